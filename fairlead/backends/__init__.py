@@ -1,0 +1,1 @@
+"""Where gangs run: one small protocol, several engines below it."""

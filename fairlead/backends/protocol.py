@@ -1,0 +1,164 @@
+"""The seam below the control plane: what every engine that runs gangs must be able to do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from fairlead import wire
+from fairlead.cluster import Gang, Node, Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do by itself, so that the control plane does the rest."""
+
+    name: str
+    isolation: str  # none, user, sandbox
+    detection_s: float  # how long a dead node goes unseen at the most
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Devices held for one generation of a gang, and where they really are."""
+
+    job: str
+    generation: int
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class NotReserved:
+    """Nothing is held: the gang did not fit whole."""
+
+    job: str
+    generation: int
+    why: str
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    nodes: Sequence[Node]
+
+
+class NodeAction(StrEnum):
+    START = "start"  # bring a lost node back
+    FENCE = "fence"  # make sure nothing of a lost node lives on
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A node is reachable; these workers are already on it (adoption after a restart)."""
+
+    node: str
+    incarnation: str
+    workers: Sequence[wire.WorkerStatus]
+    sequence: int = 0  # events up to this one are already reflected in the workers' phases
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """A node and all that ran on it is gone; it has been fenced before this was said."""
+
+    node: str
+    incarnation: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """Something a worker said or suffered, exactly once if acknowledged after it was stored."""
+
+    node: str
+    incarnation: str
+    sequence: int
+    time_s: float
+    job: str
+    worker: str
+    body: wire.FromWorker | wire.Exited
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTelemetry:
+    node: str
+    body: wire.Telemetry
+
+
+BackendEvent = NodeJoined | NodeLost | WorkerEvent | NodeTelemetry
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    worker: str
+    text: str
+    offset: int  # where the next read of this worker's log goes on
+
+
+LogCursor = Mapping[str, int]  # worker -> offset
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOrder:
+    """How the members of a gang are started: alike but for what the environment says per worker."""
+
+    worker: wire.WorkerSpec
+    environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Where gangs run. The control plane decides; a backend only carries out.
+
+    Every command carries the epoch of the leader that gave it; one of an older leader raises ``LostLeadership``.
+    Commands are idempotent: after a crash the control plane gives them again.
+    """
+
+    capabilities: Capabilities
+
+    async def open(self, epoch: int) -> None:
+        """Start or find the nodes and take command with this epoch. Events begin with a NodeJoined per node."""
+
+    async def close(self) -> None:
+        """Let go of the nodes; what runs goes on running."""
+
+    async def inventory(self) -> Inventory:
+        """The nodes that exist, lost ones included, with their whole capacity."""
+
+    async def leases(self) -> list[wire.WorkerStatus]:
+        """What is running already, on all reachable nodes."""
+
+    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
+        """Hold every member's device or none; members that hold theirs already keep them."""
+
+    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
+        """Start the members that are not alive yet. They say Ready when they are."""
+
+    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
+        """Pass a message to every member that is alive."""
+
+    async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
+        """End these workers (id -> node), by force when the grace is over. Each end arrives as an Exited event."""
+
+    async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
+        """Give the devices of these workers (id -> node) back; kills what still lives."""
+
+    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
+        """Where the ranks of this generation meet: ``init_method``, and ``MASTER_ADDR``/``MASTER_PORT`` for commands."""
+
+    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+        """Events of this node up to this one are stored."""
+
+    async def node(self, name: str, action: NodeAction) -> None:
+        """Start, fence or stop one node."""
+
+    def events(self) -> AsyncIterator[BackendEvent]:
+        """All that happens, in order per node; what was not acknowledged before a restart comes again."""
+
+    async def logs(self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20) -> list[LogChunk]:
+        """What the workers of a job wrote since the cursor."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """What ``fairlead nodes`` shows of each node beyond its capacity: pid, isolation, warm, load."""

@@ -1,0 +1,108 @@
+"""What exists: resources, nodes with devices and topology, and who sits where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+Resources = Mapping[str, float]
+"""Amounts by name: ``cpu`` in cores, ``memory`` in bytes, ``device`` in worker slots, ``gpu`` in cards, ..."""
+
+DEVICE = "device"
+"""The resource every worker takes exactly one of: a worker slot, whatever its type."""
+
+
+class NodeState(StrEnum):
+    READY = "ready"
+    CORDONED = "cordoned"  # keeps what runs, takes nothing new
+    DRAINING = "draining"  # what runs moves away
+    LOST = "lost"  # its processes are gone or fenced
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine (or virtual node) as the scheduler sees it."""
+
+    name: str
+    capacity: Resources  # totals: {"cpu": 0.5, "memory": 3e9, "device": 1}
+    device_type: str = "cpu"
+    speed: float = 1.0  # of one device, relative to the fastest device of the cluster
+    topology: tuple[str, ...] = ()  # from the widest level to the narrowest: zone, rack, host
+    state: NodeState = NodeState.READY
+
+    @property
+    def schedulable(self) -> bool:
+        return self.state is NodeState.READY
+
+    @property
+    def devices(self) -> int:
+        return int(self.capacity.get(DEVICE, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker's place in one generation of a gang. The worker may outlive the generation."""
+
+    worker: str  # unique within the job and never used twice: "w0", "w1", ...
+    rank: int
+    node: str
+    device: int  # index of the device on the node
+
+
+Placement = tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All workers of one generation of one job: it starts whole or not at all."""
+
+    job: str
+    tenant: str
+    generation: int
+    members: Placement
+    demand: Resources = field(default_factory=dict)  # per worker, on top of its device
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
+
+
+def add(left: Resources, right: Resources) -> dict[str, float]:
+    """Sum by name."""
+    total = dict(left)
+    for name, amount in right.items():
+        total[name] = total.get(name, 0.0) + amount
+    return total
+
+
+def subtract(left: Resources, right: Resources) -> dict[str, float]:
+    """Difference by name; may go negative, which callers check with :func:`fits`."""
+    return add(left, {name: -amount for name, amount in right.items()})
+
+
+def scaled(resources: Resources, times: float) -> dict[str, float]:
+    return {name: amount * times for name, amount in resources.items()}
+
+
+def fits(demand: Resources, free: Resources) -> bool:
+    """Whether the demand can be met from what is free (with room for rounding, never for a whole unit)."""
+    return all(amount <= free.get(name, 0.0) + 1e-9 for name, amount in demand.items())
+
+
+def total(capacities: Iterable[Resources]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for capacity in capacities:
+        result = add(result, capacity)
+    return result
+
+
+def nodes_of(placement: Placement) -> tuple[str, ...]:
+    """The node of each member, in rank order."""
+    return tuple(member.node for member in sorted(placement, key=lambda member: member.rank))
+
+
+def same_seats(left: Iterable[str], right: Iterable[str]) -> bool:
+    """Whether two placements by node name are the same multiset of nodes."""
+    return Counter(left) == Counter(right)

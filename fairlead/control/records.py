@@ -1,0 +1,172 @@
+"""What the store holds, as values: one frozen record per row that the control plane reasons about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from fairlead.cluster import Placement
+
+
+class JobPhase(StrEnum):
+    """Where a job is on its way. It leaves the platform only through one of the last three."""
+
+    QUEUED = "queued"
+    STARTING = "starting"  # its first generation, or the first after a stop, is being brought up
+    RUNNING = "running"
+    STOPPING = "stopping"  # its workers are being ended; `then` says what it becomes
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED = frozenset({JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.CANCELLED})
+
+
+class GenerationPhase(StrEnum):
+    PLANNED = "planned"  # decided and stored; newcomers are being started, the former generation may still run
+    JOINING = "joining"  # the former generation has ended; members were told to meet
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job. Flat, so that a round over thousands of them decodes no spec."""
+
+    id: str
+    tenant: str
+    name: str
+    phase: JobPhase
+    submitted_s: float
+    submitted_by: str  # token id
+    min_workers: int
+    max_workers: int
+    demand: Mapping[str, float]
+    device_type: str | None
+    priority: int
+    elastic: bool
+    training: bool  # a Training, not a plain command
+    retries: int
+    start_by_s: float | None = None
+    finish_by_s: float | None = None
+    started_s: float | None = None  # first time any generation ran
+    finished_s: float | None = None
+    since_s: float = 0.0  # when the present phase began
+    then: JobPhase | None = None  # what a stopping job becomes
+    generation: int = 0  # number of the newest generation
+    next_worker: int = 0  # worker ids are never used twice
+    failures: int = 0  # attempts that user code ended by failing
+    losses: int = 0  # consecutive losses of workers without progress in between
+    recoveries: int = 0
+    preemptions: int = 0
+    resizes: int = 0
+    recovery_s: float = 0.0  # sum of the times from a loss to the next running generation
+    step: int = 0
+    total_steps: int = 0
+    epoch: int = 0
+    loss: float | None = None
+    samples_per_s: float = 0.0
+    batch_size: int = 0
+    speeds: Mapping[int, float] = field(default_factory=dict)  # workers -> samples per second
+    snapshot_step: int = 0
+    message: str | None = None  # why it failed, in one line
+    result: Mapping[str, Any] = field(default_factory=dict)  # final metrics and artefacts
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One generation of a job's gang."""
+
+    job: str
+    number: int
+    phase: GenerationPhase
+    members: Placement
+    reason_code: str
+    reason: str
+    created_s: float
+    init_method: str | None = None  # set before the members are told to meet
+    running_s: float | None = None
+    ended_s: float | None = None
+    outcome: str | None = None  # finished, resized, preempted, worker-lost, failed, cancelled, abandoned
+    first_step: int | None = None
+    broken_s: float | None = None  # when it lost a worker
+    metered_s: float | None = None  # the usage ledger is complete up to here
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    name: str
+    weight: float
+    quota: int | None
+    sla: Mapping[str, Any]
+    number: int  # 0, 1, 2, ...: its user id follows from it
+    created_s: float
+
+
+class Role(StrEnum):
+    ADMIN = "admin"  # the whole platform
+    TENANT_ADMIN = "tenant-admin"  # its tenant: tokens and all jobs
+    MEMBER = "member"  # submits and touches jobs of its tenant
+    VIEWER = "viewer"  # looks only
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A bearer token as stored: never the secret itself."""
+
+    id: str
+    tenant: str | None  # None: the platform's own (admin)
+    role: Role
+    label: str
+    digest: str  # sha256 of the secret, hex
+    created_s: float
+    expires_s: float | None = None
+    revoked_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """Something worth telling: shown by ``fairlead events`` and streamed to followers."""
+
+    id: int
+    time_s: float
+    kind: str  # job-submitted, generation-started, node-lost, ...
+    text: str
+    tenant: str | None = None
+    job: str | None = None
+    node: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """A line of the append-only ledger: so many devices of one kind, held by one job from then to then."""
+
+    job: str
+    tenant: str
+    submitted_by: str
+    generation: int
+    node: str
+    device_type: str
+    devices: int
+    speed: float
+    from_s: float
+    to_s: float
+    cpu_s: float = 0.0
+
+    @property
+    def device_s(self) -> float:
+        return self.devices * (self.to_s - self.from_s)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    id: int
+    time_s: float
+    actor: str  # token id
+    action: str
+    target: str
+    detail: Mapping[str, Any] = field(default_factory=dict)

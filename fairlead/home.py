@@ -1,0 +1,76 @@
+"""Where a platform keeps its things on a machine: one folder, so that several platforms can live side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def default_home() -> Path:
+    """``FAIRLEAD_HOME``, or a folder that the workers' own users can reach: root's home usually is not."""
+    named = os.environ.get("FAIRLEAD_HOME")
+    if named:
+        return Path(named).expanduser().absolute()
+    return Path("/var/lib/fairlead") if os.geteuid() == 0 else Path.home() / ".fairlead"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The layout of a home folder. ``jobs`` can be passed through by every tenant, each job's folder only by its own."""
+
+    root: Path
+
+    @property
+    def profile(self) -> Path:
+        """Address and admin token for clients on this machine (mode 0600)."""
+        return self.root / "profile.json"
+
+    @property
+    def database(self) -> Path:
+        return self.root / "fairlead.db"
+
+    @property
+    def bundles(self) -> Path:
+        return self.root / "bundles"
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of the platform's own processes."""
+        return self.root / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Sockets, pid files and node settings of what is running now."""
+        return self.root / "run"
+
+    @property
+    def memory(self) -> Path:
+        """Snapshots in memory: a folder per node, gone with the node."""
+        tmpfs = Path("/dev/shm")  # noqa: S108 (memory that outlives the worker is what is wanted here)
+        tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        return tmpfs / f"fairlead-{tag}" if tmpfs.is_dir() else self.root / "memory"
+
+    def bundle(self, tenant: str, digest: str) -> Path:
+        """Bundles are kept per tenant, so that knowing a hash opens nobody else's code."""
+        return self.bundles / tenant / f"{digest.removeprefix('sha256:')}.tar.gz"
+
+    def job(self, job: str) -> Path:
+        return self.jobs / job
+
+    def job_memory(self, node: str, job: str) -> Path:
+        return self.memory / node / job
+
+    def create(self) -> None:
+        """Make the folders, closed to other users except for passing through to a job's own folder."""
+        for folder, mode in (
+            (self.root, 0o711), (self.jobs, 0o711), (self.bundles, 0o700), (self.logs, 0o700), (self.run, 0o700),
+            (self.memory, 0o711),
+        ):  # fmt: skip
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(mode)

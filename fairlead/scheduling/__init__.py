@@ -1,0 +1,1 @@
+"""Who gets which devices: a pure function from the state of the cluster to a round of decisions with reasons."""

@@ -1,0 +1,114 @@
+"""The values the scheduler reads and returns: no clock, no I/O, so that every decision can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.cluster import DEVICE, Node, Resources, add
+
+
+@dataclass(frozen=True, slots=True)
+class TenantState:
+    """One tenant as the policy sees it."""
+
+    name: str
+    weight: float = 1.0
+    quota: int | None = None  # devices at the same time
+    attained_device_s: float = 0.0  # from the usage ledger, decayed
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job that is not finished: waiting if it has no seats, running otherwise."""
+
+    id: str
+    tenant: str
+    submitted_s: float
+    min_workers: int = 1
+    max_workers: int = 1
+    demand: Resources = field(default_factory=dict)  # per worker, without its one device
+    device_type: str | None = None
+    priority: int = 0
+    start_by_s: float | None = None  # SLA class
+    finish_by_s: float | None = None  # SLA deadline
+    seats: tuple[str, ...] = ()  # node of each living worker; empty while it waits
+    since_s: float = 0.0  # when the present generation began, or when it began to wait
+    elastic: bool = False  # may change its size while it runs
+    broken: bool = False  # lost a worker: it needs a new generation now, even on the same seats
+    settling: bool = False  # between two generations: leave it alone this round
+    speeds: Mapping[int, float] = field(default_factory=dict)  # workers -> samples per second, as measured
+    remaining_samples: float | None = None
+    restart_cost_s: float = 1.0  # what a new generation costs it
+
+    @property
+    def need(self) -> dict[str, float]:
+        """Everything one worker takes."""
+        return add(self.demand, {DEVICE: 1.0})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """All that a round of decisions depends on."""
+
+    now_s: float
+    nodes: Sequence[Node]
+    tenants: Sequence[TenantState]
+    jobs: Sequence[JobState]
+    memory: Mapping[str, Any] = field(default_factory=dict)  # what the last round wanted to see again
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why: a code for machines, a sentence for people, and the facts it rests on."""
+
+    code: str
+    text: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    job: str
+    seats: tuple[str, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A new generation of a running gang: grown, shrunk, moved, or mended after a loss."""
+
+    job: str
+    seats: tuple[str, ...]
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Snapshot, stop, and back into the queue."""
+
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """It waits, for this reason; the expected start is a forecast, not a promise."""
+
+    job: str
+    reason: Reason
+    expected_start_s: float | None = None
+    ahead: tuple[str, ...] = ()  # the jobs that come first
+
+
+Decision = Start | Resize | Preempt | Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: at most one decision per job, every waiting job accounted for."""
+
+    decisions: tuple[Decision, ...]
+    entitlements: Mapping[str, float]  # devices per tenant
+    memory: Mapping[str, Any] = field(default_factory=dict)

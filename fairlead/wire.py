@@ -1,0 +1,315 @@
+"""What workers, node managers and the control plane say to each other: length-prefixed MessagePack."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgspec
+
+# ---------------------------------------------------------------- to a worker
+
+
+class Join(msgspec.Struct, tag="join", frozen=True):
+    """Become part of this generation. Sent alike to all members; each finds its rank by its worker id."""
+
+    generation: int
+    ranks: dict[str, int]  # worker id -> rank
+    init_method: str  # where the ranks of this generation meet: file:///... or tcp://host:port
+    shares: list[float] = []  # part of the global batch per rank; empty: equal parts
+    silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
+
+
+class Leave(msgspec.Struct, tag="leave", frozen=True):
+    """End this generation together at the next step. Stay alive for the next one unless told to go."""
+
+    generation: int
+    snapshot: bool = False  # the gang goes away whole: put the state where the next generation finds it
+    exits: list[str] = []  # workers that end after leaving
+
+
+class Quit(msgspec.Struct, tag="quit", frozen=True):
+    """End now; a worker between two generations is told so when it is not needed any more."""
+
+
+ToWorker = Join | Leave | Quit
+
+# ---------------------------------------------------------------- from a worker
+
+
+class Ready(msgspec.Struct, tag="ready", frozen=True):
+    """Code, data and model are loaded; waiting for a Join."""
+
+    samples: int = 0  # of one epoch
+    epochs: int = 0
+    batch_size: int = 0
+    parameters: int = 0
+    resumable_step: int = 0  # newest snapshot it could start from
+
+
+class Joined(msgspec.Struct, tag="joined", frozen=True):
+    generation: int
+    step: int
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True):
+    """Sent by every rank as a sign of life; history only by rank 0."""
+
+    generation: int
+    step: int
+    total_steps: int
+    epoch: int = 0
+    samples_per_s: float = 0.0
+    step_s: float = 0.0
+    steps: list[dict[str, float]] = []  # [{"step", "time_s", "loss", "eval_accuracy"...}], each step once
+
+
+class Left(msgspec.Struct, tag="left", frozen=True):
+    """Left the generation in order, with the state after this step in memory."""
+
+    generation: int
+    step: int
+    snapshot: bool = False
+
+
+class Broken(msgspec.Struct, tag="broken", frozen=True):
+    """A peer is gone: this worker is alive, holds the state after this step, and waits for a Join."""
+
+    generation: int
+    step: int
+    error: str = ""
+
+
+class Snapshot(msgspec.Struct, tag="snapshot", frozen=True):
+    generation: int
+    step: int
+    where: str  # memory or disk
+    size_bytes: int
+    seconds: float
+
+
+class Finished(msgspec.Struct, tag="finished", frozen=True):
+    """Training is done and the artefacts are written (rank 0 says what they are)."""
+
+    generation: int
+    step: int
+    metrics: dict[str, float] = {}
+    artifacts: list[str] = []
+
+
+class Raised(msgspec.Struct, tag="raised", frozen=True):
+    """User code failed; the worker ends after saying so."""
+
+    error: str  # one line
+    trace: str = ""
+    permanent: bool = False  # trying again cannot help: the Training itself is refused
+
+
+FromWorker = Ready | Joined | Progress | Left | Broken | Snapshot | Finished | Raised
+
+# ---------------------------------------------------------------- to a node manager
+
+
+class WorkerSpec(msgspec.Struct, frozen=True):
+    """All a node manager needs to start one worker of a job; alike for all members but for its id and device."""
+
+    job: str
+    tenant: str
+    uid: int | None  # None: the user of the platform (not root)
+    run: str | None
+    command: list[str] | None
+    params: dict[str, Any]
+    env: dict[str, str]
+    venv: str | None
+    bundle: str | None  # path of the packed code
+    folder: str  # the job's own folder: logs/, output/, snapshots/, code/
+    memory_folder: str  # the same job's snapshots in memory, on this node
+    cpu: float  # granted cores (threads and quota follow)
+    memory_bytes: int | None = None
+    silence_s: float | None = None
+    seed: int = 0
+
+
+class Reserve(msgspec.Struct, tag="reserve", frozen=True):
+    """Hold the devices of these workers; those that already hold theirs keep them."""
+
+    job: str
+    generation: int
+    workers: dict[str, int]  # worker id -> device index
+    demand: dict[str, float]
+
+
+class Launch(msgspec.Struct, tag="launch", frozen=True):
+    """Start these workers of a reserved gang; those that live already are left alone."""
+
+    job: str
+    generation: int
+    workers: list[str]
+    worker: WorkerSpec
+    environment: dict[str, dict[str, str]] = {}  # per worker: RANK, WORLD_SIZE, MASTER_ADDR, ...
+
+
+class Tell(msgspec.Struct, tag="tell", frozen=True):
+    """Pass a message to these workers."""
+
+    job: str
+    workers: list[str]
+    message: ToWorker
+
+
+class Stop(msgspec.Struct, tag="stop", frozen=True):
+    """End these workers: ask (SIGTERM), and kill what is left after the grace."""
+
+    job: str
+    workers: list[str]
+    grace_s: float = 0.0
+
+
+class Release(msgspec.Struct, tag="release", frozen=True):
+    """Forget these workers once they are gone, and give their devices back; kills what still lives."""
+
+    job: str
+    workers: list[str]
+    forget_memory: bool = False  # also drop the job's snapshots in this node's memory
+
+
+class Ports(msgspec.Struct, tag="ports", frozen=True):
+    """Name free TCP ports on this node."""
+
+    count: int = 1
+
+
+class Acknowledge(msgspec.Struct, tag="acknowledge", frozen=True):
+    """Events up to here are stored; the node manager may forget them."""
+
+    sequence: int
+
+
+class Status(msgspec.Struct, tag="status", frozen=True):
+    """Ask what is there."""
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
+    """End all workers and then the node manager."""
+
+
+ToNode = Reserve | Launch | Tell | Stop | Release | Ports | Acknowledge | Status | Shutdown
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A command to a node manager. One with an older epoch than the newest seen is refused."""
+
+    id: int
+    epoch: int
+    body: ToNode
+
+
+# ---------------------------------------------------------------- from a node manager
+
+
+class WorkerStatus(msgspec.Struct, frozen=True):
+    job: str
+    worker: str
+    device: int
+    generation: int  # the newest it has been part of; 0 before the first
+    phase: str  # reserved, starting, ready, joined, left, broken, finished, gone
+    pid: int = 0
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """Who this node manager is and what it holds, in answer to Status."""
+
+    node: str
+    incarnation: str  # a node manager that was started anew has another one
+    pid: int
+    epoch: int
+    capacity: dict[str, float]
+    device_type: str
+    workers: list[WorkerStatus]
+    warm: bool = False  # the fork server is ready
+    isolation: str = "none"
+    sequence: int = 0  # the newest event that the phases above already reflect
+
+
+class Reply(msgspec.Struct, tag="reply", frozen=True):
+    """Answer to a request: a value, or the reason why not."""
+
+    id: int
+    error: str | None = None
+    code: str | None = None  # stale-epoch, no-room, unknown-worker, failed
+    status: NodeStatus | None = None
+    ports: list[int] = []
+
+
+class Exited(msgspec.Struct, tag="exited", frozen=True):
+    """The process of a worker is gone."""
+
+    code: int | None  # exit code, or None if a signal ended it
+    signal: int | None = None
+    cause: str | None = None  # out-of-memory, silent, stopped
+
+
+class WorkerUsage(msgspec.Struct, frozen=True):
+    job: str
+    worker: str
+    cpu_s: float  # since it started
+    memory_bytes: int
+    network_bytes: int = 0
+
+
+class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
+    """Health and use of the node; not stored one by one and not acknowledged (sequence 0)."""
+
+    cpu_fraction: float
+    memory_bytes: int
+    workers: list[WorkerUsage] = []
+    warm: bool = False
+
+
+class Event(msgspec.Struct, tag="event", frozen=True):
+    """Something happened on a node. Kept by the node manager until it is acknowledged."""
+
+    sequence: int
+    time_s: float
+    body: Ready | Joined | Progress | Left | Broken | Snapshot | Finished | Raised | Exited | Telemetry
+    job: str = ""
+    worker: str = ""
+
+
+FromNode = Reply | Event
+
+# ---------------------------------------------------------------- framing
+
+HEADER = struct.Struct(">I")
+LIMIT_BYTES = 64 * 1024 * 1024
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def pack(message: msgspec.Struct) -> bytes:
+    """The message with its length in front, ready for a stream."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+class Unpacker:
+    """Turns a stream of bytes back into messages of one kind, however it was cut."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """All messages complete so far; raises ``ValueError`` when the other side talks nonsense."""
+        self._buffer += data
+        messages = []
+        while len(self._buffer) >= HEADER.size:
+            (length,) = HEADER.unpack_from(self._buffer)
+            if length > LIMIT_BYTES:
+                raise ValueError(f"a message of {length} bytes is over the limit of {LIMIT_BYTES}")
+            end = HEADER.size + length
+            if len(self._buffer) < end:
+                break
+            messages.append(self._decoder.decode(bytes(self._buffer[HEADER.size : end])))
+            del self._buffer[:end]
+        return messages
