@@ -79,8 +79,11 @@ class PlatformDoor(Protocol):
     async def node_action(self, who: Token, name: str, action: NodeAction) -> NodeView: ...
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]: ...
-    async def wait_for_events(self, after: int, timeout_s: float) -> None:
-        """Return as soon as an event newer than ``after`` exists, or when the time is over."""
+    async def wait_for_events(self, after: int, timeout_s: float) -> int:
+        """The newest event's id, as soon as it is more than ``after`` or when the time is over.
+
+        Of all events, also those that the waiting one may not see: else it would wake up for them for ever.
+        """
 
     async def report(self, who: Token) -> Report: ...
     async def audit(self, who: Token, after: int, limit: int) -> list[AuditView]: ...
