@@ -1,0 +1,77 @@
+"""The application: all routes over one platform, with one way for errors and one OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+import fairlead
+from fairlead.api import events, files, jobs, logs, nodes, problems, system, tenants
+from fairlead.api.context import Context
+from fairlead.api.door import PlatformDoor
+from fairlead.api.edge import BodyLimit, Edge
+from fairlead.api.limits import Limits, RateLimiter
+from fairlead.specs import JobSpec, TenantSpec
+
+PREFIX = "/api/v1"
+DESCRIPTION = """One shared training cluster out of a pool of unlike machines: fair, elastic, crash-safe.
+
+Send `Authorization: Bearer <token>` with every request but `/healthz`. Whatever goes wrong is answered as
+`application/problem+json` (RFC 9457) with a machine-readable `code` and, where a field is at fault, with that field, its
+value and the fix. Times are seconds since the epoch."""
+TAGS = {
+    "jobs": "Submit jobs, watch them, ask why, and fetch what they leave behind.",
+    "bundles": "The folders that jobs run from, packed and named by their hash.",
+    "tenants": "Teams with their weight, quota and default SLA.",
+    "tokens": "Who may do what.",
+    "nodes": "The machines, and taking them out of use.",
+    "events": "What happened, listed or live.",
+    "platform": "The platform as a whole.",
+}
+
+
+def create_app(platform: PlatformDoor, *, limits: Limits | None = None) -> FastAPI:
+    """The API over this platform. Serve it with :func:`fairlead.api.server.serve`."""
+    limits = limits or Limits()
+    app = FastAPI(
+        title="Fairlead",
+        version=fairlead.__version__,
+        description=DESCRIPTION,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,  # the usual page loads its scripts from the network
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
+    )
+    app.state.context = Context(platform, limits, RateLimiter(limits))
+    problems.install(app)
+    for room in (jobs, logs, files, tenants, nodes, events, system):
+        app.include_router(room.router, prefix=PREFIX)
+    app.include_router(system.open_router)
+    bundles = f"{PREFIX}/bundles/"
+    app.add_middleware(
+        BodyLimit,
+        limit_bytes=lambda path: platform.bundle_limit_bytes if path.startswith(bundles) else limits.body_bytes,
+    )
+    app.add_middleware(Edge)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, and the schemas of the bodies that routes read themselves."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
+        )
+        kinds = (JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec)
+        _, schemas = models_json_schema(
+            [(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}"
+        )
+        document["components"]["schemas"] |= schemas["$defs"]
+        app.openapi_schema = document
+    return app.openapi_schema

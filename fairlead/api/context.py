@@ -1,0 +1,154 @@
+"""What every route has at hand: the platform, who asks, and how bodies come in and answers go out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+from fastapi import Depends, Request, Response, Security
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairlead.api.door import PlatformDoor
+from fairlead.api.limits import Limits, RateLimiter
+from fairlead.api.problems import Malformed, Problem
+from fairlead.api.sse import EventStream
+from fairlead.control.records import Token
+from fairlead.errors import InvalidSpec, Unauthenticated
+from fairlead.specs import Spec, invalid
+
+S = TypeVar("S", bound=Spec)
+
+
+@dataclass(slots=True)
+class Context:
+    """The one thing that the application carries from its making to its routes."""
+
+    platform: PlatformDoor
+    limits: Limits
+    rate: RateLimiter
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)  # ends the streams when the server ends
+
+
+def context(request: Request) -> Context:
+    return cast(Context, request.app.state.context)
+
+
+async def _platform(request: Request) -> PlatformDoor:
+    return context(request).platform
+
+
+class Bearer(HTTPBearer):
+    """Who asks, from ``Authorization: Bearer fl_<id>_<secret>``; counts the request against the token's rate."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            bearerFormat="fl_<id>_<secret>",
+            scheme_name="bearer",
+            description="A token from `fairlead up`, `fairlead tenant create` or POST /api/v1/tokens.",
+        )
+
+    async def __call__(self, request: Request) -> Token:  # type: ignore[override]
+        shared = context(request)
+        who = await shared.platform.authenticate(_secret(request))
+        shared.rate.admit(who.id)
+        return who
+
+
+def _secret(request: Request) -> str:
+    header = request.headers.get("authorization", "")
+    scheme, _, secret = header.partition(" ")
+    secret = secret.strip()
+    if not header:
+        raise Unauthenticated("this needs a token", field="Authorization", fix="send Authorization: Bearer fl_...")
+    if scheme.lower() != "bearer" or not secret or not secret.isascii() or len(secret) > 512:
+        raise Unauthenticated("is not a bearer token", field="Authorization", fix="send Authorization: Bearer fl_...")
+    return secret
+
+
+Who = Annotated[Token, Security(Bearer())]
+Platform = Annotated[PlatformDoor, Depends(_platform)]
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text}
+    for status, text in (
+        (401, "No token, or one that is unknown, expired or revoked."),
+        (403, "The token's role does not allow this."),
+        (422, "A field or parameter is wrong; the problem names it, its value and the fix."),
+        (429, "The token's rate is used up; Retry-After says when to come again."),
+        (500, "The platform failed; its log tells more under the error's id."),
+        (503, "The platform does not lead at the moment; try again later."),
+    )
+}
+NOT_FOUND: dict[int | str, dict[str, Any]] = {
+    404: {"model": Problem, "description": "There is none, or it is another tenant's."}
+}
+CONFLICT: dict[int | str, dict[str, Any]] = {
+    409: {"model": Problem, "description": "Understood, but not possible as things stand."}
+}
+BODY: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "The body is not JSON."},
+    413: {"model": Problem, "description": "The body is too large."},
+}
+
+
+class Query(BaseModel):
+    """Base of query parameters: an unknown one is an error, not a silent nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+async def read_json(request: Request) -> Any:
+    """The body as plain values, or a problem that says where it stops being JSON."""
+    body = await request.body()
+    if not body:
+        raise Malformed("is empty", field="body", fix="send a JSON object")
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Malformed(str(error), field="body", fix="send a JSON object in UTF-8") from None
+    except RecursionError:
+        raise Malformed("is nested too deeply", field="body", fix="send a flat JSON object") from None
+
+
+async def read_spec(request: Request, kind: type[S]) -> S:
+    """The body as a spec of this kind, with the product's own messages when it is none."""
+    data = await read_json(request)
+    if not isinstance(data, dict):
+        raise InvalidSpec(f"is a {type(data).__name__}, not an object", field="body", fix='send {"field": value}')
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise invalid(error, kind) from None
+
+
+def answer(view: BaseModel, status: int = 200) -> Response:
+    """The view as it is: it was checked when it was made, so it is not checked again."""
+    return Response(view.model_dump_json(), status_code=status, media_type="application/json")
+
+
+def answer_list(views: Iterable[BaseModel]) -> Response:
+    body = "[" + ",".join(view.model_dump_json() for view in views) + "]"
+    return Response(body, media_type="application/json")
+
+
+def event_stream(request: Request, who: Token, source: AsyncGenerator[bytes, None]) -> Response:
+    """A stream of events for this client, as long as its token is good."""
+    shared = context(request)
+    secret = _secret(request)
+    return EventStream(
+        source,
+        stopping=shared.stopping,
+        keep_alive_s=shared.limits.keep_alive_s,
+        check=lambda: shared.platform.authenticate(secret),
+        held=shared.rate.stream(who.id),
+    )
+
+
+def body_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """What OpenAPI says of a body that the route reads itself."""
+    schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}

@@ -1,0 +1,104 @@
+"""The outermost layers around the routes, as plain ASGI: sizes of bodies, security headers, and the last catch."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairlead.api.problems import failure_response, problem_response
+from fairlead.errors import TooLarge
+
+DRAINED_BYTES = 8 * 1024 * 1024
+"""So much of a body that is too large is still read, because most clients read no answer before they have sent it."""
+
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+
+log = structlog.get_logger(__name__)
+
+
+class Edge:
+    """Adds the security headers, and turns a failure of our own into a problem document with an id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            log.info("client gone", method=scope["method"], path=scope["path"])
+        except Exception:
+            error_id = uuid.uuid4().hex[:12]
+            log.exception("request failed", error_id=error_id, method=scope["method"], path=scope["path"])
+            if not started:
+                await failure_response(error_id)(scope, receive, send_with_headers)
+
+
+class BodyLimit:
+    """Refuses bodies that are too large: at once when they say so, else as soon as they are."""
+
+    def __init__(self, app: ASGIApp, limit_bytes: Callable[[str], int]) -> None:
+        self._app = app
+        self._limit_bytes = limit_bytes  # of a path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limit, seen = self._limit_bytes(scope["path"]), 0
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdecimal() and int(declared) > limit:
+            await _drain(receive)
+            await problem_response(_too_large(limit, int(declared)))(scope, receive, send)
+            return
+
+        async def counted_receive() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                if message.get("more_body"):
+                    await _drain(receive)
+                raise _too_large(limit, None)
+            return message
+
+        await self._app(scope, counted_receive, send)
+
+
+def _too_large(limit: int, size: int | None) -> TooLarge:
+    said = f"{size} bytes are" if size is not None else "the body is"
+    fix = "send less; of a folder, leave out data and results with .fairleadignore"
+    return TooLarge(f"{said} more than the {limit} that are taken here", field="body", value=size, fix=fix)
+
+
+async def _drain(receive: Receive) -> None:
+    drained = 0
+    while drained <= DRAINED_BYTES:
+        message = await receive()
+        drained += len(message.get("body", b""))
+        if message["type"] == "http.disconnect" or not message.get("more_body"):
+            return

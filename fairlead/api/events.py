@@ -1,0 +1,79 @@
+"""Routes of events: what happened, as a list or live."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from fastapi import Query as QueryParameters
+from pydantic import Field
+
+from fairlead.api.context import NOT_FOUND, PROBLEMS, Platform, Query, Who, answer_list, context, event_stream
+from fairlead.api.door import PlatformDoor
+from fairlead.api.logs import LastEventId
+from fairlead.api.sse import frame
+from fairlead.control.records import Token
+from fairlead.errors import InvalidSpec
+from fairlead.views import EventView
+
+BATCH = 500
+NEWEST = (1 << 63) - 1  # ids are 64-bit integers in every store
+
+router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS | NOT_FOUND)
+
+
+class StreamQuery(Query):
+    """From where on to listen."""
+
+    after: int = Field(default=0, ge=0, le=NEWEST, description="Only events with a greater id.")
+    job: str | None = Field(default=None, max_length=200, description="Only events of this job.")
+
+
+class EventsQuery(StreamQuery):
+    limit: int = Field(default=100, ge=1, le=1000, description="At most so many.")
+
+
+@router.get("", summary="List events", response_model=list[EventView])
+async def events(platform: Platform, who: Who, query: Annotated[EventsQuery, QueryParameters()]) -> Response:
+    """Events that the token may see, oldest first; the last one's id is `after` of the next call."""
+    return answer_list(await platform.events(who, query.after, query.limit, query.job))
+
+
+@router.get(
+    "/stream",
+    summary="Follow events",
+    response_class=Response,
+    responses={200: {"content": {"text/event-stream": {}}, "description": "One event each, with its id."}},
+)
+async def stream(
+    request: Request,
+    platform: Platform,
+    who: Who,
+    query: Annotated[StreamQuery, QueryParameters()],
+    last: LastEventId = None,
+) -> Response:
+    """Events as they happen. A client that was cut off goes on where it was with `Last-Event-ID`."""
+    after = _after(last) if last else query.after
+    first = await platform.events(who, after, BATCH, query.job)  # what is wrong shows before the stream begins
+    keep_alive_s = context(request).limits.keep_alive_s
+    return event_stream(request, who, _follow(platform, who, after, query.job, first, keep_alive_s))
+
+
+def _after(last: str) -> int:
+    if last.isascii() and last.isdecimal() and int(last) <= NEWEST:
+        return int(last)
+    raise InvalidSpec("is no event's id", field="Last-Event-ID", value=last, fix="send the last id as it came, or none")
+
+
+async def _follow(
+    platform: PlatformDoor, who: Token, after: int, job: str | None, batch: list[EventView], wait_s: float
+) -> AsyncGenerator[bytes, None]:
+    seen = after  # of all events; `after` is only of those that this client may see
+    while True:
+        if batch:
+            yield b"".join(frame(event.model_dump_json(), event=event.kind, id=str(event.id)) for event in batch)
+            after = batch[-1].id
+        if len(batch) < BATCH:
+            seen = await platform.wait_for_events(max(seen, after), wait_s)
+        batch = await platform.events(who, after, BATCH, job)

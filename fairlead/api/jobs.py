@@ -1,0 +1,102 @@
+"""Routes of jobs: submit, look, ask why, read metrics and results, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Request, Response
+from fastapi import Query as QueryParameters
+from pydantic import Field
+
+from fairlead.api.context import BODY, CONFLICT, NOT_FOUND, PROBLEMS, Platform, Query, Who, answer, body_of, read_json
+from fairlead.api.door import Order
+from fairlead.control.records import JobPhase
+from fairlead.errors import InvalidSpec
+from fairlead.specs import JobSpec, parse_job
+from fairlead.views import DryRun, JobDetail, JobView, MetricsView, Page, ResultView, Why
+
+router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEMS)
+
+JobRef = Annotated[str, Path(max_length=200, description="Id, unique start of an id, or name (its newest job).")]
+
+
+class JobsQuery(Query):
+    """Which jobs to list."""
+
+    state: JobPhase | None = Field(default=None, description="Only jobs in this state.")
+    tenant: str | None = Field(default=None, max_length=40, description="Only jobs of this tenant.")
+    name: str | None = Field(default=None, max_length=40, description="Only jobs of this name.")
+    limit: int = Field(default=100, ge=1, le=1000, description="Jobs per page.")
+    cursor: str | None = Field(default=None, max_length=200, description="The `next` of the page before.")
+    order: Order = Field(default="newest", description="Which come first.")
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="The same key and body again is the same job, not a second one."),
+]
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Submit a job",
+    response_model=JobView,
+    responses=BODY | CONFLICT | {200: {"model": JobView, "description": "This key's job, submitted before."}},
+    openapi_extra=body_of(JobSpec),
+)
+async def submit(request: Request, platform: Platform, who: Who, key: IdempotencyKey = None) -> Response:
+    """Store the job durably, then answer. Refused at once if it can never run."""
+    if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
+        raise InvalidSpec("is not a key", field="Idempotency-Key", value=key, fix="use 1 to 255 printable characters")
+    view, created = await platform.submit(who, parse_job(await read_json(request)), key)
+    return answer(view, 201 if created else 200)
+
+
+@router.post(
+    "/dry-run",
+    summary="Ask what would become of a job",
+    response_model=DryRun,
+    responses=BODY | CONFLICT,
+    openapi_extra=body_of(JobSpec),
+)
+async def dry_run(request: Request, platform: Platform, who: Who) -> Response:
+    """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+    return answer(await platform.dry_run(who, parse_job(await read_json(request))))
+
+
+@router.get("", summary="List jobs", response_model=Page)
+async def jobs(platform: Platform, who: Who, query: Annotated[JobsQuery, QueryParameters()]) -> Response:
+    """One page of the jobs that the token may see; `next` of a page is the `cursor` of the following one."""
+    state = None if query.state is None else query.state.value
+    return answer(await platform.jobs(who, state, query.tenant, query.name, query.limit, query.cursor, query.order))
+
+
+@router.get("/{job}", summary="Look at a job", response_model=JobDetail, responses=NOT_FOUND)
+async def job(platform: Platform, who: Who, job: JobRef) -> Response:
+    """The job as it stands, with its spec and all its generations."""
+    return answer(await platform.job(who, job))
+
+
+@router.post("/{job}/cancel", summary="Cancel a job", response_model=JobView, responses=NOT_FOUND | CONFLICT)
+async def cancel(platform: Platform, who: Who, job: JobRef) -> Response:
+    """End the job's workers and the job. What it wrote so far stays."""
+    return answer(await platform.cancel(who, job))
+
+
+@router.get("/{job}/why", summary="Ask why", response_model=Why, responses=NOT_FOUND)
+async def why(platform: Platform, who: Who, job: JobRef) -> Response:
+    """Why the job waits, runs on what it has, or ended as it did; and what would let it start."""
+    return answer(await platform.why(who, job))
+
+
+@router.get("/{job}/metrics", summary="Read a job's history", response_model=MetricsView, responses=NOT_FOUND)
+async def metrics(platform: Platform, who: Who, job: JobRef) -> Response:
+    """Loss and metrics per step."""
+    return answer(await platform.metrics(who, job))
+
+
+@router.get("/{job}/result", summary="Read a result", response_model=ResultView, responses=NOT_FOUND | CONFLICT)
+async def result(platform: Platform, who: Who, job: JobRef) -> Response:
+    """Final metrics, figures and the names of the artifacts; `still-running` while the job has not ended."""
+    return answer(await platform.result(who, job))

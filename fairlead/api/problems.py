@@ -1,0 +1,130 @@
+"""Errors on their way out: every failure leaves as an RFC 9457 problem document, and none with a stack trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from fairlead.errors import FairleadError, InvalidSpec, RateLimited, Unauthenticated
+
+MEDIA_TYPE = "application/problem+json"
+SHOWN_CHARS = 500  # what a client sent is shown to it again, but not a megabyte of it
+
+
+class Problem(BaseModel):
+    """Why a request was not carried out (RFC 9457): ``code`` for programs, ``detail`` and ``fix`` for people."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    field: str | None = None
+    value: Any = None
+    fix: str | None = None
+
+
+class Malformed(InvalidSpec):
+    """The body is not even JSON."""
+
+    status = 400
+
+
+class TooFast(RateLimited):
+    """A token has used up its rate; says when to come again."""
+
+    def __init__(self, message: str, *, wait_s: float) -> None:
+        super().__init__(message, fix=f"try again in {wait_s:.1f} s, or ask for fewer things at once")
+        self.wait_s = wait_s
+
+
+def problem_response(error: FairleadError) -> Response:
+    """The error as an HTTP answer, with the headers that its status calls for."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="fairlead"'
+    if isinstance(error, TooFast):
+        headers["Retry-After"] = str(max(1, round(error.wait_s + 0.5)))
+    return _answer(error.problem(), headers)
+
+
+def failure_response(error_id: str) -> Response:
+    """What a client sees of a failure of our own: an id that the platform's log explains."""
+    return _answer(
+        {
+            "type": "urn:fairlead:error:internal",
+            "title": "InternalError",
+            "status": 500,
+            "detail": f"the platform failed on this request; its log tells more under {error_id}",
+            "code": "internal",
+            "error_id": error_id,
+        }
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Let every error that a route raises leave as a problem document."""
+    app.add_exception_handler(FairleadError, _on_fairlead_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_request)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+
+
+async def _on_fairlead_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, FairleadError)
+    return problem_response(error)
+
+
+async def _on_invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return problem_response(invalid_request(error.errors()))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Errors of the router itself: no such route, no such method on it."""
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    detail = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = f"there is nothing at {request.url.path[:SHOWN_CHARS]}; /api/v1/openapi.json lists what there is"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        detail = f"{request.method} is not possible on {request.url.path[:SHOWN_CHARS]}"
+    code = phrase.lower().replace(" ", "-")
+    document = {"type": f"urn:fairlead:error:{code}", "title": phrase, "status": error.status_code}
+    return _answer(document | {"detail": detail, "code": code}, error.headers)
+
+
+def invalid_request(errors: Sequence[Any]) -> InvalidSpec:
+    """The first thing that is wrong with the parameters of a request, naming field, value and fix."""
+    first: Mapping[str, Any] = errors[0]
+    field = ".".join(str(part) for part in first["loc"][1:]) or str(first["loc"][0])
+    message, value = str(first["msg"]).removeprefix("Value error, "), first.get("input")
+    fix = "/api/v1/openapi.json says what is possible"
+    if first["type"] == "extra_forbidden":
+        message, fix = "unknown parameter", "remove it; " + fix
+    elif first["type"] == "missing":
+        message, value, fix = "is required", None, f"add {field}"
+    elif isinstance(value, str | int | float):
+        message = f"{value!r}: {message}"
+    shown = value if isinstance(value, str | int | float) else None
+    return InvalidSpec(message, field=field, value=shown, fix=fix)
+
+
+def _answer(document: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    shown = {key: _short(value) for key, value in document.items()}
+    body = msgspec.json.encode(shown, enc_hook=str)
+    return Response(body, status_code=document["status"], headers=headers, media_type=MEDIA_TYPE)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > SHOWN_CHARS:
+        return value[:SHOWN_CHARS] + "..."
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        return str(value)[:SHOWN_CHARS]
+    return value

@@ -1,0 +1,81 @@
+"""Serving the API inside the caller's event loop, on a port of choice, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import uvicorn
+from fastapi import FastAPI
+
+from fairlead.api.context import Context
+from fairlead.errors import Refused
+
+GRACE_S = 5  # for requests that are under way when the server stops
+IDLE_S = 75  # longer than clients keep a connection, so that it is they who let go of it
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process that it is part of, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config, listening: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listening = listening
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._listening()
+
+
+async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]) -> None:
+    """Serve until :func:`stop` or until cancelled, then end open streams and finish what is under way.
+
+    ``ready`` is called once with the real port (which matters for port 0), when connections are taken.
+    """
+    listener = _listen(host, port)
+    real_port = int(listener.getsockname()[1])
+    config = uvicorn.Config(
+        app,
+        http="httptools" if find_spec("httptools") else "h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = _Server(config, lambda: ready(real_port))
+    context: Context = app.state.context
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    told = asyncio.create_task(context.stopping.wait())
+    try:
+        await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+        stop(app)
+        server.should_exit = True
+        await serving
+
+
+def stop(app: FastAPI) -> None:
+    """Let :func:`serve` of this application come to its end; open streams end at once."""
+    context: Context = app.state.context
+    context.stopping.set()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        fix = "choose another with --port, or end what listens there"
+        raise Refused(f"cannot listen on {host}: {error}", field="port", value=port, fix=fix) from None
