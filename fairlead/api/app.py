@@ -20,8 +20,8 @@ PREFIX = "/api/v1"
 DESCRIPTION = """One shared training cluster out of a pool of unlike machines: fair, elastic, crash-safe.
 
 Send `Authorization: Bearer <token>` with every request but `/healthz`. Whatever goes wrong is answered as
-`application/problem+json` (RFC 9457) with a machine-readable `code` and, where a field is at fault, with that field, its
-value and the fix. Times are seconds since the epoch."""
+`application/problem+json` (RFC 9457) with a machine-readable `code` and, where a field is at fault, with that
+field, its value and the fix. Times are seconds since the epoch."""
 TAGS = {
     "jobs": "Submit jobs, watch them, ask why, and fetch what they leave behind.",
     "bundles": "The folders that jobs run from, packed and named by their hash.",
@@ -68,7 +68,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
         )
-        kinds = (JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec)
+        kinds = (JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, problems.Problem)
         _, schemas = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}"
         )

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fairlead.api.door import PlatformDoor
 from fairlead.api.limits import Limits, RateLimiter
-from fairlead.api.problems import Malformed, Problem
+from fairlead.api.problems import MEDIA_TYPE, Malformed
 from fairlead.api.sse import EventStream
 from fairlead.control.records import Token
 from fairlead.errors import InvalidSpec, Unauthenticated
@@ -72,27 +72,24 @@ def _secret(request: Request) -> str:
 Who = Annotated[Token, Security(Bearer())]
 Platform = Annotated[PlatformDoor, Depends(_platform)]
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": text}
-    for status, text in (
-        (401, "No token, or one that is unknown, expired or revoked."),
-        (403, "The token's role does not allow this."),
-        (422, "A field or parameter is wrong; the problem names it, its value and the fix."),
-        (429, "The token's rate is used up; Retry-After says when to come again."),
-        (500, "The platform failed; its log tells more under the error's id."),
-        (503, "The platform does not lead at the moment; try again later."),
-    )
+Responses = dict[int | str, dict[str, Any]]
+
+
+def _problem(description: str) -> dict[str, Any]:
+    return {"description": description, "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+
+
+PROBLEMS: Responses = {
+    401: _problem("No token, or one that is unknown, expired or revoked."),
+    403: _problem("The token's role does not allow this."),
+    422: _problem("A field or parameter is wrong; the problem names it, its value and the fix."),
+    429: _problem("The token's rate is used up; Retry-After says when to come again."),
+    500: _problem("The platform failed; its log tells more under the error's id."),
+    503: _problem("The platform does not lead at the moment; try again later."),
 }
-NOT_FOUND: dict[int | str, dict[str, Any]] = {
-    404: {"model": Problem, "description": "There is none, or it is another tenant's."}
-}
-CONFLICT: dict[int | str, dict[str, Any]] = {
-    409: {"model": Problem, "description": "Understood, but not possible as things stand."}
-}
-BODY: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The body is not JSON."},
-    413: {"model": Problem, "description": "The body is too large."},
-}
+NOT_FOUND: Responses = {404: _problem("There is none, or it is another tenant's.")}
+CONFLICT: Responses = {409: _problem("Understood, but not possible as things stand.")}
+BODY: Responses = {400: _problem("The body is not JSON."), 413: _problem("The body is too large.")}
 
 
 class Query(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -95,9 +96,19 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         detail = f"there is nothing at {request.url.path[:SHOWN_CHARS]}; /api/v1/openapi.json lists what there is"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         detail = f"{request.method} is not possible on {request.url.path[:SHOWN_CHARS]}"
+    headers = dict(error.headers or {})
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(_methods(request))
     code = phrase.lower().replace(" ", "-")
     document = {"type": f"urn:fairlead:error:{code}", "title": phrase, "status": error.status_code}
-    return _answer(document | {"detail": detail, "code": code}, error.headers)
+    return _answer(document | {"detail": detail, "code": code}, headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What is possible on this path, from the API's own document: the router names only the first route that fits."""
+    paths: dict[str, dict[str, Any]] = request.app.openapi()["paths"]
+    fitting = (path for path in paths if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), request.url.path))
+    return sorted({method.upper() for path in fitting for method in paths[path]})
 
 
 def invalid_request(errors: Sequence[Any]) -> InvalidSpec:

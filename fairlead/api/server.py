@@ -73,9 +73,14 @@ def stop(app: FastAPI) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    """A bound socket. It names its protocol, because only then does asyncio send small answers without delay."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener.bind((host, port))
+        listener.listen(2048)
     except (OSError, OverflowError) as error:
+        listener.close()
         fix = "choose another with --port, or end what listens there"
         raise Refused(f"cannot listen on {host}: {error}", field="port", value=port, fix=fix) from None
+    return listener
