@@ -1,0 +1,5 @@
+"""The store: everything the control plane must remember, in SQLite or PostgreSQL, written by one leader only."""
+
+from fairlead.control.store.engine import Store
+
+__all__ = ["Store"]

@@ -1,0 +1,19 @@
+"""Which code bundles are here, per tenant: knowing a digest opens nobody else's code."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, exists, select
+
+from fairlead.control.store.rows import insert_into
+from fairlead.control.store.schema import bundles
+
+
+def add(conn: Connection, tenant: str, digest: str, size_bytes: int, now_s: float) -> None:
+    """Note that the bundle is here; again is no change."""
+    statement = insert_into(conn, bundles).on_conflict_do_nothing()
+    conn.execute(statement, {"tenant": tenant, "digest": digest, "size_bytes": size_bytes, "created_s": now_s})
+
+
+def has(conn: Connection, tenant: str, digest: str) -> bool:
+    this = exists().where(bundles.c.tenant == tenant, bundles.c.digest == digest)
+    return bool(conn.execute(select(this)).scalar())

@@ -1,0 +1,146 @@
+"""Connections to the database: one engine that reads consistent snapshots, one that writes durably."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.pool import QueuePool
+
+from fairlead.errors import InvalidSpec, Unavailable
+
+BUSY_S = 5.0
+READERS = 4
+RECOLLECTION = "fairlead-recollection"
+"""A dict in ``Connection.info`` of reading connections: what a query may keep of rows that never change again."""
+
+# A leader that is stopped in the midst of a transaction must not hold its locks for ever.
+_WRITER_SETTINGS = "-c synchronous_commit=on -c idle_in_transaction_session_timeout=5000 -c lock_timeout=5000"
+_READER_SETTINGS = "-c default_transaction_isolation=repeatable\\ read -c default_transaction_read_only=on"
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    reader: Engine
+    writer: Engine
+
+    def dispose(self) -> None:
+        self.reader.dispose()
+        self.writer.dispose()
+
+
+def connect(address: str) -> Engines:
+    """Both engines for a URL, or an error that names what is wrong with it."""
+    url = _parse(address)
+    engines = _sqlite(url) if url.get_backend_name() == "sqlite" else _postgresql(url)
+
+    @event.listens_for(engines.reader, "connect")
+    def _remember(_connection: Any, record: Any) -> None:
+        record.info[RECOLLECTION] = {}
+
+    return engines
+
+
+def _parse(address: str) -> URL:
+    fix = "write sqlite:///path/to/fairlead.db or postgresql://user@host/database"
+    try:
+        url = make_url(address)
+    except ArgumentError:
+        raise InvalidSpec("is not the URL of a database", field="store", fix=fix) from None
+    if url.drivername in ("postgres", "postgresql", "postgresql+psycopg"):
+        return url.set(drivername="postgresql+psycopg")
+    if url.drivername == "sqlite" and url.database not in (None, "", ":memory:"):
+        return url
+    raise InvalidSpec(f"{url.drivername} is not a database that can hold the store", field="store", fix=fix)
+
+
+def _encode(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _sqlite(url: URL) -> Engines:
+    path = Path(str(url.database))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # It holds the tenants' environment variables: closed to others from the first byte (WAL files take its mode).
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    _write_ahead(url)
+    reader, writer = (
+        create_engine(
+            url,
+            poolclass=QueuePool,
+            pool_size=size,
+            max_overflow=0,
+            pool_use_lifo=True,
+            connect_args={"timeout": BUSY_S, "check_same_thread": False, "isolation_level": None},
+            json_serializer=_encode,
+            json_deserializer=msgspec.json.decode,
+        )
+        for size in (READERS, 1)
+    )
+    for engine, begin, only in ((reader, "BEGIN", "ON"), (writer, "BEGIN IMMEDIATE", "OFF")):
+        _prepare_sqlite(engine, begin, only)
+    return Engines(reader, writer)
+
+
+def _prepare_sqlite(engine: Engine, begin: str, query_only: str) -> None:
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, _record: Any) -> None:
+        for pragma in ("synchronous=FULL", "foreign_keys=ON", f"query_only={query_only}"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    # The driver would begin late and deferred; a writer that takes the lock at once never has to start over.
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+
+def _write_ahead(url: URL) -> None:
+    """Switch the file to WAL, which lasts. Two who switch at once are told "locked" without waiting, so wait here."""
+    engine = create_engine(url, connect_args={"timeout": BUSY_S, "isolation_level": None})
+    deadline = time.monotonic() + BUSY_S
+    try:
+        while True:
+            try:
+                with engine.connect() as connection:
+                    connection.execute(text("PRAGMA journal_mode=WAL"))
+                return
+            except OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise unavailable(error) from error
+                time.sleep(0.01)
+    finally:
+        engine.dispose()
+
+
+def _postgresql(url: URL) -> Engines:
+    try:
+        reader, writer = (
+            create_engine(
+                url,
+                pool_size=size,
+                max_overflow=0,
+                pool_use_lifo=True,
+                pool_pre_ping=True,
+                connect_args={"options": settings, "connect_timeout": 5, "application_name": "fairlead"},
+                json_serializer=_encode,
+                json_deserializer=msgspec.json.decode,
+            )
+            for size, settings in ((READERS, _READER_SETTINGS), (1, _WRITER_SETTINGS))
+        )
+    except ModuleNotFoundError as error:
+        fix = 'pip install "fairlead[postgres]"'
+        raise Unavailable(f"PostgreSQL needs the package {error.name}", field="store", fix=fix) from None
+    return Engines(reader, writer)
+
+
+def unavailable(error: OperationalError) -> Unavailable:
+    """The database's own trouble in one line, for whoever asked."""
+    line = str(error.orig).strip().splitlines()[0] if error.orig and str(error.orig).strip() else "no answer"
+    return Unavailable(f"the store does not answer: {line}", fix="check the database, its disk and its permissions")

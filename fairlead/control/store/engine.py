@@ -1,0 +1,111 @@
+"""The store's door: consistent reads, grouped durable writes fenced by the leader's epoch, and the lease itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
+
+from fairlead.control.store import lease
+from fairlead.control.store.connections import READERS, Engines, connect, unavailable
+from fairlead.control.store.migrate import migrate
+from fairlead.control.store.writer import Work, Writer
+from fairlead.errors import LostLeadership
+
+T = TypeVar("T")
+Clock = Callable[[], float]
+
+
+class Store:
+    """One open database. Reads run side by side; writes one after the other, many to a commit."""
+
+    def __init__(self, engines: Engines, clock: Clock) -> None:
+        self._engines = engines
+        self._clock = clock
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
+        self._writer = Writer(engines.writer)
+        self._ttl_s = 3.0
+        self.epoch: int | None = None  # in which this process leads, as far as it knows
+
+    @classmethod
+    def open(cls, url: str, *, clock: Clock = time.time) -> Store:
+        """Connect and bring the schema up to date. ``sqlite:///path`` or ``postgresql://user@host/database``."""
+        engines = connect(url)
+        try:
+            migrate(engines.writer)
+        except BaseException:
+            engines.dispose()
+            raise
+        return cls(engines, clock)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """What the work finds in one consistent snapshot of the store; it cannot write."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self._engines.reader.connect() as conn:
+                return work(conn)
+        except OperationalError as error:
+            raise unavailable(error) from error
+
+    async def write(self, work: Callable[[Connection], T], *, unfenced: bool = False) -> T:
+        """What the work returns, once it is on disk. What it raises undoes only itself.
+
+        Raises :class:`LostLeadership`, with nothing written, unless this process leads; ``unfenced`` work needs no
+        leader (first set-up, administration offline). A caller that is cancelled does not undo its work.
+        """
+        epoch = None if unfenced else self._leading()
+        try:
+            return cast(T, await self._writer.put(Work(work, epoch)))
+        except LostLeadership:
+            self._lost(epoch)
+            raise
+
+    async def lead(self, holder: str, ttl_s: float = 3.0) -> int | None:
+        """The epoch in which this process leads, taken now or held already; None while another one leads."""
+        mine = self.epoch
+        self._ttl_s = ttl_s
+        take = Work(
+            lambda conn: lease.take(conn, mine, holder, self._clock(), ttl_s), None, alone=True, done=self._leads
+        )
+        return cast(int | None, await self._writer.put(take, first=True))
+
+    async def renew(self) -> None:
+        """Lead for another while, or :class:`LostLeadership` if somebody else took over."""
+        mine = self._leading()
+        extend = Work(lambda conn: lease.extend(conn, mine, self._clock(), self._ttl_s), None, alone=True)
+        if not await self._writer.put(extend, first=True):
+            self._lost(mine)
+            raise LostLeadership("another control plane leads now")
+
+    async def resign(self) -> None:
+        """Let the next one lead at once, after all that was written before."""
+        mine = self.epoch
+        if mine is not None:
+            await self._writer.put(Work(lambda conn: lease.give_up(conn, mine), None, alone=True))
+            self._lost(mine)
+
+    async def close(self) -> None:
+        """Finish what is queued and let go of the database; the lease stays until it runs out or is resigned."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._writer.close)
+        await loop.run_in_executor(None, self._readers.shutdown)
+        self._engines.dispose()
+
+    def _leading(self) -> int:
+        if self.epoch is None:
+            raise LostLeadership("this control plane does not lead", fix="wait until it does, and try again")
+        return self.epoch
+
+    def _leads(self, epoch: int | None) -> None:
+        self.epoch = epoch
+
+    def _lost(self, epoch: int | None) -> None:
+        if self.epoch == epoch:  # it may have been taken anew meanwhile
+            self.epoch = None

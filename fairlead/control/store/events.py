@@ -1,0 +1,38 @@
+"""Events worth telling, in the order in which they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, func, insert, select
+
+from fairlead.control.records import LoggedEvent
+from fairlead.control.store.schema import events
+
+
+def append(
+    conn: Connection, *, time_s: float, kind: str, text: str, tenant: str | None = None, job: str | None = None,
+    node: str | None = None, facts: Mapping[str, Any] | None = None,
+) -> int:  # fmt: skip
+    """The id of the new event; ids only grow, so a follower asks for what comes after the last it saw."""
+    row = {"time_s": time_s, "kind": kind, "text": text, "tenant": tenant, "job": job, "node": node}
+    statement = insert(events).returning(events.c.id)
+    return int(conn.execute(statement, row | {"facts": dict(facts or {})}).scalar_one())
+
+
+def after(
+    conn: Connection, event_id: int, limit: int, tenant: str | None = None, job: str | None = None
+) -> list[LoggedEvent]:
+    """The next events after this one, oldest first; only a tenant's or a job's own if given."""
+    query = select(events).where(events.c.id > event_id).order_by(events.c.id).limit(limit)
+    if tenant is not None:
+        query = query.where(events.c.tenant == tenant)
+    if job is not None:
+        query = query.where(events.c.job == job)
+    return [LoggedEvent(*row) for row in conn.execute(query)]
+
+
+def newest_id(conn: Connection) -> int:
+    """The id of the newest event, 0 before the first."""
+    return int(conn.execute(select(func.max(events.c.id))).scalar() or 0)

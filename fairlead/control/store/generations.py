@@ -1,0 +1,64 @@
+"""Generations of the jobs' gangs: who sat where, from when to when, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy import insert as insert_row
+from sqlalchemy import update as update_rows
+
+from fairlead.cluster import Member, Placement
+from fairlead.control.records import Generation, GenerationPhase
+from fairlead.control.store.rows import column_values, fields
+from fairlead.control.store.schema import generations
+from fairlead.errors import NotFound
+
+_LIVE = [phase.value for phase in GenerationPhase if phase is not GenerationPhase.ENDED]
+_AT = {name: place for place, name in enumerate(Generation.__slots__)}
+
+
+def insert(conn: Connection, generation: Generation) -> None:
+    conn.execute(insert_row(generations), fields(generation) | {"members": _seats(generation.members)})
+
+
+def update(conn: Connection, job: str, number: int, **changes: Any) -> Generation:
+    """The generation as it is after these fields were changed."""
+    values = column_values(changes)
+    if "members" in values:
+        values["members"] = _seats(values["members"])
+    this = (generations.c.job == job) & (generations.c.number == number)
+    row = conn.execute(update_rows(generations).where(this).values(values).returning(*generations.c)).one_or_none()
+    if row is None:
+        raise NotFound(f"job {job} has no generation {number}", fix=f"see fairlead why {job}")
+    return _generation(row)
+
+
+def of_job(conn: Connection, job: str) -> list[Generation]:
+    """All generations of a job, the first one first."""
+    query = select(generations).where(generations.c.job == job).order_by(generations.c.number)
+    return [_generation(row) for row in conn.execute(query)]
+
+
+def current(conn: Connection, jobs: Collection[str]) -> dict[str, list[Generation]]:
+    """The generations that have not ended, ascending, of each of these jobs that has any."""
+    # All that live are about as many as run; asking for them by phase beats a list of thousands of waiting jobs.
+    live = generations.c.phase.in_(_LIVE)
+    wanted = frozenset(jobs)
+    found: dict[str, list[Generation]] = {}
+    for row in conn.execute(select(generations).where(live).order_by(generations.c.job, generations.c.number)):
+        if row.job in wanted:
+            found.setdefault(row.job, []).append(_generation(row))
+    return found
+
+
+def _seats(members: Placement) -> list[dict[str, Any]]:
+    return [{"worker": m.worker, "rank": m.rank, "node": m.node, "device": m.device} for m in members]
+
+
+def _generation(row: Iterable[Any]) -> Generation:
+    values = list(row)
+    values[_AT["phase"]] = GenerationPhase(values[_AT["phase"]])
+    values[_AT["members"]] = tuple(Member(**seat) for seat in values[_AT["members"]])
+    return Generation(*values)

@@ -1,0 +1,189 @@
+"""Jobs: handed in once per idempotency key, found by id, prefix or name, changed by the leader only."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, select, tuple_
+from sqlalchemy import insert as insert_row
+from sqlalchemy import update as update_rows
+from sqlalchemy.exc import IntegrityError
+
+from fairlead.control.records import ENDED, Job, JobPhase
+from fairlead.control.store.rows import column_values, fields, insert_into
+from fairlead.control.store.schema import jobs, submissions
+from fairlead.errors import Conflict, InvalidSpec, NotFound
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+_PHASES = {phase.value: phase for phase in JobPhase}
+_ACTIVE = [phase.value for phase in JobPhase if phase not in ENDED]
+_AT = {name: place for place, name in enumerate(Job.__slots__)}
+_PHASE, _THEN, _SPEEDS = _AT["phase"], _AT["then"], _AT["speeds"]
+_JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
+_ONE_STATEMENT = 500  # parameters; well below the limits of both databases
+_MIN_PREFIX = 4
+
+
+def new_id(name: str) -> str:
+    """An id that can be read out and typed; :func:`insert` sees to it that it is the only one."""
+    return f"{name}-{''.join(secrets.choice(_ALPHABET) for _ in range(6))}"
+
+
+def insert(
+    conn: Connection, job: Job, spec: Mapping[str, Any], labels: Mapping[str, str], key: str | None, request_digest: str
+) -> tuple[Job, bool]:
+    """The stored job and whether it is new. The same key and request again gives the first job back.
+
+    The job returned may have another id than the one passed in, should that be taken.
+    """
+    row = {"tenant": job.tenant, "key": key, "request_digest": request_digest, "spec": spec, "labels": labels}
+    statement = insert_into(conn, submissions).on_conflict_do_nothing()
+    while conn.execute(statement, column_values(row | {"job": job.id})).rowcount == 0:
+        first = None if key is None else _by_key(conn, job.tenant, key, request_digest)
+        if first is not None:
+            return first, False
+        job = replace(job, id=new_id(job.name))
+    try:
+        conn.execute(insert_row(jobs), fields(job))
+    except IntegrityError as error:
+        fix = f"create it first: fairlead tenant create {job.tenant}"
+        raise NotFound(f"there is no tenant {job.tenant!r}", field="tenant", value=job.tenant, fix=fix) from error
+    return job, True
+
+
+def _by_key(conn: Connection, tenant: str, key: str, request_digest: str) -> Job | None:
+    query = select(submissions.c.job, submissions.c.request_digest).where(
+        submissions.c.tenant == tenant, submissions.c.key == key
+    )
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        return None
+    if row.request_digest != request_digest:
+        raise Conflict(
+            f"the idempotency key {key!r} already stands for another request, job {row.job}",
+            field="Idempotency-Key", value=key, fix="use a new key for a new request",
+        )  # fmt: skip
+    return get(conn, row.job)
+
+
+def active(conn: Connection) -> list[Job]:
+    """All jobs that have not ended, oldest first."""
+    query = select(*_JOB).where(jobs.c.phase.in_(_ACTIVE)).order_by(jobs.c.submitted_s, jobs.c.id)
+    return _jobs(conn.execute(query))
+
+
+def get(conn: Connection, job_id: str) -> Job | None:
+    row = conn.execute(select(*_JOB).where(jobs.c.id == job_id)).one_or_none()
+    return None if row is None else _job(row)
+
+
+def spec(conn: Connection, job_id: str) -> dict[str, Any]:
+    """What was submitted, as it was stored."""
+    found: dict[str, Any] | None = conn.execute(
+        select(submissions.c.spec).where(submissions.c.job == job_id)
+    ).scalar_one_or_none()
+    if found is None:
+        raise _not_found(job_id)
+    return found
+
+
+def labels(conn: Connection, job_ids: Collection[str]) -> dict[str, dict[str, str]]:
+    """Labels by job; jobs that do not exist are left out."""
+    found: dict[str, dict[str, str]] = {}
+    wanted = list(job_ids)
+    for start in range(0, len(wanted), _ONE_STATEMENT):
+        some = submissions.c.job.in_(wanted[start : start + _ONE_STATEMENT])
+        found |= {
+            row.job: row.labels for row in conn.execute(select(submissions.c.job, submissions.c.labels).where(some))
+        }
+    return found
+
+
+def find(conn: Connection, ref: str, tenant: str | None) -> Job:
+    """The job meant by an id, a name (its newest) or the beginning of an id; only among the tenant's own if given."""
+    own = [] if tenant is None else [jobs.c.tenant == tenant]
+    newest = select(*_JOB).where(*own).order_by(jobs.c.submitted_s.desc(), jobs.c.id.desc())
+    for exact in (jobs.c.id == ref, jobs.c.name == ref):  # names come before prefixes: a name begins all its jobs' ids
+        row = conn.execute(newest.where(exact).limit(1)).one_or_none()
+        if row is not None:
+            return _job(row)
+    if len(ref) < _MIN_PREFIX:
+        raise _not_found(ref)
+    rows = conn.execute(newest.where(jobs.c.id >= ref, jobs.c.id < ref + "~").limit(4)).all()
+    if len(rows) == 1:
+        return _job(rows[0])
+    if rows:
+        several = ", ".join(row.id for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
+        raise NotFound(f"{ref!r} begins several jobs: {several}", value=ref, fix="write more of the id")
+    raise _not_found(ref)
+
+
+def _not_found(ref: str) -> NotFound:
+    fix = f"list them with fairlead queue --all; a beginning of an id needs {_MIN_PREFIX} characters"
+    return NotFound(f"there is no job {ref!r}", value=ref, fix=fix)
+
+
+def page(
+    conn: Connection, *, tenant: str | None = None, phases: Collection[str] | None = None, name: str | None = None,
+    limit: int = 100, before: str | None = None,
+) -> tuple[list[Job], str | None, int]:  # fmt: skip
+    """Jobs newest first, the cursor of the next page (None: this is the last) and how many there are in all."""
+    where: list[ColumnElement[bool]] = []
+    if tenant is not None:
+        where.append(jobs.c.tenant == tenant)
+    if phases is not None:
+        where.append(jobs.c.phase.in_([JobPhase(phase).value for phase in phases]))
+    if name is not None:
+        where.append(jobs.c.name == name)
+    total = conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one()
+    query = select(*_JOB).where(*where).order_by(jobs.c.submitted_s.desc(), jobs.c.id.desc()).limit(limit + 1)
+    if before is not None:
+        query = query.where(tuple_(jobs.c.submitted_s, jobs.c.id) < tuple_(*_position(before)))
+    found = _jobs(conn.execute(query))
+    more = f"{found[limit - 1].submitted_s!r}~{found[limit - 1].id}" if len(found) > limit else None
+    return found[:limit], more, total
+
+
+def _position(cursor: str) -> tuple[float, str]:
+    time_s, mark, job_id = cursor.partition("~")
+    try:
+        if mark:
+            return float(time_s), job_id
+    except ValueError:
+        pass
+    raise InvalidSpec("is not a cursor", field="before", value=cursor, fix="pass the cursor of the page before")
+
+
+def update(conn: Connection, job_id: str, **changes: Any) -> Job:
+    """The job as it is after these fields were changed."""
+    statement = update_rows(jobs).where(jobs.c.id == job_id).values(column_values(changes)).returning(*_JOB)
+    row = conn.execute(statement).one_or_none()
+    if row is None:
+        raise _not_found(job_id)
+    return _job(row)
+
+
+def counts(conn: Connection) -> dict[str, dict[str, int]]:
+    """How many jobs each tenant has in each phase."""
+    query = select(jobs.c.tenant, jobs.c.phase, func.count()).group_by(jobs.c.phase, jobs.c.tenant)
+    found: dict[str, dict[str, int]] = {}
+    for tenant, phase, count in conn.execute(query):
+        found.setdefault(tenant, {})[phase] = count
+    return found
+
+
+def _jobs(rows: Iterable[Any]) -> list[Job]:
+    return [_job(row) for row in rows]
+
+
+def _job(row: Iterable[Any]) -> Job:
+    values = list(row)
+    values[_PHASE] = _PHASES[values[_PHASE]]
+    if values[_THEN] is not None:
+        values[_THEN] = _PHASES[values[_THEN]]
+    if values[_SPEEDS]:  # JSON knows only strings as keys
+        values[_SPEEDS] = {int(workers): speed for workers, speed in values[_SPEEDS].items()}
+    return Job(*values)

@@ -1,0 +1,56 @@
+"""Brings the schema of a database to the version that this code knows, safely when two open it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy.exc import OperationalError
+
+from fairlead.control.store.connections import unavailable
+from fairlead.errors import Unavailable
+
+HEAD = "0001"
+"""The newest file in migrations/versions. Named here so that Alembic is imported only when there is work for it."""
+
+_LOCK = 0x0FA1_41EAD  # any number, the same for all who migrate
+_MIGRATIONS = Path(__file__).parent.parent / "migrations"
+
+
+def migrate(engine: Engine) -> None:
+    """Upgrade to :data:`HEAD` if need be; a store written by a newer Fairlead is left alone and refused."""
+    try:
+        with engine.connect() as connection:
+            if _version(connection) == HEAD:
+                return
+        with engine.begin() as connection:  # holds SQLite's write lock
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            version = _version(connection)  # another may have migrated while this one waited
+            if version != HEAD:
+                _upgrade(connection, version)
+    except OperationalError as error:
+        raise unavailable(error) from error
+
+
+def _version(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+
+
+def _upgrade(connection: Connection, version: str | None) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if version is not None and version not in known:
+        raise Unavailable(
+            f"the store has schema version {version}, which is newer than the {HEAD} of this Fairlead",
+            field="store", fix="upgrade Fairlead, or open another store",
+        )  # fmt: skip
+    command.upgrade(config, HEAD)

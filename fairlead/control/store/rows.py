@@ -1,0 +1,33 @@
+"""From records to rows and back, for all tables alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import postgresql, sqlite
+
+Insert = sqlite.Insert | postgresql.Insert
+
+
+def column_value(value: Any) -> Any:
+    """A field as the database takes it: an enum by its value, any mapping as a plain one."""
+    if isinstance(value, Enum):
+        return value.value
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def column_values(changes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: column_value(value) for name, value in changes.items()}
+
+
+def fields(record: Any) -> dict[str, Any]:
+    """All fields of a flat record, ready to be inserted."""
+    return {name: column_value(getattr(record, name)) for name in record.__slots__}
+
+
+def insert_into(conn: Connection, table: Table) -> Insert:
+    """An INSERT that knows ON CONFLICT, in the database's own dialect."""
+    return postgresql.insert(table) if conn.dialect.name == "postgresql" else sqlite.insert(table)

@@ -1,0 +1,243 @@
+"""The tables of the store, as SQLAlchemy Core sees them; the migrations make them."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+# Compared byte by byte on PostgreSQL as on SQLite, so that a prefix is a range of the index and pages sort alike.
+Key = String().with_variant(String(collation="C"), "postgresql")
+# SQLite counts rows up only in a column that is INTEGER to the letter.
+Serial = BigInteger().with_variant(Integer(), "sqlite")
+
+leadership = Table(
+    "leadership",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # one row, id 1
+    Column("epoch", BigInteger, nullable=False),
+    Column("holder", String),  # NULL: nobody leads
+    Column("expires_s", Double, nullable=False),
+)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("name", Key, primary_key=True),
+    Column("weight", Double, nullable=False),
+    Column("quota", Integer),
+    Column("sla", JSON, nullable=False),
+    Column("number", Integer, nullable=False, unique=True),
+    Column("created_s", Double, nullable=False),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("tenant", Key, ForeignKey("tenants.name"), index=True),
+    Column("role", String, nullable=False),
+    Column("label", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("expires_s", Double),
+    Column("revoked_s", Double),
+)
+
+# A column for each field of records.Job; a test holds them together.
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("tenant", Key, ForeignKey("tenants.name"), nullable=False),
+    Column("name", Key, nullable=False),
+    Column("phase", String, nullable=False),
+    Column("submitted_s", Double, nullable=False),
+    Column("submitted_by", String, nullable=False),
+    Column("min_workers", Integer, nullable=False),
+    Column("max_workers", Integer, nullable=False),
+    Column("demand", JSON, nullable=False),
+    Column("device_type", String),
+    Column("priority", Integer, nullable=False),
+    Column("elastic", Boolean, nullable=False),
+    Column("training", Boolean, nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("start_by_s", Double),
+    Column("finish_by_s", Double),
+    Column("started_s", Double),
+    Column("finished_s", Double),
+    Column("since_s", Double, nullable=False),
+    Column("then", String),
+    Column("outcome", String),
+    Column("generation", Integer, nullable=False),
+    Column("next_worker", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("losses", Integer, nullable=False),
+    Column("recoveries", Integer, nullable=False),
+    Column("preemptions", Integer, nullable=False),
+    Column("resizes", Integer, nullable=False),
+    Column("recovery_s", Double, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("total_steps", BigInteger, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("loss", Double),
+    Column("samples_per_s", Double, nullable=False),
+    Column("batch_size", Integer, nullable=False),
+    Column("speeds", JSON, nullable=False),
+    Column("snapshot_step", BigInteger, nullable=False),
+    Column("message", Text),
+    Column("result", JSON, nullable=False),
+    Index(None, "phase", "tenant"),
+    Index(None, "tenant", "submitted_s", "id"),
+    Index(None, "submitted_s", "id"),
+    Index(None, "name", "submitted_s"),
+)
+
+# What was submitted never changes, so it lies apart from the job's row, which is written anew at every progress.
+# It is inserted first (hence no foreign key): its unique constraints decide whether there is a new job at all.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("job", Key, primary_key=True),
+    Column("tenant", Key, nullable=False),
+    Column("key", Key),  # Idempotency-Key
+    Column("request_digest", String, nullable=False),
+    Column("spec", JSON, nullable=False),
+    Column("labels", JSON, nullable=False),
+    UniqueConstraint("tenant", "key"),
+)
+
+generations = Table(
+    "generations",
+    metadata,
+    Column("job", Key, ForeignKey("jobs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("phase", String, nullable=False, index=True),
+    Column("members", JSON, nullable=False),
+    Column("reason_code", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("init_method", String),
+    Column("running_s", Double),
+    Column("ended_s", Double),
+    Column("outcome", String),
+    Column("first_step", BigInteger),
+    Column("broken_s", Double),
+    Column("metered_s", Double),
+    PrimaryKeyConstraint("job", "number"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("time_s", Double, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("tenant", Key),
+    Column("job", Key),
+    Column("node", String),
+    Column("facts", JSON, nullable=False),
+    Index(None, "tenant", "id"),
+    Index(None, "job", "id"),
+    sqlite_autoincrement=True,  # a follower's place must never be given out twice
+)
+
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("job", Key, ForeignKey("jobs.id"), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("points", JSON, nullable=False),
+    Index(None, "job", "id"),
+    sqlite_autoincrement=True,
+)
+
+# The ledger. No foreign keys: what was used stays on record whatever becomes of the rest.
+usage = Table(
+    "usage",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("job", Key, nullable=False),
+    Column("tenant", Key, nullable=False),
+    Column("submitted_by", String, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("node", String, nullable=False),
+    Column("device_type", String, nullable=False),
+    Column("devices", Integer, nullable=False),
+    Column("speed", Double, nullable=False),
+    Column("from_s", Double, nullable=False),
+    Column("to_s", Double, nullable=False),
+    Column("cpu_s", Double, nullable=False),
+    Index(None, "to_s", "tenant"),
+    Index(None, "job", "id"),
+    sqlite_autoincrement=True,
+)
+
+node_states = Table(
+    "node_states",
+    metadata,
+    Column("node", Key, primary_key=True),
+    Column("state", String, nullable=False),
+)
+
+node_cursors = Table(
+    "node_cursors",
+    metadata,
+    Column("node", Key, nullable=False),
+    Column("incarnation", Key, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    PrimaryKeyConstraint("node", "incarnation"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("time_s", Double, nullable=False),
+    Column("actor", String, nullable=False),
+    Column("action", String, nullable=False),
+    Column("target", String, nullable=False),
+    Column("detail", JSON, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+scheduler_memory = Table(
+    "scheduler_memory",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),  # one row, id 1
+    Column("body", JSON, nullable=False),
+)
+
+bundles = Table(
+    "bundles",
+    metadata,
+    Column("tenant", Key, ForeignKey("tenants.name"), nullable=False),
+    Column("digest", Key, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_s", Double, nullable=False),
+    PrimaryKeyConstraint("tenant", "digest"),
+)

@@ -1,0 +1,59 @@
+"""Tenants, each with a number of its own that is never given twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+from sqlalchemy import insert as insert_row
+from sqlalchemy import update as update_rows
+
+from fairlead.control.records import Tenant
+from fairlead.control.store.rows import column_values, fields
+from fairlead.control.store.schema import tenants
+from fairlead.errors import Conflict, NotFound
+from fairlead.specs import TenantSpec
+
+
+def insert(conn: Connection, spec: TenantSpec, created_s: float | None = None) -> Tenant:
+    """The new tenant; :class:`Conflict` when there is one of that name."""
+    if get(conn, spec.name) is not None:
+        fix = "choose another name, or change the one that exists"
+        raise Conflict(f"there is a tenant {spec.name!r} already", field="name", value=spec.name, fix=fix)
+    highest = conn.execute(select(func.max(tenants.c.number))).scalar()
+    tenant = Tenant(
+        name=spec.name,
+        weight=spec.weight,
+        quota=spec.quota,
+        sla=spec.sla.model_dump(mode="json", by_alias=True, exclude_none=True),
+        number=0 if highest is None else highest + 1,
+        created_s=time.time() if created_s is None else created_s,
+    )
+    conn.execute(insert_row(tenants), fields(tenant))
+    return tenant
+
+
+def get(conn: Connection, name: str) -> Tenant | None:
+    row = conn.execute(select(tenants).where(tenants.c.name == name)).one_or_none()
+    return None if row is None else _tenant(row)
+
+
+def all(conn: Connection) -> list[Tenant]:
+    """Every tenant, the oldest first."""
+    return [_tenant(row) for row in conn.execute(select(tenants).order_by(tenants.c.number))]
+
+
+def update(conn: Connection, name: str, **changes: Any) -> Tenant:
+    """The tenant as it is after these fields were changed."""
+    statement = update_rows(tenants).where(tenants.c.name == name).values(column_values(changes)).returning(*tenants.c)
+    row = conn.execute(statement).one_or_none()
+    if row is None:
+        fix = f"list them with fairlead tenants, or create it: fairlead tenant create {name}"
+        raise NotFound(f"there is no tenant {name!r}", field="tenant", value=name, fix=fix)
+    return _tenant(row)
+
+
+def _tenant(row: Iterable[Any]) -> Tenant:
+    return Tenant(*row)

@@ -1,0 +1,52 @@
+"""Bearer tokens as they are kept: digests, never secrets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import insert as insert_row
+
+from fairlead.control.records import Role, Token
+from fairlead.control.store.rows import fields
+from fairlead.control.store.schema import tokens
+from fairlead.errors import NotFound
+
+_ROLE = list(Token.__slots__).index("role")
+
+
+def insert(conn: Connection, token: Token) -> None:
+    conn.execute(insert_row(tokens), fields(token))
+
+
+def get(conn: Connection, token_id: str) -> Token | None:
+    row = conn.execute(select(tokens).where(tokens.c.id == token_id)).one_or_none()
+    return None if row is None else _token(row)
+
+
+def of_tenant(conn: Connection, tenant: str | None = None) -> list[Token]:
+    """The tokens of a tenant, or of all and the platform's own; revoked and expired ones too, the oldest first."""
+    query = select(tokens).order_by(tokens.c.created_s, tokens.c.id)
+    if tenant is not None:
+        query = query.where(tokens.c.tenant == tenant)
+    return [_token(row) for row in conn.execute(query)]
+
+
+def revoke(conn: Connection, token_id: str, now_s: float) -> Token:
+    """The token, good for nothing from now on; the first revocation is the one on record."""
+    statement = (
+        update(tokens)
+        .where(tokens.c.id == token_id)
+        .values(revoked_s=func.coalesce(tokens.c.revoked_s, now_s))
+        .returning(*tokens.c)
+    )
+    row = conn.execute(statement).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no token {token_id!r}", value=token_id, fix="list them with fairlead tokens")
+    return _token(row)
+
+
+def _token(row: Row[Any]) -> Token:
+    values = list(row)
+    values[_ROLE] = Role(values[_ROLE])
+    return Token(*values)

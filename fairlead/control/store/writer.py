@@ -1,0 +1,140 @@
+"""One thread that writes: all work that waits goes into one transaction, so that many callers share one fsync."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+
+from fairlead.control.store import lease
+from fairlead.control.store.connections import unavailable
+from fairlead.errors import LostLeadership, Unavailable
+
+GROUP = 256
+"""So many at the most share a transaction: a lease must be renewed in between."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """One closure on its way through the writer."""
+
+    run: Callable[[Connection], Any]
+    epoch: int | None  # the leader it belongs to; None: needs none
+    alone: bool = False  # a change of the lease: in a transaction of its own
+    done: Callable[[Any], None] | None = None  # called in the writer's thread once committed
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    future: asyncio.Future[Any] = field(init=False)
+    value: Any = None
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.future = self.loop.create_future()
+
+    def resolve(self) -> None:
+        if self.future.done():  # its caller went away; the work counts all the same
+            return
+        if self.error is None:
+            self.future.set_result(self.value)
+        else:
+            self.future.set_exception(self.error)
+
+
+class Writer:
+    """Queue and thread. Nothing is answered before it is committed."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queue: deque[Work] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+        self._thread.start()
+
+    async def put(self, work: Work, *, first: bool = False) -> Any:
+        """The value of the work, once it is durable."""
+        with self._wake:
+            if self._closed:
+                raise Unavailable("the store is closed")
+            if first:
+                self._queue.appendleft(work)
+            else:
+                self._queue.append(work)
+            self._wake.notify()
+        return await work.future
+
+    def close(self) -> None:
+        """Finish what is queued and end the thread."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while group := self._next():
+            self._commit(group)
+            for loop in {work.loop for work in group}:
+                _answer(loop, [work for work in group if work.loop is loop])
+
+    def _next(self) -> list[Work]:
+        with self._wake:
+            while not self._queue and not self._closed:
+                self._wake.wait()
+            group: list[Work] = []
+            while self._queue and len(group) < GROUP and not (group and self._queue[0].alone):
+                group.append(self._queue.popleft())
+                if group[-1].alone:
+                    break
+            return group
+
+    def _commit(self, group: Sequence[Work]) -> None:
+        try:
+            with self._engine.begin() as conn:
+                epoch = lease.standing(conn) if any(work.epoch is not None for work in group) else None
+                for work in group:
+                    if work.epoch is not None and work.epoch != epoch:
+                        work.error = LostLeadership("another control plane leads now")
+                    else:
+                        _attempt(conn, work)
+        except SQLAlchemyError as error:  # the transaction itself failed: nothing of it was kept
+            for work in group:
+                work.error = _shown(error)
+        for work in group:
+            if work.done is not None and work.error is None:
+                work.done(work.value)
+
+
+def _attempt(conn: Connection, work: Work) -> None:
+    """Run one in a savepoint: what it raises undoes only itself, unless the connection is gone."""
+    savepoint = conn.begin_nested()
+    try:
+        work.value = work.run(conn)
+    except BaseException as error:  # its caller raises it again
+        if isinstance(error, DBAPIError) and error.connection_invalidated:
+            raise
+        savepoint.rollback()
+        work.error = _shown(error)
+    else:
+        savepoint.commit()
+
+
+def _shown(error: BaseException) -> BaseException:
+    if isinstance(error, OperationalError):
+        shown = unavailable(error)
+        shown.__cause__ = error
+        return shown
+    return error
+
+
+def _answer(loop: asyncio.AbstractEventLoop, works: list[Work]) -> None:
+    def resolve() -> None:
+        for work in works:
+            work.resolve()
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(resolve)
