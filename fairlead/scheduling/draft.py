@@ -1,0 +1,110 @@
+"""A round in the making: what the stages read, and what they have decided so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.scheduling.board import Board
+from fairlead.scheduling.order import line_up
+from fairlead.scheduling.shares import claims, demands, entitlements
+from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason, TenantState
+
+PROMISE_S = 30.0
+"""A job for which others made room comes first for this long; then it queues like everybody."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """The values of one round. Stages change only the board, the decisions and what is promised."""
+
+    now_s: float
+    board: Board
+    jobs: Mapping[str, JobState]  # by id, sorted
+    tenants: Mapping[str, TenantState]
+    line: Sequence[JobState]  # the waiting ones, in order
+    entitled: Mapping[str, float]
+    claims: Mapping[str, int]  # entitlements in whole devices
+    promised: dict[str, dict[str, Any]]  # job -> {"victims": [...], "since_s": ...}: others make room for it
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    starting: dict[str, str] = field(default_factory=dict)  # job -> why it may start: promised, overdue, ...
+    growing: set[str] = field(default_factory=set)
+    given: dict[str, int] = field(default_factory=dict)  # devices per tenant given up for others in this round
+
+    @classmethod
+    def of(cls, state: ClusterState) -> Draft:
+        """The beginning of a round. Sorting here makes the result independent of the order of the input."""
+        jobs = {job.id: job for job in sorted(state.jobs, key=lambda job: job.id)}
+        named = {tenant.name: tenant for tenant in state.tenants}
+        for job in jobs.values():
+            named.setdefault(job.tenant, TenantState(job.tenant))
+        tenants = dict(sorted(named.items()))
+        board = Board(state.nodes, jobs.values())
+        entitled = entitlements(tenants.values(), demands(board, jobs.values()), board.capacity())
+        waiting = [job for job in jobs.values() if not job.seats and not job.settling and not job.broken]
+        return cls(
+            now_s=state.now_s,
+            board=board,
+            jobs=jobs,
+            tenants=tenants,
+            line=line_up(waiting, tenants, board.used, state.now_s),
+            entitled=entitled,
+            claims=claims(entitled, tenants.values(), board.used),
+            promised=_still_promised(state, jobs),
+        )
+
+    @property
+    def queue(self) -> list[JobState]:
+        """The waiting jobs that nothing was decided for yet, in order."""
+        return [job for job in self.line if job.id not in self.starting]
+
+    def used(self, tenant: str) -> int:
+        return self.board.used.get(tenant, 0)
+
+    def headroom(self, tenant: str) -> int:
+        """Devices the tenant may still take under its claim; negative when it borrows."""
+        return self.claims[tenant] - self.used(tenant)
+
+    def quota_room(self, tenant: str) -> int:
+        quota = self.tenants[tenant].quota
+        return 1 << 30 if quota is None else quota - self.used(tenant)
+
+    def untouched(self, job: JobState) -> bool:
+        """Whether the job runs and may still be decided about in this round."""
+        steady = bool(job.seats) and not job.settling and not job.broken
+        return steady and job.id not in self.decisions and job.id not in self.growing
+
+    def decide(self, decision: Decision) -> None:
+        self.decisions[decision.job] = decision
+
+
+def _still_promised(state: ClusterState, jobs: Mapping[str, JobState]) -> dict[str, dict[str, Any]]:
+    """What earlier rounds promised and is not kept yet; a running job's promise ends when its victims have settled."""
+    kept = {}
+    for name, promise in sorted(state.memory.get("promised", {}).items()):
+        job, fresh = jobs.get(name), 0.0 <= state.now_s - promise["since_s"] <= PROMISE_S
+        if job is None or not fresh:
+            continue
+        coming = any(victim in jobs and jobs[victim].settling for victim in promise["victims"])
+        if coming or not (job.seats or job.settling):
+            kept[name] = dict(promise)
+    return kept
+
+
+def devices(count: int, device_type: str | None = None) -> str:
+    """``2 devices of type a100``: the same words in every sentence."""
+    kind = f" of type {device_type}" if device_type else ""
+    return f"{count} device{'' if count == 1 else 's'}{kind}"
+
+
+def on(seats: tuple[str, ...]) -> str:
+    """``node-1 and node-2``: the nodes of a gang, each once."""
+    names = list(dict.fromkeys(seats))
+    if len(names) > 4:
+        return f"{', '.join(names[:3])} and {len(names) - 3} more nodes"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def reason(code: str, text: str, **facts: Any) -> Reason:
+    return Reason(code, text, facts)

@@ -1,0 +1,126 @@
+"""Answers to "why?", "when?" and "could it ever?": the same decision as the live one, asked about one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling.board import Shape
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.draft import devices, on
+from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Start
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What ``fairlead why`` shows: one headline, what would help, and a forecast of the start."""
+
+    job: str
+    headline: str
+    decision: Decision | None  # None: it runs, and nothing changes for it now
+    would_help: tuple[str, ...] = ()
+    expected_start_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """Why the cluster can never give what a job asks for, in terms of what its author wrote."""
+
+    field: str
+    value: Any
+    text: str
+    fix: str
+
+
+def explain(state: ClusterState, job_id: str) -> Explanation | None:
+    """Why this job waits, runs or changes in this state; None if there is no such job."""
+    job = next((job for job in state.jobs if job.id == job_id), None)
+    if job is None:
+        return None
+    decision = next((d for d in decide(state).decisions if d.job == job_id), None)
+    match decision:
+        case None if job.settling:
+            return Explanation(job_id, "is between two generations; nothing is decided until it has settled", None)
+        case None:
+            return Explanation(job_id, f"runs with {len(job.seats)} workers on {on(job.seats)}", None)
+        case Hold():
+            text = f"waits: {decision.reason.text}"
+            return Explanation(job_id, text, decision, _would_help(decision, job, state), decision.expected_start_s)
+        case _:
+            return Explanation(job_id, decision.reason.text, decision, (), _starts_now(decision, state))
+
+
+def _starts_now(decision: Start | Resize | Preempt, state: ClusterState) -> float | None:
+    return state.now_s if isinstance(decision, Start) else None
+
+
+def _would_help(hold: Hold, job: JobState, state: ClusterState) -> tuple[str, ...]:
+    facts = hold.reason.facts
+    fewer = () if job.min_workers == 1 else (f"lower workers.min (now {job.min_workers})",)
+    any_type = () if job.device_type is None else (f"drop resources.device (now {job.device_type})",)
+    if hold.reason.code == "no-such-room":
+        away = sorted(node.name for node in state.nodes if not node.schedulable)
+        back = (f"bring back {on(tuple(away))}",) if away else ()
+        return (*back, *fewer, *any_type, "add nodes")
+    if hold.reason.code == "quota":
+        return (f"wait for a job of tenant {job.tenant} to end", f"raise its quota (now {facts['quota']})", *fewer)
+    if hold.reason.code == "making-room":
+        return ()
+    blockers = "the jobs ahead of it" if facts["ahead"] else "running jobs"
+    return (f"{devices(max(1, facts['needs'] - facts['free']), job.device_type)} more, once {blockers} end",
+            *fewer, *any_type, "a higher priority (only within its tenant)")  # fmt: skip
+
+
+def dry_run(state: ClusterState, job: JobState) -> Decision:
+    """What would be decided about this job if it were submitted now."""
+    others = [other for other in state.jobs if other.id != job.id]
+    with_it = replace(state, jobs=[*others, job])
+    return next(decision for decision in decide(with_it).decisions if decision.job == job.id)
+
+
+def impossible(job: JobState, nodes: Sequence[Node], quota: int | None = None) -> Impossible | None:
+    """Why not even an empty cluster could run this job; None if it could. Lost nodes count: they may return."""
+    typed = [node for node in nodes if job.device_type in (None, node.device_type)]
+    if job.device_type is not None and not typed:
+        return _no_such_type(job.device_type, nodes)
+    for name, amount in sorted(job.demand.items()):
+        largest = max((node.capacity.get(name, 0.0) for node in typed), default=0.0)
+        if amount > largest + 1e-9:
+            return _worker_too_big(name, amount, largest)
+    if quota is not None and job.min_workers > quota:
+        text = f"{job.min_workers} is more than the quota of {devices(quota)} that tenant {job.tenant} has"
+        return Impossible("workers.min", job.min_workers, text, "lower workers.min, or ask for a larger quota")
+    slots = sum(Shape.of(job).slots(node.capacity) for node in typed)
+    if job.min_workers <= slots:
+        return None
+    return _gang_too_big(job, slots, sum(node.devices for node in typed))
+
+
+def _no_such_type(device_type: str, nodes: Sequence[Node]) -> Impossible:
+    there = sorted({node.device_type for node in nodes if node.capacity.get(DEVICE, 0)})
+    fix = f"use one of: {', '.join(there)}, or drop resources.device" if there else "add nodes (fairlead nodes)"
+    return Impossible("resources.device", device_type, f"no node has devices of type {device_type}", fix)
+
+
+def _worker_too_big(name: str, amount: float, largest: float) -> Impossible:
+    shown, most = _shown(name, amount), _shown(name, largest)
+    text = f"{shown} per worker is more than the largest node has ({most})"
+    return Impossible(f"resources.{name}", amount, text, f"ask for at most {most}, or add a larger node")
+
+
+def _gang_too_big(job: JobState, slots: int, total: int) -> Impossible:
+    have = devices(total, job.device_type)
+    if slots == total:
+        text = f"{job.min_workers} is more than the {have} that this cluster can ever give"
+    else:
+        text = f"{job.min_workers} is more than the {slots} workers that fit on its {have} with such resources each"
+    drop = ", drop resources.device" if job.device_type else ""
+    less = ", ask for less per worker" if slots < total else ""
+    fix = f"lower workers.min{less}{drop}, or add nodes (fairlead nodes)"
+    return Impossible("workers.min", job.min_workers, text, fix)
+
+
+def _shown(name: str, amount: float) -> str:
+    return f"{amount / 1e9:.3g}GB" if name == "memory" else f"{amount:.3g} {name}"

@@ -1,0 +1,64 @@
+"""What another worker brings to a gang, from the speeds that were measured."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from fairlead.scheduling.state import JobState
+
+WORTHWHILE = 1.02  # a larger size must have been faster by this much, or it was not worth its device
+CLEARLY_SLOWER = 0.9  # below this part of a smaller size's speed, the larger size does harm
+USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
+PAYBACK = 2.0  # growing must save this many times what the new generation costs
+
+
+def ceiling(job: JobState) -> int:
+    """The largest size that is not known to be useless: nobody grows into what was measured to be slower."""
+    sizes = sorted(size for size, speed in job.speeds.items() if speed > 0 and size >= job.min_workers)
+    for smaller, larger in pairwise(sizes):
+        if job.speeds[larger] < job.speeds[smaller] * WORTHWHILE:
+            return max(job.min_workers, min(larger - 1, job.max_workers))
+    return job.max_workers
+
+
+def speed_at(job: JobState, size: int) -> float | None:
+    """Samples per second with this many workers: measured, or scaled from the nearest size measured."""
+    known = {n: speed for n, speed in job.speeds.items() if speed > 0 and n > 0}
+    if not known or size <= 0:
+        return None
+    if size in known:
+        return known[size]
+    nearest = min(known, key=lambda n: (abs(n - size), n))
+    per_worker = known[nearest] / nearest
+    extra = max(0, size - nearest)
+    return per_worker * (min(size, nearest) + USUAL_SCALING * extra)
+
+
+def relative_gain(job: JobState, size: int) -> float:
+    """How much faster, as a part of its present speed, the gang would be with one more worker."""
+    now, then = speed_at(job, size), speed_at(job, size + 1)
+    return USUAL_SCALING / size if now is None or then is None else then / now - 1.0
+
+
+def worth_restarting(job: JobState, size: int) -> bool:
+    """Whether one more worker saves more time than a new generation takes, as far as one can know."""
+    now, then = speed_at(job, size), speed_at(job, size + 1)
+    if now is None or then is None or job.remaining_samples is None:
+        return True
+    saved_s = job.remaining_samples / now - job.remaining_samples / then
+    return saved_s > PAYBACK * job.restart_cost_s
+
+
+def better_smaller(job: JobState, size: int) -> int | None:
+    """A smaller size at which the gang was clearly faster than at this one."""
+    if size not in job.speeds:
+        return None
+    smaller = [n for n, speed in job.speeds.items() if job.min_workers <= n < size and speed > 0]
+    best = max(smaller, key=lambda n: (job.speeds[n], -n), default=None)
+    return best if best is not None and job.speeds[size] < CLEARLY_SLOWER * job.speeds[best] else None
+
+
+def remaining_s(job: JobState, size: int) -> float | None:
+    """Seconds until the job is done at this size, if it can be told."""
+    speed = speed_at(job, size)
+    return None if speed is None or job.remaining_samples is None else max(0.0, job.remaining_samples / speed)

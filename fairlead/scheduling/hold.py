@@ -1,0 +1,129 @@
+"""What a waiting job is told: what blocks it, who comes first, and when it will probably start."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+
+from fairlead.scheduling.board import Shape
+from fairlead.scheduling.draft import Draft, devices, reason
+from fairlead.scheduling.gain import remaining_s
+from fairlead.scheduling.state import Hold, JobState, Reason
+
+AHEAD = 5
+"""Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
+
+
+def holds(draft: Draft) -> list[Hold]:
+    """One for every job that still waits, in order."""
+    queue = draft.queue
+    ids = [job.id for job in queue]
+    first = tuple(ids[:AHEAD])
+    blocked = _Blocked(draft)
+    starts = _expected_starts(draft, queue)
+    return [
+        Hold(job.id, blocked.reason(job, place), expected, first if place >= AHEAD else tuple(ids[:place]))
+        for place, (job, expected) in enumerate(zip(queue, starts, strict=True))
+    ]
+
+
+class _Blocked:
+    """Finds what stands in a job's way; remembers what is the same for all jobs of one shape."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self._free: dict[Shape, int] = {}
+
+    def reason(self, job: JobState, ahead: int) -> Reason:
+        draft, shape, need = self.draft, Shape.of(job), job.min_workers
+        free = self._free_for(shape)
+        tenant = draft.tenants[job.tenant]
+        used, most = draft.used(job.tenant), draft.board.most(shape)
+        facts = {
+            "needs": need, "free": free, "most": most, "ahead": ahead, "device_type": job.device_type,
+            "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota,
+        }  # fmt: skip
+        wants = f"needs {devices(need, job.device_type)}{_each(shape)}"
+        behind = f"; behind {ahead} job{'' if ahead == 1 else 's'}" if ahead else ""
+        if most < need:
+            text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
+            return reason("no-such-room", text, **facts)
+        if tenant.quota is not None and used + need > tenant.quota:
+            text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}{behind}"
+            return reason("quota", text, **facts)
+        if job.id in draft.promised:
+            victims = draft.promised[job.id]["victims"]
+            text = f"{wants}; room is being made by {', '.join(victims[:3])}{' and others' if len(victims) > 3 else ''}"
+            return reason("making-room", text, victims=victims, **facts)
+        if free >= need:
+            text = f"{wants}, {free} free but held for jobs that waited longer{behind}"
+            return reason("held-for-others", text, **facts)
+        own = draft.board.held.get(job.id, ())
+        kept = f"; {devices(len(own))} kept for it" if own else ""
+        share = f"tenant {tenant.name} uses {used} of the {draft.claims[job.tenant]} it is entitled to"
+        return reason("no-room", f"{wants}, {free} free{kept}; {share}{behind}", **facts)
+
+    def _free_for(self, shape: Shape) -> int:
+        """Places for this shape, counting what is held for others as free: it is, only not for everybody."""
+        if shape not in self._free:
+            board = self.draft.board
+            ready = board.ready(shape.device_type)
+            held = sum(name in ready for seats in board.held.values() for name in seats)
+            self._free[shape] = sum(board.room(shape).values()) + held
+        return self._free[shape]
+
+
+def _each(shape: Shape) -> str:
+    parts = [_amount(name, value) for name, value in shape.need if name != "device"]
+    return f" with {' and '.join(parts)} each" if parts else ""
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / 1e9:.3g} GB {name}" if name == "memory" else f"{value:.3g} {name}"
+
+
+def _expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | None]:
+    """Play the queue forward: devices come free when running jobs end, and go to the jobs in order.
+
+    Only counts devices per type. A job that cannot be told to end keeps its devices for ever in this
+    forecast, so what depends on it is None, rather than a guess.
+    """
+    free = {kind: draft.board.free_devices(kind) for kind in {n.device_type for n in draft.board.nodes.values()}}
+    for seats in draft.board.held.values():
+        for name in seats:
+            free[draft.board.nodes[name].device_type] += 1
+    ends: list[tuple[float, tuple[str, ...]]] = []
+    for job in draft.jobs.values():
+        seats = draft.board.seats.get(job.id, ())
+        left = remaining_s(job, len(seats))
+        if seats and left is not None:
+            kinds = tuple(draft.board.nodes[n].device_type for n in seats if draft.board.nodes[n].schedulable)
+            ends.append((draft.now_s + left, kinds))
+    heapq.heapify(ends)
+    return islice(_play(draft, queue, free, ends), len(queue))
+
+
+def _play(
+    draft: Draft, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
+) -> Iterator[float | None]:
+    now = draft.now_s
+    for job in queue:
+        kinds = sorted(free) if job.device_type is None else [job.device_type]
+        while sum(free.get(kind, 0) for kind in kinds) < job.min_workers and ends:
+            now, freed = heapq.heappop(ends)
+            for kind in freed:
+                free[kind] += 1
+        left = job.min_workers
+        if sum(free.get(kind, 0) for kind in kinds) < left or draft.quota_room(job.tenant) < left:
+            yield None
+            continue
+        taken: list[str] = []
+        for kind in kinds:
+            count = min(free[kind], left - len(taken))
+            free[kind] -= count
+            taken += [kind] * count
+        run_s = remaining_s(job, left)
+        if run_s is not None:
+            heapq.heappush(ends, (now + run_s, tuple(taken)))
+        yield now

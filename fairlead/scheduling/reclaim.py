@@ -1,0 +1,115 @@
+"""One attempt to make room for one job, tried on a copy of the board and kept only if it suffices."""
+
+from __future__ import annotations
+
+from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.draft import Draft
+from fairlead.scheduling.place import place
+from fairlead.scheduling.start import overdue
+from fairlead.scheduling.state import JobState
+
+
+class Reclaim:
+    """Takes seats from victims, one after the other, until the job fits; then gives back what was too much."""
+
+    def __init__(self, draft: Draft, job: JobState, need: int, *, for_growth: bool = False) -> None:
+        self.draft, self.job, self.need, self.shape = draft, job, need, Shape.of(job)
+        self.for_growth = for_growth
+        self.board: Board = draft.board.copy()
+        self.board.let_go(job)
+        self.taken: list[tuple[JobState, tuple[str, ...]]] = []
+        self.starving = not for_growth and overdue(draft, job)
+        self.usable = frozenset(self.board.ready(job.device_type))
+        self.victims = [other for other in draft.jobs.values() if draft.untouched(other) and self._suits(other)]
+
+    def _suits(self, victim: JobState) -> bool:
+        return victim.id != self.job.id and any(name in self.usable for name in victim.seats)
+
+    def hopeless(self) -> bool:
+        """Whether no victim could help: nothing above a claim, nothing of its own to take from."""
+        return not any(self._may_shrink(victim) or self._may_preempt(victim) for victim in self.victims)
+
+    def suffices(self) -> bool:
+        """Whether the job fits now, under quota, and no further above its claim than its tenant was before."""
+        tenant = self.job.tenant
+        after = self.board.used.get(tenant, 0) + self.need
+        quota = self.draft.tenants[tenant].quota
+        allowed = max(self.draft.claims[tenant], self.draft.used(tenant))
+        if (quota is not None and after > quota) or (after > allowed and not self.starving):
+            return False
+        return place(self.board, self.shape, self.need) is not None
+
+    def shrink_one(self) -> bool:
+        """Take one worker from the elastic gang that has most to give, if there is one."""
+        donors = [victim for victim in self.victims if self._may_shrink(victim)]
+        if not donors:
+            return False
+        donor = min(donors, key=self._shrinks_earlier)
+        seats = self.board.seats[donor.id]
+        usable = [name for name in seats if name in self.usable]
+        nodes = self.board.nodes
+        self._take(donor, (min(usable, key=lambda name: (seats.count(name), nodes[name].speed, name)),))
+        return True
+
+    def preempt_one(self) -> bool:
+        """Take the cheapest whole gang that may be taken, if there is one."""
+        candidates = [victim for victim in self.victims if self._may_preempt(victim)]
+        if not candidates:
+            return False
+        victim = min(candidates, key=self._cheaper)
+        self._take(victim, self.board.seats[victim.id])
+        return True
+
+    def prune(self) -> None:
+        """Give back whatever turns out not to be needed, the dearest (last taken) first."""
+        for entry in reversed(self.taken.copy()):
+            victim, seats = entry
+            whole = len(self.board.seats[victim.id]) + len(seats) >= victim.min_workers
+            self.board.sit(victim, seats)
+            if whole and self.suffices():
+                self.taken.remove(entry)
+            else:
+                self.board.leave(victim, seats)
+
+    def _take(self, victim: JobState, seats: tuple[str, ...]) -> None:
+        self.board.leave(victim, seats)
+        self.taken.append((victim, seats))
+
+    def _surplus(self, tenant: str) -> int:
+        used = self.board.used.get(tenant, 0) - self.draft.given.get(tenant, 0)
+        return used - self.draft.claims[tenant]
+
+    def _may_take_from_others(self) -> bool:
+        return self.draft.headroom(self.job.tenant) > 0
+
+    def _may_shrink(self, victim: JobState) -> bool:
+        seats = self.board.seats[victim.id]
+        if not victim.elastic or len(seats) <= victim.min_workers or not any(s in self.usable for s in seats):
+            return False
+        if victim.tenant == self.job.tenant:
+            return not self.for_growth and victim.priority <= self.job.priority
+        return self.starving or (self._may_take_from_others() and self._surplus(victim.tenant) > 0)
+
+    def _may_preempt(self, victim: JobState) -> bool:
+        size = len(self.board.seats[victim.id])
+        if not size or self.for_growth:
+            return False
+        if victim.tenant == self.job.tenant:
+            return victim.priority < self.job.priority
+        if not self._may_take_from_others() or self._surplus(victim.tenant) < size:
+            return False
+        return self._gangs(victim.tenant) > 1
+
+    def _gangs(self, tenant: str) -> int:
+        return sum(1 for job in self.draft.jobs.values() if job.tenant == tenant and self.board.seats.get(job.id))
+
+    def _shrinks_earlier(self, victim: JobState) -> tuple[bool, float, int, int, str]:
+        own = victim.tenant == self.job.tenant
+        surplus = self._surplus(victim.tenant) / self.draft.tenants[victim.tenant].weight
+        spare = len(self.board.seats[victim.id]) - victim.min_workers
+        return (own, -surplus, victim.priority, -spare, victim.id)
+
+    def _cheaper(self, victim: JobState) -> tuple[bool, int, float, int, str]:
+        size = len(self.board.seats[victim.id])
+        own = victim.tenant == self.job.tenant
+        return (own, victim.priority, victim.restart_cost_s * size, size, victim.id)

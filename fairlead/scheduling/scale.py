@@ -1,0 +1,90 @@
+"""Growing and shrinking elastic gangs: spare devices go, one at a time, to the tenant furthest below its due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fairlead.scheduling.board import Shape, without
+from fairlead.scheduling.draft import Draft, reason
+from fairlead.scheduling.gain import better_smaller, ceiling, relative_gain, worth_restarting
+from fairlead.scheduling.place import place
+from fairlead.scheduling.state import JobState, Resize
+
+SETTLE_S = 5.0
+"""A generation younger than this is not resized, unless somebody's entitlement needs it or it is broken."""
+
+
+def grow_within_claims(draft: Draft) -> None:
+    _grow(draft, lambda job: draft.headroom(job.tenant) > 0)
+
+
+def grow_beyond_claims(draft: Draft) -> None:
+    """Lend what nobody claims; only to gangs that can give it back."""
+    giving = {draft.jobs[name].tenant for name in draft.decisions if draft.jobs[name].seats}
+    _grow(draft, lambda job: job.elastic and not (job.tenant in giving and draft.headroom(job.tenant) <= 0))
+
+
+def shrink_slower(draft: Draft) -> None:
+    """A gang that was clearly faster with fewer workers goes back to that size and frees the rest."""
+    for job in draft.jobs.values():
+        size = len(job.seats)
+        if not (job.elastic and draft.untouched(job) and settled(draft, job)):
+            continue
+        smaller = better_smaller(job, size)
+        if smaller is not None:
+            text = (
+                f"was faster with {smaller} workers ({job.speeds[smaller]:.0f} samples/s) "
+                f"than with {size} ({job.speeds[size]:.0f}): gives {size - smaller} back"
+            )
+            gone = tuple(give_up(draft, job, job.seats, size - smaller))
+            draft.decide(Resize(job.id, without(job.seats, gone), reason("slower", text, size=smaller, was=size)))
+
+
+def settled(draft: Draft, job: JobState) -> bool:
+    return draft.now_s - job.since_s >= SETTLE_S
+
+
+def may_grow(draft: Draft, job: JobState, size: int) -> bool:
+    """Whether one more worker is allowed and useful for this gang now."""
+    if size >= ceiling(job) or draft.quota_room(job.tenant) <= 0:
+        return False
+    if job.id in draft.starting:
+        return True
+    if not job.elastic or not (draft.untouched(job) or job.id in draft.growing):
+        return False
+    return settled(draft, job) and worth_restarting(job, len(job.seats))
+
+
+def give_up(draft: Draft, job: JobState, seats: tuple[str, ...], count: int) -> list[str]:
+    """The seats this gang gives up first: on nodes where it has fewest workers, then on the slowest."""
+    gone: list[str] = []
+    for _ in range(count):
+        left = without(seats, gone)
+        gone.append(min(left, key=lambda name: (left.count(name), draft.board.nodes[name].speed, name)))
+    return gone
+
+
+def _grow(draft: Draft, allowed: Callable[[JobState], bool]) -> None:
+    candidates = {
+        job.id: job
+        for job in draft.jobs.values()
+        if (job.elastic or job.id in draft.starting) and draft.board.seats.get(job.id)
+    }
+
+    def turn(job: JobState) -> tuple[float, int, float, str]:
+        size = len(draft.board.seats[job.id])
+        weight = draft.tenants[job.tenant].weight
+        return (draft.used(job.tenant) / weight, -job.priority, -relative_gain(job, size), job.id)
+
+    while candidates and draft.board.free_devices() > 0:
+        job = min(candidates.values(), key=turn)
+        seats = draft.board.seats[job.id]
+        newcomer = None
+        if allowed(job) and may_grow(draft, job, len(seats)):
+            newcomer = place(draft.board, Shape.of(job), 1, seats)
+        if newcomer is None:
+            del candidates[job.id]
+            continue
+        draft.board.sit(job, newcomer)
+        if job.id not in draft.starting:
+            draft.growing.add(job.id)

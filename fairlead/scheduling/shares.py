@@ -1,0 +1,80 @@
+"""What each tenant may claim: weighted max-min shares of the devices, unused share lent to who has demand (U4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import floor
+
+from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.gain import ceiling
+from fairlead.scheduling.state import JobState, TenantState
+
+INCUMBENT = 0.25
+"""Devices by which a tenant that already uses a shared-out fraction is preferred, so that fractions do not flip."""
+
+
+def entitlements(
+    tenants: Iterable[TenantState], demand_by_tenant: Mapping[str, float], capacity: float
+) -> Mapping[str, float]:
+    """Devices per tenant: W_T / ΣW of the capacity, never more than demand or quota, the rest lent by weight."""
+    caps = {tenant.name: _cap(tenant, demand_by_tenant) for tenant in tenants}
+    weights = {tenant.name: tenant.weight for tenant in tenants}
+    shares = dict.fromkeys(sorted(caps), 0.0)
+    left, weight_left = float(capacity), sum(weights[name] for name in shares)
+    # Whoever needs least per weight is satisfied first; what it leaves is shared among the others.
+    for name in sorted(shares, key=lambda name: (caps[name] / weights[name], name)):
+        shares[name] = min(caps[name], left * weights[name] / weight_left)
+        left -= shares[name]
+        weight_left -= weights[name]
+    return shares
+
+
+def _cap(tenant: TenantState, demand: Mapping[str, float]) -> float:
+    wanted = float(demand.get(tenant.name, 0.0))
+    return wanted if tenant.quota is None else min(wanted, float(tenant.quota))
+
+
+def claims(
+    entitled: Mapping[str, float], tenants: Iterable[TenantState], used: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Entitlements in whole devices that add up: largest remainders first, with a preference for who uses it now."""
+    whole = {name: floor(amount + 1e-9) for name, amount in sorted(entitled.items())}
+    spare = floor(sum(entitled.values()) + 1e-6) - sum(whole.values())
+    standing = {tenant.name: tenant for tenant in tenants}
+
+    def strength(name: str) -> tuple[float, float, str]:
+        tenant, incumbent = standing[name], used.get(name, 0) > whole[name]
+        remainder = entitled[name] - whole[name] + (INCUMBENT if incumbent else 0.0)
+        return (-round(remainder, 6), tenant.attained_device_s / tenant.weight, name)
+
+    fractions = [name for name in whole if entitled[name] - whole[name] > 1e-6]
+    for name in sorted(fractions, key=strength)[:spare]:
+        whole[name] += 1
+    return whole
+
+
+def demands(board: Board, jobs: Iterable[JobState]) -> Mapping[str, int]:
+    """Devices each tenant could use now: what no node could ever give is no demand, so its share is lent."""
+    wanted: dict[str, int] = {}
+    by_type: dict[tuple[str, str], int] = {}
+    for job in jobs:
+        devices = _wanted(board, job)
+        if job.device_type is None:
+            wanted[job.tenant] = wanted.get(job.tenant, 0) + devices
+        else:
+            key = (job.tenant, job.device_type)
+            by_type[key] = by_type.get(key, 0) + devices
+    for (tenant, device_type), devices in by_type.items():
+        there = sum(node.devices for node in board.nodes.values() if node.device_type == device_type)
+        wanted[tenant] = wanted.get(tenant, 0) + min(devices, there)
+    return wanted
+
+
+def _wanted(board: Board, job: JobState) -> int:
+    sitting = len(board.seats.get(job.id, ()))
+    if sitting and not job.elastic:
+        return max(sitting, job.min_workers if job.broken else 0)
+    most = board.most(Shape.of(job))
+    if most < job.min_workers:
+        return sitting
+    return max(sitting if job.settling else 0, min(ceiling(job), most))

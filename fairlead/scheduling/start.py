@@ -1,0 +1,111 @@
+"""Which waiting jobs start now: whole gangs, within the tenant's claim first, with what is left lent afterwards.
+
+A big gang must not starve behind small ones that slip past it. The rule: small jobs may slip past the first
+blocked job of their tenant for PATIENCE_S; after that the free devices it could use are held for it. A tenant
+that has had nothing at all for OVERDUE_S, or whose gang is larger than its claim and waited for STARVING_S,
+comes before everybody else's next job, and free devices are held for it too.
+"""
+
+from __future__ import annotations
+
+from fairlead.scheduling.board import Shape
+from fairlead.scheduling.draft import Draft
+from fairlead.scheduling.order import waited_s
+from fairlead.scheduling.place import place
+from fairlead.scheduling.state import JobState
+
+PATIENCE_S = 30.0
+OVERDUE_S = 120.0
+STARVING_S = 900.0
+
+
+def start_first(draft: Draft) -> None:
+    """Jobs for which others made room, then those that waited too long."""
+    heads: dict[str, JobState] = {}
+    for job in draft.line:
+        heads.setdefault(job.tenant, job)
+        if job.id in draft.promised:
+            _start_or_hold(draft, job, "promised")
+
+    def served(job: JobState) -> tuple[float, float, str]:
+        tenant = draft.tenants[job.tenant]
+        return (tenant.attained_device_s / tenant.weight, job.submitted_s, job.id)
+
+    for job in sorted(heads.values(), key=served):
+        if overdue(draft, job) and job.id not in draft.starting and job.id not in draft.board.held:
+            _start_or_hold(draft, job, "overdue")
+
+
+def start_within_claims(draft: Draft) -> None:
+    """Every tenant gets its jobs up to its claim, in order; a patient head is held free devices."""
+    holding: set[str] = set()
+    full = _Full()
+    for job in draft.queue:
+        if job.min_workers <= draft.headroom(job.tenant) and _try_start(draft, job, "entitled", full):
+            continue
+        patient = waited_s(job, draft.now_s) >= PATIENCE_S and job.min_workers <= draft.claims[job.tenant]
+        if patient and job.tenant not in holding and job.id not in draft.board.held:
+            holding.add(job.tenant)
+            hold_free(draft, job)
+
+
+def start_borrowers(draft: Draft) -> None:
+    """What is still free is lent, in order, to whoever fits."""
+    full = _Full()
+    for job in draft.queue:
+        if job.id not in draft.board.held:
+            _try_start(draft, job, "borrowing", full)
+
+
+def overdue(draft: Draft, job: JobState) -> bool:
+    """Whether this head of its tenant's queue waited so long that it comes first."""
+    waited = waited_s(job, draft.now_s)
+    if draft.used(job.tenant) == 0:
+        return waited >= OVERDUE_S
+    return waited >= STARVING_S and job.min_workers > draft.claims[job.tenant]
+
+
+def hold_free(draft: Draft, job: JobState) -> None:
+    """Keep the free devices that the job could use, as far as they go, so that no other job takes them."""
+    shape = Shape.of(job)
+    if draft.board.most(shape) < job.min_workers or draft.quota_room(job.tenant) <= 0:
+        return  # it cannot start however long others wait
+    free = sum(draft.board.room(shape).values())
+    seats = place(draft.board, shape, min(free, job.min_workers))
+    draft.board.hold(job, seats or ())
+
+
+class _Full:
+    """Remembers what did not fit, so that a thousand jobs of one shape are tried once."""
+
+    def __init__(self) -> None:
+        self.smallest: dict[Shape, int] = {}
+
+    def knows(self, shape: Shape, count: int) -> bool:
+        return count >= self.smallest.get(shape, 1 << 30)
+
+    def note(self, shape: Shape, count: int) -> None:
+        self.smallest[shape] = min(count, self.smallest.get(shape, count))
+
+
+def _start_or_hold(draft: Draft, job: JobState, why: str) -> None:
+    if not _try_start(draft, job, why, _Full()):
+        hold_free(draft, job)
+
+
+def _try_start(draft: Draft, job: JobState, why: str, full: _Full) -> bool:
+    if job.min_workers > draft.quota_room(job.tenant):
+        return False
+    shape = Shape.of(job)
+    own = draft.board.held.get(job.id, ())
+    if not own and full.knows(shape, job.min_workers):
+        return False
+    draft.board.let_go(job)
+    seats = place(draft.board, shape, job.min_workers)
+    if seats is None:
+        draft.board.hold(job, own)
+        full.note(shape, job.min_workers)
+        return False
+    draft.board.sit(job, seats)
+    draft.starting[job.id] = why
+    return True
