@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -52,7 +53,7 @@ def problem_response(error: FairleadError) -> Response:
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="fairlead"'
     if isinstance(error, TooFast):
-        headers["Retry-After"] = str(max(1, round(error.wait_s + 0.5)))
+        headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
     return _answer(error.problem(), headers)
 
 
