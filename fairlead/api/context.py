@@ -104,11 +104,22 @@ async def read_json(request: Request) -> Any:
     if not body:
         raise Malformed("is empty", field="body", fix="send a JSON object")
     try:
-        return msgspec.json.decode(body)
+        data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Malformed(str(error), field="body", fix="send a JSON object in UTF-8") from None
     except RecursionError:
         raise Malformed("is nested too deeply", field="body", fix="send a flat JSON object") from None
+    if b"\\u0000" in body and _holds_null(data):
+        raise Malformed("holds a null character", field="body", fix="leave \\u0000 out: no store and no shell takes it")
+    return data
+
+
+def _holds_null(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(_holds_null(part) for pair in value.items() for part in pair)
+    if isinstance(value, list):
+        return any(_holds_null(part) for part in value)
+    return isinstance(value, str) and "\0" in value
 
 
 async def read_spec(request: Request, kind: type[S]) -> S:

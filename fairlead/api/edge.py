@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairlead.api.problems import failure_response, problem_response
+from fairlead.api.problems import Malformed, failure_response, problem_response
 from fairlead.errors import TooLarge
 
 DRAINED_BYTES = 8 * 1024 * 1024
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 
 class Edge:
-    """Adds the security headers, and turns a failure of our own into a problem document with an id."""
+    """Adds the security headers, refuses what no store takes, and answers failures of our own with an id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -37,6 +37,10 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            error = Malformed("holds a null character", field="url", fix="leave %00 out of the address")
+            await problem_response(error)(scope, receive, send)
             return
         started = False
 

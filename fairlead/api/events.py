@@ -26,7 +26,9 @@ router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS | NOT_F
 class StreamQuery(Query):
     """From where on to listen."""
 
-    after: int = Field(default=0, ge=0, le=NEWEST, description="Only events with a greater id.")
+    after: int = Field(
+        default=0, ge=-1000, le=NEWEST, description="Only events with a greater id; -10 begins with the ten newest."
+    )
     job: str | None = Field(default=None, max_length=200, description="Only events of this job.")
 
 
@@ -55,6 +57,8 @@ async def stream(
 ) -> Response:
     """Events as they happen. A client that was cut off goes on where it was with `Last-Event-ID`."""
     after = _after(last) if last else query.after
+    if after < 0:  # counts from the end, which moves: settle it once
+        after = max(0, await platform.wait_for_events(after, 0.0) + after)
     first = await platform.events(who, after, BATCH, query.job)  # what is wrong shows before the stream begins
     keep_alive_s = context(request).limits.keep_alive_s
     return event_stream(request, who, _follow(platform, who, after, query.job, first, keep_alive_s))

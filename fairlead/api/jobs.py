@@ -10,7 +10,6 @@ from pydantic import Field
 
 from fairlead.api.context import BODY, CONFLICT, NOT_FOUND, PROBLEMS, Platform, Query, Who, answer, body_of, read_json
 from fairlead.api.door import Order
-from fairlead.control.records import JobPhase
 from fairlead.errors import InvalidSpec
 from fairlead.specs import JobSpec, parse_job
 from fairlead.views import DryRun, JobDetail, JobView, MetricsView, Page, ResultView, Why
@@ -23,7 +22,9 @@ JobRef = Annotated[str, Path(max_length=200, description="Id, unique start of an
 class JobsQuery(Query):
     """Which jobs to list."""
 
-    state: JobPhase | None = Field(default=None, description="Only jobs in this state.")
+    state: str | None = Field(
+        default=None, max_length=200, description="Only jobs in this state, or these (a,b); or all `active` or `ended`."
+    )
     tenant: str | None = Field(default=None, max_length=40, description="Only jobs of this tenant.")
     name: str | None = Field(default=None, max_length=40, description="Only jobs of this name.")
     limit: int = Field(default=100, ge=1, le=1000, description="Jobs per page.")
@@ -68,8 +69,9 @@ async def dry_run(request: Request, platform: Platform, who: Who) -> Response:
 @router.get("", summary="List jobs", response_model=Page)
 async def jobs(platform: Platform, who: Who, query: Annotated[JobsQuery, QueryParameters()]) -> Response:
     """One page of the jobs that the token may see; `next` of a page is the `cursor` of the following one."""
-    state = None if query.state is None else query.state.value
-    return answer(await platform.jobs(who, state, query.tenant, query.name, query.limit, query.cursor, query.order))
+    return answer(
+        await platform.jobs(who, query.state, query.tenant, query.name, query.limit, query.cursor, query.order)
+    )
 
 
 @router.get("/{job}", summary="Look at a job", response_model=JobDetail, responses=NOT_FOUND)

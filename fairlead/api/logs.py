@@ -22,6 +22,7 @@ from fairlead.views import LogLine
 
 POLL_S = 0.2  # logs are files, and files do not call
 LINES = 100_000
+Offset = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 ROUNDS = 1000
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEMS)
@@ -79,7 +80,7 @@ def _cursor(last: str | None) -> LogCursor:
     if not last:
         return {}
     try:
-        return msgspec.json.decode(last, type=dict[str, int])
+        return msgspec.json.decode(last, type=dict[str, Offset])
     except msgspec.DecodeError:
         fix = "send the id of the last event as it came, or none"
         raise InvalidSpec("is no event of a log", field="Last-Event-ID", value=last, fix=fix) from None

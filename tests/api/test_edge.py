@@ -45,7 +45,7 @@ def call(app: ASGIApp, *chunks: bytes, headers: dict[str, str] | None = None) ->
         sent.append(message)
 
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": raw}
+    scope = {"type": "http", "method": "POST", "path": "/x", "query_string": b"", "headers": raw}
     asyncio.run(app(scope, receive, send))  # type: ignore[arg-type]
     answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]} if sent else {}
     body = b"".join(message.get("body", b"") for message in sent)
