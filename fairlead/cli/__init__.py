@@ -1,0 +1,1 @@
+"""The door for people at a terminal: verbs, tables and errors that say what to do."""

@@ -1,0 +1,93 @@
+"""The outer edge of every command: errors become two lines on stderr and an exit code, never a stack trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+import typer
+
+from fairlead.errors import FairleadError
+from fairlead.home import Home, default_home
+
+USAGE = 2
+INTERRUPTED = 130
+# The parser's own base classes: part of typer in newer versions, of click in older ones.
+UsageError = typer.BadParameter.__mro__[1]
+ParserError = typer.BadParameter.__mro__[2]
+
+
+def execute(app: typer.Typer, arguments: list[str]) -> int:
+    """Run one command line and return its exit code; whatever goes wrong is said to the person."""
+    command = typer.main.get_command(app)
+    verb = command_path(command, arguments)
+    try:
+        code = command.main(arguments, prog_name="fairlead", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except FairleadError as error:
+        return _explain(verb, error, as_json="--json" in arguments)
+    except BrokenPipeError:  # `fairlead queue | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 (the edge of the process: logged, and told in one line)
+        if isinstance(error, ParserError):
+            return _usage(verb, error)
+        return _unexpected(verb, error)
+
+
+def command_path(command: object, arguments: list[str]) -> str:
+    """The verb that was meant: ``fairlead nodes drain``."""
+    words = ["fairlead"]
+    for argument in arguments:
+        inner = getattr(command, "commands", {}).get(argument)
+        if inner is None:
+            break
+        words.append(argument)
+        command = inner
+    return " ".join(words)
+
+
+def _explain(verb: str, error: FairleadError, *, as_json: bool) -> int:
+    sys.stderr.write(f"{verb}: {error}\n" + (f"  fix: {error.fix}\n" if error.fix else ""))
+    if as_json:
+        sys.stdout.write(json.dumps(error.problem(), default=str) + "\n")
+        sys.stdout.flush()
+    return error.exit_code
+
+
+def _usage(verb: str, error: Exception) -> int:
+    message = str(getattr(error, "format_message", lambda: str(error))()).strip()
+    message = message[:1].lower() + message[1:].rstrip(".")
+    sys.stderr.write(f"{verb}: {message}\n  fix: see {verb} --help\n")
+    return USAGE
+
+
+def _unexpected(verb: str, error: Exception) -> int:
+    if os.environ.get("FAIRLEAD_DEBUG"):
+        traceback.print_exc()
+        return 1
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    sys.stderr.write(f"{verb}: unexpected error: {said}\n  fix: the details are in {_log(verb)}; please report them\n")
+    return 1
+
+
+def _log(verb: str) -> Path:
+    """Where the trace was written: the home's logs, or a file of its own when that is closed to us."""
+    text = f"--- {verb}\n{traceback.format_exc()}"
+    path = Home(default_home()).logs / "cli.log"
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        descriptor, name = tempfile.mkstemp(prefix="fairlead-", suffix=".log", text=True)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        path = Path(name)
+    return path

@@ -1,0 +1,190 @@
+"""Verbs that look at jobs: queue, logs, why, result, metrics."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.options import JobRef, Json, Tenant, client
+from fairlead.cli.show import Column
+
+if TYPE_CHECKING:
+    from fairlead.sdk.client import Client
+    from fairlead.views import GenerationView, JobView, ResultView, Why
+
+ACTIVE = ("running", "starting", "stopping", "queued")
+ENDED = ("succeeded", "failed", "cancelled")
+PIPED_ROWS = 40
+
+
+def queue(
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also jobs that have ended.")] = False,
+    tenant: Tenant = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Rows; default: what fits.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Jobs that run and wait, running ones first."""
+    platform = client()
+    states = (*ACTIVE, *ENDED) if everything else ACTIVE
+    if as_json:
+        shown, counts = _jobs(platform, states, tenant, limit or 1_000_000)
+        show.print_json({"jobs": shown, "total": sum(counts.values()), "counts": counts})
+        return
+    fitting = show.console().height - 4 if show.console().is_terminal else PIPED_ROWS
+    shown, counts = _jobs(platform, states, tenant, limit or max(fitting, 5))
+    columns = [
+        Column("NAME"), Column("ID"), Column("TENANT"), Column("STATE"), Column("WORKERS", right=True),
+        Column("DONE", right=True), Column("FOR", right=True), Column("LOSS", right=True, from_width=90),
+        Column("NODES", from_width=110), Column("WHY", from_width=130),
+    ]  # fmt: skip
+    show.table(columns, map(_row, shown), empty="no jobs; submit one: fairlead submit job.yaml")
+    more = sum(counts.values()) - len(shown)
+    if more > 0:
+        left = {state: count for state, count in counts.items() if count}
+        show.line(f"… and {more} more ({', '.join(f'{count} {state}' for state, count in left.items())} in all)")
+
+
+def _jobs(
+    platform: Client, states: tuple[str, ...], tenant: str | None, limit: int
+) -> tuple[list[JobView], dict[str, int]]:
+    """The first so many jobs in the order of these states, and how many there are of each."""
+    shown: list[JobView] = []
+    counts: dict[str, int] = {}
+    for state in states:
+        order = "oldest" if state == "queued" else "newest"
+        cursor: str | None = None
+        while True:
+            wanted = max(1, min(limit - len(shown), 1000))  # at least one, for the sake of the total
+            page = platform.page(state=state, tenant=tenant, limit=wanted, cursor=cursor, order=order)
+            shown += page.items[: max(0, limit - len(shown))]
+            counts[state] = page.total
+            cursor = page.next
+            if cursor is None or len(shown) >= limit:
+                break
+    return shown, counts
+
+
+def _row(job: JobView) -> list[object]:
+    bounds = str(job.max_workers) if job.min_workers == job.max_workers else f"{job.min_workers}:{job.max_workers}"
+    begun = job.started_s if job.state == "running" else job.submitted_s
+    until = job.finished_s if job.finished_s is not None else time.time()
+    return [
+        job.name, job.id, job.tenant, show.state(job.state), f"{job.workers}/{bounds}",
+        show.percent(job.step / job.total_steps) if job.total_steps else "–", show.duration(until - (begun or until)),
+        show.number(job.loss), ",".join(job.nodes), (job.reason.text if job.reason else job.message or ""),
+    ]  # fmt: skip
+
+
+def logs(
+    job: JobRef,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    worker: Annotated[str | None, typer.Option("--worker", help="Only this worker's.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Only the last so many lines.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What the workers of a job wrote. With --json one object per line."""
+    try:
+        for written in client().logs(job, follow=follow, worker=worker, tail=tail):
+            if as_json:
+                show.print_json(written)
+            else:
+                show.line(show.clean(written.text) if worker else f"{written.worker} | {show.clean(written.text)}")
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None  # who follows a log ends it that way
+
+
+def why(job: JobRef, as_json: Json = False) -> None:
+    """Why a job waits, runs as it does, or ended as it did; and when it will start."""
+    answer = client().why(job)
+    if as_json:
+        show.print_json(answer)
+        return
+    _explain(answer)
+    if answer.generations:
+        show.line()
+        _generations(answer.generations)
+
+
+def _explain(answer: Why) -> None:
+    job = answer.job
+    show.line(f"{job.name} ({job.id}) of {job.tenant} is {job.state}")
+    show.line(f"  why: {show.clean(answer.reason.text)}")
+    if job.message:
+        show.line(f"  said: {show.clean(job.message)}")
+    if job.state == "queued":
+        show.line(f"  starts: {show.ahead(answer.expected_start_s)}")
+    for number, way in enumerate(answer.unblocks):
+        show.line(f"  {'would help:' if number == 0 else '           '} {show.clean(way)}")
+    if answer.ahead:
+        first = ", ".join(answer.ahead[:8])
+        rest = f" and {len(answer.ahead) - 8} more" if len(answer.ahead) > 8 else ""
+        show.line(f"  ahead of it: {first}{rest}")
+
+
+def _generations(generations: list[GenerationView]) -> None:
+    columns = [
+        Column("GEN", right=True), Column("PHASE"), Column("WORKERS", right=True), Column("NODES"), Column("FROM"),
+        Column("FOR", right=True), Column("WHY", grows=True),
+    ]  # fmt: skip
+    rows = (
+        [
+            each.number, each.phase, len(each.members), ",".join(sorted({member.node for member in each.members})),
+            show.when(each.running_s or each.created_s),
+            show.duration((each.ended_s or time.time()) - (each.running_s or each.created_s)),
+            each.reason.text + (f" → {each.outcome}" if each.outcome else ""),
+        ]
+        for each in generations[-8:]
+    )  # fmt: skip
+    show.table(columns, rows, empty="")
+
+
+def result(
+    job: JobRef,
+    download: Annotated[Path | None, typer.Option("--download", "-d", help="Put its files into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What an ended job left behind. Exit code 100 if it failed, 101 if it still runs, 103 if it was cancelled."""
+    platform = client()
+    answer = platform.result(job, download=download)
+    if as_json:
+        show.print_json(answer)
+    else:
+        _result(answer, download)
+    code = {"failed": 100, "cancelled": 103}.get(answer.state, 0)
+    if code:
+        raise typer.Exit(code)
+
+
+def _result(answer: ResultView, download: Path | None) -> None:
+    show.line(f"{answer.spec.get('name', answer.job)} ({answer.job}) {answer.state}")
+    if answer.message:
+        show.line(f"  {show.clean(answer.message)}")
+    for name, value in answer.metrics.items():
+        show.line(f"  {name:<20} {show.number(value, 4)}")
+    told = {name: value for name, value in answer.figures.items() if value is not None}
+    if told:
+        show.line("  " + "  ".join(f"{name} {show.number(value)}" for name, value in told.items()))
+    if answer.artifacts:
+        place = f"in {download}" if download else f"(fairlead result {answer.job} --download DIR)"
+        show.line(f"  files: {', '.join(answer.artifacts)} {place}")
+
+
+def metrics(
+    job: JobRef,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=1, help="How many of the last steps.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """A job's history per step. With --json all of it."""
+    steps = client().metrics(job)
+    if as_json:
+        show.print_json({"job": job, "steps": steps})
+        return
+    names = list(dict.fromkeys(name for step in steps for name in step))
+    rows = ([show.number(step.get(name), 5) for name in names] for step in steps[-tail:])
+    show.table([Column(name, right=True) for name in names], rows, empty="no steps yet")
+    if len(steps) > tail:
+        show.line(f"the last {tail} of {len(steps)} steps")

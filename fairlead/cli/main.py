@@ -1,0 +1,64 @@
+"""The ``fairlead`` command: all verbs in one place. Whatever is heavy is imported by the verb that needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fairlead.cli import jobs, nodes, platform, reports, tenants, work
+from fairlead.cli.edge import execute
+
+app = typer.Typer(
+    name="fairlead",
+    help="One shared training cluster: fair, elastic, crash-safe.",
+    rich_markup_mode=None,  # plain help: drawing it with rich would cost more than all the rest of --help
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        reports.version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="The version.")] = False,
+) -> None:
+    """One shared training cluster: fair, elastic, crash-safe."""
+
+
+app.command("up")(platform.up)
+app.command("down")(platform.down)
+app.command("submit")(work.submit)
+app.command("run")(work.run)
+app.command("queue")(jobs.queue)
+app.command("logs")(jobs.logs)
+app.command("why")(jobs.why)
+app.command("cancel")(work.cancel)
+app.command("result")(jobs.result)
+app.command("metrics")(jobs.metrics)
+app.add_typer(nodes.app, name="nodes")
+app.add_typer(tenants.tenant, name="tenant")
+app.command("tenants")(tenants.list_tenants)
+app.add_typer(tenants.token, name="token")
+app.command("events")(reports.events)
+app.command("report")(reports.report)
+app.command("audit")(reports.audit)
+app.command("whoami")(reports.whoami)
+app.command("version")(reports.version)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the console script."""
+    given = sys.argv[1:] if arguments is None else arguments
+    sys.exit(execute(app, given or ["--help"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The verb nodes: what the cluster is made of, and taking nodes out of it and back in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.options import Json, client
+from fairlead.cli.show import Column
+
+if TYPE_CHECKING:
+    from fairlead.views import NodeView
+
+app = typer.Typer(help="The nodes of the cluster; drain, cordon or uncordon one.", rich_markup_mode=None)
+Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
+
+
+@app.callback(invoke_without_command=True)
+def nodes(context: typer.Context, as_json: Json = False) -> None:
+    """The nodes of the cluster; drain, cordon or uncordon one."""
+    if context.invoked_subcommand is not None:
+        return
+    found = client().nodes()
+    if as_json:
+        show.print_json({"nodes": found})
+        return
+    columns = [
+        Column("NODE"), Column("STATE"), Column("DEVICES", right=True), Column("TYPE"), Column("SPEED", right=True),
+        Column("CPU", right=True), Column("BUSY", right=True), Column("MEMORY", right=True),
+        Column("ISOLATION", from_width=90), Column("PID", right=True, from_width=90), Column("JOBS"),
+    ]  # fmt: skip
+    show.table(columns, map(_row, found), empty="no nodes")
+
+
+def _row(node: NodeView) -> list[object]:
+    return [
+        node.name, show.state(node.state), f"{node.devices_used}/{node.devices}", node.device_type,
+        show.number(node.speed), show.number(node.cpu), show.percent(node.cpu_fraction), show.size(node.memory_bytes),
+        node.isolation, node.pid or "–", ",".join(node.jobs) or "–",
+    ]  # fmt: skip
+
+
+@app.command()
+def drain(node: Node, as_json: Json = False) -> None:
+    """Take no new work and move what runs there elsewhere."""
+    _answer(client().drain(node), as_json)
+
+
+@app.command()
+def cordon(node: Node, as_json: Json = False) -> None:
+    """Take no new work; what runs there goes on."""
+    _answer(client().cordon(node), as_json)
+
+
+@app.command()
+def uncordon(node: Node, as_json: Json = False) -> None:
+    """Take work again."""
+    _answer(client().uncordon(node), as_json)
+
+
+def _answer(node: NodeView, as_json: bool) -> None:
+    if as_json:
+        show.print_json(node)
+    else:
+        running = f", with {', '.join(node.jobs)}" if node.jobs else ""
+        show.line(f"{node.name} is {node.state}{running}")

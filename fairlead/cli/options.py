@@ -1,0 +1,61 @@
+"""Options that several verbs share, and how their texts become values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.errors import InvalidSpec
+
+if TYPE_CHECKING:  # the client costs more to import than all of --help
+    from fairlead.sdk.client import Client
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for machines.")]
+JobRef = Annotated[str, typer.Argument(metavar="JOB", help="Id, the beginning of one, or name of a job.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job has ended.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say whether, where and when it would run.")]
+Folder = Annotated[Path | None, typer.Option("--folder", help="The folder that goes along as the job's code.")]
+Tenant = Annotated[str | None, typer.Option("--tenant", "-t", help="For which tenant; default: the token's own.")]
+HomeDir = Annotated[Path | None, typer.Option("--home", help="The platform's home folder; default: FAIRLEAD_HOME.")]
+
+
+def client(home: Path | None = None) -> Client:
+    """The platform that this command talks to."""
+    from fairlead.sdk.client import Client
+
+    return Client(home=home)
+
+
+def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
+    """``A=b`` options as a mapping."""
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InvalidSpec(f"{text!r} is not of the form name=value", field=option, fix=f"write {option} name=value")
+        found[name] = value
+    return found
+
+
+def plain_value(text: str) -> Any:
+    """A parameter's value as the number, truth or list that it looks like; anything else is text."""
+    import json
+
+    words = {"True": True, "False": False, "None": None}
+    if text in words:
+        return words[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def sla(text: str | None) -> dict[str, str] | None:
+    """``gold``, ``silver``, ``bronze``, a time to be done within or by, or ``none``."""
+    if text is None:
+        return None
+    if text == "none":
+        return {}
+    return {"class" if text in ("gold", "silver", "bronze") else "deadline": text}

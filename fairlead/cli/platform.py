@@ -1,0 +1,205 @@
+"""The verbs up and down: start an embedded platform, in front or behind, and end it whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.options import HomeDir, Json, client
+from fairlead.errors import FairleadError, Refused, Unavailable
+from fairlead.home import Home, default_home
+
+if TYPE_CHECKING:
+    from fairlead.control.serve import Ready
+    from fairlead.sdk.profile import Profile
+
+PORT = 8471
+DOWN_WITHIN_S = 60.0
+LOG_LINES = 12
+
+
+def up(
+    nodes: Annotated[str | None, typer.Option("--nodes", help="How many: 4; or of which speed: 2x0.7,2x0.3.")] = None,
+    home: HomeDir = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help=f"Default: {PORT}, or a free one if it is taken.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    store: Annotated[str | None, typer.Option("--store", help="A database's URL; default: SQLite in the home.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it runs on behind.")] = False,
+    ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
+    folder = (home or default_home()).expanduser().absolute()
+    _refuse_second(folder)
+    chosen = _port(host) if port is None else port
+    if detach:
+        arguments = ["--home", str(folder), "--port", str(chosen), "--host", host]
+        arguments += ["--nodes", nodes] if nodes else []
+        arguments += ["--store", store] if store else []
+        raise typer.Exit(_detached(folder, arguments, as_json))
+    if ready_fd is not None:
+        os.set_inheritable(ready_fd, False)  # else the nodes would hold it open, and who waits would wait for them
+    from fairlead.control import serve
+
+    settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store)
+
+    def ready(news: Ready) -> None:
+        told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder)}
+        if ready_fd is None:
+            _say(told, as_json, foreground=True)
+        else:
+            _report(ready_fd, told)
+
+    raise typer.Exit(serve.run(settings, ready))
+
+
+def _refuse_second(folder: Path) -> None:
+    from fairlead.sdk.profile import alive, read
+
+    found = read(folder)
+    if found is not None and alive(found.pid) and _answers(folder):
+        raise Refused(
+            f"a platform already runs for {folder} at {found.url} (process {found.pid})",
+            fix="use it, end it with fairlead down, or choose another --home",
+        )
+
+
+def _answers(folder: Path) -> bool:
+    from fairlead.sdk.client import Client
+
+    try:
+        with Client(home=folder, timeout_s=2.0) as platform:
+            platform.health()
+    except FairleadError:
+        return False
+    return True
+
+
+def _port(host: str) -> int:
+    """The usual port if it is free; several platforms may run side by side."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, PORT))
+        except OSError:
+            return 0
+    return PORT
+
+
+def _say(told: dict[str, Any], as_json: bool, *, foreground: bool = False) -> None:
+    if as_json:
+        show.print_json(told)
+        sys.stdout.flush()
+        return
+    if told["waiting"]:
+        show.line(f"standing by: {told['waiting']}")
+        return
+    show.line(f"Fairlead is up at {told['url']} (home {told['home']})")
+    if told["admin_token"]:
+        show.line(f"  admin token, shown only now: {told['admin_token']}")
+    show.line("  next: fairlead tenant create NAME" + ("    end it: Ctrl-C" if foreground else ""), style="dim")
+    sys.stdout.flush()
+
+
+def _report(descriptor: int, told: dict[str, Any]) -> None:
+    """Tell the one who started us, once; it may be gone by the time a stand-by takes over."""
+    try:
+        os.write(descriptor, json.dumps(told).encode() + b"\n")
+    except BrokenPipeError:
+        return
+
+
+def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
+    Home(folder).create()
+    log = Home(folder).logs / "control.log"
+    begins = log.stat().st_size if log.exists() else 0
+    reading, writing = os.pipe()
+    with log.open("ab") as output:
+        child = subprocess.Popen(  # its own session: it outlives this terminal
+            [sys.executable, "-m", "fairlead.cli.main", "up", *arguments, "--ready-fd", str(writing)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(writing,), start_new_session=True,
+            cwd="/",
+        )  # fmt: skip
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        news = pipe.readline()  # ends when it is up, or when it died
+    if not news:
+        child.wait()
+        raise _not_started(log, begins)
+    told = json.loads(news)
+    if not told["waiting"] and not _answers(folder):
+        raise Unavailable("the platform started but does not answer", fix=f"see {log}")
+    _say(told, as_json)
+    return 0
+
+
+def _not_started(log: Path, begins: int) -> Unavailable:
+    """What the platform said before it died: its own error and fix, or else its last lines."""
+    with log.open("rb") as file:
+        file.seek(begins)
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    said = [show.clean(line).strip() for line in lines if line.strip()]
+    errors = [line.removeprefix("fairlead up: ") for line in said if line.startswith("fairlead up: ")]
+    fixes = [line.removeprefix("fix: ") for line in said if line.startswith("fix: ")]
+    if errors:
+        return Unavailable(errors[-1], fix=fixes[-1] if fixes else f"see {log}")
+    return Unavailable("the platform did not start: " + (" / ".join(said[-LOG_LINES:]) or "no word"), fix=f"see {log}")
+
+
+def down(home: HomeDir = None, as_json: Json = False) -> None:
+    """End the platform and everything that it started; jobs that have not ended go on with the next up."""
+    from fairlead.sdk import profile
+
+    folder = (home or default_home()).expanduser().absolute()
+    local = profile.read(folder)
+    elsewhere = home is None and os.environ.get("FAIRLEAD_URL", "").rstrip("/") not in ("", local.url if local else "")
+    if elsewhere:
+        client().down()
+        _done(as_json, os.environ["FAIRLEAD_URL"])
+        return
+    if local is None:
+        raise Unavailable(f"no platform was started under {folder}", fix="name its home with --home")
+    if profile.alive(local.pid):
+        _ask_to_end(folder, local)
+    from fairlead.control import serve
+
+    serve.sweep(folder)  # a control plane that was killed leaves its nodes behind
+    _done(as_json, str(folder))
+
+
+def _ask_to_end(folder: Path, local: Profile) -> None:
+    from fairlead.sdk.profile import alive
+
+    within_s = DOWN_WITHIN_S
+    try:
+        client(folder).down()
+    except Unavailable:
+        if _answers(folder):
+            raise
+        within_s = 3.0  # ending already, or another program that got the number: the sweep tells
+    until = time.monotonic() + within_s
+    while alive(local.pid):
+        if time.monotonic() > until:
+            if within_s < DOWN_WITHIN_S:
+                return
+            raise Unavailable(f"process {local.pid} does not end", fix=f"see {Home(folder).logs}")
+        time.sleep(0.05)
+
+
+def _done(as_json: bool, what: str) -> None:
+    if as_json:
+        show.print_json({"down": what})
+    else:
+        show.line(f"Fairlead is down ({what})")

@@ -1,0 +1,137 @@
+"""Verbs that look at the platform as a whole: events, report, audit, whoami, version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.options import Json, client
+from fairlead.cli.show import Column
+
+if TYPE_CHECKING:
+    from fairlead.views import EventView, Report
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens from now on.")] = False,
+    job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the event with this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """What happened, with reasons. With --json -f one object per line."""
+    platform = client()
+    if not follow:
+        found = list(platform.events(after=after, limit=limit, job=job))
+        if as_json:
+            show.print_json({"events": found})
+            return
+        for event in found:
+            _line(event)
+        if not found:
+            show.line("no events")
+        return
+    try:
+        for event in platform.events(after=after, job=job, follow=True):
+            show.print_json(event) if as_json else _line(event)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _line(event: EventView) -> None:
+    about = event.job or event.node or event.tenant or ""
+    show.line(f"{event.id:>6}  {show.when(event.time_s)}  {event.kind:<18} {about:<14} {show.clean(event.text)}")
+
+
+def report(as_json: Json = False) -> None:
+    """The figures of the platform, per tenant and per job."""
+    answer = client().report()
+    if as_json:
+        show.print_json(answer)
+        return
+    figures = {
+        "training time (TT)": show.duration(answer.training_time_s),
+        "utilisation (RU)": show.percent(answer.utilisation),
+        "throughput (TP)": f"{show.number(answer.throughput_per_s)} samples/s",
+        "fairness (FI)": show.number(answer.fairness),
+        "recovery (FRT)": show.duration(answer.recovery_s),
+        "SLA met (SSR)": show.percent(answer.sla_satisfaction),
+    }
+    for name, figure in figures.items():
+        show.line(f"{name:<20} {figure:>14}")
+    show.line()
+    _tenants(answer)
+    show.line()
+    _jobs(answer)
+
+
+def _tenants(answer: Report) -> None:
+    columns = [
+        Column("TENANT"), Column("WEIGHT", right=True), Column("ENTITLED", right=True), Column("SHARE", right=True),
+        Column("USED", right=True), Column("JOBS", right=True), Column("WAIT", right=True), Column("JCT", right=True),
+        Column("SLA", right=True),
+    ]  # fmt: skip
+    rows = (
+        [
+            each.tenant, show.number(each.weight), show.percent(each.entitlement), show.percent(each.share),
+            show.duration(each.device_s), f"{each.finished}/{each.jobs}", show.duration(each.mean_wait_s),
+            show.duration(each.mean_jct_s), show.percent(each.sla_satisfaction),
+        ]
+        for each in answer.tenants
+    )  # fmt: skip
+    show.table(columns, rows, empty="no tenants")
+
+
+def _jobs(answer: Report) -> None:
+    columns = [
+        Column("JOB"), Column("TENANT"), Column("STATE"), Column("WAIT", right=True), Column("JCT", right=True),
+        Column("SAMPLES/S", right=True), Column("RECOVERED", right=True), Column("METRICS"),
+    ]  # fmt: skip
+    rows = (
+        [
+            each.job, each.tenant, show.state(each.state), show.duration(each.wait_s), show.duration(each.jct_s),
+            show.number(each.samples_per_s),
+            f"{each.recoveries} in {show.duration(each.recovery_s)}" if each.recoveries else "–",
+            " ".join(f"{name} {show.number(value)}" for name, value in each.metrics.items()) or "–",
+        ]
+        for each in answer.jobs
+    )  # fmt: skip
+    show.table(columns, rows, empty="no jobs")
+
+
+def audit(
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the entry with this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Who did what."""
+    found = client().audit(after=after, limit=limit)
+    if as_json:
+        show.print_json({"entries": found})
+        return
+    columns = [Column("ID", right=True), Column("WHEN"), Column("WHO"), Column("DID"), Column("TO")]
+    rows = ([each.id, show.when(each.time_s), each.actor, each.action, each.target] for each in found)
+    show.table(columns, rows, empty="nothing yet")
+
+
+def whoami(as_json: Json = False) -> None:
+    """Which platform answers, and who you are to it."""
+    platform = client()
+    me = platform.whoami()
+    if as_json:
+        show.print_json({**me.model_dump(), "url": platform.url})
+    else:
+        of = me.tenant or "the platform"
+        show.line(f"{me.role} of {of} (token {me.token}) at {platform.url}, version {me.version}")
+
+
+def version(as_json: Json = False) -> None:
+    """The version of this command."""
+    import fairlead
+
+    if as_json:
+        show.print_json({"version": fairlead.__version__})
+    else:
+        show.line(f"fairlead {fairlead.__version__}")

@@ -1,0 +1,142 @@
+"""How answers look in a terminal: tables that fit it, short times and sizes, and one JSON object when asked."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+    from rich.text import Text
+
+STYLES = {
+    "running": "green", "ready": "green", "succeeded": "green", "queued": "yellow", "starting": "cyan",
+    "stopping": "cyan", "failed": "bold red", "lost": "bold red", "cancelled": "magenta", "cordoned": "yellow",
+    "draining": "yellow", "drained": "yellow",
+}  # fmt: skip
+_CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; one with ``from_width`` appears only in terminals at least that wide."""
+
+    title: str
+    right: bool = False
+    from_width: int = 0
+    grows: bool = False
+
+
+@functools.cache
+def console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def line(text: str = "", style: str | None = None) -> None:
+    """One line of plain text, never folded: it may be copied from the terminal."""
+    console().print(text, style=style, soft_wrap=True)
+
+
+def print_json(data: Any) -> None:
+    """One JSON object on one line."""
+    sys.stdout.write(json.dumps(data, default=_plain, allow_nan=False) + "\n")
+
+
+def _plain(value: BaseModel) -> Any:
+    return json.loads(value.model_dump_json())  # infinities become null, which all the world can read
+
+
+def clean(text: str) -> str:
+    """Text of strangers without what would steer the terminal; of a line that redraws itself, the last state."""
+    return _CONTROL.sub("", text.rstrip("\r\n").rpartition("\r")[2])
+
+
+def state(name: str) -> Text:
+    from rich.text import Text
+
+    return Text(name, style=STYLES.get(name, ""))
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """The rows under their titles; ``empty`` is said instead of an empty table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    width = console().width
+    chosen = [index for index, column in enumerate(columns) if width >= column.from_width]
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
+    for index in chosen:
+        column = columns[index]
+        drawn.add_column(
+            column.title, justify="right" if column.right else "left", no_wrap=not column.grows, overflow="ellipsis"
+        )
+    for row in rows:
+        cells = (row[index] for index in chosen)
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(clean(str(cell))) for cell in cells))
+    if drawn.row_count:
+        console().print(drawn)
+    else:
+        line(empty)
+
+
+def duration(seconds: float | None) -> str:
+    """Two figures at the most: 0.4s, 12s, 3m12s, 2h05m, 3d4h."""
+    if seconds is None:
+        return "–"
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def when(epoch_s: float | None) -> str:
+    """A moment of today as its time, another one with its date."""
+    if epoch_s is None:
+        return "–"
+    moment = time.localtime(epoch_s)
+    today = time.localtime()[:3] == moment[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", moment)
+
+
+def ahead(epoch_s: float | None) -> str:
+    """How far a moment to come is away."""
+    if epoch_s is None:
+        return "not known"
+    left_s = epoch_s - time.time()
+    return "now" if left_s < 1 else f"in about {duration(left_s)} ({when(epoch_s)})"
+
+
+def size(count: float | None) -> str:
+    if count is None:
+        return "–"
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure with so many significant digits, without an exponent where it can do without."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+
+
+def percent(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.0f} %"

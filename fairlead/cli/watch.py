@@ -1,0 +1,107 @@
+"""A job's progress, live in a terminal or line by line elsewhere, until it has ended."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from fairlead.cli import show
+from fairlead.errors import FairleadError, StillRunning
+from fairlead.sdk.jobs import ENDED, Job, check
+
+if TYPE_CHECKING:
+    from fairlead.views import JobView
+
+POLL_S = 0.3
+
+
+def watch(job: Job, *, as_json: bool = False) -> int:
+    """Follow the job and return its exit code. An interrupt ends the watching, not the job."""
+    try:
+        if as_json:
+            job.wait()
+        elif show.console().is_terminal:
+            _live(job)
+        else:
+            _lines(job)
+    except KeyboardInterrupt:
+        show.line(f"\n{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
+        show.line(f"  follow it: fairlead logs {job.id} -f    end it: fairlead cancel {job.id}")
+        return StillRunning.exit_code
+    if as_json:
+        show.print_json(job.view)
+    else:
+        summary(job.view)
+    return exit_code(job.view)
+
+
+def exit_code(view: JobView) -> int:
+    """0, or what a job that did not succeed means to a script."""
+    try:
+        check(view)
+    except FairleadError as error:
+        return error.exit_code
+    return 0
+
+
+def summary(view: JobView) -> None:
+    """How it ended, in a few lines."""
+    took_s = None if view.finished_s is None else view.finished_s - view.submitted_s
+    show.line(f"{view.name} ({view.id}) {view.state} after {show.duration(took_s)}")
+    if view.message:
+        show.line(f"  {show.clean(view.message)}")
+    if view.metrics:
+        show.line("  " + "  ".join(f"{name} {show.number(value, 4)}" for name, value in view.metrics.items()))
+    told = {"recoveries": view.recoveries, "preemptions": view.preemptions, "resizes": view.resizes}
+    if any(told.values()):
+        show.line("  " + "  ".join(f"{name} {count}" for name, count in told.items() if count))
+
+
+def figures(view: JobView) -> str:
+    """What one wants to see of a running job at a glance."""
+    if view.state in ("queued", "starting"):
+        return show.clean(view.reason.text) if view.reason else ""
+    parts = [f"loss {show.number(view.loss, 4)}"] if view.loss is not None else []
+    if view.samples_per_s:
+        parts.append(f"{show.number(view.samples_per_s)} samples/s")
+    parts.append(f"{view.workers} worker{'' if view.workers == 1 else 's'}")
+    return "  ".join(parts)
+
+
+def _live(job: Job) -> None:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), TextColumn("{task.fields[state]}", style="cyan"), BarColumn(bar_width=20),
+        TextColumn("{task.completed:.0f}/{task.fields[steps]}"), TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=show.console(), transient=True) as progress:
+        task = progress.add_task(job.name, total=None, state="", steps="?", figures="")
+        while True:
+            view = job.view
+            progress.update(
+                task, total=view.total_steps or None, completed=view.step, state=view.state,
+                steps=str(view.total_steps or "?"), figures=figures(view),
+            )  # fmt: skip
+            if view.state in ENDED:
+                return
+            time.sleep(POLL_S)
+            job.refresh()
+
+
+def _lines(job: Job) -> None:
+    """A line whenever something changes that a log's reader would want to know."""
+    said: object = None
+    while True:
+        view = job.view
+        tenth = view.step * 10 // view.total_steps if view.total_steps else 0
+        news = (view.state, view.workers, tenth)
+        if news != said:
+            steps = f"step {view.step}/{view.total_steps or '?'}  " if view.step else ""
+            show.line(f"{show.when(time.time())} {job.name}: {view.state}  {steps}{figures(view)}".rstrip())
+            said = news
+        if view.state in ENDED:
+            return
+        time.sleep(POLL_S)
+        job.refresh()

@@ -1,0 +1,125 @@
+"""Verbs that hand work over or take it back: submit, run, cancel."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.options import DryRun, Folder, JobRef, Json, Tenant, Watch, client, pairs, plain_value, sla
+from fairlead.errors import InvalidSpec, NotFound
+
+if TYPE_CHECKING:
+    from fairlead.sdk.client import Client
+    from fairlead.sdk.requests import What
+
+_FUNCTION = re.compile(r"^[\w./-]+:[A-Za-z_]\w*$")
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="The job's spec.")],
+    watch: Watch = False,
+    dry_run: DryRun = False,
+    folder: Folder = None,
+    name: Annotated[str | None, typer.Option("--name", help="Instead of the name in the file.")] = None,
+    tenant: Tenant = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a job written in a file; its folder goes along as the job's code."""
+    if file.is_dir() or not file.exists():
+        raise NotFound("there is no such file", field=str(file), fix="name the YAML file of the job")
+    _hand_over(client(), file, folder, {"name": name, "tenant": tenant}, watch, dry_run, as_json)
+
+
+def run(
+    what: Annotated[
+        list[str], typer.Argument(metavar="FILE.PY:FUNCTION | -- COMMAND ...", help="A function that returns a "
+                                  "fairlead.Training, or any command after two dashes.")],
+    workers: Annotated[str | None, typer.Option("--workers", help="How many: 4, or 1:4 to grow and shrink.")] = None,
+    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="name=value for the function.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The job's name.")] = None,
+    tenant: Tenant = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="-1000 to 1000; more is sooner.")] = None,
+    promise: Annotated[str | None, typer.Option("--sla", help="gold, silver, bronze, or done within: 30m.")] = None,
+    env: Annotated[list[str] | None, typer.Option("--env", "-e", help="NAME=value for the workers.")] = None,
+    cpu: Annotated[float | None, typer.Option("--cpu", help="Cores per worker.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory per worker, such as 2GB.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Type of device, such as cpu.")] = None,
+    retries: Annotated[int | None, typer.Option("--retries", help="Times to try again after a failure.")] = None,
+    folder: Folder = None,
+    watch: Watch = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Run a function or a command of the present folder: the short form of submit."""
+    resources = {"cpu": cpu, "memory": memory, "device": device}
+    fields = {
+        "workers": workers,
+        "name": name,
+        "tenant": tenant,
+        "priority": priority,
+        "sla": sla(promise),
+        "retries": retries,
+        "env": pairs("--env", env) or None,
+        "params": {key: plain_value(text) for key, text in pairs("--param", param).items()} or None,
+        "resources": {key: value for key, value in resources.items() if value is not None} or None,
+    }
+    _hand_over(client(), _meant(what), folder, fields, watch, dry_run, as_json)
+
+
+def cancel(job: JobRef, as_json: Json = False) -> None:
+    """End a job; what it has learnt so far is kept with its snapshots."""
+    view = client().cancel(job).view
+    if as_json:
+        show.print_json(view)
+    else:
+        show.line(f"{view.name} ({view.id}) is {view.state}")
+
+
+def _meant(words: list[str]) -> What:
+    """A function when it looks like one, else a command; a bare file is neither."""
+    if len(words) > 1:
+        return words
+    if _FUNCTION.match(words[0]):
+        return words[0]
+    if words[0].endswith((".py", ".yaml", ".yml")):
+        instead = f"fairlead run {words[0]}:FUNCTION, or fairlead run -- python {words[0]}"
+        if not words[0].endswith(".py"):
+            instead = f"fairlead submit {words[0]}"
+        raise InvalidSpec(f"{words[0]!r} names a file, not what to run in it", field="run", fix=instead)
+    return words
+
+
+def _hand_over(
+    platform: Client, what: What, folder: Path | None, fields: dict[str, Any], watch: bool, dry_run: bool, as_json: bool
+) -> None:
+    if dry_run:
+        _rehearse(platform, what, folder, fields, as_json)
+        return
+    job = platform.submit(what, folder=folder, **fields)
+    if watch:
+        from fairlead.cli.watch import watch as follow
+
+        raise typer.Exit(follow(job, as_json=as_json))
+    if as_json:
+        show.print_json(job.view)
+        return
+    show.line(f"submitted {job.name} ({job.id}) for {job.view.tenant}: {job.state}")
+    show.line(f"  follow it: fairlead logs {job.id} -f    why it waits: fairlead why {job.id}", style="dim")
+
+
+def _rehearse(platform: Client, what: What, folder: Path | None, fields: dict[str, Any], as_json: bool) -> None:
+    answer = platform.dry_run(what, folder=folder, **fields)
+    if as_json:
+        show.print_json(answer)
+    elif answer.admitted:
+        show.line(f"would be admitted: {answer.reason.text}")
+        where = ", ".join(answer.nodes) or "not known yet"
+        show.line(f"  where: {where}    starts: {show.ahead(answer.expected_start_s)}")
+    else:
+        show.line(f"would be refused: {answer.reason.text}")
+    if not answer.admitted:
+        raise typer.Exit(4)

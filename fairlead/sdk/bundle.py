@@ -1,0 +1,172 @@
+"""A job's code as one content-hashed archive: the same folder gives the same hash, whoever packs it and whenever."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pathspec
+
+from fairlead.errors import InvalidSpec, NotFound, TooLarge
+from fairlead.home import default_home
+
+IGNORE_FILE = ".fairleadignore"
+LIMIT_BYTES = 50_000_000
+IGNORED = (
+    ".git/", ".hg/", ".svn/", ".venv/", "venv/", "node_modules/", ".fairlead/",
+    "__pycache__/", "*.pyc", "*.pyo", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".hypothesis/",
+    ".tox/", ".nox/", ".ipynb_checkpoints/", "*.egg-info/", ".DS_Store",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A packed folder. ``files`` are the names inside, in the order in which they were packed."""
+
+    digest: str  # sha256:...
+    bytes: bytes
+    files: tuple[str, ...]
+
+
+def pack(
+    folder: Path | None,
+    extra: Mapping[str, bytes] | None = None,
+    *,
+    limit_bytes: int = LIMIT_BYTES,
+    home: Path | None = None,
+) -> Bundle:
+    """The folder (None: nothing but ``extra``) as a bundle, without what the ignore file and good sense leave out.
+
+    The limit counts the files before compression, so that it does not depend on what is in them.
+    """
+    root = folder.absolute() if folder is not None else None
+    paths = sorted(_walk(root, home or default_home())) if root is not None else []
+    added = dict(extra or {})
+    if root is not None:
+        _check_size(root, paths, sum(map(len, added.values())), limit_bytes)
+    archive = io.BytesIO()
+    names: list[str] = []
+    # Neither the time nor the name of the archive goes into its header: both would change the hash.
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=archive, compresslevel=6, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in paths:
+            if root is not None and name not in added:
+                _add(tar, root, name)
+                names.append(name)
+        for name in sorted(added):
+            tar.addfile(_header(name, tarfile.REGTYPE, 0o644, len(added[name])), io.BytesIO(added[name]))
+            names.append(name)
+    data = archive.getvalue()
+    return Bundle(f"sha256:{hashlib.sha256(data).hexdigest()}", data, tuple(names))
+
+
+def _walk(root: Path, home: Path) -> Iterator[str]:
+    if not root.is_dir():
+        raise NotFound(f"there is no folder {root}", field="folder", fix="name the folder that holds the code")
+    spec = _ignored(root)
+    pending = [PurePosixPath()]
+    while pending:
+        inside = pending.pop()
+        try:
+            entries = list(os.scandir(root / inside))
+        except OSError as error:
+            raise _unreadable(str(inside), error) from None
+        for entry in entries:
+            name = (inside / entry.name).as_posix()
+            folder = entry.is_dir(follow_symlinks=False)
+            if spec.match_file(f"{name}/" if folder else name) or (folder and _foreign(Path(entry.path), home)):
+                continue
+            yield name
+            if folder:
+                pending.append(inside / entry.name)
+
+
+def _ignored(root: Path) -> pathspec.GitIgnoreSpec:
+    path = root / IGNORE_FILE
+    try:
+        own = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return pathspec.GitIgnoreSpec.from_lines([*IGNORED, *own])
+    except (OSError, ValueError) as error:
+        raise InvalidSpec(str(error), field=IGNORE_FILE, fix="write one pattern per line, as in a .gitignore") from None
+
+
+def _foreign(folder: Path, home: Path) -> bool:
+    """A virtual environment by any name, or a platform's own home with everybody's data in it."""
+    return (folder / "pyvenv.cfg").exists() or folder.resolve() == home.resolve()
+
+
+def _check_size(root: Path, names: list[str], added_bytes: int, limit_bytes: int) -> None:
+    sizes: dict[str, int] = {}
+    for name in names:
+        status = (root / name).lstat()
+        if stat.S_ISREG(status.st_mode):
+            sizes[name] = status.st_size
+    total = sum(sizes.values()) + added_bytes
+    if total <= limit_bytes:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    listed = ", ".join(f"{name} ({_megabytes(sizes[name])})" for name in largest)
+    raise TooLarge(
+        f"{root.name}: {_megabytes(total)} in {len(sizes)} files is more than the {_megabytes(limit_bytes)} "
+        f"of a bundle; largest: {listed}",
+        field="folder",
+        fix=f"name what the job does not need in {IGNORE_FILE}, or choose a smaller folder with --folder",
+    )
+
+
+def _add(tar: tarfile.TarFile, root: Path, name: str) -> None:
+    path = root / name
+    status = path.lstat()
+    try:
+        if stat.S_ISLNK(status.st_mode):
+            header = _header(name, tarfile.SYMTYPE, 0o777)
+            header.linkname = _target(root, path, name)
+            tar.addfile(header)
+        elif stat.S_ISDIR(status.st_mode):
+            tar.addfile(_header(name, tarfile.DIRTYPE, 0o755))
+        elif stat.S_ISREG(status.st_mode):
+            data = path.read_bytes()
+            mode = 0o755 if status.st_mode & 0o111 else 0o644
+            tar.addfile(_header(name, tarfile.REGTYPE, mode, len(data)), io.BytesIO(data))
+        else:
+            raise InvalidSpec("is neither a file nor a folder", field=name, fix=f"name it in {IGNORE_FILE}")
+    except OSError as error:
+        raise _unreadable(name, error) from None
+
+
+def _header(name: str, kind: bytes, mode: int, size: int = 0) -> tarfile.TarInfo:
+    header = tarfile.TarInfo(name)  # owner 0, time 0: nothing of the machine that packs
+    header.type, header.mode, header.size = kind, mode, size
+    return header
+
+
+def _target(root: Path, link: Path, name: str) -> str:
+    """Where a link inside the bundle points, relative to it. One that leaves the folder would open other files."""
+    inside = root.resolve()
+    reached = link.resolve()
+    if not reached.is_relative_to(inside):
+        raise InvalidSpec(
+            f"is a link to {link.readlink()}, outside of the folder",
+            field=name,
+            fix=f"copy what it points to into the folder, or name the link in {IGNORE_FILE}",
+        )
+    return os.path.relpath(reached, link.parent.resolve())
+
+
+def _unreadable(name: str, error: OSError) -> InvalidSpec:
+    return InvalidSpec(
+        f"cannot be packed: {error.strerror or error}", field=name, fix=f"make it readable, or name it in {IGNORE_FILE}"
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

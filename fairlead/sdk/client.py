@@ -1,0 +1,261 @@
+"""The platform in Python: one client with the verbs of the command line, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.sdk.jobs import Job
+from fairlead.sdk.profile import locate
+from fairlead.sdk.requests import Request, What, prepare
+from fairlead.sdk.transport import Transport
+from fairlead.specs import TenantSpec, parse_tenant
+from fairlead.views import (
+    AuditView,
+    DryRun,
+    EventView,
+    JobDetail,
+    JobView,
+    LogLine,
+    MetricsView,
+    NewTenant,
+    NewToken,
+    NodeView,
+    Page,
+    Report,
+    ResultView,
+    TenantView,
+    TokenView,
+    View,
+    WhoAmI,
+    Why,
+)  # fmt: skip
+
+V = TypeVar("V", bound=View)
+
+
+class Client:
+    """A platform, found by arguments, ``FAIRLEAD_URL`` and ``FAIRLEAD_TOKEN``, or the profile in its home."""
+
+    def __init__(
+        self, url: str | None = None, token: str | None = None, home: str | Path | None = None, timeout_s: float = 30.0
+    ) -> None:
+        self._wire = Transport(locate(url, token, home), timeout_s)
+
+    @property
+    def url(self) -> str:
+        return self._wire.profile.url
+
+    def close(self) -> None:
+        self._wire.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------ jobs
+
+    def submit(self, what: What, *, folder: str | Path | None = None, key: str | None = None, **fields: Any) -> Job:
+        """Hand over a job: a spec, a mapping, a YAML file, ``"file.py:function"``, a command as a list, or a function.
+
+        Fields given beside it win over what is written. The folder that goes along is the YAML file's, or the present
+        one. With the same key, the same job is made only once.
+        """
+        request = prepare(what, folder, fields)
+        bundle = request.pack()
+        try:
+            tenant = request.spec.tenant
+            place = f"/bundles/{bundle.digest}"
+            if not self._wire.exists(place, params={"tenant": tenant}):
+                self._wire.call("PUT", place, params={"tenant": tenant}, content=bundle.bytes)
+            headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+            body = request.body(bundle.digest)
+            return Job(self, JobView.model_validate(self._wire.call("POST", "/jobs", body=body, headers=headers)))
+        except FairleadError as error:
+            raise _located(error, request) from None
+
+    run = submit
+
+    def dry_run(self, what: What, *, folder: str | Path | None = None, **fields: Any) -> DryRun:
+        """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+        request = prepare(what, folder, fields)
+        request.pack()  # what cannot be packed would not be admitted either
+        try:
+            return DryRun.model_validate(self._wire.call("POST", "/jobs/dry-run", body=request.body(None)))
+        except FairleadError as error:
+            raise _located(error, request) from None
+
+    def page(
+        self, *, state: str | None = None, tenant: str | None = None, name: str | None = None,
+        limit: int | None = None, cursor: str | None = None, order: str | None = None,
+    ) -> Page:  # fmt: skip
+        """One page of jobs, with the number of all that match."""
+        params = {"state": state, "tenant": tenant, "name": name, "limit": limit, "cursor": cursor, "order": order}
+        return self._one(Page, "GET", "/jobs", params)
+
+    def jobs(
+        self, *, state: str | None = None, tenant: str | None = None, name: str | None = None, order: str | None = None
+    ) -> Iterator[Job]:
+        """All jobs that match and that one may see, newest first, fetched page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.page(state=state, tenant=tenant, name=name, limit=1000, cursor=cursor, order=order)
+            yield from (Job(self, view) for view in page.items)
+            if page.next is None:
+                return
+            cursor = page.next
+
+    def detail(self, ref: str) -> JobDetail:
+        return self._one(JobDetail, "GET", _job(ref))
+
+    def job(self, ref: str) -> Job:
+        """The job with this id, with an id that begins so, or the newest of this name."""
+        return Job(self, self.detail(ref))
+
+    def cancel(self, ref: str) -> Job:
+        return Job(self, self._one(JobView, "POST", f"{_job(ref)}/cancel"))
+
+    def why(self, ref: str) -> Why:
+        """Why a job waits, runs as it does or ended as it did."""
+        return self._one(Why, "GET", f"{_job(ref)}/why")
+
+    def metrics(self, ref: str) -> list[dict[str, float]]:
+        """One entry per step, ready for a data frame."""
+        return self._one(MetricsView, "GET", f"{_job(ref)}/metrics").steps
+
+    def logs(
+        self, ref: str, *, follow: bool = False, worker: str | None = None, tail: int | None = None
+    ) -> Iterator[LogLine]:
+        """What the workers of a job wrote; with ``follow`` also what they write from now on, until the job ends."""
+        params = {"worker": worker, "tail": tail}
+        place = f"{_job(ref)}/logs"
+        if not follow:
+            return iter(self._many(LogLine, place, params))
+        events = self._wire.follow(place, params={**params, "follow": "true"})
+        return (LogLine.model_validate(event.data) for event in events if event.kind == "line")
+
+    def result(self, ref: str, *, download: str | Path | None = None) -> ResultView:
+        """What an ended job left behind; its files go into the folder named by ``download``."""
+        result = self._one(ResultView, "GET", f"{_job(ref)}/result")
+        if download is not None:
+            for name in result.artifacts:
+                self._fetch(ref, name, Path(download))
+        return result
+
+    def _fetch(self, ref: str, name: str, folder: Path) -> None:
+        target = folder / name
+        if not target.resolve().is_relative_to(folder.resolve()):
+            raise InvalidSpec(f"the artifact {name!r} would leave the folder", field="download")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f".{target.name}.part")
+            with partial.open("wb") as file:
+                for piece in self._wire.download(f"{_job(ref)}/artifacts/{quote(name)}"):
+                    file.write(piece)
+            partial.replace(target)  # a file that is there is whole
+        except OSError as error:
+            raise InvalidSpec(
+                f"cannot write {target}: {error.strerror or error}", field="download", fix="name another folder"
+            ) from None
+
+    # ------------------------------------------------------------ nodes
+
+    def nodes(self) -> list[NodeView]:
+        return self._many(NodeView, "/nodes")
+
+    def cordon(self, node: str) -> NodeView:
+        """No new gang on this node; what runs there goes on."""
+        return self._one(NodeView, "POST", f"/nodes/{quote(node, safe='')}/cordon")
+
+    def uncordon(self, node: str) -> NodeView:
+        return self._one(NodeView, "POST", f"/nodes/{quote(node, safe='')}/uncordon")
+
+    def drain(self, node: str) -> NodeView:
+        """Cordon, and move what runs there elsewhere."""
+        return self._one(NodeView, "POST", f"/nodes/{quote(node, safe='')}/drain")
+
+    # ------------------------------------------------------------ tenants and tokens
+
+    def tenants(self) -> list[TenantView]:
+        return self._many(TenantView, "/tenants")
+
+    def create_tenant(self, tenant: str | TenantSpec | Mapping[str, Any], **fields: Any) -> NewTenant:
+        """A new tenant with its first token, which is shown this one time."""
+        if isinstance(tenant, TenantSpec):
+            tenant = tenant.model_dump(mode="python", by_alias=True, exclude_unset=True)
+        written = {"name": tenant} if isinstance(tenant, str) else dict(tenant)
+        spec = parse_tenant({**written, **{name: value for name, value in fields.items() if value is not None}})
+        body = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return NewTenant.model_validate(self._wire.call("POST", "/tenants", body=body, safe=False))
+
+    def update_tenant(self, name: str, **changes: Any) -> TenantView:
+        """Change weight, quota or sla; what is not named stays as it is."""
+        place = f"/tenants/{quote(name, safe='')}"
+        return TenantView.model_validate(self._wire.call("PATCH", place, body=changes))
+
+    def tokens(self) -> list[TokenView]:
+        return self._many(TokenView, "/tokens")
+
+    def create_token(
+        self, role: str = "member", *, tenant: str | None = None, label: str = "", expires_s: float | None = None
+    ) -> NewToken:
+        """A new token; its secret is shown this one time."""
+        wanted = {"tenant": tenant, "role": role, "label": label, "expires_s": expires_s}
+        body = {name: value for name, value in wanted.items() if value is not None}
+        return NewToken.model_validate(self._wire.call("POST", "/tokens", body=body, safe=False))
+
+    def revoke_token(self, id: str) -> TokenView:
+        return self._one(TokenView, "DELETE", f"/tokens/{quote(id, safe='')}")
+
+    # ------------------------------------------------------------ the platform
+
+    def events(
+        self, *, after: int | None = None, limit: int | None = None, job: str | None = None, follow: bool = False
+    ) -> Iterator[EventView]:
+        """What happened; with ``follow`` also what happens from now on, without end."""
+        if not follow:
+            return iter(self._many(EventView, "/events", {"after": after, "limit": limit, "job": job}))
+        events = self._wire.follow("/events/stream", params={"after": after, "job": job})
+        return (EventView.model_validate(event.data) for event in events if isinstance(event.data, dict))
+
+    def report(self) -> Report:
+        return self._one(Report, "GET", "/report")
+
+    def audit(self, *, after: int | None = None, limit: int | None = None) -> list[AuditView]:
+        return self._many(AuditView, "/audit", {"after": after, "limit": limit})
+
+    def whoami(self) -> WhoAmI:
+        return self._one(WhoAmI, "GET", "/whoami")
+
+    def health(self) -> dict[str, Any]:
+        return dict(self._wire.call("GET", "/healthz", safe=False) or {})
+
+    def down(self) -> None:
+        """Ask the platform to stop; it answers before it does."""
+        self._wire.call("POST", "/shutdown", safe=False)
+
+    def _one(self, kind: type[V], method: str, path: str, params: Mapping[str, Any] | None = None) -> V:
+        return kind.model_validate(self._wire.call(method, path, params=params))
+
+    def _many(self, kind: type[V], path: str, params: Mapping[str, Any] | None = None) -> list[V]:
+        return [kind.model_validate(item) for item in self._wire.call("GET", path, params=params)]
+
+
+def _job(ref: str) -> str:
+    return f"/jobs/{quote(ref, safe='')}"
+
+
+def _located(error: FairleadError, request: Request) -> FairleadError:
+    """The server's error, with the file in front of the field that it complains about."""
+    if request.source is None or error.field is None:
+        return error
+    return type(error)(error.message, field=f"{request.source}: {error.field}", value=error.value, fix=error.fix)
+
+
+__all__ = ["Client", "Job"]

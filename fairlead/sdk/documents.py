@@ -1,0 +1,54 @@
+"""What people write, from YAML files: errors name file and line, and nothing means other than it looks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead.errors import InvalidSpec, NotFound
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice and reads 1e-3 as the number that it is (YAML 1.1 reads text)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: dict[Any, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value} is given twice, first in line {seen[key.value]}", key.start_mark
+                    )
+                seen[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def read_yaml(path: Path) -> Any:
+    """The one document in the file."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise NotFound("there is no such file", field=str(path), fix="name the file of the job") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSpec(f"cannot be read: {error}", field=path.name, fix="write it as UTF-8 text") from None
+    except yaml.MarkedYAMLError as error:
+        raise _marked(path.name, error) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidSpec(f"is not YAML: {error}", field=path.name, fix="check the file's indentation") from None
+
+
+def _marked(name: str, error: yaml.MarkedYAMLError) -> InvalidSpec:
+    mark = error.problem_mark or error.context_mark
+    field = f"{name}: line {mark.line + 1}" if mark is not None else name
+    context = f" {error.context}" if error.context else ""
+    message = f"{error.problem or 'is not YAML'}{context}"
+    return InvalidSpec(message, field=field, fix="check indentation, colons and quotes")

@@ -1,0 +1,85 @@
+"""From whatever a person hands over (spec, mapping, YAML file, function, command) to a checked spec and its bundle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import PydanticSerializationError
+
+from fairlead.errors import InvalidSpec
+from fairlead.sdk import bundle, functions
+from fairlead.sdk.documents import read_yaml
+from fairlead.specs import JobSpec, parse_job
+
+What = JobSpec | Mapping[str, Any] | str | Path | Sequence[str] | Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A job that is ready to be packed and sent; ``source`` is the file it was written in."""
+
+    spec: JobSpec
+    folder: Path | None
+    extra: Mapping[str, bytes]
+    source: str | None = None
+
+    def pack(self) -> bundle.Bundle:
+        return bundle.pack(self.folder, self.extra)
+
+    def body(self, code: str | None) -> dict[str, Any]:
+        """The spec as the API takes it."""
+        try:
+            data = self.spec.model_copy(update={"code": code}).model_dump(mode="json", by_alias=True, exclude_none=True)
+            json.dumps(data["params"], allow_nan=False)
+        except (PydanticSerializationError, ValueError, TypeError) as error:
+            raise InvalidSpec(
+                f"cannot be sent: {error}", field="params", fix="use numbers, texts, lists and mappings"
+            ) from None
+        return data
+
+
+def prepare(what: What, folder: str | Path | None, fields: Mapping[str, Any]) -> Request:
+    """The request that ``what`` and further fields describe; fields given beside it win."""
+    chosen = Path(folder).expanduser() if folder is not None else None
+    given = {name.rstrip("_"): value for name, value in fields.items() if value is not None}
+    if isinstance(what, JobSpec):
+        written = what.model_dump(mode="python", by_alias=True, exclude_unset=True)
+        return _plain({**written, **given}, chosen or Path.cwd())
+    if isinstance(what, Mapping):
+        return _plain({**what, **given}, chosen or Path.cwd())
+    if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml"))):
+        path = Path(what).expanduser()
+        data = read_yaml(path)
+        whole = {**data, **given} if isinstance(data, Mapping) else data
+        return _plain(whole, chosen or path.absolute().parent, path.name)
+    if isinstance(what, str):
+        name = functions.job_name(Path(what.rpartition(":")[0]).stem.rpartition(".")[2])
+        return _plain({"name": name, "run": what, **given}, chosen or Path.cwd())
+    if callable(what):
+        return _function(what, chosen, given)
+    command = [str(word) for word in what]
+    return _plain({"name": command_name(command), "command": command, **given}, chosen or Path.cwd())
+
+
+def command_name(command: Sequence[str]) -> str:
+    """What a command is about: the script or module after the interpreter, else the program."""
+    program = Path(command[0]).stem if command else "job"
+    if program.startswith(("python", "bash", "sh", "torchrun")):
+        words = [word for word in command[1:] if not word.startswith("-")]
+        if words and "-c" not in command[1:]:
+            program = Path(words[0]).stem
+    return functions.job_name(program)
+
+
+def _plain(data: Any, folder: Path, source: str | None = None) -> Request:
+    return Request(parse_job(data, source=source), folder, {}, source)
+
+
+def _function(function: Callable[..., Any], folder: Path | None, given: Mapping[str, Any]) -> Request:
+    way = functions.travel(function, folder)
+    name = functions.job_name(functions.function_name(function))
+    return Request(parse_job({"name": name, "run": way.run, **given}), way.folder, way.extra)

@@ -1,0 +1,168 @@
+"""The wire to the API: authenticates, tries again where that is safe, and raises what the server meant."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import httpx
+
+from fairlead.errors import FairleadError, RateLimited, Unavailable
+from fairlead.sdk.profile import Profile, alive
+from fairlead.sdk.sse import ServerEvent, parse
+
+PREFIX = "/api/v1"
+PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts: a control plane that restarts is back within this
+STREAM_SILENCE_S = 60.0  # the server sends a sign of life more often than this
+LOOPBACK = ("http://127.", "http://localhost", "http://[::1]")
+
+
+class Transport:
+    """Calls to one platform. ``safe`` calls (all but those that would act twice) survive a restart of the server."""
+
+    def __init__(self, profile: Profile, timeout_s: float = 30.0) -> None:
+        self.profile = profile
+        # Loading the system's certificates costs more CPU than a whole call: only where TLS is spoken.
+        plain = profile.url.startswith("http://")
+        verify: ssl.SSLContext | bool = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
+        try:
+            self._http = httpx.Client(
+                base_url=profile.url,
+                headers={"Authorization": f"Bearer {profile.token}"},
+                timeout=httpx.Timeout(timeout_s, connect=5.0),
+                verify=verify,
+                trust_env=not profile.url.startswith(LOOPBACK),  # a proxy has no business on the way to oneself
+            )
+        except (httpx.InvalidURL, ValueError) as error:
+            raise Unavailable(
+                f"{profile.url!r} or its token is malformed: {error}", fix="check FAIRLEAD_URL and FAIRLEAD_TOKEN"
+            ) from None
+
+    def close(self) -> None:
+        self._http.close()
+
+    def call(
+        self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None,
+        content: bytes | None = None, headers: Mapping[str, str] | None = None, safe: bool = True,
+    ) -> Any:  # fmt: skip
+        """The decoded answer, or the error that the server described."""
+        sent = dict(headers or {})
+        if body is not None:
+            content = json.dumps(body, allow_nan=False).encode()
+            sent["Content-Type"] = "application/json"
+        request = self._http.build_request(method, _place(path), params=_given(params), content=content, headers=sent)
+        response = self._answer(request, safe=safe)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            raise Unavailable(f"{self.profile.url} does not speak Fairlead's API", fix="check FAIRLEAD_URL") from None
+
+    def exists(self, path: str, *, params: Mapping[str, Any] | None = None) -> bool:
+        """Whether a HEAD of the path finds something."""
+        request = self._http.build_request("HEAD", _place(path), params=_given(params))
+        return self._answer(request, accept={404}).status_code != 404
+
+    def _answer(self, request: httpx.Request, *, safe: bool = True, accept: Collection[int] = ()) -> httpx.Response:
+        failure: FairleadError
+        for pause_s in (*PAUSES_S, None):
+            try:
+                response = self._http.send(request)
+                if response.status_code < 400 or response.status_code in accept:
+                    return response
+                failure = problem(response)
+                if not safe or not isinstance(failure, Unavailable | RateLimited):
+                    raise failure
+            except httpx.TransportError as error:
+                failure = self._unreachable(error)
+                if not safe and not isinstance(error, httpx.ConnectError):
+                    raise failure from None
+            if pause_s is None or self._hopeless():
+                break
+            time.sleep(pause_s)
+        raise failure
+
+    def _hopeless(self) -> bool:
+        """A control plane of this machine that is dead will not come back by waiting."""
+        return self.profile.pid is not None and not alive(self.profile.pid)
+
+    def _unreachable(self, error: httpx.TransportError) -> Unavailable:
+        if isinstance(error, httpx.TimeoutException):
+            return Unavailable(f"the platform at {self.profile.url} does not answer", fix="try again, or fairlead up")
+        if isinstance(error, httpx.UnsupportedProtocol):
+            return Unavailable(f"{self.profile.url!r} is not an address", fix="write it like http://127.0.0.1:8471")
+        return Unavailable(f"no platform answers at {self.profile.url}", fix="start it: fairlead up")
+
+    def stream(
+        self, path: str, *, params: Mapping[str, Any] | None = None, last_id: str | None = None
+    ) -> Iterator[ServerEvent]:
+        """Server-sent events until the server ends the stream; a broken connection raises ``httpx.TransportError``."""
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
+        timeout = httpx.Timeout(STREAM_SILENCE_S, connect=5.0)
+        given = _given(params)
+        with self._http.stream("GET", _place(path), params=given, headers=headers, timeout=timeout) as response:
+            _must_be_good(response)
+            for event in parse(response.iter_bytes()):
+                if event.kind == "error" and isinstance(event.data, dict):
+                    raise FairleadError.from_problem(event.data)
+                yield event
+
+    def follow(
+        self, path: str, *, params: Mapping[str, Any] | None = None, last_id: str | None = None
+    ) -> Iterator[ServerEvent]:
+        """Like :meth:`stream` until an ``end`` event, and across restarts of the server: goes on after the last id."""
+        failures = 0
+        while True:
+            try:
+                for event in self.stream(path, params=params, last_id=last_id):
+                    failures = 0
+                    last_id = event.id or last_id
+                    yield event
+                    if event.kind == "end":
+                        return
+            except (httpx.TransportError, Unavailable) as error:
+                if failures >= len(PAUSES_S) or self._hopeless():
+                    raise (self._unreachable(error) if isinstance(error, httpx.TransportError) else error) from None
+            # A stream that ended without saying so belonged to a server that went away: its successor carries on.
+            time.sleep(PAUSES_S[min(failures, len(PAUSES_S) - 1)])
+            failures += 1
+
+    def download(self, path: str) -> Iterator[bytes]:
+        """The bytes of a file, piece by piece."""
+        try:
+            with self._http.stream("GET", _place(path)) as response:
+                _must_be_good(response)
+                yield from response.iter_bytes(1 << 18)
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from None
+
+
+def problem(response: httpx.Response) -> FairleadError:
+    """The error that an answer describes; an answer that is not ours is described by its status."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if isinstance(document, dict) and "detail" in document:
+        return FairleadError.from_problem(document)
+    kind = Unavailable if response.status_code in (502, 503, 504) else FairleadError
+    answered = f"{response.url.host} answered {response.status_code} {response.reason_phrase}"
+    return kind(answered.rstrip(), fix="check FAIRLEAD_URL")
+
+
+def _must_be_good(response: httpx.Response) -> None:
+    if response.status_code >= 400:
+        response.read()
+        raise problem(response)
+
+
+def _place(path: str) -> str:
+    return path if path == "/healthz" else PREFIX + path
+
+
+def _given(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (params or {}).items() if value is not None}
