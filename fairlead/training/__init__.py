@@ -1,0 +1,20 @@
+"""What runs inside worker processes: a Training made real, in elastic generations."""
+
+from __future__ import annotations
+
+
+def preload() -> None:
+    """Import all that a worker needs, for the fork server: no tensor operation may run before the fork.
+
+    torch._dynamo is what the first optimiser would import; a child would pay two seconds for it (FINDINGS-torch 9).
+    """
+    import safetensors.torch  # noqa: F401
+    import torch
+    import torch._dynamo
+    import torch.distributed
+    import torch.optim
+    import torch.utils.data
+
+    import fairlead.training.worker  # noqa: F401
+
+    torch.set_num_threads(1)

@@ -1,0 +1,67 @@
+"""How the ranks of a new generation come to the same state: whoever is furthest gives its own to the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fairlead.training.group import Group
+from fairlead.training.session import Session
+from fairlead.training.snapshots import Snapshots, Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """Where a generation goes on from: a living worker, a snapshot in memory or on disk, or the beginning."""
+
+    step: int
+    source: str
+
+
+def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
+    """Bring all ranks to the newest state that any of them holds or can read.
+
+    A claim is (how far) * 2 + (alive): at the same point a state in a worker's memory goes before a file. A file may
+    turn out to be damaged; then its claimant falls back to an older one and all compare again.
+    """
+    stored = snapshots.find()
+    while True:
+        own = _claim(session, stored)
+        claims = group.gather(torch.tensor([own], dtype=torch.int64, device=group.device)).flatten().tolist()
+        best = max(claims)
+        giver = claims.index(best)
+        source = "a living worker" if best % 2 else ("start" if best == 0 else "")
+        ready = True
+        if group.rank == giver and not best % 2 and best > 0:
+            source = stored[0].where
+            ready = _open(session, stored)
+        answer = group.broadcast(source.encode() if ready else b"", giver).decode()
+        if answer:
+            break
+    if min(claims) != best or not best % 2:
+        _hand_over(group, session, giver)
+    session.live = True
+    return Agreed(session.step, answer)
+
+
+def _claim(session: Session, stored: list[Stored]) -> int:
+    alive = 2 * session.point + 1 if session.live else 0
+    return max(alive, 4 * stored[0].step if stored else 0)
+
+
+def _open(session: Session, stored: list[Stored]) -> bool:
+    data = stored.pop(0).read()
+    if data is None:
+        return False
+    session.load(data)
+    return True
+
+
+def _hand_over(group: Group, session: Session, giver: int) -> None:
+    if group.size == 1:
+        return
+    point = int(group.broadcast(str(session.point).encode() if group.rank == giver else None, giver))
+    data = group.broadcast(session.dump() if group.rank == giver else None, giver)
+    if group.rank != giver and not (session.live and session.point == point):
+        session.load(data)

@@ -1,0 +1,87 @@
+"""Samples by their index, whether they come as tensors, arrays or a torch Dataset, and who takes which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from fairlead.errors import InvalidSpec
+from fairlead.training.seeds import mix, seed_everything
+
+Batch = tuple[torch.Tensor, ...]
+"""The columns of some samples: inputs, and the target last."""
+
+
+class Samples(Protocol):
+    """What training reads from."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: torch.Tensor, draw: int) -> Any:
+        """The columns of these samples; ``draw`` seeds whatever a data set draws while it makes them."""
+
+
+class Resident:
+    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, FINDINGS-torch 0)."""
+
+    def __init__(self, columns: Sequence[torch.Tensor]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def take(self, index: torch.Tensor, draw: int) -> Batch:
+        return tuple(column.index_select(0, index) for column in self._columns)
+
+
+class Indexed:
+    """A data set that makes its samples one by one, each seeded by itself: who makes it does not matter."""
+
+    def __init__(self, data: Dataset[Any], name: str, device: torch.device) -> None:
+        self._data, self._name, self._device = data, name, device
+
+    def __len__(self) -> int:
+        return len(self._data)  # type: ignore[arg-type]
+
+    def take(self, index: torch.Tensor, draw: int) -> Batch:
+        rows = [self._row(position, draw) for position in index.tolist()]
+        return tuple(column.to(self._device) for column in default_collate(rows))
+
+    def _row(self, position: int, draw: int) -> tuple[Any, ...]:
+        seed_everything(mix(draw, position))
+        row = self._data[position]
+        if not isinstance(row, tuple | list) or len(row) < 2:
+            raise InvalidSpec(
+                f"sample {position} is {type(row).__name__}, not a tuple (input, ..., target)", field=self._name,
+                fix="let the data set's __getitem__ return (input, target)",
+            )  # fmt: skip
+        return tuple(row)
+
+
+def open_samples(name: str, data: Any, device: torch.device) -> Samples:
+    """The data of a Training, ready to be taken from."""
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, tuple | list):
+        return Resident([_tensor(f"{name}[{place}]", column, device) for place, column in enumerate(data)])
+    return Indexed(data, name, device)
+
+
+def _tensor(name: str, column: Any, device: torch.device) -> torch.Tensor:
+    try:
+        return torch.as_tensor(column).detach().to(device).contiguous()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidSpec(
+            f"cannot become a tensor: {error}", field=name, fix="pass numbers: a tensor or a NumPy array"
+        ) from None
+
+
+def part(total: int, shares: Sequence[float], rank: int) -> range:
+    """Which of ``total`` positions a rank takes: contiguous, in rank order, all taken once; may be none."""
+    ends = list(accumulate(shares))
+    cuts = [0, *(round(total * end / ends[-1]) for end in ends)]
+    return range(cuts[rank], cuts[rank + 1])

@@ -1,0 +1,135 @@
+"""What a user hands over to be trained: the Training, checked field by field where it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.errors import InvalidSpec
+
+RESERVED_METRICS = frozenset({"step", "epoch", "time_s", "loss", "eval_loss"})
+"""Names that a history row already uses."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Training:
+    """A model, its data and how to fit it. The result does not depend on how many workers the job gets.
+
+    ``data`` is a tuple of tensors or arrays ``(input, ..., target)`` or a ``torch.utils.data.Dataset`` of such tuples;
+    the model is called with the inputs and the loss with ``(outputs, target)``. ``batch_size`` is the global one.
+    The loss must be a mean over the samples. A metric is a function of all ``(outputs, targets)`` of ``eval_data``.
+    ``scheduler`` is a factory of the optimizer and steps once per epoch.
+    """
+
+    model: Any
+    data: Any
+    loss: Callable[..., Any]
+    batch_size: int
+    epochs: int
+    optimizer: Callable[[Any], Any] | None = None  # None: AdamW with its defaults
+    eval_data: Any = None
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    seed: int = 0
+    scheduler: Callable[[Any], Any] | None = None
+    clip_grad_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            callable(self.model),
+            "model",
+            self.model,
+            "is not a model",
+            "pass an nn.Module or a function of no arguments that makes one",
+        )
+        _check_data("data", self.data)
+        _require(
+            callable(self.loss),
+            "loss",
+            self.loss,
+            "cannot be called",
+            "pass a function of (outputs, targets), such as nn.CrossEntropyLoss()",
+        )
+        _check_count("batch_size", self.batch_size)
+        _check_count("epochs", self.epochs)
+        _check_factory("optimizer", self.optimizer, "lambda params: torch.optim.AdamW(params, lr=1e-3)")
+        _check_factory("scheduler", self.scheduler, "lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 10)")
+        if self.eval_data is not None:
+            _check_data("eval_data", self.eval_data)
+        _require(_is_int(self.seed), "seed", self.seed, "is not a whole number", "pass an int, such as 0")
+        clip = self.clip_grad_norm
+        good_clip = clip is None or (isinstance(clip, int | float) and not isinstance(clip, bool) and clip > 0)
+        _require(good_clip, "clip_grad_norm", clip, "is not a number above 0", "pass the largest norm, such as 1.0")
+        self._check_metrics()
+
+    def _check_metrics(self) -> None:
+        good = isinstance(self.metrics, Mapping)
+        _require(good, "metrics", self.metrics, "is not a mapping", 'pass {"accuracy": function, ...}')
+        for name, metric in self.metrics.items():
+            _require(
+                callable(metric), f"metrics.{name}", metric, "cannot be called", "pass a function of (outputs, targets)"
+            )
+            free = isinstance(name, str) and name not in RESERVED_METRICS
+            _require(free, f"metrics.{name}", name, "is a name that Fairlead uses itself", "choose another name")
+        if self.metrics and self.eval_data is None:
+            raise InvalidSpec(
+                "metrics are computed on eval_data, which is missing",
+                field="metrics",
+                fix="add eval_data=(x_test, y_test) or drop metrics",
+            )
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(good: bool, name: str, value: Any, message: str, fix: str) -> None:
+    if good:
+        return
+    plain = isinstance(value, str | int | float | bool | None)
+    shown = repr(value) if plain else type(value).__name__
+    raise InvalidSpec(f"{shown} {message}", field=name, value=value if plain else None, fix=fix)
+
+
+def _check_count(name: str, value: Any) -> None:
+    _require(_is_int(value) and value >= 1, name, value, "is not a whole number above 0", f"pass {name}=1 or more")
+
+
+def _check_factory(name: str, value: Any, example: str) -> None:
+    """A ready-made optimizer belongs to another copy of the model; only a factory can be used on each worker."""
+    good = value is None or (callable(value) and (isinstance(value, type) or not hasattr(value, "state_dict")))
+    _require(good, name, value, "is not a function that makes one", f"pass {name}={example}")
+
+
+def _check_data(name: str, data: Any) -> None:
+    if isinstance(data, str):
+        raise InvalidSpec(
+            f"{data!r}: data sets by name are not available yet", field=name, value=data,
+            fix="pass a tuple of tensors or arrays, or a torch Dataset",
+        )  # fmt: skip
+    columns = data if isinstance(data, tuple | list) else None
+    if columns is None:
+        sized = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping)
+        _require(
+            sized,
+            name,
+            data,
+            "is not data",
+            "pass a tuple (input, target) of tensors or arrays, or a Dataset with a length",
+        )
+        _require(len(data) > 0, name, data, "is empty", "pass at least one sample")
+        return
+    _require(
+        len(columns) >= 2, name, data, "has no target", "pass (input, target): tensors or arrays of the same length"
+    )
+    for index, column in enumerate(columns):
+        array = bool(getattr(column, "shape", None))
+        _require(
+            array, f"{name}[{index}]", column, "is not a tensor or array", "convert it, for instance with numpy.asarray"
+        )
+    lengths = {int(column.shape[0]) for column in columns}
+    if len(lengths) != 1:
+        raise InvalidSpec(
+            f"columns have different lengths {sorted(lengths)}", field=name, fix="pass columns with one row per sample"
+        )
+    _require(lengths != {0}, name, data, "is empty", "pass at least one sample")

@@ -1,0 +1,78 @@
+"""What happened at every step, kept by every worker so that any of them can report it and write it down."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+REPEAT_S = 3.0
+"""A new rank 0 reports this much of the past again: the old one may have died before it could."""
+
+
+class History:
+    """Time and loss of steps 1, 2, ... and the metrics at the ends of epochs."""
+
+    def __init__(self, steps_per_epoch: int) -> None:
+        self._steps_per_epoch = steps_per_epoch
+        self._times_s = array("d")
+        self._losses = array("d")
+        self._marks: dict[int, dict[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._losses)
+
+    def add(self, time_s: float, loss: float) -> None:
+        self._times_s.append(time_s)
+        self._losses.append(loss)
+
+    def mark(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._marks[step] = dict(metrics)
+
+    def marked(self, step: int) -> bool:
+        return step in self._marks
+
+    @property
+    def last_loss(self) -> float | None:
+        return self._losses[-1] if self._losses else None
+
+    @property
+    def last_marks(self) -> Mapping[str, float]:
+        """The newest metrics; empty before the first evaluation."""
+        return self._marks[max(self._marks)] if self._marks else {}
+
+    @property
+    def seconds(self) -> float:
+        """Wall time from the first finished step to the last one."""
+        return self._times_s[-1] - self._times_s[0] if self._times_s else 0.0
+
+    def recent(self) -> int:
+        """The step before the recent past that a new rank 0 reports again."""
+        return bisect_left(self._times_s, self._times_s[-1] - REPEAT_S) if self._times_s else 0
+
+    def rows(self, after: int) -> Iterator[dict[str, float]]:
+        """The steps after this one, as they are reported."""
+        for place in range(after, len(self._losses)):
+            step = place + 1
+            row = {
+                "step": float(step),
+                "epoch": float(place // self._steps_per_epoch),
+                "time_s": self._times_s[place],
+                "loss": self._losses[place],
+            }
+            yield row | self._marks.get(step, {})
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "times_s": torch.tensor(self._times_s, dtype=torch.float64),
+            "losses": torch.tensor(self._losses, dtype=torch.float64),
+            "marks": {step: dict(metrics) for step, metrics in self._marks.items()},
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._times_s = array("d", state["times_s"].tolist())
+        self._losses = array("d", state["losses"].tolist())
+        self._marks = {int(step): dict(metrics) for step, metrics in state["marks"].items()}

@@ -1,0 +1,134 @@
+"""What is found out about a model before it trains: is the loss a mean, what does it draw, which buffers change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import UninitializedTensorMixin
+
+from fairlead.errors import InvalidSpec
+from fairlead.training.data import Batch
+from fairlead.training.randomness import RandomUse, Recorder, compare
+
+SIZES = (5, 3)
+"""Two small, unlike batches: what follows the size of the batch belongs to the samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the loop must know about the model."""
+
+    random: RandomUse
+    changing: tuple[str, ...]  # buffers that a forward pass in training mode changes
+    warnings: tuple[str, ...] = ()
+
+
+def call(model: torch.nn.Module, loss: Any, batch: Batch) -> torch.Tensor:
+    """Forward and loss of one batch, as everywhere: the last column is the target."""
+    result: torch.Tensor = loss(model(*batch[:-1]), batch[-1])
+    return result
+
+
+def rows(batch: Batch, start: int, stop: int) -> Batch:
+    return tuple(column[start:stop] for column in batch)
+
+
+def check_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> None:
+    """Refuse a loss that is no mean over the samples: its gradient would depend on how the batch is split."""
+    size = len(batch[-1])
+    if size < 2:
+        return
+    cut = max(1, size * 2 // 3)
+    with _undisturbed(model), torch.no_grad():
+        model.eval()
+        whole = call(model, loss, batch)
+        if not isinstance(whole, torch.Tensor) or whole.numel() != 1:
+            shape = (
+                f"a tensor of shape {tuple(whole.shape)}" if isinstance(whole, torch.Tensor) else type(whole).__name__
+            )
+            raise InvalidSpec(
+                f"returns {shape}, not one number",
+                field="loss",
+                fix='average over the samples, for instance with reduction="mean"',
+            )
+        parts = [float(call(model, loss, rows(batch, *ends))) for ends in ((0, cut), (cut, size))]
+    mean = (parts[0] * cut + parts[1] * (size - cut)) / size
+    if (
+        math.isfinite(float(whole))
+        and math.isfinite(mean)
+        and not math.isclose(float(whole), mean, rel_tol=1e-3, abs_tol=1e-5)
+    ):
+        raise InvalidSpec(
+            f"is not a mean over the samples: {float(whole):.6g} on {size} of them, but {mean:.6g} by halves",
+            field="loss",
+            fix='use reduction="mean" without class weights or ignored targets, or divide by the number of samples',
+        )
+
+
+def examine(model: torch.nn.Module, loss: Any, batch: Batch) -> Findings:
+    """Run the model in training mode on two small batches and see what it does; it is left as it was."""
+    _check_sparse(model)
+    before = _copies(model)
+    recorders = (Recorder(), Recorder())
+    sizes = (min(SIZES[0], len(batch[-1])), min(SIZES[1], max(1, len(batch[-1]) - 1)))
+    with _undisturbed(model), torch.no_grad():
+        model.train()
+        for recorder, size in zip(recorders, sizes, strict=True):
+            if size > 1 or not _has_batch_norm(model):
+                with recorder:
+                    call(model, loss, rows(batch, 0, size))
+        changing = tuple(name for name, buffer in model.named_buffers() if not _same(before.get(name), buffer))
+    random = compare(recorders[0], recorders[1], sizes)
+    return Findings(random, changing, tuple(_warnings(model, random, changing)))
+
+
+def _check_sparse(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False) is True:
+            raise InvalidSpec(f"layer {name} makes sparse gradients", field="model", fix="pass sparse=False")
+
+
+def _has_batch_norm(model: torch.nn.Module) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def _copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    buffers = model.named_buffers()
+    return {name: b.detach().clone() for name, b in buffers if not isinstance(b, UninitializedTensorMixin)}
+
+
+def _same(before: torch.Tensor | None, after: torch.Tensor) -> bool:
+    return before is not None and before.shape == after.shape and torch.equal(before, after)
+
+
+def _warnings(model: torch.nn.Module, random: RandomUse, changing: tuple[str, ...]) -> Iterator[str]:
+    if random.others:
+        drawn = ", ".join(random.others)
+        yield f"the model draws random numbers itself ({drawn}): results depend on the number of workers"
+    if None in random.layouts:
+        yield "a dropout mask does not follow the samples: results depend on the number of workers"
+    synced = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    own = [name for name in changing if name.rpartition(".")[0] not in synced]
+    if own:
+        yield f"buffers {', '.join(own[:3])} are kept per worker: results depend on the number of workers"
+
+
+@contextmanager
+def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
+    """Whatever happens inside, buffers and mode are as before afterwards."""
+    saved = _copies(model)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for name, buffer in model.named_buffers():
+            if name in saved and saved[name].shape == buffer.shape:
+                buffer.copy_(saved[name])
+        for module, mode in modes:
+            module.training = mode

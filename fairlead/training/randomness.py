@@ -1,0 +1,146 @@
+"""Dropout that falls on the same elements of the same samples however many workers share the batch.
+
+torch draws its masks from one stream, so they would depend on who computes what. Here every mask element is a hash of
+(seed, step, call, sample, element). The mode works below autograd, where every kind of dropout (also inside attention
+and LSTMs) shows as ``bernoulli_`` on a mask of known shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairlead.training.seeds import mix
+
+_aten = torch.ops.aten
+_MASKS = (_aten.bernoulli_.float, _aten.native_dropout.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the samples lie in a mask: along this dimension, each this many times in a row."""
+
+    dim: int
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class RandomUse:
+    """What a forward pass draws, as seen on two small batches."""
+
+    layouts: tuple[Layout | None, ...] = ()  # of each mask in the order of the calls; None: not per sample
+    others: tuple[str, ...] = ()  # random operations that cannot be made independent of the workers
+
+    @property
+    def exact(self) -> bool:
+        return not self.others and None not in self.layouts
+
+
+class Recorder(TorchDispatchMode):
+    """Notes the shape of every mask and the name of every other random operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.masks: list[torch.Size] = []
+        self.others: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _MASKS:
+            self.masks.append(args[0].shape)
+        elif torch.Tag.nondeterministic_seeded in func.tags:
+            self.others.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def compare(few: Recorder, fewer: Recorder, sizes: tuple[int, int]) -> RandomUse:
+    """Tell the samples' dimension of each mask by how its shape follows the size of the batch."""
+    layouts = tuple(_layout(a, b, sizes) for a, b in zip(few.masks, fewer.masks, strict=False))
+    layouts += (None,) * abs(len(few.masks) - len(fewer.masks))
+    return RandomUse(layouts, tuple(sorted(few.others | fewer.others)))
+
+
+def _layout(few: torch.Size, fewer: torch.Size, sizes: tuple[int, int]) -> Layout | None:
+    changed = [dim for dim, (a, b) in enumerate(zip(few, fewer, strict=False)) if a != b]
+    if len(few) != len(fewer) or len(changed) != 1:
+        return None
+    dim = changed[0]
+    repeat, rest = divmod(few[dim], sizes[0])
+    return None if rest or fewer[dim] != repeat * sizes[1] else Layout(dim, repeat)
+
+
+class SampleDropout(TorchDispatchMode):
+    """Put around a forward pass: replaces the masks by hashed ones."""
+
+    def __init__(self, use: RandomUse) -> None:
+        super().__init__()
+        self._use = use
+        self._call = 0
+        self._key = 0
+        self._samples = torch.empty(0, dtype=torch.int64)
+
+    def begin(self, seed: int, step: int, samples: torch.Tensor) -> None:
+        """Say which samples the next forward pass sees."""
+        self._key, self._call, self._samples = mix(seed, step, 2), 0, samples
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten.bernoulli_.float:
+            return self._bernoulli(func, args, kwargs)
+        if func is _aten.native_dropout.default and args[2] is not False:
+            return self._native_dropout(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _bernoulli(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        target = args[0]
+        keep = self._mask(target.shape, float(args[1] if len(args) > 1 else kwargs.get("p", 0.5)), target.device)
+        return func(*args, **kwargs) if keep is None else target.copy_(keep)
+
+    def _native_dropout(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        source, p = args[0], float(args[1])
+        keep = self._mask(source.shape, 1.0 - p, source.device)
+        if keep is None:
+            return func(*args, **kwargs)
+        return source * keep * (0.0 if p == 1.0 else 1.0 / (1.0 - p)), keep
+
+    def _mask(self, shape: torch.Size, keep: float, device: torch.device) -> torch.Tensor | None:
+        call, self._call = self._call, self._call + 1
+        layout = self._use.layouts[call] if call < len(self._use.layouts) else None
+        if layout is None or shape[layout.dim] != layout.repeat * len(self._samples):
+            return None
+        return sample_mask(mix(self._key, call), self._samples, layout, shape, keep).to(device)
+
+
+def sample_mask(key: int, samples: torch.Tensor, layout: Layout, shape: torch.Size, keep: float) -> torch.Tensor:
+    """Which elements stay, as a boolean tensor of this shape; a sample's part depends on nothing but key and sample."""
+    others = [size for dim, size in enumerate(shape) if dim != layout.dim]
+    elements = layout.repeat * math.prod(others)
+    per_sample = _scramble(samples.to(torch.int64) * 0x9E3779B1 + (key & 0xFFFFFFFF))
+    per_element = _scramble(torch.arange(elements, device=samples.device) * 0x85EBCA77 + (key >> 32))
+    bits = _finish(per_sample.unsqueeze(1) ^ per_element.unsqueeze(0))
+    chosen = bits < int(keep * 0xFFFFFFFF) - 0x80000000 if keep < 1.0 else torch.ones_like(bits, dtype=torch.bool)
+    return chosen.reshape(len(samples) * layout.repeat, *others).movedim(0, layout.dim)
+
+
+def _scramble(values: torch.Tensor) -> torch.Tensor:
+    """Spread whole numbers over 32 bits; runs on short vectors only, so it can afford int64."""
+    values = values & 0xFFFFFFFF
+    for factor in (0x7FEB352D, 0x846CA68B):
+        values = ((values ^ (values >> 16)) * factor) & 0xFFFFFFFF
+    values = values ^ (values >> 15)
+    return torch.where(values > 0x7FFFFFFF, values - (1 << 32), values).to(torch.int32)
+
+
+def _finish(bits: torch.Tensor) -> torch.Tensor:
+    """The last mixing rounds on the whole mask, in place and in 32 bits: this is what dropout costs."""
+    bits *= -0x7A143589
+    bits ^= bits >> 15
+    bits *= -0x3D4D51C3
+    bits ^= bits >> 13
+    bits *= 0x27D4EB2F
+    bits ^= bits >> 16
+    return bits

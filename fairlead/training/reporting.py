@@ -1,0 +1,64 @@
+"""What a worker tells of its progress: often enough to be seen alive, seldom enough to cost nothing."""
+
+from __future__ import annotations
+
+import time
+
+from fairlead import wire
+from fairlead.training.channel import Channel
+from fairlead.training.group import Group
+from fairlead.training.session import Session
+
+INTERVAL_S = 0.2
+
+
+class Reporter:
+    """Progress of one generation: a sign of life from every rank, the history from rank 0, each step once."""
+
+    def __init__(self, channel: Channel, session: Session, group: Group) -> None:
+        self._channel, self._session, self._group = channel, session, group
+        self._reported = session.history.recent()
+        self._last_s = 0.0  # so that the first step is reported at once
+        self._begun_s, self._begun_step = time.monotonic(), session.step
+        self._samples, self._step_s, self._samples_per_s = 0, 0.0, 0.0
+
+    def stepped(self, samples: int) -> None:
+        """A step of the whole gang is done."""
+        self._samples += samples
+        self.alive()
+
+    def alive(self) -> None:
+        now = time.monotonic()
+        if now - self._last_s >= INTERVAL_S:
+            self._send(now)
+
+    def flush(self) -> None:
+        """Say what has not been said yet, before the generation ends or the worker does."""
+        if self._group.rank == 0 and self._reported < len(self._session.history):
+            self._send(time.monotonic())
+
+    def _send(self, now: float) -> None:
+        session = self._session
+        steps, elapsed = session.step - self._begun_step, now - self._begun_s
+        if steps > 0:
+            self._step_s, self._samples_per_s = elapsed / steps, self._samples / elapsed
+            self._begun_s, self._begun_step, self._samples = now, session.step, 0
+        self._last_s = now
+        rows: list[dict[str, float]] = []
+        if self._group.rank == 0:
+            rows = list(session.history.rows(self._complete_from()))
+            self._reported = len(session.history) - self._held_back()
+        self._channel.send(
+            wire.Progress(
+                generation=self._group.generation, step=session.step, total_steps=session.total_steps,
+                epoch=max(0, session.step - 1) // session.steps_per_epoch, samples_per_s=self._samples_per_s,
+                step_s=self._step_s, steps=rows[: len(rows) - self._held_back()],
+            )
+        )  # fmt: skip
+
+    def _complete_from(self) -> int:
+        return min(self._reported, len(self._session.history))
+
+    def _held_back(self) -> int:
+        """The last step of an epoch is told only with its metrics, so that it is told once."""
+        return int(self._session.wants_evaluation)

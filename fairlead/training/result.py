@@ -1,0 +1,46 @@
+"""What is left when a training is done: the model, its metrics and its history, as files in the job's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.torch import save_model
+
+from fairlead.training.session import Session
+
+
+def final_metrics(session: Session) -> dict[str, float]:
+    """The last loss and the last evaluation, under the names of the Training."""
+    loss = session.history.last_loss
+    return ({} if loss is None else {"loss": loss}) | dict(session.history.last_marks)
+
+
+def write_result(session: Session, folder: Path) -> list[str]:
+    """Write model, metrics and history; returns the names of the files in ``output/``."""
+    output = folder / "output"
+    output.mkdir(parents=True, exist_ok=True)
+    figures = final_metrics(session) | {
+        "steps": session.step,
+        "samples": len(session.samples) * session.training.epochs,
+        "seconds": session.history.seconds,
+    }
+
+    def history(path: Path) -> None:
+        with path.open("w") as file:
+            file.writelines(json.dumps(row) + "\n" for row in session.history.rows(0))
+
+    # save_model knows about weights that share their storage; save_file would refuse them.
+    _put(output / "model.safetensors", lambda path: save_model(session.model, str(path)))
+    _put(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
+    _put(output / "history.jsonl", history)
+    return ["model.safetensors", "metrics.json", "history.jsonl"]
+
+
+def _put(path: Path, write: Callable[[Path], object]) -> None:
+    """Whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    write(beside)
+    beside.replace(path)

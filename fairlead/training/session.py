@@ -1,0 +1,148 @@
+"""One worker's copy of a training: model, optimizer, scheduler, data and history, and its state as bytes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+
+from fairlead.errors import InvalidSpec
+from fairlead.training.data import Samples, open_samples
+from fairlead.training.definition import Training
+from fairlead.training.history import History
+from fairlead.training.probe import Findings, check_loss, examine
+from fairlead.training.seeds import mix, seed_everything
+
+PROBE_SAMPLES = 8
+
+
+class Session:
+    """Everything that lives on from one generation to the next in a worker's memory."""
+
+    def __init__(self, training: Training, seed: int) -> None:
+        self.training = training
+        self.seed = mix(training.seed, seed)
+        self.device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+        self.samples: Samples = open_samples("data", training.data, self.device)
+        self.eval_samples = (
+            None if training.eval_data is None else open_samples("eval_data", training.eval_data, self.device)
+        )
+        self.model = self._model()
+        self.findings = self._probe()
+        self.optimizer = self._optimizer()
+        self.scheduler = None if training.scheduler is None else training.scheduler(self.optimizer)
+        self.steps_per_epoch = -(-len(self.samples) // training.batch_size)
+        self.total_steps = self.steps_per_epoch * training.epochs
+        self.history = History(self.steps_per_epoch)
+        self.step = 0
+        self.live = False  # whether this state is part of a run, not merely a fresh copy
+        buffers = dict(self.model.named_buffers())
+        self._changing = [buffers[name] for name in self.findings.changing]
+        self._saved = [buffer.clone() for buffer in self._changing]
+        self._within_step = False
+
+    def _model(self) -> torch.nn.Module:
+        model = self.training.model
+        if not isinstance(model, torch.nn.Module):
+            seed_everything(self.seed)
+            model = model()
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidSpec(
+                f"the factory made {type(model).__name__}, not an nn.Module", field="model", fix="return the model"
+            )
+        return model.to(self.device)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        if not parameters:
+            raise InvalidSpec(
+                "has no parameters to train", field="model", fix="leave requires_grad on for some of them"
+            )
+        make = self.training.optimizer or torch.optim.AdamW
+        optimizer = make(parameters)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidSpec(
+                f"the factory made {type(optimizer).__name__}", field="optimizer", fix="return a torch.optim.Optimizer"
+            )
+        return optimizer
+
+    def _probe(self) -> Findings:
+        index = torch.arange(min(PROBE_SAMPLES, len(self.samples)), device=self.device)
+        batch = self.samples.take(index, 0)
+        seed_everything(self.seed)
+        findings = examine(self.model, self.training.loss, batch)  # first: it gives lazy layers their shapes
+        check_loss(self.model, self.training.loss, batch)
+        return findings
+
+    # ------------------------------------------------------------ where it stands
+
+    @property
+    def at_epoch_end(self) -> bool:
+        return self.step > 0 and self.step % self.steps_per_epoch == 0
+
+    @property
+    def wants_evaluation(self) -> bool:
+        return self.eval_samples is not None and self.at_epoch_end and not self.history.marked(self.step)
+
+    @property
+    def point(self) -> int:
+        """How far it is, as a number to compare: steps, and within a step whether its evaluation is done."""
+        return 2 * self.step + self.history.marked(self.step)
+
+    # ------------------------------------------------------------ half steps
+
+    def remember_buffers(self) -> None:
+        """Before a forward pass: what it changes can be undone until the step is done."""
+        self._within_step = True
+        if self._changing:
+            torch._foreach_copy_(self._saved, self._changing)
+
+    def complete_step(self, time_s: float, loss: float) -> None:
+        """The step is done: from here on this is the state that counts."""
+        self._within_step = False
+        self.history.add(time_s, loss)
+        self.step += 1
+
+    def undo_half_step(self) -> None:
+        """After a lost peer: be exactly in the state after the last whole step."""
+        if self._changing and self._within_step:
+            torch._foreach_copy_(self._changing, self._saved)
+        self._within_step = False
+        self.optimizer.zero_grad(set_to_none=True)
+
+    # ------------------------------------------------------------ state as bytes
+
+    def save(self, file: Any) -> None:
+        """Write the whole state to something with a ``write`` method."""
+        state = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "history": self.history.state(),
+        }
+        torch.save(state, file)
+
+    def dump(self) -> bytes:
+        buffer = io.BytesIO()
+        self.save(buffer)
+        return buffer.getvalue()
+
+    def load(self, data: bytes) -> None:
+        """Take over a state. Only plain data is unpickled (weights_only): a snapshot is never code."""
+        try:
+            state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise InvalidSpec(
+                f"the state holds more than tensors and plain values ({str(error).splitlines()[0]})", field="optimizer",
+                fix="keep only tensors, numbers, strings, lists and dicts in the state of optimizer and scheduler",
+            ) from None  # fmt: skip
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        self.history.load(state["history"])
+        self.step = int(state["step"])
+        self.live = True

@@ -1,0 +1,182 @@
+"""The life of a worker process: load, say Ready, then join and leave generations until told to go or done."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+import torch
+
+from fairlead import wire
+from fairlead.errors import FairleadError
+from fairlead.training.agreement import agree
+from fairlead.training.channel import Channel, log
+from fairlead.training.group import Group, PeerLost
+from fairlead.training.loading import describe, load_training
+from fairlead.training.loop import End, Loop, Outcome
+from fairlead.training.result import final_metrics, write_result
+from fairlead.training.seeds import seed_everything
+from fairlead.training.session import Session
+from fairlead.training.snapshots import Snapshots
+
+
+def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
+    """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
+    line = Channel(channel)
+    try:
+        return _Life(spec, worker, line).run()
+    except (SyntaxError, FairleadError) as error:
+        return _raised(line, error, permanent=True)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
+        return _raised(line, error, permanent=False)
+
+
+def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
+    text, trace = describe(error)
+    log(f"ends: {text}")
+    if trace:
+        print(trace, flush=True)
+    line.send(wire.Raised(error=text, trace=trace, permanent=permanent))
+    return 1
+
+
+class _Life:
+    """What a worker holds, and what it does between and in generations."""
+
+    def __init__(self, spec: wire.WorkerSpec, worker: str, line: Channel) -> None:
+        torch.set_num_threads(max(1, int(spec.cpu)))
+        self._spec, self._worker, self._line = spec, worker, line
+        self._generation = 0  # the newest it was called to
+        self._folder = Path(spec.folder)
+        self._snapshots = Snapshots(spec.job, self._folder, Path(spec.memory_folder), self._report_snapshot)
+        seed_everything(spec.seed)
+        self._session = Session(load_training(spec.run or "", spec.params), spec.seed)
+        for warning in self._session.findings.warnings:
+            log(warning)
+
+    def run(self) -> int:
+        """Wait for messages and follow them; returns the exit code."""
+        session = self._session
+        stored = self._snapshots.find()
+        self._line.send(
+            wire.Ready(
+                samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
+                parameters=sum(p.numel() for p in session.model.parameters()),
+                resumable_step=stored[0].step if stored else 0,
+            )
+        )  # fmt: skip
+        while True:
+            match self._line.take():
+                case wire.Quit():
+                    return 0
+                case wire.Join() as join if join.generation > self._generation:
+                    if self._take_part(join):
+                        return 0
+                case wire.Leave() as leave if leave.generation >= self._generation:
+                    if self._leave_alone(leave):
+                        return 0
+                case _:
+                    pass  # of a generation that is over, or said twice
+
+    # ------------------------------------------------------------ a generation
+
+    def _take_part(self, join: wire.Join) -> bool:
+        """Join, train, leave. True when this worker's life is over."""
+        self._generation = join.generation
+        if self._worker not in join.ranks:
+            log(f"generation {join.generation} goes on without this worker")
+            return False
+        group: Group | None = None
+        loop: Loop | None = None
+        try:
+            group = Group(join, self._worker, self._given_up)
+            agreed = agree(group, self._session, self._snapshots)
+            place = f"rank {group.rank} of {group.size}"
+            log(f"generation {group.generation}: {place}, from step {agreed.step} ({agreed.source})")
+            self._line.send(wire.Joined(group.generation, self._session.step))
+            self._snapshots.rearm()
+            loop = Loop(self._session, group, self._line, self._snapshots)
+            return self._end(group, loop, loop.run())
+        except PeerLost as lost:
+            self._broken(group, loop, str(lost))
+            return False
+
+    def _end(self, group: Group, loop: Loop, outcome: Outcome) -> bool:
+        session = self._session
+        if outcome.end is End.FINISHED:
+            artifacts = write_result(session, self._folder) if group.rank == 0 else []
+            loop.reporter.flush()
+            group.broadcast(b"written", 0)
+            self._close_finished(group)
+            self._snapshots.finish()
+            log(f"finished at step {session.step}")
+            self._line.send(wire.Finished(group.generation, session.step, final_metrics(session), artifacts))
+            return True
+        leave = outcome.leave
+        assert leave is not None
+        if leave.snapshot and group.rank == 0:
+            self._snapshots.write(session.step, session.save, wait=True)
+        loop.reporter.flush()
+        group.close()
+        return self._left(leave)
+
+    def _close_finished(self, group: Group) -> None:
+        """The result is written and every rank knows it: who is lost from here on is not missed."""
+        try:
+            group.close()
+        except PeerLost:
+            group.abort()
+
+    def _left(self, leave: wire.Leave) -> bool:
+        goes = leave.snapshot or self._worker in leave.exits
+        log(f"generation {leave.generation}: left after step {self._session.step}{', ends' if goes else ''}")
+        self._snapshots.finish()
+        self._line.send(wire.Left(leave.generation, self._session.step, leave.snapshot))
+        return goes
+
+    def _broken(self, group: Group | None, loop: Loop | None, why: str) -> None:
+        """Be sound again, say so, and wait: what was said about leaving still holds."""
+        if group is not None:
+            group.abort()
+        if loop is not None:
+            self._session.undo_half_step()
+            loop.reporter.flush()
+            if loop.leave is not None:
+                self._line.put_back(loop.leave)
+        log(f"generation {self._generation}: broken after step {self._session.step} ({why})")
+        self._line.send(wire.Broken(self._generation, self._session.step, why))
+
+    def _leave_alone(self, leave: wire.Leave) -> bool:
+        """Told to leave a generation that is broken already, or never began: each one for itself."""
+        self._generation = leave.generation
+        if leave.snapshot and self._session.live:
+            self._snapshots.write(self._session.step, self._session.save, wait=True)
+        return self._left(leave)
+
+    # ------------------------------------------------------------ helpers
+
+    def _given_up(self) -> str | None:
+        """Whether the control plane has moved on while this worker waits for its peers."""
+        for message in self._line.peek():
+            if isinstance(message, wire.Quit):
+                return "told to quit"
+            if isinstance(message, wire.Join) and message.generation > self._generation:
+                return f"generation {message.generation} was called"
+        return None
+
+    def _report_snapshot(self, step: int, where: str, size_bytes: int, seconds: float) -> None:
+        self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds))
+
+
+def run_from_environment() -> int:
+    """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
+    spec = msgspec.json.decode(os.environ["FAIRLEAD_WORKER_SPEC"], type=wire.WorkerSpec)
+    stream = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
+    return main(spec, os.environ["FAIRLEAD_WORKER"], stream)
+
+
+if __name__ == "__main__":
+    code = run_from_environment()
+    os._exit(code)  # threads of a lost group must not hold up the end

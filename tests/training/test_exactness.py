@@ -1,0 +1,76 @@
+"""The result of a training does not depend on how many workers share it, nor how unevenly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from fairlead import wire
+from tests.training.conftest import MakeGang
+from tests.training.gang import Gang
+from tests.training.programs import SMALL
+
+NAMES = ["w0", "w1", "w2"]
+
+
+def train(gang: Gang, workers: int, shares: list[float] | None = None) -> Gang:
+    names = NAMES[:workers]
+    gang.start(*names)
+    gang.ready(*names)
+    gang.join(*names, shares=shares)
+    gang.finish()
+    return gang
+
+
+def assert_same_result(one: Gang, other: Gang, tolerance: float = 1e-10) -> None:
+    left, right = one.curve(), other.curve()
+    assert list(left) == list(right) and len(left) > 0
+    assert list(left.values()) == pytest.approx(list(right.values()), abs=tolerance)
+    models = [load_file(gang.root / "output" / "model.safetensors") for gang in (one, other)]
+    assert models[0].keys() == models[1].keys()
+    for name, tensor in models[0].items():
+        assert (tensor - models[1][name]).abs().max() <= tolerance, name
+
+
+@pytest.mark.parametrize("layers", ["plain", "dropout", "batchnorm", "both"])
+def test_loss_curve_and_parameters_are_the_same_for_one_two_and_three_workers(make_gang: MakeGang, layers: str) -> None:
+    one = train(make_gang(SMALL, {"layers": layers}), 1)
+    two = train(make_gang(SMALL, {"layers": layers}), 2, [0.75, 0.25])
+    three = train(make_gang(SMALL, {"layers": layers}), 3)
+    assert_same_result(one, two)
+    assert_same_result(one, three)
+
+
+def test_a_worker_without_samples_changes_nothing(make_gang: MakeGang) -> None:
+    params = {"layers": "both", "batch_size": 2, "samples": 12}
+    assert_same_result(train(make_gang(SMALL, params), 1), train(make_gang(SMALL, params), 3))
+
+
+def test_a_data_set_gives_the_same_as_its_tensors(make_gang: MakeGang) -> None:
+    tensors = train(make_gang(SMALL, {"layers": "dropout"}), 1)
+    dataset = train(make_gang(SMALL, {"layers": "dropout", "dataset": True}), 2)
+    assert_same_result(tensors, dataset)
+
+
+def test_the_result_is_written_and_told(make_gang: MakeGang) -> None:
+    gang = train(make_gang(SMALL), 2)
+    finished = gang.workers["w0"].last(wire.Finished)
+    output = gang.root / "output"
+    assert sorted(finished.artifacts) == sorted(path.name for path in Path(output).iterdir())
+    assert set(finished.metrics) == {"loss", "eval_loss", "accuracy"}
+    written = json.loads((output / "metrics.json").read_text())
+    assert written["accuracy"] == finished.metrics["accuracy"] and written["steps"] == 10 and written["samples"] == 100
+    history = [json.loads(line) for line in (output / "history.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in history] == list(range(1, 11))
+    assert ["accuracy" in row for row in history] == [row["step"] in (5, 10) for row in history]
+    assert gang.workers["w1"].last(wire.Finished).artifacts == []
+
+
+def test_every_step_is_reported_once_and_every_rank_gives_signs_of_life(make_gang: MakeGang) -> None:
+    gang = train(make_gang(SMALL), 2)
+    steps = [row["step"] for progress in gang.workers["w0"].heard(wire.Progress) for row in progress.steps]
+    assert steps == list(range(1, 11))
+    assert gang.workers["w1"].heard(wire.Progress) and not any(p.steps for p in gang.workers["w1"].heard(wire.Progress))
