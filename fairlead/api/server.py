@@ -11,7 +11,9 @@ from importlib.util import find_spec
 import uvicorn
 from fastapi import FastAPI
 
+from fairlead.api.app import create_app
 from fairlead.api.context import Context
+from fairlead.api.door import PlatformDoor
 from fairlead.errors import Refused
 
 GRACE_S = 5  # for requests that are under way when the server stops
@@ -64,6 +66,11 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
         stop(app)
         server.should_exit = True
         await serving
+
+
+async def open_door(platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None]) -> None:
+    """Serve the API over this platform until cancelled: the door that the control plane is started with."""
+    await serve(create_app(platform), host, port, opened)
 
 
 def stop(app: FastAPI) -> None:

@@ -56,6 +56,7 @@ class Job:
     finished_s: float | None = None
     since_s: float = 0.0  # when the present phase began
     then: JobPhase | None = None  # what a stopping job becomes
+    outcome: str | None = None  # of the stop under way: finished, preempted, worker-lost, failed, cancelled
     generation: int = 0  # number of the newest generation
     next_worker: int = 0  # worker ids are never used twice
     failures: int = 0  # attempts that user code ended by failing

@@ -8,14 +8,15 @@ from typing import Any
 from sqlalchemy import Connection, insert, select
 
 from fairlead.control.records import AuditEntry
+from fairlead.control.store.rows import column_values
 from fairlead.control.store.schema import audit
 
 
 def append(
     conn: Connection, *, time_s: float, actor: str, action: str, target: str, detail: Mapping[str, Any] | None = None
 ) -> None:
-    row = {"time_s": time_s, "actor": actor, "action": action, "target": target, "detail": dict(detail or {})}
-    conn.execute(insert(audit), row)
+    row = {"time_s": time_s, "actor": actor, "action": action, "target": target, "detail": detail or {}}
+    conn.execute(insert(audit), column_values(row))
 
 
 def after(conn: Connection, entry_id: int, limit: int) -> list[AuditEntry]:

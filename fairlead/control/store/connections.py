@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DataError, OperationalError, StatementError
 from sqlalchemy.pool import QueuePool
 
-from fairlead.errors import InvalidSpec, Unavailable
+from fairlead.errors import FairleadError, InvalidSpec, Unavailable
 
 BUSY_S = 5.0
 READERS = 4
@@ -140,7 +140,29 @@ def _postgresql(url: URL) -> Engines:
     return Engines(reader, writer)
 
 
+def shown(error: BaseException) -> BaseException:
+    """What the caller of a failed statement is told: the database's trouble in one line, or its own mistake."""
+    cause = error.orig if isinstance(error, StatementError) else None
+    told: FairleadError
+    if isinstance(error, OperationalError):
+        told = unavailable(error)
+    elif isinstance(error, DataError | OverflowError) or isinstance(cause, UnicodeError):
+        told = InvalidSpec(
+            "a value is too large, or is not text, for the store", fix="send smaller numbers, plain text"
+        )
+    else:
+        return error
+    told.__cause__ = error
+    return told
+
+
 def unavailable(error: OperationalError) -> Unavailable:
-    """The database's own trouble in one line, for whoever asked."""
-    line = str(error.orig).strip().splitlines()[0] if error.orig and str(error.orig).strip() else "no answer"
-    return Unavailable(f"the store does not answer: {line}", fix="check the database, its disk and its permissions")
+    lines = str(error.orig).strip().splitlines()
+    fix = "check the database, its disk and its permissions"
+    return Unavailable(f"the store does not answer: {lines[0] if lines else 'no reason given'}", fix=fix)
+
+
+def busy(error: BaseException | None) -> bool:
+    """Whether somebody else held the lock for too long; anything else is worse."""
+    cause = error.orig if isinstance(error, OperationalError) else None
+    return cause is not None and ("database is locked" in str(cause) or getattr(cause, "sqlstate", "") == "55P03")

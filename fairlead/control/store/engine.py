@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from fairlead.control.store import lease
-from fairlead.control.store.connections import READERS, Engines, connect, unavailable
+from fairlead.control.store.connections import READERS, Engines, busy, connect, unavailable
 from fairlead.control.store.migrate import migrate
 from fairlead.control.store.writer import Work, Writer
-from fairlead.errors import LostLeadership
+from fairlead.errors import LostLeadership, Unavailable
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -74,7 +74,12 @@ class Store:
         take = Work(
             lambda conn: lease.take(conn, mine, holder, self._clock(), ttl_s), None, alone=True, done=self._leads
         )
-        return cast(int | None, await self._writer.put(take, first=True))
+        try:
+            return cast(int | None, await self._writer.put(take, first=True))
+        except Unavailable as error:
+            if busy(error.__cause__):  # a leader that was stopped while it wrote: it leads until its locks are gone
+                return None
+            raise
 
     async def renew(self) -> None:
         """Lead for another while, or :class:`LostLeadership` if somebody else took over."""

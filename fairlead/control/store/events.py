@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select
 
 from fairlead.control.records import LoggedEvent
+from fairlead.control.store.rows import column_values
 from fairlead.control.store.schema import events
 
 
@@ -18,7 +19,7 @@ def append(
     """The id of the new event; ids only grow, so a follower asks for what comes after the last it saw."""
     row = {"time_s": time_s, "kind": kind, "text": text, "tenant": tenant, "job": job, "node": node}
     statement = insert(events).returning(events.c.id)
-    return int(conn.execute(statement, row | {"facts": dict(facts or {})}).scalar_one())
+    return int(conn.execute(statement, column_values(row | {"facts": facts or {}})).scalar_one())
 
 
 def after(

@@ -16,6 +16,7 @@ from fairlead.control.store.schema import generations
 from fairlead.errors import NotFound
 
 _LIVE = [phase.value for phase in GenerationPhase if phase is not GenerationPhase.ENDED]
+_GENERATION = [generations.c[name] for name in Generation.__slots__]
 _AT = {name: place for place, name in enumerate(Generation.__slots__)}
 
 
@@ -29,7 +30,8 @@ def update(conn: Connection, job: str, number: int, **changes: Any) -> Generatio
     if "members" in values:
         values["members"] = _seats(values["members"])
     this = (generations.c.job == job) & (generations.c.number == number)
-    row = conn.execute(update_rows(generations).where(this).values(values).returning(*generations.c)).one_or_none()
+    conn.execute(update_rows(generations).where(this).values(values))
+    row = conn.execute(select(*_GENERATION).where(this)).one_or_none()
     if row is None:
         raise NotFound(f"job {job} has no generation {number}", fix=f"see fairlead why {job}")
     return _generation(row)
@@ -37,7 +39,7 @@ def update(conn: Connection, job: str, number: int, **changes: Any) -> Generatio
 
 def of_job(conn: Connection, job: str) -> list[Generation]:
     """All generations of a job, the first one first."""
-    query = select(generations).where(generations.c.job == job).order_by(generations.c.number)
+    query = select(*_GENERATION).where(generations.c.job == job).order_by(generations.c.number)
     return [_generation(row) for row in conn.execute(query)]
 
 
@@ -47,7 +49,7 @@ def current(conn: Connection, jobs: Collection[str]) -> dict[str, list[Generatio
     live = generations.c.phase.in_(_LIVE)
     wanted = frozenset(jobs)
     found: dict[str, list[Generation]] = {}
-    for row in conn.execute(select(generations).where(live).order_by(generations.c.job, generations.c.number)):
+    for row in conn.execute(select(*_GENERATION).where(live).order_by(generations.c.job, generations.c.number)):
         if row.job in wanted:
             found.setdefault(row.job, []).append(_generation(row))
     return found

@@ -13,6 +13,7 @@ from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
+from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.rows import column_values, fields, insert_into
 from fairlead.control.store.schema import jobs, submissions
 from fairlead.errors import Conflict, InvalidSpec, NotFound
@@ -25,6 +26,7 @@ _PHASE, _THEN, _SPEEDS = _AT["phase"], _AT["then"], _AT["speeds"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MIN_PREFIX = 4
+_LONGEST_KEY = 255
 
 
 def new_id(name: str) -> str:
@@ -39,6 +41,9 @@ def insert(
 
     The job returned may have another id than the one passed in, should that be taken.
     """
+    if key is not None and len(key) > _LONGEST_KEY:
+        fix = f"use at most {_LONGEST_KEY} characters"
+        raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key", fix=fix)
     row = {"tenant": job.tenant, "key": key, "request_digest": request_digest, "spec": spec, "labels": labels}
     statement = insert_into(conn, submissions).on_conflict_do_nothing()
     while conn.execute(statement, column_values(row | {"job": job.id})).rowcount == 0:
@@ -70,9 +75,27 @@ def _by_key(conn: Connection, tenant: str, key: str, request_digest: str) -> Job
 
 
 def active(conn: Connection) -> list[Job]:
-    """All jobs that have not ended, oldest first."""
+    """All jobs that have not ended, oldest first.
+
+    Called every round, mostly to find the same again: a reading connection recollects the jobs it made last time,
+    and makes anew only those whose row is another. Making them would cost more than reading them.
+    """
+    recollection = conn.info.get(RECOLLECTION, {})
+    before: dict[str, tuple[tuple[Any, ...], Job]] = recollection.get("active", {})
+    now: dict[str, tuple[tuple[Any, ...], Job]] = {}
     query = select(*_JOB).where(jobs.c.phase.in_(_ACTIVE)).order_by(jobs.c.submitted_s, jobs.c.id)
-    return _jobs(conn.execute(query))
+    for row in conn.execute(query):
+        values = tuple(row)
+        known = before.get(values[0])
+        now[values[0]] = known if known is not None and known[0] == values else (values, _job(values))
+    recollection["active"] = now
+    return [job for _, job in now.values()]
+
+
+def on_their_way(conn: Connection) -> list[str]:
+    """Ids of the jobs that hold devices or are about to: neither waiting nor ended."""
+    moving = [phase for phase in _ACTIVE if phase != JobPhase.QUEUED.value]
+    return list(conn.execute(select(jobs.c.id).where(jobs.c.phase.in_(moving)).order_by(jobs.c.id)).scalars())
 
 
 def get(conn: Connection, job_id: str) -> Job | None:
@@ -135,7 +158,7 @@ def page(
     if tenant is not None:
         where.append(jobs.c.tenant == tenant)
     if phases is not None:
-        where.append(jobs.c.phase.in_([JobPhase(phase).value for phase in phases]))
+        where.append(jobs.c.phase.in_([_phase(phase) for phase in phases]))
     if name is not None:
         where.append(jobs.c.name == name)
     total = conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one()
@@ -145,6 +168,13 @@ def page(
     found = _jobs(conn.execute(query))
     more = f"{found[limit - 1].submitted_s!r}~{found[limit - 1].id}" if len(found) > limit else None
     return found[:limit], more, total
+
+
+def _phase(name: str) -> str:
+    if name not in _PHASES:
+        fix = f"use some of: {', '.join(_PHASES)}"
+        raise InvalidSpec(f"{name!r} is not a phase of a job", field="phase", value=name, fix=fix)
+    return _PHASES[name].value
 
 
 def _position(cursor: str) -> tuple[float, str]:
@@ -159,11 +189,11 @@ def _position(cursor: str) -> tuple[float, str]:
 
 def update(conn: Connection, job_id: str, **changes: Any) -> Job:
     """The job as it is after these fields were changed."""
-    statement = update_rows(jobs).where(jobs.c.id == job_id).values(column_values(changes)).returning(*_JOB)
-    row = conn.execute(statement).one_or_none()
-    if row is None:
+    changed = conn.execute(update_rows(jobs).where(jobs.c.id == job_id).values(column_values(changes)))
+    job = get(conn, job_id) if changed.rowcount else None
+    if job is None:
         raise _not_found(job_id)
-    return _job(row)
+    return job
 
 
 def counts(conn: Connection) -> dict[str, dict[str, int]]:

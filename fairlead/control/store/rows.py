@@ -13,9 +13,11 @@ Insert = sqlite.Insert | postgresql.Insert
 
 
 def column_value(value: Any) -> Any:
-    """A field as the database takes it: an enum by its value, any mapping as a plain one."""
+    """A field as every database takes it: an enum by its value, any mapping as a plain one, text without NUL."""
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd")
     return dict(value) if isinstance(value, Mapping) else value
 
 

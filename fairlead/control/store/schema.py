@@ -104,7 +104,7 @@ jobs = Table(
     Column("epoch", Integer, nullable=False),
     Column("loss", Double),
     Column("samples_per_s", Double, nullable=False),
-    Column("batch_size", Integer, nullable=False),
+    Column("batch_size", BigInteger, nullable=False),
     Column("speeds", JSON, nullable=False),
     Column("snapshot_step", BigInteger, nullable=False),
     Column("message", Text),

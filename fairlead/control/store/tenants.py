@@ -47,12 +47,12 @@ def all(conn: Connection) -> list[Tenant]:
 
 def update(conn: Connection, name: str, **changes: Any) -> Tenant:
     """The tenant as it is after these fields were changed."""
-    statement = update_rows(tenants).where(tenants.c.name == name).values(column_values(changes)).returning(*tenants.c)
-    row = conn.execute(statement).one_or_none()
-    if row is None:
+    changed = conn.execute(update_rows(tenants).where(tenants.c.name == name).values(column_values(changes)))
+    tenant = get(conn, name) if changed.rowcount else None
+    if tenant is None:
         fix = f"list them with fairlead tenants, or create it: fairlead tenant create {name}"
         raise NotFound(f"there is no tenant {name!r}", field="tenant", value=name, fix=fix)
-    return _tenant(row)
+    return tenant
 
 
 def _tenant(row: Iterable[Any]) -> Tenant:

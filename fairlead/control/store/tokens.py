@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, select, update
 from sqlalchemy import insert as insert_row
 
 from fairlead.control.records import Role, Token
@@ -34,16 +34,12 @@ def of_tenant(conn: Connection, tenant: str | None = None) -> list[Token]:
 
 def revoke(conn: Connection, token_id: str, now_s: float) -> Token:
     """The token, good for nothing from now on; the first revocation is the one on record."""
-    statement = (
-        update(tokens)
-        .where(tokens.c.id == token_id)
-        .values(revoked_s=func.coalesce(tokens.c.revoked_s, now_s))
-        .returning(*tokens.c)
-    )
-    row = conn.execute(statement).one_or_none()
-    if row is None:
+    standing = tokens.c.id == token_id, tokens.c.revoked_s.is_(None)
+    conn.execute(update(tokens).where(*standing).values(revoked_s=now_s))
+    token = get(conn, token_id)
+    if token is None:
         raise NotFound(f"there is no token {token_id!r}", value=token_id, fix="list them with fairlead tokens")
-    return _token(row)
+    return token
 
 
 def _token(row: Row[Any]) -> Token:

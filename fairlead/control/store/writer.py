@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fairlead.control.store import lease
-from fairlead.control.store.connections import unavailable
+from fairlead.control.store.connections import shown
 from fairlead.errors import LostLeadership, Unavailable
 
 GROUP = 256
@@ -103,7 +104,7 @@ class Writer:
                         _attempt(conn, work)
         except SQLAlchemyError as error:  # the transaction itself failed: nothing of it was kept
             for work in group:
-                work.error = _shown(error)
+                work.error = shown(error)
         for work in group:
             if work.done is not None and work.error is None:
                 work.done(work.value)
@@ -118,17 +119,9 @@ def _attempt(conn: Connection, work: Work) -> None:
         if isinstance(error, DBAPIError) and error.connection_invalidated:
             raise
         savepoint.rollback()
-        work.error = _shown(error)
+        work.error = shown(error)
     else:
         savepoint.commit()
-
-
-def _shown(error: BaseException) -> BaseException:
-    if isinstance(error, OperationalError):
-        shown = unavailable(error)
-        shown.__cause__ = error
-        return shown
-    return error
 
 
 def _answer(loop: asyncio.AbstractEventLoop, works: list[Work]) -> None:
@@ -136,5 +129,5 @@ def _answer(loop: asyncio.AbstractEventLoop, works: list[Work]) -> None:
         for work in works:
             work.resolve()
 
-    if not loop.is_closed():
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
         loop.call_soon_threadsafe(resolve)

@@ -143,7 +143,7 @@ def _create_jobs() -> None:
         sa.Column("epoch", sa.Integer(), nullable=False),
         sa.Column("loss", sa.Double()),
         sa.Column("samples_per_s", sa.Double(), nullable=False),
-        sa.Column("batch_size", sa.Integer(), nullable=False),
+        sa.Column("batch_size", sa.BigInteger(), nullable=False),
         sa.Column("speeds", sa.JSON(), nullable=False),
         sa.Column("snapshot_step", sa.BigInteger(), nullable=False),
         sa.Column("message", sa.Text()),

@@ -1,0 +1,259 @@
+"""Carries out the next action for a gang: first the store, then the side effect, so that a crash between is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.backends.protocol import Backend, LaunchOrder, Lease, NotReserved
+from fairlead.cluster import Gang, Node
+from fairlead.control import gangs, ledger
+from fairlead.control.failpoints import failpoint
+from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.observe import stop_changes
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.rounds import batch_shares, rank_environment
+from fairlead.control.store import events, generations, jobs
+from fairlead.control.store.engine import Store
+
+RESERVE_WITHIN_S = 5.0
+LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
+DEFAULT_SILENCE_S = 30.0
+COOLING_S = 5.0  # after a generation that could not come up, before another is planned
+
+
+@dataclass
+class Gangs:
+    """What this control plane knows in memory of all gangs; built anew from the backend after a restart."""
+
+    workers: dict[str, dict[str, WorkerFact]]
+    told: dict[str, set[str]]
+    cooling_until_s: dict[str, float]
+
+    def of(self, job: str) -> dict[str, WorkerFact]:
+        return self.workers.setdefault(job, {})
+
+    def forget(self, job: str) -> None:
+        for memory in (self.workers, self.told, self.cooling_until_s):
+            memory.pop(job, None)
+
+
+class CarryOut:
+    """Executes one action after the other for one job at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        known: Gangs,
+        order_for: Callable[[Connection, Job], wire.WorkerSpec],
+        nodes: Callable[[], Mapping[str, Node]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._known = known
+        self._order_for = order_for
+        self._nodes = nodes
+        self._clock = clock
+
+    async def do(self, action: gangs.Action, view: GangView) -> None:
+        """Carry out one action. Raises nothing that a later look at the facts would not mend."""
+        job = view.job
+        match action:
+            case gangs.Reserve(generation):
+                await self._reserve(job, generation, has_former=len(view.generations) > 1)
+            case gangs.Launch(generation):
+                await self._launch(job, generation)
+            case gangs.TellLeave(generation, exits, snapshot):
+                message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
+                await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
+            case gangs.BeginJoin(generation, former):
+                await self._begin_join(job, generation, former)
+            case gangs.TellJoin(generation):
+                await self._tell_join(job, generation)
+            case gangs.MarkRunning(generation):
+                await self._mark_running(job, generation)
+            case gangs.MarkBroken(generation, lost):
+                await self._mark_broken(job, generation, lost)
+            case gangs.Abandon(generation, why):
+                await self._abandon(job, generation, why)
+            case gangs.BeginStop(then, outcome, message):
+                await self._begin_stop(job, then, outcome, message)
+            case gangs.StopWorkers(workers, grace_s):
+                await self._backend.stop(job.id, self._places(job, workers), grace_s)
+                self._mark(job, "stop")
+                failpoint("stop-told")
+            case gangs.ReleaseWorkers(workers, forget_memory):
+                await self._release(job, workers, forget_memory=forget_memory)
+            case gangs.Conclude(then, outcome):
+                await self._conclude(job, view.generations, then, outcome)
+
+    # ------------------------------------------------------------ bringing a generation up
+
+    async def _reserve(self, job: Job, generation: Generation, *, has_former: bool) -> None:
+        lease = await self._backend.reserve(_gang(job, generation), RESERVE_WITHIN_S)
+        if isinstance(lease, NotReserved):
+            why = f"devices could not be reserved: {lease.why}"
+            if has_former:
+                await self._abandon(job, generation, why)
+            else:
+                await self._begin_stop(job, JobPhase.QUEUED, "abandoned", why)
+            self._known.cooling_until_s[job.id] = self._clock() + COOLING_S
+            return
+        known = self._known.of(job.id)
+        for member in generation.members:
+            known.setdefault(member.worker, WorkerFact(member.node, "reserved", device=member.device))
+        failpoint("reserved")
+
+    async def _launch(self, job: Job, generation: Generation) -> None:
+        worker = await self._store.read(lambda connection: self._order_for(connection, job))
+        environment: dict[str, dict[str, str]] = {}
+        if not job.training:
+            point = await self._backend.meeting_point(_gang(job, generation))
+            environment = rank_environment(generation.members, point["MASTER_ADDR"], point["MASTER_PORT"])
+        known = self._known.of(job.id)
+        for member in generation.members:
+            if known[member.worker].phase == "reserved":
+                known[member.worker] = WorkerFact(member.node, "starting", device=member.device)
+        await self._backend.launch(_lease(job, generation), LaunchOrder(worker, environment))
+        failpoint("launched")
+
+    async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
+        point = await self._backend.meeting_point(_gang(job, generation))
+        now_s = self._clock()
+
+        def work(connection: Connection) -> None:
+            if former is not None:
+                outcome = "worker-lost" if former.broken_s is not None else "resized"
+                ledger.end_generation(connection, job, former, self._nodes(), now_s)
+                generations.update(connection, job.id, former.number, phase=GenerationPhase.ENDED, ended_s=now_s,
+                                   outcome=outcome)  # fmt: skip
+            metered_s = now_s if former is not None else generation.created_s
+            generations.update(connection, job.id, generation.number, phase=GenerationPhase.JOINING,
+                               init_method=point["init_method"], metered_s=metered_s)  # fmt: skip
+
+        await self._store.write(work)
+        failpoint("join-stored")
+
+    async def _tell_join(self, job: Job, generation: Generation) -> None:
+        usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
+        message = wire.Join(
+            generation=generation.number,
+            ranks={member.worker: member.rank for member in generation.members},
+            init_method=generation.init_method or "",
+            shares=batch_shares(generation.members, self._nodes()),
+            silence_s=max(DEFAULT_SILENCE_S, 10 * usual_step_s),
+        )
+        await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
+
+    async def _tell(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
+        self._mark(job, mark)
+        await self._backend.tell(_lease(job, generation), message)
+        failpoint(point)
+
+    async def _mark_running(self, job: Job, generation: Generation) -> None:
+        now_s = self._clock()
+
+        def work(connection: Connection) -> None:
+            generations.update(connection, job.id, generation.number, phase=GenerationPhase.RUNNING, running_s=now_s)
+            changes: dict[str, Any] = {"phase": JobPhase.RUNNING, "since_s": now_s}
+            if job.started_s is None:
+                changes["started_s"] = now_s
+            jobs.update(connection, job.id, **changes)
+            size = len(generation.members)
+            text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}: {generation.reason}"
+            _event(connection, job, "generation-running", text, now_s, generation=generation.number, workers=size,
+                   reason=generation.reason_code)  # fmt: skip
+
+        await self._store.write(work)
+        failpoint("running-stored")
+
+    # ------------------------------------------------------------ when it goes wrong
+
+    async def _mark_broken(self, job: Job, generation: Generation, lost: tuple[str, ...]) -> None:
+        now_s = self._clock()
+
+        def work(connection: Connection) -> None:
+            generations.update(connection, job.id, generation.number, broken_s=now_s)
+            current = jobs.update(connection, job.id, losses=job.losses + 1)
+            _event(connection, job, "worker-lost", f"{job.id} lost {', '.join(lost)}", now_s, workers=list(lost),
+                   generation=generation.number)  # fmt: skip
+            if current.losses >= LOSSES_LIMIT:
+                message = f"workers were lost {current.losses} times in a row without a step in between"
+                jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
+
+        await self._store.write(work)
+        failpoint("broken-stored")
+
+    async def _abandon(self, job: Job, generation: Generation, why: str) -> None:
+        now_s = self._clock()
+
+        def work(connection: Connection) -> None:
+            generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
+                               outcome="abandoned")  # fmt: skip
+            _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)
+
+        await self._store.write(work)
+        self._known.cooling_until_s[job.id] = now_s + COOLING_S
+        self._known.told.get(job.id, set()).discard(f"leave:{generation.number - 1}")
+
+    async def _begin_stop(self, job: Job, then: JobPhase, outcome: str, message: str | None) -> None:
+        now_s = self._clock()
+        await self._store.write(lambda c: jobs.update(c, job.id, **stop_changes(then, outcome, message, now_s)))
+        failpoint("stop-stored")
+
+    # ------------------------------------------------------------ giving back
+
+    async def _release(self, job: Job, workers: tuple[str, ...], *, forget_memory: bool) -> None:
+        await self._backend.release(job.id, self._places(job, workers), forget_memory=forget_memory)
+        known = self._known.of(job.id)
+        for worker in workers:
+            known.pop(worker, None)
+        failpoint("released")
+
+    async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
+        now_s = self._clock()
+
+        def work(connection: Connection) -> None:
+            for generation in live:
+                ledger.end_generation(connection, job, generation, self._nodes(), now_s)
+                generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
+                                   outcome=outcome)  # fmt: skip
+            changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}
+            if then in ENDED:
+                changes["finished_s"] = now_s
+            if outcome == "preempted":
+                changes["preemptions"] = job.preemptions + 1
+            jobs.update(connection, job.id, **changes)
+            why = f": {job.message}" if job.message and then is JobPhase.FAILED else ""
+            _event(connection, job, f"job-{then}", f"{job.id} is {then}{why}", now_s, outcome=outcome)
+
+        await self._store.write(work)
+        failpoint("concluded")
+        self._known.told.pop(job.id, None)
+        if then in ENDED:
+            self._known.forget(job.id)
+
+    def _places(self, job: Job, workers: tuple[str, ...]) -> dict[str, str]:
+        known = self._known.of(job.id)
+        return {worker: known[worker].node for worker in workers if worker in known}
+
+    def _mark(self, job: Job, what: str) -> None:
+        self._known.told.setdefault(job.id, set()).add(what)
+
+
+def _gang(job: Job, generation: Generation) -> Gang:
+    return Gang(job.id, job.tenant, generation.number, generation.members, job.demand)
+
+
+def _lease(job: Job, generation: Generation) -> Lease:
+    return Lease(job.id, generation.number, generation.members)
+
+
+def _event(connection: Connection, job: Job, kind: str, text: str, now_s: float, **facts: object) -> None:
+    events.append(connection, time_s=now_s, kind=kind, text=text, tenant=job.tenant, job=job.id, facts=facts)

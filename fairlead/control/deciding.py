@@ -1,0 +1,141 @@
+"""One round: read what it depends on as a value, and store what it decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.cluster import Node, nodes_of, same_seats
+from fairlead.control.carry_out import Gangs
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.observe import stop_changes
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
+from fairlead.control.rounds import Devices, cluster_state
+from fairlead.control.store import events, generations, jobs, ledger, memory, tenants
+from fairlead.control.store.engine import Store
+from fairlead.scheduling.state import ClusterState, Preempt, Reason, Resize, Round, Start
+
+ATTAINED_HALF_LIFE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundInput:
+    """The scheduler's state together with what is needed to store its decisions."""
+
+    cluster: ClusterState
+    jobs: Mapping[str, Job]
+    generations: Mapping[str, list[Generation]]
+    facts: Mapping[str, Mapping[str, WorkerFact]]
+    departing: bool  # devices are on their way back already
+
+
+async def read_state(
+    store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str]
+) -> RoundInput:
+    """All that this round depends on, read at one moment."""
+
+    def work(
+        connection: Connection,
+    ) -> tuple[list[Job], dict[str, list[Generation]], list[Tenant], dict[str, float], dict[str, Any]]:
+        active = jobs.active(connection)
+        busy = {job.id for job in active if job.phase is not JobPhase.QUEUED}
+        return (
+            active,
+            generations.current(connection, busy),
+            tenants.all(connection),
+            ledger.attained(connection, now_s, ATTAINED_HALF_LIFE_S),
+            memory.load(connection),
+        )
+
+    active, live, teams, attained, remembered = await store.read(work)
+    facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
+    cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
+    unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
+    jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
+    cluster = cluster_state(
+        now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered
+    )
+    stopping = any(job.phase is JobPhase.STOPPING for job in active)
+    departing = stopping or any(len(of_job) > 1 for of_job in live.values())
+    return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing)
+
+
+def apply_round(connection: Connection, state: RoundInput, decided: Round) -> set[str]:
+    """Store the decisions that still hold; returns the jobs that have something to carry out now."""
+    devices = Devices(state.cluster.nodes, state.facts, state.generations)
+    changed: set[str] = set()
+    for decision in decided.decisions:
+        match decision:
+            case Start(job=job, seats=seats, reason=reason) | Resize(job=job, seats=seats, reason=reason):
+                if _new_generation(connection, state, devices, job, seats, reason):
+                    changed.add(job)
+            case Preempt(job=job, reason=reason):
+                if not state.departing and _preempt(connection, state, job, reason):
+                    changed.add(job)
+    if dict(decided.memory) != dict(state.cluster.memory):
+        memory.save(connection, dict(decided.memory))
+    return changed
+
+
+def _new_generation(
+    connection: Connection, state: RoundInput, devices: Devices, job_id: str, seats: tuple[str, ...], reason: Reason
+) -> bool:
+    job = _unchanged(connection, state, job_id)
+    if job is None:
+        return False
+    live = state.generations.get(job_id, [])
+    workers = state.facts.get(job_id, {})
+    newest = live[-1] if live else None
+    survivors = tuple(m for m in newest.members if m.worker in workers and workers[m.worker].alive) if newest else ()
+    shrinks = newest is not None and newest.broken_s is None and len(seats) < len(newest.members)
+    if shrinks and state.departing:
+        return False  # what was asked for before has not come back yet: do not ask more victims than needed
+    if newest is not None and not job.training:
+        return _preempt(connection, state, job_id, reason)  # a command cannot change its seats, it starts over
+    if newest is not None and newest.broken_s is None and same_seats(seats, nodes_of(survivors)):
+        return False
+    placed = devices.place(seats, survivors, job.next_worker)
+    if placed is None:
+        return False  # a device that was promised is not free yet: the next round sees it
+    members, next_worker = placed
+    number = job.generation + 1
+    now_s = state.cluster.now_s
+    generations.insert(
+        connection,
+        Generation(job_id, number, GenerationPhase.PLANNED, members, reason.code, reason.text, created_s=now_s),
+    )
+    changes: dict[str, Any] = {"generation": number, "next_worker": next_worker}
+    if job.phase is JobPhase.QUEUED:
+        changes |= {"phase": JobPhase.STARTING, "since_s": now_s}
+    elif newest is not None and newest.broken_s is None:
+        changes["resizes"] = job.resizes + 1
+    jobs.update(connection, job_id, **changes)
+    kind = "job-starting" if job.phase is JobPhase.QUEUED else "job-resizing"
+    _decided(connection, job, kind, reason, now_s, seats=list(seats), generation=number)
+    return True
+
+
+def _preempt(connection: Connection, state: RoundInput, job_id: str, reason: Reason) -> bool:
+    job = _unchanged(connection, state, job_id)
+    if job is None or job.phase not in (JobPhase.RUNNING, JobPhase.STARTING):
+        return False
+    now_s = state.cluster.now_s
+    jobs.update(connection, job_id, **stop_changes(JobPhase.QUEUED, "preempted", None, now_s))
+    _decided(connection, job, "job-preempted", reason, now_s)
+    return True
+
+
+def _unchanged(connection: Connection, state: RoundInput, job_id: str) -> Job | None:
+    """The job, if nobody has moved it on since the round read it."""
+    read, stored = state.jobs.get(job_id), jobs.get(connection, job_id)
+    if read is None or stored is None or (stored.phase, stored.generation) != (read.phase, read.generation):
+        return None
+    return stored
+
+
+def _decided(connection: Connection, job: Job, kind: str, reason: Reason, now_s: float, **facts: object) -> None:
+    events.append(connection, time_s=now_s, kind=kind, text=f"{job.id}: {reason.text}", tenant=job.tenant, job=job.id,
+                  facts={**facts, "reason": reason.code})  # fmt: skip

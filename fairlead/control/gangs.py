@@ -1,0 +1,278 @@
+"""The one generation mechanism, without I/O: from what is stored and what is seen to the next thing to do for a gang.
+
+Starting, growing, shrinking, moving, recovering, preempting and ending all pass through :func:`next_action`. It looks
+at levels, not edges: called again after a crash with the same facts, it asks for the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+
+OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive and not training: may join the next generation
+STOP_GRACE_S = 3.0
+LEAVE_GRACE_S = 20.0  # how long a preempted gang may take to reach its next step and put its state away
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFact:
+    """What is known of one worker: where it is and how far it got."""
+
+    node: str
+    phase: str  # reserved, starting, ready, joined, left, broken, finished, gone
+    generation: int = 0
+    device: int = 0
+    exited: bool = False  # its process is gone; the phase says how far it had come
+
+    @property
+    def alive(self) -> bool:
+        return not self.exited
+
+    @property
+    def lost(self) -> bool:
+        return self.exited and self.phase != "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """All that the next action for one job depends on."""
+
+    job: Job
+    generations: Sequence[Generation]  # those not ended, oldest first: at most a former and a newest
+    workers: Mapping[str, WorkerFact]
+    told: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
+    now_s: float
+    reachable: frozenset[str]  # nodes that can be commanded now
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class TellLeave:
+    generation: Generation
+    exits: tuple[str, ...]
+    snapshot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeginJoin:
+    """The former generation is over: let the newest one meet."""
+
+    generation: Generation
+    former: Generation | None
+
+
+@dataclass(frozen=True, slots=True)
+class TellJoin:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRunning:
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class MarkBroken:
+    generation: Generation
+    lost: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """A planned generation cannot come up: the former one, if any, stays."""
+
+    generation: Generation
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStop:
+    """End the gang; the job then becomes what ``then`` says."""
+
+    then: JobPhase
+    outcome: str
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkers:
+    workers: tuple[str, ...]
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWorkers:
+    workers: tuple[str, ...]
+    forget_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """All workers are gone and released: the job becomes what was wanted."""
+
+    then: JobPhase
+    outcome: str
+
+
+Action = (
+    Reserve | Launch | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
+    | BeginStop | StopWorkers | ReleaseWorkers | Conclude
+)  # fmt: skip
+
+
+def next_action(view: GangView) -> Action | None:
+    """The next thing to do for this gang, or None while there is nothing to do but wait."""
+    job = view.job
+    if job.phase in ENDED or job.phase is JobPhase.QUEUED:
+        return _clear(view, forget_memory=job.phase in ENDED)
+    if job.phase is JobPhase.STOPPING:
+        return _stop(view)
+    if not view.generations:
+        return None
+    newest = view.generations[-1]
+    former = view.generations[-2] if len(view.generations) > 1 else None
+    if newest.phase is GenerationPhase.PLANNED:
+        return _bring_up(view, newest, former)
+    if newest.phase is GenerationPhase.JOINING:
+        return _meet(view, newest)
+    return _watch(view, newest)
+
+
+def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
+    """Nothing of a job that is not running may stay behind."""
+    left = tuple(sorted(view.workers))
+    return ReleaseWorkers(left, forget_memory) if left else None
+
+
+def _stop(view: GangView) -> Action | None:
+    job = view.job
+    alive = tuple(sorted(worker for worker, fact in view.workers.items() if fact.alive))
+    if alive:
+        waited_s = view.now_s - job.since_s
+        newest = view.generations[-1] if view.generations else None
+        training = any(view.workers[worker].phase == "joined" for worker in alive)
+        graceful = job.outcome == "preempted" and newest is not None and training
+        if graceful and newest is not None and f"leave:{newest.number}" not in view.told:
+            return TellLeave(newest, exits=alive, snapshot=True)
+        if graceful and waited_s < LEAVE_GRACE_S:
+            return None
+        patience_s = STOP_GRACE_S if job.outcome == "finished" else 0.0  # the other ranks are finishing by themselves
+        if waited_s < patience_s or "stop" in view.told:
+            return None
+        return StopWorkers(alive, 0.0 if job.outcome == "worker-lost" else STOP_GRACE_S)
+    then = job.then or JobPhase.FAILED
+    if view.workers:
+        return ReleaseWorkers(tuple(sorted(view.workers)), forget_memory=then in ENDED)
+    return Conclude(then, job.outcome or "failed")
+
+
+def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> Action | None:
+    facts = view.workers
+    for member in newest.members:
+        fact = facts.get(member.worker)
+        if member.node not in view.reachable or (fact is not None and fact.lost):
+            why = f"worker {member.worker} on {member.node} was lost before the generation began"
+            return Abandon(newest, why) if former else BeginStop(JobPhase.QUEUED, "worker-lost", why)
+    if any(fact.phase == "finished" for fact in facts.values()):
+        return Abandon(newest, "the former generation finished first")
+    if any(member.worker not in facts for member in newest.members):
+        return Reserve(newest)
+    if any(facts[member.worker].phase == "reserved" for member in newest.members):
+        return Launch(newest)
+    if any(facts[member.worker].phase == "starting" for member in newest.members):
+        return None
+    if former is not None:
+        staying = {member.worker for member in newest.members}
+        joined = [m.worker for m in former.members if m.worker in facts and facts[m.worker].phase == "joined"]
+        if joined and former.broken_s is None and f"leave:{former.number}" not in view.told:
+            exits = tuple(m.worker for m in former.members if m.worker not in staying)
+            return TellLeave(former, exits=exits, snapshot=False)
+        if joined:
+            return None  # they leave at the next step, or notice that a peer is gone
+    if all(facts[member.worker].phase in OUT_OF_GENERATION for member in newest.members):
+        return BeginJoin(newest, former)
+    return None
+
+
+def _meet(view: GangView, newest: Generation) -> Action | None:
+    departed = _departed(view, newest)
+    if departed:
+        return departed
+    lost = _lost(view, newest)
+    if lost and newest.broken_s is None:
+        return MarkBroken(newest, lost)
+    if newest.broken_s is not None:
+        return _mend(view, newest)
+    phases = {_phase_in(view, member.worker, newest.number) for member in newest.members}
+    if phases <= {"joined", "finished"}:
+        return MarkRunning(newest)
+    if f"join:{newest.number}" not in view.told:
+        return TellJoin(newest)
+    return None
+
+
+def _watch(view: GangView, newest: Generation) -> Action | None:
+    departed = _departed(view, newest)
+    if departed:
+        return departed
+    if _finished(view, newest):
+        return BeginStop(JobPhase.SUCCEEDED, "finished")
+    lost = _lost(view, newest)
+    if lost and newest.broken_s is None:
+        return MarkBroken(newest, lost)
+    if newest.broken_s is not None:
+        return _mend(view, newest)
+    return None
+
+
+def _mend(view: GangView, newest: Generation) -> Action | None:
+    """A broken gang waits for the next round, unless nobody is left of it: then it starts over from its snapshot."""
+    exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
+    if exited:
+        return ReleaseWorkers(exited)
+    survivors = [m for m in newest.members if m.worker in view.workers and view.workers[m.worker].alive]
+    if survivors and view.job.training:
+        return None
+    return BeginStop(JobPhase.QUEUED, "worker-lost")
+
+
+def _departed(view: GangView, newest: Generation) -> Action | None:
+    """Workers that are not part of the newest generation any more give their devices back."""
+    staying = {member.worker for member in newest.members}
+    others = tuple(sorted(worker for worker in view.workers if worker not in staying))
+    return ReleaseWorkers(others) if others else None
+
+
+def _finished(view: GangView, newest: Generation) -> bool:
+    """Rank 0 of a Training speaks for all; of a command every rank must have ended well."""
+    ranked = sorted(newest.members, key=lambda member: member.rank)
+    speakers = ranked[:1] if view.job.training else ranked
+    facts = [view.workers.get(member.worker) for member in speakers]
+    return all(fact is not None and fact.phase == "finished" for fact in facts)
+
+
+def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
+    def gone(worker: str) -> bool:
+        fact = view.workers.get(worker)
+        return fact is None or fact.lost or (fact.phase == "broken" and fact.generation == newest.number)
+
+    return tuple(member.worker for member in newest.members if gone(member.worker))
+
+
+def _phase_in(view: GangView, worker: str, generation: int) -> str:
+    """The phase of a worker as far as this generation is concerned."""
+    fact = view.workers.get(worker)
+    if fact is None or fact.lost:
+        return "gone"
+    return fact.phase if fact.generation == generation else "elsewhere"

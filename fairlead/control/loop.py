@@ -1,0 +1,360 @@
+"""The reconcile loop: takes in what happened, decides, and mends the difference between what should be and what is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.backends.protocol import Backend, BackendEvent, NodeJoined, NodeLost, NodeTelemetry, WorkerEvent
+from fairlead.cluster import Node, NodeState
+from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.deciding import apply_round, read_state
+from fairlead.control.failpoints import failpoint
+from fairlead.control.gangs import GangView, WorkerFact, next_action
+from fairlead.control.ledger import meter
+from fairlead.control.observe import fact_after, store_events
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job
+from fairlead.control.store import events, generations, jobs, nodes
+from fairlead.control.store.engine import Store
+from fairlead.errors import FairleadError, LostLeadership
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.state import Hold
+
+log = structlog.get_logger()
+
+TICK_S = 1.0  # how often time itself is a reason to look again while jobs are on their way
+IDLE_S = 10.0  # ... and while there are none
+ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held even when nothing happens
+BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
+METER_S = 5.0
+ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
+ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
+
+
+@dataclass
+class Outlook:
+    """What the last round said, for those who ask; derived anew after a restart."""
+
+    holds: Mapping[str, Hold]
+    entitlements: Mapping[str, float]
+    decided_s: float = 0.0
+
+
+class Controller:
+    """Leads the platform: the only one who decides and commands."""
+
+    def __init__(
+        self,
+        store: Store,
+        backend: Backend,
+        order_for: Callable[[Connection, Job], wire.WorkerSpec],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store = store
+        self.backend = backend
+        self.clock = clock
+        self.outlook = Outlook({}, {})
+        self.telemetry: dict[str, wire.Telemetry] = {}
+        self.known = Gangs({}, {}, {})
+        self._nodes: dict[str, Node] = {}
+        self._joined: dict[str, NodeJoined] = {}
+        self._lost: set[str] = set()
+        self._seen: dict[tuple[str, str], int] = {}
+        self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
+        self._nudged = asyncio.Event()
+        self._round_due = True
+        self._paused = False
+        self._advancing: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._metered_s = 0.0
+        self._round_cost_s = 0.0
+        self._news = asyncio.Event()
+        self._fatal: asyncio.Future[None] | None = None
+        self._carry_out = CarryOut(store, backend, self.known, order_for, lambda: self._nodes, clock)
+
+    # ------------------------------------------------------------ doors
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes with their present state."""
+        return self._nodes
+
+    @property
+    def reachable(self) -> frozenset[str]:
+        return frozenset(self._joined)
+
+    def nudge(self, job: str | None = None) -> None:
+        """Something was written that asks for a decision, or for a look at this job."""
+        if job is not None:
+            self._again.add(job)
+        self._round_due = True
+        self._nudged.set()
+
+    def pause(self) -> None:
+        """Hold no more rounds: the platform is ending."""
+        self._paused = True
+
+    def publish(self) -> None:
+        """Wake those who follow events."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def news(self, timeout_s: float) -> None:
+        """Returns when something new may be in the store, or after the timeout."""
+        waiting = self._news
+        try:
+            await asyncio.wait_for(waiting.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    # ------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
+        self._fatal = asyncio.get_running_loop().create_future()
+        self._seen = await self.store.read(nodes.cursors)
+        await self.refresh()
+        pump = asyncio.create_task(self._pump())
+        loop = asyncio.create_task(self._reconcile_forever())
+        try:
+            done, _ = await asyncio.wait({pump, loop, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            running = [pump, loop, *self._advancing.values()]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _pump(self) -> None:
+        async for event in self.backend.events():
+            self._inbox.put_nowait(event)
+            self._nudged.set()
+
+    async def _reconcile_forever(self) -> None:
+        while True:
+            batch = await self._next_batch()
+            await self._absorb(batch)
+            live = await self.store.read(jobs.on_their_way)
+            if self._round_due and not self._paused:
+                await self._round()
+            if self.clock() - self._metered_s >= METER_S:
+                await self._meter(live)
+            for job in [*live, *self._again]:
+                self._advance_soon(job)
+            self._again.clear()
+            self.publish()
+
+    async def _next_batch(self) -> list[BackendEvent]:
+        """Wait for something to do; progress alone may wait a little for company."""
+        busy = bool(self.known.workers) or bool(self.outlook.holds) or self._round_due
+        if not self._nudged.is_set():
+            try:
+                await asyncio.wait_for(self._nudged.wait(), TICK_S if busy else IDLE_S)
+            except TimeoutError:
+                self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > ROUND_EVERY_S)
+        batch = self._drain()
+        if batch and all(_can_wait(event) for event in batch):
+            await asyncio.sleep(BATCH_S)
+            batch += self._drain()
+        elif not batch and self._round_cost_s:
+            await asyncio.sleep(min(0.5, ROUND_SPACING * self._round_cost_s))
+            batch = self._drain()
+        return batch
+
+    def _drain(self) -> list[BackendEvent]:
+        self._nudged.clear()
+        batch = []
+        while not self._inbox.empty():
+            batch.append(self._inbox.get_nowait())
+        return batch
+
+    # ------------------------------------------------------------ taking in
+
+    async def _absorb(self, batch: Iterable[BackendEvent]) -> None:
+        """Facts into memory, consequences into the store, then the acknowledgement: in this order."""
+        workers: list[WorkerEvent] = []
+        for event in batch:
+            match event:
+                case NodeTelemetry(node, body):
+                    self.telemetry[node] = body
+                case WorkerEvent():
+                    workers.append(event)
+                case NodeJoined() | NodeLost():
+                    await self._store_worker_events(workers)
+                    workers = []
+                    await self._node_changed(event)
+        await self._store_worker_events(workers)
+
+    async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
+        fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]
+        for event in fresh:
+            self._seen[event.node, event.incarnation] = event.sequence
+        if fresh:
+            now_s = self.clock()
+            touched = await self.store.write(lambda connection: store_events(connection, fresh, now_s))
+            failpoint("events-stored")
+            for event in fresh:
+                self._take_fact(event)
+            self._again |= touched
+            self._round_due = self._round_due or not all(_can_wait(event) for event in fresh)
+        for node, incarnation in {(event.node, event.incarnation) for event in batch}:
+            await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
+
+    def _take_fact(self, event: WorkerEvent) -> None:
+        joined = self._joined.get(event.node)
+        if joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence:
+            return  # the phases that the node reported when it joined already include this
+        known = self.known.workers.get(event.job, {})
+        if event.worker in known:
+            known[event.worker] = fact_after(known[event.worker], event.body)
+
+    async def _node_changed(self, event: NodeJoined | NodeLost) -> None:
+        self._round_due = True
+        if isinstance(event, NodeJoined):
+            self._joined[event.node] = event
+            self._lost.discard(event.node)
+            await self._adopt(event)
+            kind, text = "node-joined", f"{event.node} joined"
+        else:
+            self._joined.pop(event.node, None)
+            self._lost.add(event.node)
+            self.telemetry.pop(event.node, None)
+            for workers in self.known.workers.values():
+                for worker, fact in workers.items():
+                    if fact.node == event.node:
+                        workers[worker] = replace(fact, exited=True)
+            kind, text = "node-lost", f"{event.node} is lost: {event.why}"
+        await self.refresh()
+        now_s = self.clock()
+        await self.store.write(lambda c: events.append(c, time_s=now_s, kind=kind, text=text, node=event.node))
+
+    async def _adopt(self, event: NodeJoined) -> None:
+        """Take over what runs on the node and belongs to a job on its way; end what does not."""
+        live = await self.store.read(lambda connection: generations.current(connection, {s.job for s in event.workers}))
+        strays: dict[str, dict[str, str]] = {}
+        for status in event.workers:
+            wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
+            if status.worker in wanted:
+                gone = status.phase == "gone"
+                phase = "left" if gone else status.phase
+                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
+                self.known.of(status.job)[status.worker] = fact
+            else:
+                strays.setdefault(status.job, {})[status.worker] = event.node
+        for job, workers in strays.items():
+            log.info("ending workers that no job needs any more", job=job, workers=sorted(workers))
+            await self.backend.release(job, workers, forget_memory=True)
+
+    async def refresh(self) -> None:
+        """Read the nodes anew, with what an admin wants of them."""
+        states = await self.store.read(nodes.states)
+        inventory = await self.backend.inventory()
+        fresh = {}
+        for node in inventory.nodes:
+            state = states.get(node.name, NodeState.READY) if node.name in self._joined else NodeState.LOST
+            fresh[node.name] = replace(node, state=state)
+        self._nodes.clear()
+        self._nodes.update(fresh)
+
+    # ------------------------------------------------------------ deciding
+
+    async def _round(self) -> None:
+        await self.refresh()
+        started_s = time.monotonic()
+        now_s = self.clock()
+        state = await read_state(self.store, now_s, self._nodes, self.known, self._undecided())
+        decided = decide(state.cluster)
+        self._round_due = False
+        changed = await self.store.write(lambda connection: apply_round(connection, state, decided))
+        if changed:
+            failpoint("round-stored")
+        holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
+        self.outlook = Outlook(holds, decided.entitlements, now_s)
+        self._again |= changed
+        self._round_cost_s = time.monotonic() - started_s
+
+    def _undecided(self) -> frozenset[str]:
+        """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
+        return frozenset(self._nodes) - self._joined.keys() - self._lost
+
+    async def _meter(self, live: list[str]) -> None:
+        now_s = self.clock()
+        self._metered_s = now_s
+        nodes_now = dict(self._nodes)
+
+        def work(connection: Connection) -> bool:
+            current = generations.current(connection, set(live))
+            pairs: list[tuple[Job, Generation]] = []
+            for job_id, of_job in current.items():
+                job = jobs.get(connection, job_id)
+                running = [g for g in of_job if g.phase is not GenerationPhase.PLANNED and g.broken_s is None]
+                pairs += [(job, generation) for generation in running if job is not None]
+            meter(connection, pairs, nodes_now, now_s)
+            return bool(pairs)
+
+        metered = bool(live) and await self.store.write(work)
+        if metered:
+            failpoint("metered")
+
+    # ------------------------------------------------------------ carrying out
+
+    def _advance_soon(self, job: str) -> None:
+        """One task per job at a time, so that a slow node holds up nobody else."""
+        if job in self._advancing:
+            return
+        task = asyncio.create_task(self._advance(job))
+        self._advancing[job] = task
+        task.add_done_callback(lambda done: self._advanced(job, done))
+
+    def _advanced(self, job: str, task: asyncio.Task[None]) -> None:
+        self._advancing.pop(job, None)
+        if task.cancelled() or self._fatal is None or self._fatal.done():
+            return
+        error = task.exception()
+        if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
+            log.warning("a command to the backend failed; it will be given again", job=job, error=str(error))
+        elif error is not None:
+            self._fatal.set_exception(error)
+
+    async def _advance(self, job: str) -> None:
+        for _ in range(ACTIONS_AT_ONCE):
+            view = await self._view(job)
+            if view is None or self._touches(view, self._undecided()):
+                return
+            action = next_action(view)
+            if action is None:
+                return
+            log.debug("carry out", job=job, action=type(action).__name__)
+            await self._carry_out.do(action, view)
+            self.nudge(job)
+            self.publish()
+
+    async def _view(self, job_id: str) -> GangView | None:
+        def work(connection: Connection) -> tuple[Job | None, list[Generation]]:
+            return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
+
+        job, live = await self.store.read(work)
+        if job is None:
+            return None
+        if job.phase in ENDED and not self.known.workers.get(job_id):
+            self.known.forget(job_id)
+            return None
+        told = frozenset(self.known.told.get(job_id, set()))
+        return GangView(job, live, dict(self.known.of(job_id)), told, self.clock(), self.reachable)
+
+    @staticmethod
+    def _touches(view: GangView, undecided: frozenset[str]) -> bool:
+        return any(m.node in undecided for generation in view.generations for m in generation.members)
+
+
+def _can_wait(event: BackendEvent) -> bool:
+    if isinstance(event, NodeTelemetry):
+        return True
+    return isinstance(event, WorkerEvent) and isinstance(event.body, wire.Progress | wire.Snapshot)

@@ -1,0 +1,156 @@
+"""What the workers say, turned into facts in memory and changes in the store."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.backends.protocol import WorkerEvent
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.records import ENDED, Generation, Job, JobPhase
+from fairlead.control.store import events, generations, jobs, metrics, nodes
+
+SPEED_SMOOTHING = 0.5  # weight of the newest measurement of samples per second
+
+
+def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerFact:
+    """What is known of a worker after this event."""
+    match body:
+        case wire.Ready():
+            return replace(fact, phase="ready")
+        case wire.Joined(generation=generation):
+            return replace(fact, phase="joined", generation=generation)
+        case wire.Left(generation=generation):
+            return replace(fact, phase="left", generation=generation)
+        case wire.Broken(generation=generation):
+            return replace(fact, phase="broken", generation=generation)
+        case wire.Finished(generation=generation):
+            return replace(fact, phase="finished", generation=generation)
+        case wire.Exited():
+            return replace(fact, exited=True)
+        case _:
+            return fact
+
+
+def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> set[str]:
+    """Write what a batch of events means, with the cursor up to which it is known. Returns the jobs it touched."""
+    touched: set[str] = set()
+    for event in batch:
+        job = jobs.get(connection, event.job)
+        if job is None or job.phase in ENDED:
+            continue
+        touched.add(job.id)
+        _store_event(connection, event, job, now_s)
+    newest = {(event.node, event.incarnation): event.sequence for event in batch}
+    for (node, incarnation), sequence in newest.items():
+        nodes.advance(connection, node, incarnation, sequence)
+    return touched
+
+
+def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
+    match event.body:
+        case wire.Ready(samples=samples, epochs=epochs, batch_size=batch) if batch:
+            steps = epochs * -(-samples // batch)
+            jobs.update(connection, job.id, batch_size=batch, total_steps=steps)
+        case wire.Progress() as progress if progress.steps:
+            _store_progress(connection, event, job, progress)
+        case wire.Snapshot(step=step):
+            jobs.update(connection, job.id, snapshot_step=max(step, job.snapshot_step))
+        case wire.Finished() as finished if job.training and _is_leader(connection, event):
+            result = {"metrics": finished.metrics, "artifacts": finished.artifacts}
+            changes: dict[str, Any] = {"result": result, "step": finished.step}
+            if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
+                changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, now_s)
+            jobs.update(connection, job.id, **changes)
+        case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
+            final = raised.permanent or job.failures >= job.retries
+            fail(connection, job, f"{event.worker}: {raised.error}", final=final, now_s=now_s)
+        case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
+            message = failure_of(exited, job, event.worker)
+            if message is not None:
+                fail(connection, job, message, final=job.failures >= job.retries, now_s=now_s)
+
+
+def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
+    metrics.append(connection, job.id, progress.generation, progress.steps)
+    generation = _generation(connection, job.id, progress.generation)
+    workers = len(generation.members) if generation else 1
+    known = job.speeds.get(workers)
+    speed = progress.samples_per_s
+    smoothed = speed if known is None else known + SPEED_SMOOTHING * (speed - known)
+    changes: dict[str, Any] = {
+        "step": progress.step,
+        "total_steps": progress.total_steps,
+        "epoch": progress.epoch,
+        "loss": progress.steps[-1].get("loss"),
+        "samples_per_s": speed,
+        "speeds": {**job.speeds, workers: smoothed} if speed > 0 else job.speeds,
+    }
+    if progress.step > job.step:
+        changes["losses"] = 0
+    if generation is not None and generation.first_step is None:
+        generations.update(connection, job.id, generation.number, first_step=int(progress.steps[0]["step"]))
+        changes |= _recovered(connection, job, generation, float(progress.steps[0].get("time_s", event.time_s)))
+    jobs.update(connection, job.id, **changes)
+
+
+def _recovered(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
+    """The first step after a loss closes the recovery: FRT is the time from the loss to here."""
+    lost: list[float] = []
+    for earlier in reversed([g for g in generations.of_job(connection, job.id) if g.number < generation.number]):
+        if earlier.broken_s is not None:
+            lost.append(earlier.broken_s)
+        if earlier.first_step is not None:
+            break  # it had recovered from anything before
+    if not lost:
+        return {}
+    took_s = max(0.0, stepped_s - min(lost))
+    text = f"{job.id} trains again {took_s:.2f} s after it lost a worker"
+    events.append(connection, time_s=stepped_s, kind="job-recovered", text=text, tenant=job.tenant, job=job.id,
+                  facts={"seconds": round(took_s, 3), "generation": generation.number})  # fmt: skip
+    return {"recoveries": job.recoveries + 1, "recovery_s": job.recovery_s + took_s}
+
+
+def failure_of(exited: wire.Exited, job: Job, worker: str) -> str | None:
+    """Why the end of this worker is the fault of the job's own code, or None if the worker was merely lost."""
+    if exited.cause == "out-of-memory":
+        asked = job.demand.get("memory")
+        limit = f"asked for {asked / 1e6:.0f} MB" if asked else "no resources.memory was asked for"
+        return f"{worker}: ended because it used more memory than granted ({limit}); raise resources.memory"
+    if exited.cause in ("silent", "stopped") or exited.code == 0:
+        return None
+    if exited.code is not None:
+        return f"{worker}: ended with exit code {exited.code}; see fairlead logs {job.id}"
+    if exited.signal in (signal.SIGKILL, signal.SIGTERM) or job.training:
+        return None
+    return f"{worker}: ended by {signal.Signals(exited.signal or 0).name}; see fairlead logs {job.id}"
+
+
+def fail(connection: Connection, job: Job, message: str, *, final: bool, now_s: float) -> None:
+    """The gang ends because of its own code; the job tries again if it has retries left."""
+    then = JobPhase.FAILED if final else JobPhase.QUEUED
+    jobs.update(connection, job.id, failures=job.failures + 1, **stop_changes(then, "failed", message, now_s))
+    again = "" if final else f" (attempt {job.failures + 2} of {job.retries + 1} follows)"
+    events.append(connection, time_s=now_s, kind="job-failing", text=f"{job.id}: {message}{again}", tenant=job.tenant,
+                  job=job.id)  # fmt: skip
+
+
+def stop_changes(then: JobPhase, outcome: str, message: str | None, now_s: float) -> dict[str, Any]:
+    """The changes that put a job on its way out; workers are ended afterwards."""
+    changes = {"phase": JobPhase.STOPPING, "then": then, "outcome": outcome, "since_s": now_s}
+    return changes if message is None else {**changes, "message": message}
+
+
+def _generation(connection: Connection, job: str, number: int) -> Generation | None:
+    return next((g for g in generations.of_job(connection, job) if g.number == number), None)
+
+
+def _is_leader(connection: Connection, event: WorkerEvent) -> bool:
+    number = getattr(event.body, "generation", 0)
+    generation = _generation(connection, event.job, number)
+    return generation is not None and any(m.worker == event.worker and m.rank == 0 for m in generation.members)

@@ -1,0 +1,47 @@
+"""From a stored job to what a node manager needs to start one of its workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from fairlead.control.records import Job
+from fairlead.control.store import jobs, tenants
+from fairlead.errors import NotFound
+from fairlead.home import Home
+from fairlead.wire import WorkerSpec
+
+FIRST_TENANT_UID = 210_000
+"""When the platform runs as root, tenant number n works as this user plus n: a range that no login uses."""
+
+
+def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
+    """A function that reads a job's order from the store; node and device are filled in where it is carried out."""
+
+    def order(connection: Connection, job: Job) -> WorkerSpec:
+        tenant = tenants.get(connection, job.tenant)
+        if tenant is None:
+            raise NotFound(f"{job.tenant!r}: no such tenant", field="tenant", value=job.tenant)
+        spec = jobs.spec(connection, job.id)
+        code = spec.get("code")
+        return WorkerSpec(
+            job=job.id,
+            tenant=job.tenant,
+            uid=FIRST_TENANT_UID + tenant.number if os.geteuid() == 0 else None,
+            run=spec.get("run"),
+            command=spec.get("command"),
+            params=spec.get("params", {}),
+            env=spec.get("env", {}),
+            venv=spec.get("venv"),
+            bundle=str(home.bundle(job.tenant, code)) if code else None,
+            folder=str(home.job(job.id)),
+            memory_folder=str(home.memory / Path(job.id)),
+            cpu=float(job.demand.get("cpu", 0.0)),
+            memory_bytes=int(job.demand["memory"]) if "memory" in job.demand else None,
+            silence_s=spec.get("silence_timeout"),
+        )
+
+    return order

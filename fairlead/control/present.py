@@ -1,0 +1,157 @@
+"""Records as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairlead import wire
+from fairlead.cluster import Node
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
+from fairlead.scheduling.state import Hold, Reason
+from fairlead.views import (
+    EventView,
+    GenerationView,
+    JobView,
+    MemberView,
+    NodeView,
+    ReasonView,
+    TenantView,
+    TokenView,
+)
+
+
+def sla_met(job: Job, now_s: float) -> bool | None:
+    """Whether what was promised was kept; None while it is open or when nothing was promised."""
+    if job.phase is JobPhase.CANCELLED:
+        return None
+    if job.finish_by_s is not None:
+        if job.phase is JobPhase.SUCCEEDED and job.finished_s is not None:
+            return job.finished_s <= job.finish_by_s
+        return False if now_s > job.finish_by_s or job.phase is JobPhase.FAILED else None
+    if job.start_by_s is not None:
+        if job.started_s is not None:
+            return job.started_s <= job.start_by_s
+        return False if now_s > job.start_by_s else None
+    return None
+
+
+def reason_view(reason: Reason) -> ReasonView:
+    return ReasonView(code=reason.code, text=reason.text, facts=dict(reason.facts))
+
+
+def reason_of(job: Job, newest: Generation | None, hold: Hold | None) -> ReasonView | None:
+    """Why a job is as it is now: waiting for something, running on what it was given, or ended."""
+    if job.phase is JobPhase.QUEUED:
+        if hold is not None:
+            return reason_view(hold.reason)
+        return ReasonView(code="undecided", text="the next round of the scheduler decides about it")
+    if job.phase is JobPhase.STOPPING:
+        return ReasonView(code=job.outcome or "stopping", text=f"its workers are being ended ({job.outcome})")
+    if job.phase in ENDED:
+        return ReasonView(code=str(job.phase), text=job.message or f"it {_PAST[job.phase]}")
+    if newest is not None:
+        return ReasonView(code=newest.reason_code, text=newest.reason)
+    return None
+
+
+_PAST = {
+    JobPhase.SUCCEEDED: "finished",
+    JobPhase.FAILED: "failed",
+    JobPhase.CANCELLED: "was cancelled",
+}
+
+
+def job_fields(
+    job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float
+) -> dict[str, Any]:
+    """The fields of a JobView."""
+    newest = live[-1] if live else None
+    seated = next((g for g in reversed(live) if g.running_s is not None), newest)
+    members = sorted(seated.members, key=lambda m: m.rank) if seated else []
+    sla = {"finish_by_s": job.finish_by_s, "start_by_s": job.start_by_s}
+    return {
+        "id": job.id, "name": job.name, "tenant": job.tenant, "state": str(job.phase), "labels": dict(labels),
+        "priority": job.priority, "workers": len(members), "min_workers": job.min_workers,
+        "max_workers": job.max_workers, "nodes": [member.node for member in members], "generation": job.generation,
+        "submitted_s": job.submitted_s, "submitted_by": job.submitted_by, "started_s": job.started_s,
+        "finished_s": job.finished_s, "expected_start_s": hold.expected_start_s if hold else None,
+        "sla": {name: value for name, value in sla.items() if value is not None}, "sla_met": sla_met(job, now_s),
+        "step": job.step, "total_steps": job.total_steps, "epoch": job.epoch, "loss": job.loss,
+        "samples_per_s": job.samples_per_s, "recoveries": job.recoveries, "preemptions": job.preemptions,
+        "resizes": job.resizes, "recovery_s": job.recovery_s / job.recoveries if job.recoveries else None,
+        "reason": reason_of(job, newest, hold), "message": job.message, "metrics": job.result.get("metrics", {}),
+    }  # fmt: skip
+
+
+def job_view(
+    job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float
+) -> JobView:
+    return JobView(**job_fields(job, labels, live, hold, now_s))
+
+
+def generation_view(generation: Generation) -> GenerationView:
+    return GenerationView(
+        number=generation.number,
+        phase=str(generation.phase),
+        members=[MemberView(worker=m.worker, rank=m.rank, node=m.node) for m in generation.members],
+        reason=ReasonView(code=generation.reason_code, text=generation.reason),
+        created_s=generation.created_s,
+        running_s=generation.running_s,
+        ended_s=generation.ended_s,
+        outcome=generation.outcome,
+    )
+
+
+def node_view(
+    node: Node,
+    facts: Mapping[str, Mapping[str, WorkerFact]],
+    visible: frozenset[str] | None,
+    telemetry: wire.Telemetry | None,
+    more: Mapping[str, Any],
+) -> NodeView:
+    """One node; of the jobs on it only those that the asking tenant may see (None: all)."""
+    here = {job: [f for f in workers.values() if f.node == node.name and f.alive] for job, workers in facts.items()}
+    names = sorted(job for job, workers in here.items() if workers and (visible is None or job in visible))
+    return NodeView(
+        name=node.name,
+        state=str(node.state),
+        device_type=node.device_type,
+        devices=node.devices,
+        devices_used=sum(len(workers) for workers in here.values()),
+        cpu=node.capacity.get("cpu", 0.0),
+        memory_bytes=int(node.capacity.get("memory", 0)),
+        speed=node.speed,
+        cpu_fraction=telemetry.cpu_fraction if telemetry else None,
+        memory_used_bytes=telemetry.memory_bytes if telemetry else None,
+        isolation=str(more.get("isolation", "none")),
+        jobs=names,
+        pid=more.get("pid"),
+        warm=bool(more.get("warm", False)),
+    )
+
+
+def tenant_view(
+    tenant: Tenant, entitlement: float, devices: int, counts: Mapping[str, int], device_s: float
+) -> TenantView:
+    waiting = counts.get(JobPhase.QUEUED, 0)
+    ended = sum(counts.get(phase, 0) for phase in ENDED)
+    return TenantView(
+        name=tenant.name, weight=tenant.weight, quota=tenant.quota, sla=dict(tenant.sla), entitlement=entitlement,
+        devices=devices, running=sum(counts.values()) - waiting - ended, queued=waiting, device_s=device_s,
+    )  # fmt: skip
+
+
+def token_view(token: Token) -> TokenView:
+    return TokenView(
+        id=token.id, tenant=token.tenant, role=str(token.role), label=token.label, created_s=token.created_s,
+        expires_s=token.expires_s, revoked_s=token.revoked_s,
+    )  # fmt: skip
+
+
+def event_view(event: LoggedEvent) -> EventView:
+    return EventView(
+        id=event.id, time_s=event.time_s, kind=event.kind, text=event.text, tenant=event.tenant, job=event.job,
+        node=event.node, facts=dict(event.facts),
+    )  # fmt: skip

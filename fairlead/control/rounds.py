@@ -1,0 +1,157 @@
+"""From what is stored and seen to the scheduler's state, and from its seats back to workers: pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from fairlead.cluster import Member, Node, Placement
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
+from fairlead.scheduling.state import ClusterState, JobState, TenantState
+
+Facts = Mapping[str, Mapping[str, WorkerFact]]  # job -> worker -> fact
+LiveGenerations = Mapping[str, Sequence[Generation]]
+
+
+def cluster_state(
+    now_s: float,
+    nodes: Sequence[Node],
+    tenants: Iterable[Tenant],
+    attained_device_s: Mapping[str, float],
+    jobs: Iterable[Job],
+    generations: LiveGenerations,
+    facts: Facts,
+    cooling: frozenset[str],
+    memory: Mapping[str, object],
+) -> ClusterState:
+    """The value that one round of decisions depends on."""
+    return ClusterState(
+        now_s=now_s,
+        nodes=tuple(nodes),
+        tenants=tuple(
+            TenantState(tenant.name, tenant.weight, tenant.quota, attained_device_s.get(tenant.name, 0.0))
+            for tenant in tenants
+        ),
+        jobs=tuple(
+            job_state(job, generations.get(job.id, ()), facts.get(job.id, {}), cooling=job.id in cooling)
+            for job in jobs
+        ),
+        memory=memory,
+    )
+
+
+def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool) -> JobState:
+    """One job as the scheduler sees it."""
+    newest = live[-1] if live else None
+    broken = is_broken(job, live)
+    settled = newest is not None and newest.phase is GenerationPhase.RUNNING and job.phase is JobPhase.RUNNING
+    waiting = job.phase is JobPhase.QUEUED
+    return JobState(
+        id=job.id,
+        tenant=job.tenant,
+        submitted_s=job.submitted_s,
+        min_workers=job.min_workers,
+        max_workers=job.max_workers,
+        demand=job.demand,
+        device_type=job.device_type,
+        priority=job.priority,
+        start_by_s=job.start_by_s,
+        finish_by_s=job.finish_by_s,
+        seats=() if waiting else occupied(live, workers, broken=broken),
+        since_s=job.since_s if newest is None or newest.running_s is None else newest.running_s,
+        elastic=job.elastic and job.training,
+        broken=broken,
+        settling=not waiting and not broken and (not settled or cooling),
+        speeds=job.speeds,
+        remaining_samples=_remaining(job),
+        restart_cost_s=1.0 if job.training else 30.0,
+    )
+
+
+def is_broken(job: Job, live: Sequence[Generation]) -> bool:
+    """Whether the gang lost a worker and nobody has planned its next generation yet."""
+    newest = live[-1] if live else None
+    return newest is not None and newest.broken_s is not None and job.phase in (JobPhase.STARTING, JobPhase.RUNNING)
+
+
+def occupied(live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, broken: bool) -> tuple[str, ...]:
+    """The node of every device that the job holds: living workers, and those planned but not reserved yet."""
+    seats = [fact.node for fact in workers.values() if fact.alive]
+    if not broken:
+        known = set(workers)
+        seats += [m.node for generation in live for m in generation.members if m.worker not in known]
+    return tuple(sorted(seats))
+
+
+def _remaining(job: Job) -> float | None:
+    return float((job.total_steps - job.step) * job.batch_size) if job.total_steps and job.batch_size else None
+
+
+class Devices:
+    """Which device indices of each node are free, so that a placement names real ones."""
+
+    def __init__(self, nodes: Iterable[Node], facts: Facts, generations: LiveGenerations) -> None:
+        self._free: dict[str, list[int]] = {node.name: list(range(node.devices)) for node in nodes}
+        for workers in facts.values():
+            for fact in workers.values():
+                self._take(fact.node, fact.device)  # also of one that exited: its device is free once released
+        for job, live in generations.items():
+            known = facts.get(job, {})
+            for member in (member for generation in live for member in generation.members):
+                if member.worker not in known:
+                    self._take(member.node, member.device)
+
+    def _take(self, node: str, device: int) -> None:
+        free = self._free.get(node, [])
+        if device in free:
+            free.remove(device)
+
+    def place(
+        self, seats: Sequence[str], survivors: Placement, next_worker: int
+    ) -> tuple[Placement, int] | None:
+        """Members for the seats, survivors first and in their old order; None while a device is not free yet."""
+        wanted = Counter(seats)
+        staying = []
+        for member in sorted(survivors, key=lambda member: member.rank):
+            if wanted[member.node] > 0:
+                wanted[member.node] -= 1
+                staying.append(member)
+        missing = sorted(wanted.elements())
+        if any(count > len(self._free.get(node, [])) for node, count in Counter(missing).items()):
+            return None
+        newcomers = [(f"w{next_worker + index}", node) for index, node in enumerate(missing)]
+        members = [Member(m.worker, rank, m.node, m.device) for rank, m in enumerate(staying)]
+        for worker, node in newcomers:
+            members.append(Member(worker, len(members), node, self._free[node].pop(0)))
+        return tuple(members), next_worker + len(newcomers)
+
+
+def batch_shares(members: Placement, nodes: Mapping[str, Node]) -> list[float]:
+    """Each rank's part of the global batch, in proportion to the speed of its device (D6)."""
+    speeds = [nodes[m.node].speed if m.node in nodes else 1.0 for m in sorted(members, key=lambda m: m.rank)]
+    if len(set(speeds)) <= 1:
+        return []
+    whole = sum(speeds)
+    return [speed / whole for speed in speeds]
+
+
+def rank_environment(members: Placement, address: str, port: str) -> dict[str, dict[str, str]]:
+    """The rendezvous variables that ``torchrun`` users know, per worker."""
+    ranked = sorted(members, key=lambda member: member.rank)
+    on_node: dict[str, int] = defaultdict(int)
+    per_node = Counter(member.node for member in ranked)
+    node_rank = {node: index for index, node in enumerate(dict.fromkeys(member.node for member in ranked))}
+    environment = {}
+    for member in ranked:
+        environment[member.worker] = {
+            "RANK": str(member.rank),
+            "WORLD_SIZE": str(len(ranked)),
+            "LOCAL_RANK": str(on_node[member.node]),
+            "LOCAL_WORLD_SIZE": str(per_node[member.node]),
+            "GROUP_RANK": str(node_rank[member.node]),
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+        }
+        on_node[member.node] += 1
+    return environment

@@ -1,0 +1,226 @@
+"""Starts the embedded platform: takes the lease, finds or starts the nodes, reconciles and opens the doors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead import __version__
+from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.control import identity
+from fairlead.control.failpoints import failpoint
+from fairlead.control.loop import Controller
+from fairlead.control.observe import stop_changes
+from fairlead.control.orders import worker_orders
+from fairlead.control.records import JobPhase, Role
+from fairlead.control.service.core import Core
+from fairlead.control.service.platform import Platform
+from fairlead.control.store import jobs, tokens
+from fairlead.control.store.engine import Store
+from fairlead.errors import FairleadError, LostLeadership
+from fairlead.home import Home
+
+log = structlog.get_logger()
+
+LEASE_S = 3.0
+PUT_AWAY_S = 10.0  # how long running gangs may take to put their state away when the platform ends
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a platform is started."""
+
+    home: Path
+    nodes: str | None = None  # None: as last time, or one node per core
+    host: str = "127.0.0.1"
+    port: int = 0
+    store: str | None = None  # None: SQLite in the home folder
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What there is to tell while starting: where the API is, or whom it waits for."""
+
+    url: str | None
+    admin_token: str | None = None  # only on the first start
+    waiting: str | None = None
+
+
+Opened = Callable[[int], None]
+Door = Callable[[Platform, str, int, Opened], Awaitable[None]]
+"""Serves the platform's verbs on host and port until cancelled; says the real port once it listens."""
+
+
+def run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
+    """Run the platform until it is told to end. Returns an exit code."""
+    return asyncio.run(_run(settings, ready, door))
+
+
+async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
+    home = Home(settings.home.absolute())
+    shapes = parse_nodes(settings.nodes) if settings.nodes else ()
+    home.create()
+    store = Store.open(settings.store or f"sqlite:///{home.database}")
+    ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: with all that runs
+    _on_signals(ending)
+    try:
+        await _lead(store, ready, ending)
+        if ending.done():
+            return 0
+        backend = LocalBackend(home, shapes)
+        return await _lead_on(settings, home, store, backend, ready, door, ending)
+    finally:
+        await store.close()
+
+
+async def _lead_on(
+    settings: Settings,
+    home: Home,
+    store: Store,
+    backend: LocalBackend,
+    ready: Callable[[Ready], None],
+    door: Door,
+    ending: asyncio.Future[bool],
+) -> int:
+    """Lead until told to end, or until another control plane leads."""
+    renewing = asyncio.create_task(_renew(store))
+    tasks: list[asyncio.Future[Any]] = [renewing]
+    try:
+        await backend.open(store.epoch or 0)
+        controller = Controller(store, backend, worker_orders(home))
+        core = Core(store, controller, home, time.time, lambda: _end(ending, True), time.time())
+        token, fresh = await _admin_token(store, home)
+
+        def opened(port: int) -> None:
+            url = f"http://{settings.host}:{port}"
+            _write_profile(home, url, token)
+            ready(Ready(url, token if fresh else None))
+
+        tasks.append(asyncio.ensure_future(controller.run()))
+        tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
+        waiting: list[asyncio.Future[Any]] = [*tasks, ending]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+        if ending.done() and ending.result():
+            await _put_away(store, controller)
+            await backend.shutdown()
+        return 0
+    except LostLeadership as error:
+        log.error("another control plane leads now; this one ends and leaves everything running", error=str(error))
+        return 1
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await backend.close()
+        if store.epoch is not None:
+            await store.resign()
+
+
+async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
+    """Wait until this control plane leads."""
+    holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    told = False
+    while await store.lead(holder, LEASE_S) is None:
+        if not told:
+            ready(Ready(None, waiting="another control plane leads this store; waiting for its lease to end"))
+            told = True
+        await asyncio.wait({ending}, timeout=0.2)
+        if ending.done():
+            return
+    failpoint("lease-taken")
+
+
+async def _renew(store: Store) -> None:
+    while True:
+        await asyncio.sleep(LEASE_S / 4)
+        await store.renew()
+
+
+async def _admin_token(store: Store, home: Home) -> tuple[str, bool]:
+    """The admin token that clients on this machine use; made on the first start, and when the profile was lost."""
+    known = read_profile(home).get("token", "")
+    now_s = time.time()
+    try:
+        token_id, secret = identity.parse(known)
+        stored = await store.read(lambda connection: tokens.get(connection, token_id))
+        identity.verify(stored, secret, now_s)
+        return known, False
+    except FairleadError:
+        token, bearer = identity.mint(None, Role.ADMIN, "first admin token", None, now_s)
+        await store.write(lambda connection: tokens.insert(connection, token))
+        return bearer, True
+
+
+async def _put_away(store: Store, controller: Controller) -> None:
+    """Let every running gang put its state away, so that it goes on from there when the platform is started again."""
+    controller.pause()
+    now_s = time.time()
+
+    def work(connection: Connection) -> None:
+        for job in jobs.active(connection):
+            if job.phase in (JobPhase.RUNNING, JobPhase.STARTING):
+                jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "preempted", None, now_s))
+
+    await store.write(work)
+    for job in list(controller.known.workers):
+        controller.nudge(job)
+    while time.time() - now_s < PUT_AWAY_S:
+        if not await store.read(jobs.on_their_way):
+            return
+        await controller.news(0.5)
+
+
+def read_profile(home: Home) -> dict[str, str]:
+    """What a running platform tells clients on this machine; empty if there is none."""
+    try:
+        profile = json.loads(home.profile.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return profile if isinstance(profile, dict) else {}
+
+
+def _write_profile(home: Home, url: str, token: str) -> None:
+    profile = {"url": url, "token": token, "pid": os.getpid(), "version": __version__}
+    part = home.profile.with_suffix(".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(profile, file)
+    part.replace(home.profile)
+
+
+async def _sweep(home: Home) -> None:
+    await LocalBackend(home).shutdown()
+
+
+def sweep(home: Path) -> None:
+    """End whatever is left of a platform whose control plane is gone; jobs on their way go on at the next start."""
+    asyncio.run(_sweep(Home(home.absolute())))
+
+
+def _on_signals(ending: asyncio.Future[bool]) -> None:
+    """Ctrl-C ends everything; SIGTERM only this control plane, so that the next one finds the gangs running."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, _end, ending, True)
+    loop.add_signal_handler(signal.SIGTERM, _end, ending, False)
+
+
+def _end(ending: asyncio.Future[bool], everything: bool) -> None:
+    if not ending.done():
+        ending.set_result(everything)
+
+

@@ -1,0 +1,120 @@
+"""The cluster itself: nodes, the report, health and metrics, and ending it all."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from sqlalchemy import Connection
+
+from fairlead import __version__
+from fairlead.cluster import NodeState
+from fairlead.control.access import require, scope
+from fairlead.control.present import node_view
+from fairlead.control.records import Role, Token
+from fairlead.control.report import platform_report
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import events, jobs, ledger, nodes, tenants
+from fairlead.errors import NotFound
+from fairlead.views import NodeView, Report
+
+REPORT_JOBS = 1000  # the newest ones; older ones are in the ledger
+
+NodeAction = Literal["cordon", "uncordon", "drain"]
+_STATES: dict[NodeAction, NodeState] = {
+    "cordon": NodeState.CORDONED,
+    "uncordon": NodeState.READY,
+    "drain": NodeState.DRAINING,
+}
+
+
+class ClusterVerbs(Verbs):
+    """How the platform team looks at the whole."""
+
+    async def nodes(self, who: Token) -> list[NodeView]:
+        """All nodes; a tenant sees its own jobs on them."""
+        controller = self._core.controller
+        visible: frozenset[str] | None = None
+        tenant = scope(who)
+        if tenant is not None:
+            found = await self._read(jobs.active)
+            visible = frozenset(job.id for job in found if job.tenant == tenant)
+        facts = controller.backend.facts()
+        return [
+            node_view(node, controller.known.workers, visible, controller.telemetry.get(name), facts.get(name, {}))
+            for name, node in sorted(controller.nodes.items())
+        ]
+
+    async def node_action(self, who: Token, name: str, action: NodeAction) -> NodeView:
+        """Cordon: nothing new; drain: what runs moves away; uncordon: back to work."""
+        require(who, Role.ADMIN, f"{action} nodes")
+        if name not in self._core.controller.nodes:
+            raise NotFound(f"{name!r}: no such node", field="node", value=name, fix="see fairlead nodes")
+        now_s, state = self._core.clock(), _STATES[action]
+
+        def work(connection: Connection) -> None:
+            nodes.set_state(connection, name, state)
+            self._audit(connection, who, f"node.{action}", name)
+            events.append(connection, time_s=now_s, kind=f"node-{state}", text=f"{name} is {state} now", node=name)
+
+        await self._write(work)
+        await self._core.controller.refresh()
+        self._core.controller.nudge()
+        return next(view for view in await self.nodes(who) if view.name == name)
+
+    async def report(self, who: Token) -> Report:
+        """The figures of REQUIREMENTS; a tenant sees its own lines."""
+        now_s = self._core.clock()
+        devices = sum(node.devices for node in self._core.controller.nodes.values())
+        tenant = scope(who)
+
+        def work(connection: Connection) -> Report:
+            newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
+            lines = ledger.lines(connection, 0.0, now_s)
+            found = platform_report(
+                tenants.all(connection), newest[::-1], lines, devices, self._core.started_s, now_s
+            )
+            if tenant is None:
+                return found
+            own = [line for line in found.tenants if line.tenant == tenant]
+            return found.model_copy(update={"tenants": own, "shares": []})
+
+        return await self._read(work)
+
+    async def health(self) -> dict[str, Any]:
+        return {"status": "ok", "leader": self._core.store.epoch is not None, "version": __version__}
+
+    async def prometheus(self) -> bytes:
+        """The platform in Prometheus' text format."""
+        controller = self._core.controller
+        counts, used = await self._read(
+            lambda connection: (jobs.counts(connection), ledger.totals(connection, 0.0, self._core.clock()))
+        )
+        registry = CollectorRegistry()
+        by_phase = Gauge("fairlead_jobs", "Jobs by tenant and state", ["tenant", "state"], registry=registry)
+        for tenant, phases in counts.items():
+            for phase, number in phases.items():
+                by_phase.labels(tenant, phase).set(number)
+        service = Gauge("fairlead_device_seconds_total", "Device time from the ledger", ["tenant"], registry=registry)
+        for tenant, device_s in used.items():
+            service.labels(tenant).set(device_s)
+        entitled = Gauge("fairlead_entitlement_devices", "Devices a tenant may claim", ["tenant"], registry=registry)
+        for tenant, devices in controller.outlook.entitlements.items():
+            entitled.labels(tenant).set(devices)
+        states = Gauge("fairlead_nodes", "Nodes by state", ["state"], registry=registry)
+        for state, number in Tally(str(node.state) for node in controller.nodes.values()).items():
+            states.labels(state).set(number)
+        cpu = Gauge("fairlead_node_cpu_fraction", "Use of a node's cores", ["node"], registry=registry)
+        memory = Gauge("fairlead_node_memory_bytes", "Memory used on a node", ["node"], registry=registry)
+        for name, body in controller.telemetry.items():
+            cpu.labels(name).set(body.cpu_fraction)
+            memory.labels(name).set(body.memory_bytes)
+        Gauge("fairlead_epoch", "Epoch of this leader", registry=registry).set(self._core.store.epoch or 0)
+        return generate_latest(registry)
+
+    async def shutdown(self, who: Token) -> None:
+        """End the platform with all that runs on it; jobs on their way go on when it is started again."""
+        require(who, Role.ADMIN, "end the platform")
+        await self._write(lambda connection: self._audit(connection, who, "platform.shutdown", "platform"))
+        self._core.stop()

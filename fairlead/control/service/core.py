@@ -1,0 +1,55 @@
+"""What all verbs share: the store, the controller, the home folder and the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from fairlead.control.access import scope
+from fairlead.control.loop import Controller
+from fairlead.control.records import Generation, Job, Token
+from fairlead.control.store import audit, generations, jobs
+from fairlead.control.store.engine import Store
+from fairlead.home import Home
+
+T = TypeVar("T")
+
+
+@dataclass
+class Core:
+    """The parts behind the verbs."""
+
+    store: Store
+    controller: Controller
+    home: Home
+    clock: Callable[[], float]
+    stop: Callable[[], None]  # ends the platform
+    started_s: float
+
+
+class Verbs:
+    """Base of a group of verbs."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        return await self._core.store.read(work)
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        return await self._core.store.write(work)
+
+    async def _find(self, who: Token, ref: str) -> tuple[Job, list[Generation]]:
+        """The job that the reference means to this token, with its live generations."""
+
+        def work(connection: Connection) -> tuple[Job, list[Generation]]:
+            job = jobs.find(connection, ref, scope(who))
+            return job, generations.current(connection, {job.id}).get(job.id, [])
+
+        return await self._read(work)
+
+    def _audit(self, connection: Connection, who: Token, action: str, target: str, **detail: object) -> None:
+        audit.append(connection, time_s=self._core.clock(), actor=who.id, action=action, target=target, detail=detail)

@@ -1,0 +1,183 @@
+"""Submitting: admission, dry run, code bundles and cancelling."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from fairlead.control.access import acting_for, require, scope
+from fairlead.control.deciding import read_state
+from fairlead.control.failpoints import failpoint
+from fairlead.control.observe import stop_changes
+from fairlead.control.present import job_view, reason_view
+from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
+from fairlead.control.rounds import job_state
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import bundles, events, generations, jobs, tenants
+from fairlead.errors import InvalidSpec, NotFound, Refused, TooLarge
+from fairlead.scheduling.explain import dry_run as decide_dry
+from fairlead.scheduling.explain import impossible
+from fairlead.scheduling.state import Hold, Preempt, Reason
+from fairlead.specs import JobSpec, Sla
+from fairlead.views import DryRun, JobView
+
+
+class SubmitVerbs(Verbs):
+    """How work comes in and is taken back."""
+
+    bundle_limit_bytes: int = 256 * 1024 * 1024
+
+    async def submit(self, who: Token, spec: JobSpec, key: str | None) -> tuple[JobView, bool]:
+        """The job, durable before this returns, and whether it is new; the same key twice is one job."""
+        require(who, Role.MEMBER, "submit jobs")
+        tenant_name = acting_for(who, spec.tenant)
+        spec = spec.model_copy(update={"tenant": tenant_name})
+        document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> tuple[Job, bool]:
+            tenant = _tenant(connection, tenant_name)
+            job = new_job(spec, tenant, who, now_s)
+            self._admit(connection, job, spec)
+            stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
+            if created:
+                events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
+                              tenant=tenant_name, job=stored.id, facts={"by": who.id})  # fmt: skip
+            return stored, created
+
+        job, created = await self._write(work)
+        failpoint("submit-stored")
+        if created:
+            self._core.controller.nudge()
+            self._core.controller.publish()
+        return job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s), created
+
+    def _admit(self, connection: Connection, job: Job, spec: JobSpec) -> None:
+        """Refuse at once what can never run here."""
+        nodes = list(self._core.controller.nodes.values())
+        problem = impossible(job_state(job, (), {}, cooling=False), nodes)
+        if problem is not None:
+            raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
+        if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):
+            raise NotFound(f"{spec.code[:19]}...: no such code bundle", field="code", value=spec.code,
+                           fix="upload it first: PUT /api/v1/bundles/{digest}")  # fmt: skip
+        if spec.run is not None and spec.code is None:
+            raise InvalidSpec("is required with run: the code bundle that holds the function", field="code",
+                              fix="submit with the fairlead command or SDK, which pack the folder")  # fmt: skip
+
+    async def dry_run(self, who: Token, spec: JobSpec) -> DryRun:
+        """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+        require(who, Role.VIEWER, "ask")
+        tenant_name = acting_for(who, spec.tenant)
+        controller = self._core.controller
+        now_s = self._core.clock()
+        tenant = await self._read(lambda connection: _tenant(connection, tenant_name))
+        job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
+        problem = impossible(job, list(controller.nodes.values()))
+        if problem is not None:
+            never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
+            return DryRun(admitted=False, reason=reason_view(never))
+        state = await read_state(self._core.store, now_s, controller.nodes, controller.known, frozenset())
+        decision = decide_dry(state.cluster, job)
+        if isinstance(decision, Hold):
+            reason = reason_view(decision.reason)
+            return DryRun(admitted=True, reason=reason, expected_start_s=decision.expected_start_s)
+        seats = [] if isinstance(decision, Preempt) else list(decision.seats)
+        return DryRun(admitted=True, reason=reason_view(decision.reason), nodes=seats, expected_start_s=now_s)
+
+    async def cancel(self, who: Token, ref: str) -> JobView:
+        """Take a job back: at once while it waits, after its workers have ended while it runs."""
+        require(who, Role.MEMBER, "cancel jobs")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> JobView:
+            job = jobs.find(connection, ref, scope(who))
+            if job.phase in ENDED:
+                raise Refused(f"{job.id} is {job.phase} already", fix="nothing is left to cancel")
+            if job.phase is JobPhase.QUEUED:
+                changes = {"phase": JobPhase.CANCELLED, "finished_s": now_s, "since_s": now_s}
+            else:
+                changes = stop_changes(JobPhase.CANCELLED, "cancelled", f"cancelled by {who.id}", now_s)
+            job = jobs.update(connection, job.id, **changes)
+            events.append(connection, time_s=now_s, kind="job-cancelled", text=f"{job.id} was cancelled by {who.id}",
+                          tenant=job.tenant, job=job.id)  # fmt: skip
+            self._audit(connection, who, "job.cancel", job.id)
+            live = generations.current(connection, {job.id}).get(job.id, [])
+            return job_view(job, jobs.labels(connection, [job.id]).get(job.id, {}), live, None, now_s)
+
+        view = await self._write(work)
+        failpoint("stop-stored")
+        self._core.controller.nudge(view.id)
+        self._core.controller.publish()
+        return view
+
+    async def has_bundle(self, who: Token, digest: str, tenant: str | None) -> bool:
+        """Whether this tenant has uploaded this code before."""
+        name = acting_for(who, tenant)
+        return await self._read(lambda connection: bundles.has(connection, name, digest))
+
+    async def put_bundle(self, who: Token, digest: str, stream: AsyncIterator[bytes], tenant: str | None) -> None:
+        """Keep the packed code if it is what its digest says; half an upload leaves nothing."""
+        require(who, Role.MEMBER, "upload code")
+        name = acting_for(who, tenant)
+        await self._read(lambda connection: _tenant(connection, name))
+        target = self._core.home.bundle(name, digest)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = target.with_suffix(f".{secrets.token_hex(4)}.part")
+        hasher, size = hashlib.sha256(), 0
+        try:
+            with part.open("wb") as file:
+                async for chunk in stream:
+                    size += len(chunk)
+                    if size > self.bundle_limit_bytes:
+                        raise TooLarge(f"the bundle is over {self.bundle_limit_bytes} bytes", field="bundle",
+                                       fix="list what is not needed in .fairleadignore")  # fmt: skip
+                    hasher.update(chunk)
+                    file.write(chunk)
+                file.flush()
+                os.fsync(file.fileno())
+            if digest != f"sha256:{hasher.hexdigest()}":
+                raise InvalidSpec("is not the sha256 of what was sent", field="digest", value=digest,
+                                  fix=f"send it as sha256:{hasher.hexdigest()}")  # fmt: skip
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        now_s = self._core.clock()
+        await self._write(lambda connection: bundles.add(connection, name, digest, size, now_s))
+
+
+def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
+    """The record of a job that has just been submitted."""
+    sla = spec.sla if spec.sla is not None else Sla.model_validate(dict(tenant.sla))
+    job = Job(
+        id=jobs.new_id(spec.name),
+        tenant=tenant.name,
+        name=spec.name,
+        phase=JobPhase.QUEUED,
+        submitted_s=now_s,
+        submitted_by=who.id,
+        min_workers=spec.workers.min,
+        max_workers=spec.workers.max,
+        demand=spec.resources.demand(),
+        device_type=spec.resources.device,
+        priority=spec.priority,
+        elastic=spec.elastic,
+        training=spec.run is not None,
+        retries=spec.retries,
+        since_s=now_s,
+    )
+    return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
+
+
+def _tenant(connection: Connection, name: str) -> Tenant:
+    tenant = tenants.get(connection, name)
+    if tenant is None:
+        raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name,
+                       fix="fairlead tenants shows those that exist; fairlead tenant create makes one")  # fmt: skip
+    return tenant

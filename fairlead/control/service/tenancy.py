@@ -1,0 +1,168 @@
+"""Tenants and their tokens: who exists, with what weight, and who may speak for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead import __version__
+from fairlead.control import identity
+from fairlead.control.access import acting_for, may_grant, require, scope
+from fairlead.control.present import tenant_view, token_view
+from fairlead.control.records import Role, Tenant, Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import audit, events, jobs, ledger, tenants, tokens
+from fairlead.errors import InvalidSpec, NotFound, Unauthenticated
+from fairlead.specs import TenantSpec, parse_tenant
+from fairlead.views import AuditView, NewTenant, NewToken, TenantView, TokenView, WhoAmI
+
+TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
+
+
+class TenantVerbs(Verbs):
+    """How teams and their people come and go."""
+
+    _tokens: dict[str, tuple[float, Token]]
+
+    async def authenticate(self, secret: str) -> Token:
+        """The token behind a bearer string, or Unauthenticated; takes as long for a wrong one as for a right one."""
+        token_id, word = identity.parse(secret)
+        now_s = self._core.clock()
+        cached = self._tokens.get(token_id)
+        if cached is not None and now_s - cached[0] < TOKEN_CACHE_S:
+            token: Token | None = cached[1]
+        else:
+            token = await self._read(lambda connection: tokens.get(connection, token_id))
+        identity.verify(token, word, now_s)
+        if token is None:
+            raise Unauthenticated("no such token", fix="ask an admin for one")
+        if cached is None or cached[1] is not token:
+            self._tokens[token_id] = (now_s, token)
+        return token
+
+    async def whoami(self, who: Token) -> WhoAmI:
+        return WhoAmI(token=who.id, role=str(who.role), tenant=who.tenant, version=__version__)
+
+    async def create_tenant(self, who: Token, spec: TenantSpec) -> NewTenant:
+        """The tenant with its first token, which is shown this once."""
+        require(who, Role.ADMIN, "create tenants")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> tuple[Tenant, Token, str]:
+            tenant = tenants.insert(connection, spec)
+            token, secret = identity.mint(spec.name, Role.TENANT_ADMIN, "first token", None, now_s)
+            tokens.insert(connection, token)
+            self._audit(connection, who, "tenant.create", spec.name, weight=spec.weight)
+            events.append(connection, time_s=now_s, kind="tenant-created", tenant=spec.name,
+                          text=f"tenant {spec.name} was created with weight {spec.weight:g}")  # fmt: skip
+            return tenant, token, secret
+
+        tenant, token, secret = await self._write(work)
+        self._core.controller.nudge()
+        shown = NewToken(**token_view(token).model_dump(), token=secret)
+        return NewTenant(tenant=tenant_view(tenant, 0.0, 0, {}, 0.0), token=shown)
+
+    async def tenants(self, who: Token) -> list[TenantView]:
+        """Tenants with their entitlement, what they hold and what they used."""
+        controller, now_s = self._core.controller, self._core.clock()
+
+        def work(connection: Connection) -> list[TenantView]:
+            counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
+            owner = {job.id: job.tenant for job in (jobs.get(connection, j) for j in controller.known.workers) if job}
+            held = Counter(
+                owner[job]
+                for job, workers in controller.known.workers.items()
+                for fact in workers.values()
+                if fact.alive and job in owner
+            )
+            return [
+                tenant_view(
+                    tenant,
+                    controller.outlook.entitlements.get(tenant.name, 0.0),
+                    held[tenant.name],
+                    counts.get(tenant.name, {}),
+                    used.get(tenant.name, 0.0),
+                )
+                for tenant in tenants.all(connection)
+                if scope(who) in (None, tenant.name)
+            ]
+
+        return await self._read(work)
+
+    async def update_tenant(self, who: Token, name: str, changes: dict[str, Any]) -> TenantView:
+        """Change weight, quota or default SLA; takes effect in the next round."""
+        require(who, Role.ADMIN, "change tenants")
+        unknown = sorted(set(changes) - {"weight", "quota", "sla"})
+        if unknown:
+            raise InvalidSpec("cannot be changed", field=unknown[0], fix="change weight, quota or sla")
+
+        def work(connection: Connection) -> None:
+            tenant = tenants.get(connection, name)
+            if tenant is None:
+                raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name, fix="see fairlead tenants")
+            present = {"name": name, "weight": tenant.weight, "quota": tenant.quota, "sla": dict(tenant.sla)}
+            spec = parse_tenant({**present, **changes})
+            sla = spec.sla.model_dump(mode="json", by_alias=True, exclude_none=True)
+            tenants.update(connection, name, weight=spec.weight, quota=spec.quota, sla=sla)
+            self._audit(connection, who, "tenant.update", name, **changes)
+
+        await self._write(work)
+        self._core.controller.nudge()
+        return next(view for view in await self.tenants(who) if view.name == name)
+
+    async def create_token(
+        self, who: Token, tenant: str | None, role: str, label: str, expires_s: float | None
+    ) -> NewToken:
+        """A new token; its secret is in this answer and nowhere else."""
+        try:
+            wanted = Role(role)
+        except ValueError:
+            fix = f"use {', '.join(Role)}"
+            raise InvalidSpec(f"{role!r} is not a role", field="role", value=role, fix=fix) from None
+        owner = None if wanted is Role.ADMIN and tenant is None else acting_for(who, tenant)
+        may_grant(who, wanted, owner)
+        now_s = self._core.clock()
+        if expires_s is not None and expires_s <= now_s:
+            raise InvalidSpec("lies in the past", field="expires_s", value=expires_s, fix="name a later time")
+        token, secret = identity.mint(owner, wanted, label, expires_s, now_s)
+
+        def work(connection: Connection) -> None:
+            if owner is not None and tenants.get(connection, owner) is None:
+                raise NotFound(f"{owner!r}: no such tenant", field="tenant", value=owner, fix="see fairlead tenants")
+            tokens.insert(connection, token)
+            self._audit(connection, who, "token.create", token.id, role=role, tenant=owner)
+
+        await self._write(work)
+        return NewToken(**token_view(token).model_dump(), token=secret)
+
+    async def tokens(self, who: Token) -> list[TokenView]:
+        require(who, Role.TENANT_ADMIN, "list tokens")
+        found = await self._read(lambda connection: tokens.of_tenant(connection, scope(who)))
+        return [token_view(token) for token in found]
+
+    async def revoke_token(self, who: Token, id: str) -> TokenView:
+        """From now on this token opens nothing."""
+        require(who, Role.TENANT_ADMIN, "revoke tokens")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> Token:
+            token = tokens.get(connection, id)
+            if token is None or (scope(who) is not None and token.tenant != scope(who)):
+                raise NotFound(f"{id!r}: no such token", field="token", value=id, fix="see fairlead token list")
+            self._audit(connection, who, "token.revoke", id)
+            return tokens.revoke(connection, id, now_s)
+
+        revoked = await self._write(work)
+        self._tokens.pop(id, None)
+        return token_view(revoked)
+
+    async def audit(self, who: Token, after: int, limit: int) -> list[AuditView]:
+        """Who did what, oldest first."""
+        require(who, Role.ADMIN, "read the audit log")
+        found = await self._read(lambda connection: audit.after(connection, after, limit))
+        return [
+            AuditView(id=e.id, time_s=e.time_s, actor=e.actor, action=e.action, target=e.target, detail=dict(e.detail))
+            for e in found
+        ]

@@ -1,0 +1,214 @@
+"""Watching: jobs, reasons, metrics, logs, results and events."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from sqlalchemy import Connection
+
+from fairlead.control import report
+from fairlead.control.access import acting_for, scope
+from fairlead.control.deciding import read_state
+from fairlead.control.present import event_view, generation_view, job_fields, job_view, reason_of, reason_view
+from fairlead.control.records import ENDED, Job, JobPhase, Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
+from fairlead.errors import InvalidSpec, NotFound, StillRunning
+from fairlead.scheduling.explain import explain
+from fairlead.scheduling.state import Hold
+from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
+
+
+class WatchVerbs(Verbs):
+    """How people follow what they handed in."""
+
+    async def jobs(
+        self,
+        who: Token,
+        state: str | None,
+        tenant: str | None,
+        name: str | None,
+        limit: int,
+        cursor: str | None,
+        order: str = "newest",
+    ) -> Page:
+        """One page of the jobs that this token may see."""
+        wanted = scope(who) if tenant is None else acting_for(who, tenant)
+        phases = _phases(state)
+        controller, now_s = self._core.controller, self._core.clock()
+
+        def work(connection: Connection) -> Page:
+            found, following, total = jobs.page(
+                connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor
+            )
+            ids = [job.id for job in found]
+            labels, live = jobs.labels(connection, ids), generations.current(connection, set(ids))
+            holds = controller.outlook.holds
+            views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), holds.get(j.id), now_s) for j in found]
+            return Page(items=views, next=following, total=total)
+
+        return await self._read(work)
+
+    async def job(self, who: Token, ref: str) -> JobDetail:
+        """One job with its spec and all its generations."""
+        now_s, holds = self._core.clock(), self._core.controller.outlook.holds
+
+        def work(connection: Connection) -> JobDetail:
+            job = jobs.find(connection, ref, scope(who))
+            every = generations.of_job(connection, job.id)
+            live = [generation for generation in every if generation.ended_s is None]
+            labels = jobs.labels(connection, [job.id]).get(job.id, {})
+            return JobDetail(
+                **job_fields(job, labels, live, holds.get(job.id), now_s),
+                spec=jobs.spec(connection, job.id),
+                generations=[generation_view(generation) for generation in every],
+            )
+
+        return await self._read(work)
+
+    async def why(self, who: Token, ref: str) -> Why:
+        """Why the job waits, runs on what it has, or ended; and what would let it start."""
+        job, live = await self._find(who, ref)
+        detail = await self.job(who, job.id)
+        now_s, controller = self._core.clock(), self._core.controller
+        hold = controller.outlook.holds.get(job.id)
+        reason = reason_of(job, live[-1] if live else None, hold) or ReasonView(code="unknown", text="not decided yet")
+        unblocks: list[str] = []
+        ahead: list[str] = []
+        expected_s: float | None = None
+        if job.phase is JobPhase.QUEUED:
+            state = await read_state(self._core.store, now_s, controller.nodes, controller.known, frozenset())
+            answer = explain(state.cluster, job.id)
+            if answer is not None and answer.decision is not None:
+                reason, unblocks = reason_view(answer.decision.reason), list(answer.would_help)
+                expected_s = answer.expected_start_s
+                ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
+        visible = await self._read(lambda connection: _only_visible(connection, ahead, scope(who)))
+        view = job_view(job, detail.labels, live, hold, now_s)
+        return Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
+                   generations=detail.generations)  # fmt: skip
+
+    async def metrics(self, who: Token, ref: str) -> MetricsView:
+        """The history per step."""
+        job, _ = await self._find(who, ref)
+        steps = await self._read(lambda connection: metrics.history(connection, job.id))
+        return MetricsView(job=job.id, steps=steps)
+
+    async def result(self, who: Token, ref: str) -> ResultView:
+        """What the job left behind, with the figures that every run reports."""
+        job, _ = await self._find(who, ref)
+        if job.phase not in ENDED:
+            raise StillRunning(f"{job.id} is {job.phase}", fix=f"fairlead logs -f {job.id}, or wait")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> ResultView:
+            usage = ledger.by_job(connection, job.id)
+            during = ledger.lines(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
+            index = report.fairness(tenants.all(connection), during)
+            cpu_s = sum(line.cpu_s for line in usage) or None
+            return ResultView(
+                job=job.id,
+                state=str(job.phase),
+                metrics=dict(job.result.get("metrics", {})),
+                artifacts=self._artifacts(job),
+                figures=report.job_figures(job, usage, index, cpu_s, now_s),
+                spec=jobs.spec(connection, job.id),
+                message=job.message,
+            )
+
+        return await self._read(work)
+
+    def _artifacts(self, job: Job) -> list[str]:
+        folder = self._core.home.job(job.id) / "output"
+        try:
+            with os.scandir(folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    async def artifact(self, who: Token, ref: str, name: str) -> tuple[BinaryIO, int]:
+        """An output file, opened so that a link planted by the job cannot lead anywhere else."""
+        job, _ = await self._find(who, ref)
+        if "/" in name or name in ("", ".", ".."):
+            raise InvalidSpec(f"{name!r} is not the name of an artefact", field="name", fix="see fairlead result")
+        missing = NotFound(f"{name!r}: {job.id} left no such artefact", field="name", value=name,
+                           fix=f"fairlead result {job.id} lists them")  # fmt: skip
+        try:
+            return open_inside(self._core.home.job(job.id) / "output", name)
+        except OSError:
+            raise missing from None
+
+    async def logs(
+        self, who: Token, ref: str, after: dict[str, int], worker: str | None
+    ) -> tuple[list[LogLine], dict[str, int], bool]:
+        """What the workers wrote since the cursor, line by line, and whether no more can come."""
+        job, _ = await self._find(who, ref)
+        chunks = await self._core.controller.backend.logs(str(self._core.home.job(job.id)), after)
+        cursor = dict(after)
+        lines: list[LogLine] = []
+        for chunk in chunks:
+            if worker is not None and chunk.worker != worker:
+                continue
+            whole = chunk.text if job.phase in ENDED else chunk.text[: chunk.text.rfind("\n") + 1]
+            if not whole:
+                continue
+            cursor[chunk.worker] = chunk.offset - len(chunk.text[len(whole) :].encode("utf-8", "surrogateescape"))
+            lines += [LogLine(worker=chunk.worker, text=text) for text in whole.splitlines()]
+        return lines, cursor, job.phase in ENDED and not lines
+
+    async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
+        """Events after the given one, oldest first; negative: that many of the newest."""
+
+        def work(connection: Connection) -> list[EventView]:
+            start = max(0, events.newest_id(connection) + after) if after < 0 else after
+            found = jobs.find(connection, job, scope(who)).id if job else None
+            return [event_view(e) for e in events.after(connection, start, limit, tenant=scope(who), job=found)]
+
+        return await self._read(work)
+
+    async def wait_for_events(self, after: int, timeout_s: float) -> int:
+        """The newest event's id, as soon as it is beyond the given one or when the time is over."""
+        loop_until_s = self._core.clock() + timeout_s
+        while True:
+            newest = await self._read(events.newest_id)
+            left_s = loop_until_s - self._core.clock()
+            if newest > after or left_s <= 0:
+                return newest
+            await self._core.controller.news(left_s)
+
+
+def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
+    """Open a plain file of a folder that strangers may write to, following no link. Raises OSError otherwise."""
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+    finally:
+        os.close(directory)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        os.close(descriptor)
+        raise FileNotFoundError(name)
+    return os.fdopen(descriptor, "rb"), status.st_size
+
+
+def _phases(state: str | None) -> list[JobPhase] | None:
+    if state is None:
+        return None
+    if state == "active":
+        return [phase for phase in JobPhase if phase not in ENDED]
+    if state == "ended":
+        return sorted(ENDED)
+    try:
+        return [JobPhase(part.strip()) for part in state.split(",")]
+    except ValueError:
+        choices = ", ".join([*JobPhase, "active", "ended"])
+        raise InvalidSpec(f"{state!r} is not a state", field="state", value=state, fix=f"use {choices}") from None
+
+
+def _only_visible(connection: Connection, ids: list[str], tenant: str | None) -> list[str]:
+    """Of other tenants' jobs people learn that they are ahead, not what they are."""
+    known = [jobs.get(connection, job) for job in ids]
+    return [job.id if tenant in (None, job.tenant) else "a job of another tenant" for job in known if job]

@@ -1,0 +1,256 @@
+"""What people read: the shapes that the API answers with and that the SDK and the CLI show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class View(BaseModel):
+    """Base of all answers. Clients ignore fields they do not know, so that servers may grow."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ReasonView(View):
+    """Why something is as it is."""
+
+    code: str
+    text: str
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+class MemberView(View):
+    worker: str
+    rank: int
+    node: str
+
+
+class GenerationView(View):
+    """One generation of a gang: who, where, why, from when to when."""
+
+    number: int
+    phase: str
+    members: list[MemberView]
+    reason: ReasonView
+    created_s: float
+    running_s: float | None = None
+    ended_s: float | None = None
+    outcome: str | None = None
+
+
+class JobView(View):
+    """A job as it stands now. Times are seconds since the epoch."""
+
+    id: str
+    name: str
+    tenant: str
+    state: str  # queued, starting, running, stopping, succeeded, failed, cancelled
+    labels: dict[str, str] = Field(default_factory=dict)
+    priority: int = 0
+    workers: int = 0  # at present
+    min_workers: int = 1
+    max_workers: int = 1
+    nodes: list[str] = Field(default_factory=list)
+    generation: int = 0
+    submitted_s: float
+    submitted_by: str
+    started_s: float | None = None
+    finished_s: float | None = None
+    expected_start_s: float | None = None
+    sla: dict[str, Any] = Field(default_factory=dict)
+    sla_met: bool | None = None  # None: nothing promised, or not known yet
+    step: int = 0
+    total_steps: int = 0
+    epoch: int = 0
+    loss: float | None = None
+    samples_per_s: float = 0.0
+    recoveries: int = 0
+    preemptions: int = 0
+    resizes: int = 0
+    recovery_s: float | None = None  # mean time from a loss to the next running generation
+    reason: ReasonView | None = None  # why it waits, or why it runs on what it has
+    message: str | None = None  # why it failed
+    metrics: dict[str, float] = Field(default_factory=dict)  # final ones
+
+
+class JobDetail(JobView):
+    """One job with its spec and its history."""
+
+    spec: dict[str, Any] = Field(default_factory=dict)
+    generations: list[GenerationView] = Field(default_factory=list)
+
+
+class Page(View):
+    """One page of jobs; ``next`` opens the following one."""
+
+    items: list[JobView]
+    next: str | None = None
+    total: int = 0
+
+
+class DryRun(View):
+    """Whether a job would be admitted, where it would run, and when it would start."""
+
+    admitted: bool
+    reason: ReasonView
+    nodes: list[str] = Field(default_factory=list)
+    expected_start_s: float | None = None
+
+
+class Why(View):
+    """Why a job waits, runs or ended as it did, in one screen."""
+
+    job: JobView
+    reason: ReasonView
+    unblocks: list[str] = Field(default_factory=list)  # what would let it start
+    ahead: list[str] = Field(default_factory=list)
+    expected_start_s: float | None = None
+    generations: list[GenerationView] = Field(default_factory=list)
+
+
+class ResultView(View):
+    """What a job left behind, with the figures that every run reports."""
+
+    job: str
+    state: str
+    metrics: dict[str, float] = Field(default_factory=dict)
+    artifacts: list[str] = Field(default_factory=list)
+    figures: dict[str, float | None] = Field(default_factory=dict)  # TT, RU, TP, FI, FRT, SSR
+    spec: dict[str, Any] = Field(default_factory=dict)
+    message: str | None = None
+
+
+class MetricsView(View):
+    """History per step: one entry per step, ready for a data frame."""
+
+    job: str
+    steps: list[dict[str, float]]
+
+
+class NodeView(View):
+    name: str
+    state: str
+    device_type: str
+    devices: int
+    devices_used: int
+    cpu: float
+    memory_bytes: int
+    speed: float
+    cpu_fraction: float | None = None
+    memory_used_bytes: int | None = None
+    isolation: str = "none"
+    jobs: list[str] = Field(default_factory=list)
+    pid: int | None = None
+    warm: bool = False
+
+
+class TenantView(View):
+    name: str
+    weight: float
+    quota: int | None = None
+    sla: dict[str, Any] = Field(default_factory=dict)
+    entitlement: float = 0.0  # devices it may claim now
+    devices: int = 0  # devices it holds now
+    running: int = 0
+    queued: int = 0
+    device_s: float = 0.0  # attained so far, from the ledger
+
+
+class TenantReport(View):
+    """A tenant's line in the report."""
+
+    tenant: str
+    weight: float
+    entitlement: float  # fraction of the cluster
+    share: float  # fraction of what was used
+    device_s: float
+    jobs: int
+    finished: int
+    mean_wait_s: float | None = None
+    mean_jct_s: float | None = None
+    sla_satisfaction: float | None = None
+
+
+class JobReport(View):
+    """A job's line in the report."""
+
+    job: str
+    tenant: str
+    state: str
+    wait_s: float | None = None
+    jct_s: float | None = None
+    samples_per_s: float | None = None
+    recoveries: int = 0
+    recovery_s: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+
+
+class Report(View):
+    """The figures of REQUIREMENTS for the platform as a whole, per tenant and per job."""
+
+    since_s: float
+    until_s: float
+    training_time_s: float | None = None  # TT, of all work together
+    utilisation: float | None = None  # RU
+    throughput_per_s: float | None = None  # TP, samples per second
+    fairness: float | None = None  # FI, Jain's index of share per entitlement
+    recovery_s: float | None = None  # FRT, mean
+    sla_satisfaction: float | None = None  # SSR
+    tenants: list[TenantReport] = Field(default_factory=list)
+    jobs: list[JobReport] = Field(default_factory=list)
+    shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
+
+
+class EventView(View):
+    id: int
+    time_s: float
+    kind: str
+    text: str
+    tenant: str | None = None
+    job: str | None = None
+    node: str | None = None
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+class TokenView(View):
+    id: str
+    tenant: str | None
+    role: str
+    label: str
+    created_s: float
+    expires_s: float | None = None
+    revoked_s: float | None = None
+
+
+class NewToken(TokenView):
+    """A token just made: the only time its secret is shown."""
+
+    token: str
+
+
+class NewTenant(View):
+    tenant: TenantView
+    token: NewToken
+
+
+class WhoAmI(View):
+    token: str  # id
+    role: str
+    tenant: str | None
+    version: str
+
+
+class AuditView(View):
+    id: int
+    time_s: float
+    actor: str
+    action: str
+    target: str
+    detail: dict[str, Any] = Field(default_factory=dict)
+
+
+class LogLine(View):
+    worker: str
+    text: str
