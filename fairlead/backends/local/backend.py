@@ -1,0 +1,292 @@
+"""The embedded backend: one machine, virtual nodes, nothing else installed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fairlead import wire
+from fairlead.backends.local import hosting, processes
+from fairlead.backends.local.fencing import fence
+from fairlead.backends.local.keeper import NodeKeeper
+from fairlead.backends.local.link import NodeGone, NodeRefused
+from fairlead.backends.local.logs import read_logs
+from fairlead.backends.local.records import isolation, records
+from fairlead.backends.local.shapes import NodeShape, load_shapes, parse_nodes, save_shapes
+from fairlead.backends.protocol import (
+    BackendEvent,
+    Capabilities,
+    Inventory,
+    LaunchOrder,
+    Lease,
+    LogChunk,
+    LogCursor,
+    NodeAction,
+    NotReserved,
+)  # fmt: skip
+from fairlead.cluster import Gang, NodeState
+from fairlead.errors import LostLeadership, NotFound, Unavailable
+from fairlead.home import Home
+
+__all__ = ["LocalBackend", "NodeShape", "parse_nodes"]
+
+_END_S = 15.0
+_TRY_AGAIN_S = 0.05
+_HOST_AGAIN_S = 0.2
+
+log = logging.getLogger("fairlead.local")
+
+
+class LocalBackend:
+    """Gangs on the virtual nodes of this machine.
+
+    A command to a node that is lost does nothing: all that ran there is gone, and its NodeLost is in the events.
+    """
+
+    def __init__(
+        self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0)
+    ) -> None:
+        self.capabilities = Capabilities("local", "user" if os.geteuid() == 0 else "none", detection_s=1.0)
+        self._home = home
+        self._shapes = tuple(nodes)
+        self._restart_s = restart_s
+        self._epoch: int | None = None
+        self._keepers: dict[str, NodeKeeper] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._events: asyncio.Queue[BackendEvent | None] = asyncio.Queue()
+
+    # ------------------------------------------------------------ life
+
+    async def open(self, epoch: int) -> None:
+        """Start or adopt all nodes; without nodes of its own those of the last time, or one for the whole machine."""
+        self._home.create()
+        remembered = self._home.run / "nodes.json"
+        self._shapes = self._shapes or load_shapes(remembered) or parse_nodes("1")
+        save_shapes(remembered, self._shapes)
+        self._epoch = epoch
+        names = {shape.name for shape in self._shapes}
+        for record in records(self._home):
+            if record.node not in names:  # of an earlier division of this machine
+                await asyncio.to_thread(fence, self._home, record.node, epoch)
+        host = await hosting.connect_host(self._home)  # before the nodes are asked for, so that it is started once
+        self._keepers = {
+            shape.name: NodeKeeper(self._home, shape, epoch, self._events.put_nowait, self._restart_s)
+            for shape in self._shapes
+        }
+        self._tasks = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]
+        self._tasks.append(asyncio.create_task(self._keep_host(host)))
+        for keeper in self._keepers.values():
+            await keeper.settled.wait()
+        failures = [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
+        if failures:
+            await self.close()
+            raise failures[0]
+
+    async def _keep_host(self, line: socket.socket) -> None:
+        """Have a host at all times, so that every node gets its fork server."""
+        while True:
+            with line:
+                await hosting.until_gone(line)
+            line = await self._new_host()
+
+    async def _new_host(self) -> socket.socket:
+        while True:
+            await asyncio.sleep(_HOST_AGAIN_S)
+            try:
+                return await hosting.connect_host(self._home)
+            except (Unavailable, OSError, subprocess.SubprocessError) as error:
+                log.error("no host: %s", error)
+
+    async def close(self) -> None:
+        """Let go of the nodes; what runs goes on running."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._events.put_nowait(None)
+
+    async def shutdown(self) -> None:
+        """End everything of this home on this machine, opened here or not, and leave nothing behind."""
+        await self.close()
+        found = records(self._home)
+        for record in found:
+            if self._epoch is not None and record.epoch > self._epoch:
+                raise LostLeadership(f"{record.node} is led by epoch {record.epoch}, not {self._epoch}")
+        for record in found:
+            processes.kill(record.process, signal.SIGTERM)
+        await asyncio.to_thread(self._end_all, [record.process for record in found], [record.node for record in found])
+
+    def _end_all(self, managers: Sequence[processes.Process], nodes: Sequence[str]) -> None:
+        processes.wait_gone(lambda: not any(map(processes.alive, managers)), _END_S)
+        for node in nodes:
+            fence(self._home, node, self._epoch)
+        hosting.end_host(self._home)
+        shutil.rmtree(self._home.memory, ignore_errors=True)
+        for pattern in ("*.sock", "*.lock"):
+            for path in self._home.run.glob(pattern):
+                path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------ what there is
+
+    async def inventory(self) -> Inventory:
+        return Inventory([
+            keeper.shape.node(NodeState.LOST if keeper.link is None else NodeState.READY)
+            for keeper in self._keepers.values()
+        ])  # fmt: skip
+
+    async def leases(self) -> list[wire.WorkerStatus]:
+        replies = await asyncio.gather(*(self._ask(name, wire.Status()) for name in self._keepers))
+        return [worker for reply in replies if reply and reply.status for worker in reply.status.workers]
+
+    def facts(self) -> Mapping[str, Any]:
+        return {name: _facts(keeper) for name, keeper in self._keepers.items()}
+
+    async def events(self) -> AsyncIterator[BackendEvent]:
+        """All that happens from the opening on, until this is closed."""
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    async def logs(self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20) -> list[LogChunk]:
+        return await asyncio.to_thread(read_logs, Path(folder), after, limit_bytes)
+
+    # ------------------------------------------------------------ gangs
+
+    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
+        """Try until the time is over; whatever was newly held is given back when not all can be."""
+        deadline_s = time.monotonic() + within_s
+        while (refused := await self._reserve_once(gang)) is not None:
+            if time.monotonic() + _TRY_AGAIN_S > deadline_s:
+                return refused
+            await asyncio.sleep(_TRY_AGAIN_S)
+        return Lease(gang.job, gang.generation, gang.members)
+
+    async def _reserve_once(self, gang: Gang) -> NotReserved | None:
+        wanted: dict[str, dict[str, int]] = {}
+        for member in gang.members:
+            wanted.setdefault(member.node, {})[member.worker] = member.device
+        before = {worker.worker for worker in await self.leases() if worker.job == gang.job}
+
+        async def hold(node: str) -> str | None:
+            try:
+                reply = await self._ask(
+                    node, wire.Reserve(gang.job, gang.generation, wanted[node], dict(gang.demand)), must=True
+                )
+            except NodeRefused as error:
+                return error.message
+            return None if reply else f"{node} is lost"
+
+        answers = dict(zip(wanted, await asyncio.gather(*map(hold, wanted)), strict=True))
+        failed = next((node for node, why in answers.items() if why is not None), None)
+        if failed is None:
+            return None
+        held = {worker: node for node, why in answers.items() if why is None for worker in wanted[node]}
+        await self.release(gang.job, {worker: node for worker, node in held.items() if worker not in before})
+        return NotReserved(gang.job, gang.generation, f"{failed}: {answers[failed]}", failed)
+
+    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
+        """Start the members on every node at once; each node's workers keep its own snapshots in memory."""
+        environment = {worker: dict(variables) for worker, variables in order.environment.items()}
+
+        def ordered(node: str, workers: list[str]) -> wire.Launch:
+            memory = str(self._home.job_memory(node, lease.job))
+            spec = msgspec.structs.replace(order.worker, memory_folder=memory)
+            return wire.Launch(lease.job, lease.generation, workers, spec, environment)
+
+        await self._each(_by_node(lease), ordered)
+
+    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
+        await self._each(_by_node(lease), lambda _, workers: wire.Tell(lease.job, workers, message))
+
+    async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
+        await self._each(_grouped(workers), lambda _, names: wire.Stop(job, names, grace_s))
+
+    async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
+        await self._each(_grouped(workers), lambda _, names: wire.Release(job, names, forget_memory))
+
+    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
+        """A fresh file in the tenant's own part of the job's folder, and a free port on the machine."""
+        path = self._home.job(gang.job) / "rendezvous" / f"g{gang.generation}-{uuid.uuid4().hex[:8]}"
+        first = min(gang.members, key=lambda member: member.rank)
+        reply = await self._ask(first.node, wire.Ports(1))
+        port = reply.ports[0] if reply else 0
+        return {"init_method": f"file://{path}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+        keeper = self._keepers.get(node)
+        if keeper is not None and keeper.status is not None and keeper.status.incarnation == incarnation:
+            await self._ask(node, wire.Acknowledge(sequence))
+
+    async def node(self, name: str, action: NodeAction) -> None:
+        keeper = self._keeper(name)
+        if action is NodeAction.START:
+            keeper.start()
+        else:
+            await keeper.stop(stay_down=action is NodeAction.STOP)
+
+    # ------------------------------------------------------------ asking nodes
+
+    def _keeper(self, name: str) -> NodeKeeper:
+        try:
+            return self._keepers[name]
+        except KeyError:
+            known = ", ".join(self._keepers) or "none"
+            raise NotFound(f"there is no node {name}", field="node", value=name, fix=f"use one of: {known}") from None
+
+    async def _ask(self, name: str, body: wire.ToNode, *, must: bool = False) -> wire.Reply | None:
+        """The node's answer, or None when it is lost; a refusal is logged unless the caller must see it."""
+        keeper = self._keeper(name)
+        if isinstance(keeper.failure, LostLeadership):
+            raise keeper.failure
+        if keeper.link is None:
+            return None
+        try:
+            return await keeper.link.request(body)
+        except NodeGone as error:
+            log.warning("%s: %s", name, error)
+            return None
+        except NodeRefused as error:
+            if must:
+                raise
+            log.error("%s: %s", name, error)
+            return None
+
+    async def _each(self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]) -> None:
+        await asyncio.gather(*(self._ask(node, body(node, names)) for node, names in workers.items()))
+
+
+def _by_node(lease: Lease) -> dict[str, list[str]]:
+    return _grouped({member.worker: member.node for member in lease.placement})
+
+
+def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
+    nodes: dict[str, list[str]] = {}
+    for worker, node in workers.items():
+        nodes.setdefault(node, []).append(worker)
+    return nodes
+
+
+def _facts(keeper: NodeKeeper) -> dict[str, Any]:
+    status, telemetry = keeper.status, keeper.telemetry
+    if status is None:
+        return {"state": "lost"}
+    load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
+    return {
+        "state": "ready",
+        "pid": status.pid,
+        "incarnation": status.incarnation,
+        "isolation": isolation(keeper.record.version) if keeper.record else status.isolation,
+        "warm": telemetry.warm if telemetry else status.warm,
+        **load,
+    }

@@ -1,0 +1,203 @@
+"""Limits of cpu and memory by cgroups, version 1 or 2; elsewhere by affinity and rlimits.
+
+Layout: ``<our own cgroup>/fairlead-<tag of the home>/<node>/<job>.<worker>``, once per controller in version 1. The
+node's own group bounds the sum of its workers, so that a virtual node is never larger than its capacity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_PERIOD_US = 10_000  # short, so that the ranks of a synchronous gang are throttled in small steps
+_LONG_PERIOD_US = 100_000  # the kernel takes no quota under 1 ms
+_V1_CONTROLLERS = ("cpu", "cpuacct", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Where this process may make groups: one folder in version 2, one per controller in version 1."""
+
+    version: int  # 0: none
+    folders: tuple[Path, ...] = ()
+
+    def below(self, *names: str) -> Group:
+        return Group(self.version, tuple(folder.joinpath(*names) for folder in self.folders))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One control group (in version 1: the same name below each controller)."""
+
+    version: int
+    folders: tuple[Path, ...] = field(default=())
+
+    def create(self, cpu: float | None, memory_bytes: int | None) -> None:
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+        memory = None if memory_bytes is None else str(memory_bytes)
+        if self.version == 2:
+            self._write("cpu.max", None if cpu is None else "{} {}".format(*quota(cpu)))
+            self._write("memory.max", memory)
+            self._write("memory.swap.max", None if memory is None else "0", optional=True)
+        elif self.version == 1:
+            if cpu is not None:
+                amount, period = quota(cpu)
+                self._write("cpu.cfs_period_us", str(period))
+                self._write("cpu.cfs_quota_us", str(amount))
+            self._write("memory.limit_in_bytes", memory)
+            self._write("memory.memsw.limit_in_bytes", memory, optional=True)
+
+    def delegate(self) -> None:
+        """Version 2: let sub-groups have limits of their own."""
+        if self.version == 2:
+            self._write("cgroup.subtree_control", "+cpu +memory")
+
+    def enter(self) -> None:
+        """Put the calling process into the group."""
+        for folder in self.folders:
+            (folder / "cgroup.procs").write_text("0")
+
+    def pids(self) -> set[int]:
+        """Who is in the group or below it."""
+        found: set[int] = set()
+        for folder in self.folders:
+            for listing in (folder / "cgroup.procs", *folder.glob("*/cgroup.procs")):
+                with contextlib.suppress(OSError):
+                    found.update(int(pid) for pid in listing.read_text().split())
+        return found
+
+    def kill(self) -> None:
+        for pid in self.pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove(self) -> bool:
+        """Remove the group and what is below it; False while a process is still in there."""
+        clear = True
+        for folder in self.folders:
+            for path in (*(inner.parent for inner in folder.glob("*/cgroup.procs")), folder):
+                try:
+                    path.rmdir()
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                        raise
+                    clear = False
+        return clear
+
+    def out_of_memory(self) -> bool:
+        """Whether the kernel killed something in here for want of memory."""
+        counters = self._read("memory.events") if self.version == 2 else self._read("memory.oom_control")
+        fields = dict(line.split(" ", 1) for line in counters.splitlines() if " " in line)
+        return int(fields.get("oom_kill", "0")) > 0
+
+    def cpu_s(self) -> float:
+        """Cpu time used so far, by processes that ended too."""
+        if self.version == 1:
+            return int(self._read("cpuacct.usage") or 0) / 1e9
+        fields = dict(line.split() for line in self._read("cpu.stat").splitlines())
+        return int(fields.get("usage_usec", 0)) / 1e6
+
+    def memory_bytes(self) -> int:
+        return int(self._read("memory.usage_in_bytes" if self.version == 1 else "memory.current") or 0)
+
+    def _file(self, name: str) -> Path | None:
+        return next((folder / name for folder in self.folders if (folder / name).exists()), None)
+
+    def _read(self, name: str) -> str:
+        path = self._file(name)
+        try:
+            return "" if path is None else path.read_text()
+        except OSError:  # removed under our hands: the worker has just ended
+            return ""
+
+    def _write(self, name: str, value: str | None, *, optional: bool = False) -> None:
+        path = self._file(name)
+        if value is None or (path is None and optional):
+            return
+        if path is None:
+            raise OSError(errno.ENOENT, f"no {name} in {', '.join(map(str, self.folders))}")
+        path.write_text(value)
+
+
+def quota(cpu: float) -> tuple[int, int]:
+    """Microseconds per period for this many cores."""
+    period = _PERIOD_US if cpu * _PERIOD_US >= 1000 else _LONG_PERIOD_US
+    return max(1000, round(cpu * period)), period
+
+
+def detect(mountinfo: str, membership: str) -> Sequence[Hierarchy]:
+    """The hierarchies this process lives in, the one to prefer first, from the text of the two /proc files."""
+    own = {}
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
+    first: dict[str, Path] = {}
+    unified: list[Path] = []
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        root, point = left.split()[3:5]
+        kind, _, options = right.split(" ", 2)
+        if kind == "cgroup2":
+            unified = [_folder(point, root, own.get("", "/")), Path(point)]
+        elif kind == "cgroup":
+            for controller in set(options.split(",")) & set(_V1_CONTROLLERS):
+                first.setdefault(controller, _folder(point, root, own.get(controller, "/")))
+    found = [Hierarchy(2, (folder,)) for folder in unified]
+    if set(_V1_CONTROLLERS) <= set(first):
+        found.insert(0, Hierarchy(1, tuple(sorted(set(first.values())))))
+    return found
+
+
+def _folder(point: str, root: str, path: str) -> Path:
+    inside = path.removeprefix(root) if root != "/" else path
+    folder = Path(point) / inside.lstrip("/")
+    return folder if folder.is_dir() else Path(point)
+
+
+def usable(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
+    """A group for the node with its limits set, in the first hierarchy where that works; version 0 where none does."""
+    hierarchies = detect(Path("/proc/self/mountinfo").read_text(), Path("/proc/self/cgroup").read_text())
+    for hierarchy in hierarchies:
+        top, group = hierarchy.below(f"fairlead-{tag}"), hierarchy.below(f"fairlead-{tag}", node)
+        try:
+            if hierarchy.version == 2:  # refused with EBUSY where processes live; the root of the tree allows it
+                Group(2, hierarchy.folders).delegate()
+            top.create(None, None)
+            top.delegate()
+            group.create(capacity.get("cpu"), int(capacity["memory"]) if "memory" in capacity else None)
+            group.delegate()
+        except OSError:  # not ours to make: no root, no delegation, read-only; the next one may be
+            discard(group)
+        else:
+            return group
+    return Group(0)
+
+
+def discard(group: Group) -> bool:
+    """Remove a node's group, and the home's when it was the last; False while something is still in there."""
+    try:
+        clear = group.remove()
+    except PermissionError:
+        return False
+    for folder in group.folders:
+        with contextlib.suppress(OSError):  # other nodes still use it
+            folder.parent.rmdir()
+    return clear
+
+
+def limit_without_cgroup(cpu: float, memory_bytes: int | None, device: int) -> None:
+    """Bound the calling process by what every user may set: some cores of its own, and a ceiling on its data."""
+    cores = sorted(os.sched_getaffinity(0))
+    count = min(len(cores), max(1, round(cpu)))
+    os.sched_setaffinity(0, {cores[(device * count + index) % len(cores)] for index in range(count)})
+    if memory_bytes is not None:  # RLIMIT_AS would count what torch merely maps
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

@@ -1,0 +1,39 @@
+"""A job's folders on a node, each owned by whom it is for: the platform, or the tenant's own user."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fairlead import wire
+
+TENANT_FOLDERS = ("output", "snapshots", "code", "home", "rendezvous")
+
+
+def prepare(spec: wire.WorkerSpec) -> None:
+    """Make the job's folders; other tenants may pass through the outermost, and look into none."""
+    folder = Path(spec.folder)
+    _make(folder, 0o711)
+    _make(folder / "logs", 0o700)
+    for name in TENANT_FOLDERS:
+        _make(folder / name, 0o700, spec.uid)
+    memory = Path(spec.memory_folder)
+    _make(memory.parent, 0o711)
+    _make(memory, 0o700, spec.uid)
+
+
+def open_log(spec: wire.WorkerSpec, worker: str) -> int:
+    """The worker's log, opened by the platform: the worker may write to it and not read its neighbours'."""
+    path = Path(spec.folder) / "logs" / f"{worker}.log"
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+
+
+def _make(path: Path, mode: int, owner: int | None = None) -> None:
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        if owner is None or os.geteuid() != 0 or path.stat().st_uid == owner:
+            return
+    path.chmod(mode)
+    if owner is not None and os.geteuid() == 0:
+        os.chown(path, owner, owner, follow_symlinks=False)

@@ -1,0 +1,182 @@
+"""The host: loads torch once, and forks node managers and warm fork servers; knows no user code and no secret.
+
+It dies without harm: nodes and their fork servers live on, and a new host supplies whoever asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from fairlead.backends.local import node, processes, reach, sockets
+from fairlead.backends.local.forkserver import ForkServer
+from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, StartNode, Supply
+from fairlead.backends.local.records import living_nodes
+from fairlead.home import Home
+
+LONELY_S = 60.0
+_QUIET_MS = 250  # node managers that are being asked for come first, then torch
+_TICK_MS = 500
+
+log = logging.getLogger("fairlead.host")
+
+
+def preload() -> None:
+    """Load what workers need, without a tensor operation: a fork after one would hang at its first matmul."""
+    try:
+        importlib.import_module("fairlead.training").preload()
+        importlib.import_module("fairlead.training.worker")
+    except (ImportError, AttributeError) as error:
+        log.warning("preloading torch alone: %s", error)
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch._dynamo")
+            importlib.import_module("torch").set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # keep the collector from copying shared pages
+
+
+class Host:
+    def __init__(self, home: Home, listener: socket.socket, held_lock: int) -> None:
+        self._home = home
+        self._lock = held_lock
+        self._listener = listener
+        self._clients: dict[int, socket.socket] = {}
+        self._waiting: list[tuple[NodeConfig, socket.socket]] = []
+        self._warm = False
+        self._used = time.monotonic()
+        self._problem: list[str | None] = []  # found out once, on first demand
+        self._ended = False
+
+    def serve(self) -> None:
+        """Answer until told to end, or until nobody has needed this for a while."""
+        while not self._ended:
+            self._round()
+            if self._clients or self._waiting or living_nodes(self._home):
+                self._used = time.monotonic()
+            self._ended = self._ended or time.monotonic() - self._used > LONELY_S
+
+    def _round(self) -> None:
+        poller = select.poll()
+        for descriptor in (self._listener.fileno(), *self._clients):
+            poller.register(descriptor, select.POLLIN)
+        ready = poller.poll(_TICK_MS if self._warm or not self._waiting else _QUIET_MS)
+        for descriptor, _ in ready:
+            if descriptor == self._listener.fileno():
+                client, _ = self._listener.accept()
+                self._clients[client.fileno()] = client
+            else:
+                self._hear(self._clients[descriptor])
+        if self._waiting and not ready and not self._warm:
+            preload()
+            self._warm = True
+        if self._warm:
+            self._supply()
+        self._reap()
+
+    def _hear(self, client: socket.socket) -> None:
+        data, _ = sockets.receive_packet(client)
+        if not data:
+            del self._clients[client.fileno()]
+            client.close()
+            return
+        request = msgspec.json.decode(data, type=HostRequest)
+        if isinstance(request, Supply):
+            del self._clients[client.fileno()]
+            self._waiting.append((request.node, client))
+            return
+        if isinstance(request, StartNode):
+            answer = Done(self._start(request.node))
+        else:
+            self._ended, answer = True, Done()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it did not wait for the answer
+            sockets.send_packet(client, msgspec.json.encode(answer))
+
+    def _start(self, config: NodeConfig) -> str | None:
+        """Fork a node manager; says why not when tenants' users could not run on this machine."""
+        if not self._problem:
+            self._problem.append(reach.problem(self._home.root) if os.geteuid() == 0 else None)
+        if self._problem[0] is None:
+            self._fork(lambda: node.main(config), self._home.logs / f"{config.name}.log")
+        return self._problem[0]
+
+    def _supply(self) -> None:
+        while self._waiting:
+            config, connection = self._waiting.pop()
+            self._fork(ForkServer(connection, config).serve, self._home.logs / f"{config.name}.log")
+            connection.close()
+
+    def _fork(self, body: Callable[[], None], log_path: Path) -> None:
+        if os.fork() != 0:
+            return
+        os.setsid()
+        os.close(self._lock)  # or the host would seem alive for as long as this child
+        for other in (self._listener, *self._clients.values(), *(connection for _, connection in self._waiting)):
+            other.close()
+        write_to(log_path)
+        run_and_exit(body)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def write_to(path: Path) -> None:
+    """Send what this process prints to a log of the platform."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def run_and_exit(body: Callable[[], None]) -> NoReturn:
+    """Run the body as the whole life of a forked process."""
+    code = 0
+    try:
+        body()
+    except BaseException:  # the edge of a process
+        log.exception("ended by an error")
+        code = 1
+    logging.shutdown()
+    os._exit(code)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m fairlead.backends.local.host")
+    parser.add_argument("--home", type=Path, required=True)
+    home = Home(parser.parse_args().home)
+    if os.fork() != 0:  # whoever started this does not have to reap it
+        os._exit(0)
+    os.setsid()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
+    held = processes.lock(home.run / "host.lock")
+    if held is None:
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    listener = sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
+    record = home.run / "host.pid"
+    record.write_bytes(msgspec.json.encode(processes.identify(os.getpid())))
+    try:
+        Host(home, listener, held).serve()
+    finally:
+        record.unlink(missing_ok=True)
+        (home.run / "host.sock").unlink(missing_ok=True)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Starts the host when there is none, and asks it for nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+import fairlead
+from fairlead.backends.local import processes, sockets
+from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, StartNode
+from fairlead.errors import Unavailable
+from fairlead.home import Home
+
+_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA")
+_START_S = 30.0
+_ANSWER_S = 60.0  # the host may be loading torch
+
+
+def host_environment() -> dict[str, str]:
+    """What the host is started with: workers are forked from it, so it must not know the platform's secrets."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return kept | {"PYTHONPATH": str(Path(fairlead.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+
+
+async def connect_host(home: Home) -> socket.socket:
+    """A line to the host, started if need be."""
+    deadline = asyncio.get_running_loop().time() + _START_S
+    started = False
+    while True:
+        try:
+            line = sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET)
+        except OSError as error:
+            if not started:
+                await asyncio.to_thread(_start, home)
+                started = True
+            if asyncio.get_running_loop().time() > deadline:
+                fix = f"look into {home.logs / 'host.log'}"
+                raise Unavailable(f"the host process does not come up: {error}", fix=fix) from None
+            await asyncio.sleep(0.01)
+        else:
+            line.setblocking(False)
+            return line
+
+
+def _start(home: Home) -> None:
+    with (home.logs / "host.log").open("ab") as log:
+        subprocess.run(
+            [sys.executable, "-m", "fairlead.backends.local.host", "--home", str(home.root)],
+            env=host_environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True, check=True, timeout=_START_S,
+        )  # fmt: skip
+
+
+async def ask_host(home: Home, request: HostRequest) -> Done:
+    """One request, one answer."""
+    with await connect_host(home) as line:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(line, msgspec.json.encode(request))
+        data = await asyncio.wait_for(loop.sock_recv(line, sockets.PACKET_BYTES), _ANSWER_S)
+    if not data:
+        raise Unavailable("the host process ended while it was asked")
+    return msgspec.json.decode(data, type=Done)
+
+
+async def start_node(home: Home, config: NodeConfig) -> None:
+    """Have a node manager started; raises with one line and a fix when tenants could not run on this machine."""
+    done = await ask_host(home, StartNode(config))
+    if done.problem is not None:
+        fix = "run the platform as a user of its own instead of root, or put Python where all users can read it"
+        raise Unavailable(done.problem, fix=fix)
+
+
+async def until_gone(line: socket.socket) -> None:
+    """Return when the host at the other end is gone."""
+    try:
+        while await asyncio.get_running_loop().sock_recv(line, 1):
+            pass
+    except OSError:
+        return
+
+
+def end_host(home: Home) -> None:
+    """Make sure that no host of this home is alive."""
+    try:
+        process = msgspec.json.decode((home.run / "host.pid").read_bytes(), type=processes.Process)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return
+    processes.kill(process)
+    processes.wait_gone(lambda: not processes.alive(process), 5.0)
+    for name in ("host.pid", "host.sock"):
+        (home.run / name).unlink(missing_ok=True)

@@ -1,0 +1,209 @@
+"""Keeps one node: finds or starts it, hears it, and when it dies fences it, says so, and brings it back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from fairlead import wire
+from fairlead.backends.local import hosting, processes
+from fairlead.backends.local.fencing import fence
+from fairlead.backends.local.link import NodeGone, NodeLink
+from fairlead.backends.local.messages import NodeConfig
+from fairlead.backends.local.records import NodeRecord, read_record, socket_path
+from fairlead.backends.local.shapes import NodeShape
+from fairlead.backends.protocol import BackendEvent, NodeJoined, NodeLost, NodeTelemetry, WorkerEvent
+from fairlead.errors import FairleadError, LostLeadership, Unavailable
+from fairlead.home import Home
+
+FROZEN_S = 10.0
+_CONNECT_S = 15.0
+_LONG_LIFE_S = 120.0
+
+log = logging.getLogger("fairlead.local")
+
+
+class NodeKeeper:
+    """One node as the leader sees it."""
+
+    def __init__(
+        self, home: Home, shape: NodeShape, epoch: int, emit: Callable[[BackendEvent], None],
+        restart_s: tuple[float, float] = (5.0, 60.0),
+    ) -> None:  # fmt: skip
+        self.shape = shape
+        self.link: NodeLink | None = None
+        self.status: wire.NodeStatus | None = None
+        self.telemetry: wire.Telemetry | None = None
+        self.record: NodeRecord | None = None  # as of the last change of its fork server
+        self.settled = asyncio.Event()  # the first attempt is over
+        self.failure: FairleadError | None = None
+        self._home, self._epoch, self._emit = home, epoch, emit
+        self._first_delay_s, self._longest_delay_s = restart_s
+        self._delay_s = self._first_delay_s
+        self._wanted = asyncio.Event()
+        self._wanted.set()
+        self._hurry = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Look after the node until cancelled, or until another leads."""
+        try:
+            while True:
+                await self._wanted.wait()
+                await self._live_once()
+                await self._pause()
+        except LostLeadership as error:
+            log.warning("%s: %s", self.shape.name, error)
+            self.failure = error
+        finally:
+            self.settled.set()
+            await self._let_go()
+
+    async def _live_once(self) -> None:
+        try:
+            self.status = await self._reach()
+        except LostLeadership:
+            raise
+        except (FairleadError, OSError) as error:
+            log.error("%s does not come up: %s", self.shape.name, error)
+            self.failure = error if isinstance(error, FairleadError) else Unavailable(str(error))
+            self.settled.set()
+            return
+        self.failure, born_s = None, time.monotonic()
+        incarnation = self.status.incarnation
+        self._emit(NodeJoined(self.shape.name, incarnation, tuple(self.status.workers), self.status.sequence))
+        self._listen(incarnation)
+        self.settled.set()
+        why = await self._until_lost()
+        self.status = self.telemetry = None
+        await self._fence()
+        self._emit(NodeLost(self.shape.name, incarnation, why))
+        if time.monotonic() - born_s > _LONG_LIFE_S:
+            self._delay_s = self._first_delay_s
+
+    async def _pause(self) -> None:
+        """Wait before the next attempt, longer each time, unless somebody asks for the node now."""
+        try:
+            await asyncio.wait_for(self._hurry.wait(), self._delay_s)
+        except TimeoutError:
+            self._delay_s = min(self._longest_delay_s, 2 * self._delay_s)
+        self._hurry.clear()
+
+    # ------------------------------------------------------------ reach
+
+    async def _reach(self) -> wire.NodeStatus:
+        """Take command of the node that runs, or start it."""
+        record = read_record(self._home, self.shape.name)
+        if record is not None and processes.alive(record.process) and record.capacity == self.shape.capacity():
+            try:
+                return await self._connect()
+            except NodeGone:
+                log.warning("%s could not be adopted", self.shape.name)
+        await self._fence()
+        home = self._home
+        await hosting.start_node(
+            home,
+            NodeConfig(
+                home=str(home.root), tag=home.memory.name.removeprefix("fairlead-"), name=self.shape.name,
+                capacity=self.shape.capacity(), device_type=self.shape.device_type, epoch=self._epoch,
+            ),
+        )  # fmt: skip
+        return await self._connect()
+
+    async def _connect(self) -> wire.NodeStatus:
+        """Connect and ask who is there, as often as it takes within the time."""
+        deadline_s = time.monotonic() + _CONNECT_S
+        while True:
+            try:
+                self.link = await NodeLink.connect(socket_path(self._home, self.shape.name), self._epoch)
+                reply = await self.link.request(wire.Status(), timeout_s=3.0)
+            except (OSError, NodeGone) as error:
+                await self._let_go()
+                if time.monotonic() > deadline_s:
+                    raise NodeGone(f"{self.shape.name}: {error}") from None
+                await asyncio.sleep(0.01)
+            else:
+                assert reply.status is not None
+                return reply.status
+
+    def _listen(self, incarnation: str) -> None:
+        name = self.shape.name
+
+        def hear(event: wire.Event) -> None:
+            if isinstance(event.body, wire.Telemetry):
+                if self.telemetry is None or self.telemetry.warm != event.body.warm:
+                    self.record = read_record(self._home, name)
+                self.telemetry = event.body
+                self._emit(NodeTelemetry(name, event.body))
+                return
+            self._emit(
+                WorkerEvent(name, incarnation, event.sequence, event.time_s, event.job, event.worker, event.body)
+            )
+
+        if self.link is not None:
+            self.link.listen(hear)
+
+    # ------------------------------------------------------------ lose
+
+    async def _until_lost(self) -> str:
+        """Why the node counts as lost, when it does."""
+        while self.link is not None:
+            await asyncio.wait([self.link.reading], timeout=1.0)
+            if self.link.reading.done():
+                if not await self._came_back():
+                    return "its node manager died"
+            elif time.monotonic() - self.link.heard_s > FROZEN_S and not await self._answers():
+                return f"its node manager has been silent for {FROZEN_S:g} s"
+        return "it was let go"
+
+    async def _came_back(self) -> bool:
+        """The line was cut: whether the same node manager is there all the same."""
+        before = self.status
+        while before is not None:
+            record = read_record(self._home, self.shape.name)
+            if record is None or record.incarnation != before.incarnation or not processes.alive(record.process):
+                return False
+            try:
+                link = await NodeLink.connect(socket_path(self._home, self.shape.name), self._epoch)
+                await link.request(wire.Status(), timeout_s=3.0)
+            except (OSError, NodeGone):
+                await asyncio.sleep(0.005)
+                if processes.alive(record.process):
+                    continue
+                return False
+            self.link = link
+            self._listen(before.incarnation)
+            return True
+        return False
+
+    async def _answers(self) -> bool:
+        """A paused leader finds old silence; only an unanswered question proves it."""
+        try:
+            if self.link is not None:
+                await self.link.request(wire.Status(), timeout_s=2.0)
+        except NodeGone:
+            return False
+        return True
+
+    async def _fence(self) -> None:
+        await self._let_go()
+        await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
+
+    async def _let_go(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            await link.close()
+
+    # ------------------------------------------------------------ orders
+
+    def start(self) -> None:
+        """Bring it back now."""
+        self._wanted.set()
+        self._hurry.set()
+
+    async def stop(self, *, stay_down: bool) -> None:
+        """Kill it; it comes back by itself unless it is to stay down. Its NodeLost follows."""
+        if stay_down:
+            self._wanted.clear()
+        await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)

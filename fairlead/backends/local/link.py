@@ -1,0 +1,113 @@
+"""The leader's end of the line to one node manager."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from fairlead import wire
+from fairlead.backends.local import sockets
+from fairlead.errors import FairleadError, LostLeadership, Unavailable
+
+_ANSWER_S = 15.0
+
+
+class NodeGone(Unavailable):
+    """The line to the node is cut; its NodeLost or its return is in the events."""
+
+    code = "node-gone"
+
+
+class NodeRefused(FairleadError):
+    """The node manager will not: the reason is in its words, the machine code in ``why``."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class NodeLink:
+    """Requests with answers, and events in order; these are held back until somebody listens."""
+
+    def __init__(self, epoch: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._epoch = epoch
+        self._reader, self._writer = reader, writer
+        self._numbers = itertools.count(1)
+        self._open: dict[int, asyncio.Future[wire.Reply]] = {}
+        self._early: list[wire.Event] = []
+        self._listener: Callable[[wire.Event], None] | None = None
+        self.heard_s = time.monotonic()
+        self.reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def connect(cls, path: Path, epoch: int) -> NodeLink:
+        """A line to the node manager behind this socket; raises ``OSError`` when there is none."""
+        line = sockets.connect(path, socket.SOCK_STREAM)
+        line.setblocking(False)
+        return cls(epoch, *await asyncio.open_unix_connection(sock=line))
+
+    def listen(self, listener: Callable[[wire.Event], None]) -> None:
+        """Hand over the events, from the first one on."""
+        self._listener = listener
+        for event in self._early:
+            listener(event)
+        self._early.clear()
+
+    async def request(self, body: wire.ToNode, timeout_s: float = _ANSWER_S) -> wire.Reply:
+        """The node's answer; raises when it refuses, when another leads, or when the line is cut."""
+        if self.reading.done():
+            raise NodeGone("the node is gone")
+        number = next(self._numbers)
+        answer: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        try:
+            self._writer.write(wire.pack(wire.Request(number, self._epoch, body)))
+            reply = await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise NodeGone(f"the node did not answer within {timeout_s:g} s") from None
+        finally:
+            self._open.pop(number, None)
+        if reply.code == "stale-epoch":
+            raise LostLeadership(reply.error or "another control plane leads")
+        if reply.code is not None:
+            raise NodeRefused(reply.error or reply.code, reply.code)
+        return reply
+
+    async def _read(self) -> None:
+        unpacker = wire.Unpacker(wire.FromNode)
+        try:
+            while data := await self._reader.read(1 << 18):
+                self.heard_s = time.monotonic()
+                for message in unpacker.feed(data):
+                    self._hear(message)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            pass  # either way there is nobody to talk to any more; the keeper of the node looks what is left
+        finally:
+            self._writer.close()
+            for answer in self._open.values():
+                if not answer.done():
+                    answer.set_exception(NodeGone("the node is gone"))
+
+    def _hear(self, message: wire.FromNode) -> None:
+        if isinstance(message, wire.Event):
+            if self._listener is None:
+                self._early.append(message)
+            else:
+                self._listener(message)
+            return
+        answer = self._open.get(message.id)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def close(self) -> None:
+        self.reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.reading
+        self._writer.close()

@@ -1,0 +1,270 @@
+"""The node manager: holds the devices of one virtual node, starts and watches its workers, reports to the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Coroutine
+from pathlib import Path
+
+from fairlead import wire
+from fairlead.backends.local import cgroups, messages, processes, sockets
+from fairlead.backends.local.control import ControlLine
+from fairlead.backends.local.messages import NodeConfig
+from fairlead.backends.local.outbox import Outbox
+from fairlead.backends.local.records import NodeRecord, WorkerRecord, isolation, record_path, socket_path, write_record
+from fairlead.backends.local.slots import NoRoom, check_room, full_demand
+from fairlead.backends.local.supply import ForkServerLine
+from fairlead.backends.local.usage import Meter
+from fairlead.backends.local.worker import Worker
+from fairlead.home import Home
+
+TELEMETRY_S = 1.0
+LONELY_S = 600.0
+_RELEASE_S = 10.0
+
+log = logging.getLogger("fairlead.node")
+
+
+class NodeManager:
+    """One virtual node. Whoever leads commands it; nobody leads for ever, so it keeps what it has to say."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._home = Home(Path(config.home))
+        self._incarnation = uuid.uuid4().hex[:12]
+        self._workers: dict[str, Worker] = {}
+        self._outbox = Outbox()
+        self._line = ForkServerLine(self._home, config, self._from_fork_server)
+        self._control = ControlLine(config.epoch, self._answer, self._outbox, self._write_record)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end = asyncio.Event()
+        self._used_s = time.monotonic()
+
+    async def run(self) -> None:
+        """Serve until told to end, or until nobody has needed this node for a while."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end.set)
+        self._write_record()
+        listener = sockets.listen(socket_path(self._home, self._config.name), socket.SOCK_STREAM)
+        server = await asyncio.start_unix_server(self._control.serve, sock=listener)
+        supply = asyncio.create_task(self._line.keep())
+        watch = asyncio.create_task(self._watch())
+        await self._end.wait()
+        watch.cancel()
+        await self._stop_all()
+        await self._control.flush()
+        server.close()
+        supply.cancel()
+        await asyncio.wait([supply])
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        fork_server = self._line.process
+        if fork_server is not None:
+            processes.wait_gone(lambda: not processes.alive(fork_server), 5.0)
+        if self._line.last is not None:
+            cgroups.discard(cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups))))
+        shutil.rmtree(self._home.memory / self._config.name, ignore_errors=True)
+        for path in (socket_path(self._home, self._config.name), record_path(self._home, self._config.name)):
+            path.unlink(missing_ok=True)
+
+    async def _watch(self) -> None:
+        """Every second: how much is used, who is silent, is anybody there."""
+        meter = Meter(self._config.capacity.get("cpu", 1.0))
+        while True:
+            await asyncio.sleep(TELEMETRY_S)
+            now_s = time.monotonic()
+            for worker in self._workers.values():
+                worker.check_silence(now_s)
+            if self._control.connected or self._workers:
+                self._used_s = now_s
+            elif now_s - self._used_s > LONELY_S:
+                self._end.set()
+            if self._control.connected:
+                telemetry = meter.read(self._workers.values(), warm=self._line.warm)
+                self._control.push(wire.Event(sequence=0, time_s=time.time(), body=telemetry))
+
+    # ------------------------------------------------------------ what the leader asks
+
+    def _answer(self, request: wire.Request) -> wire.Reply | asyncio.Future[wire.Reply]:
+        body = request.body
+        match body:
+            case wire.Reserve():
+                return self._reserve(request.id, body)
+            case wire.Launch():
+                return self._launch(request.id, body)
+            case wire.Tell():
+                for worker in self._named(body.job, body.workers):
+                    worker.tell(body.message)
+            case wire.Stop():
+                for worker in self._named(body.job, body.workers):
+                    worker.stop(body.grace_s)
+            case wire.Release():
+                return asyncio.ensure_future(self._release(request.id, body))
+            case wire.Ports():
+                return wire.Reply(request.id, ports=free_ports(body.count))
+            case wire.Acknowledge():
+                self._outbox.acknowledge(body.sequence)
+            case wire.Status():
+                return wire.Reply(request.id, status=self._status())
+            case wire.Shutdown():
+                self._end.set()
+        return wire.Reply(request.id)
+
+    def _named(self, job: str, names: list[str]) -> list[Worker]:
+        keys = (f"{job}/{name}" for name in names)
+        return [self._workers[key] for key in keys if key in self._workers]
+
+    def _reserve(self, number: int, body: wire.Reserve) -> wire.Reply:
+        wanted = {name: device for name, device in body.workers.items() if f"{body.job}/{name}" not in self._workers}
+        capacity = self._config.capacity
+        try:
+            check_room(capacity, self._workers.values(), wanted, body.demand)
+        except NoRoom as error:
+            return wire.Reply(number, error=str(error), code="no-room")
+        for name, device in wanted.items():
+            worker = Worker(body.job, name, device, full_demand(body.demand, capacity), self._line, self._emit)
+            self._workers[worker.key] = worker
+        return wire.Reply(number)
+
+    def _launch(self, number: int, body: wire.Launch) -> wire.Reply:
+        workers = self._named(body.job, body.workers)
+        if len(workers) != len(body.workers):
+            missing = sorted(set(body.workers) - {worker.name for worker in workers})
+            return wire.Reply(number, error=f"not reserved: {', '.join(missing)}", code="unknown-worker")
+        for worker in workers:
+            if worker.phase == "reserved":
+                worker.prepare(body.worker, body.environment.get(worker.name, {}), body.generation)
+        self._submit()
+        return wire.Reply(number)
+
+    def _submit(self) -> None:
+        """Start what waits for a fork server, if there is one."""
+        if self._line.hello is None:
+            return
+        for worker in self._workers.values():
+            if worker.phase == "starting" and not worker.started:
+                if self._line.hello.problem is None:
+                    worker.submit()
+                else:
+                    end = messages.Ended(worker.key, None, None, problem=self._line.hello.problem)
+                    self._spawn(worker.ended(end))
+
+    async def _release(self, number: int, body: wire.Release) -> wire.Reply:
+        workers = self._named(body.job, body.workers)
+        living = [worker for worker in workers if worker.phase not in ("reserved", "gone")]
+        for worker in living:
+            worker.stop(0.0)
+        if living:
+            await asyncio.wait([asyncio.create_task(worker.gone.wait()) for worker in living], timeout=_RELEASE_S)
+        stuck = [worker.name for worker in living if not worker.gone.is_set()]
+        for worker in workers:
+            if worker.name not in stuck:
+                self._workers.pop(worker.key, None)
+        if body.forget_memory and not stuck:
+            folder = self._home.job_memory(self._config.name, body.job)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        error = f"still alive: {', '.join(stuck)}" if stuck else None
+        return wire.Reply(number, error=error, code="failed" if stuck else None)
+
+    def _status(self) -> wire.NodeStatus:
+        hello = self._line.last
+        return wire.NodeStatus(
+            node=self._config.name,
+            incarnation=self._incarnation,
+            pid=os.getpid(),
+            epoch=self._control.epoch,
+            capacity=self._config.capacity,
+            device_type=self._config.device_type,
+            workers=[worker.status() for worker in self._workers.values()],
+            warm=self._line.warm,
+            isolation=isolation(0 if hello is None else hello.version),
+            sequence=self._outbox.last,
+        )
+
+    # ------------------------------------------------------------ what the fork server says
+
+    def _from_fork_server(self, message: messages.FromForkServer | None) -> None:
+        match message:
+            case messages.Hello():
+                log.info("fork server %d is ready, cgroups v%d", message.pid, message.version)
+                self._submit()
+            case messages.Started():
+                worker = self._workers.get(message.key)
+                if worker is not None:
+                    version = self._line.hello.version if self._line.hello is not None else 0
+                    worker.pid = message.pid
+                    worker.group = cgroups.Group(version, tuple(Path(folder) for folder in message.groups))
+            case messages.Ended():
+                worker = self._workers.get(message.key)
+                if worker is not None:
+                    self._spawn(worker.ended(message))
+            case None:
+                self._lost_fork_server()
+        self._write_record()
+
+    def _lost_fork_server(self) -> None:
+        """Its workers die with it; make sure that nothing they started lives on."""
+        log.warning("the fork server is gone")
+        for worker in self._workers.values():
+            if worker.started and not worker.gone.is_set():
+                worker.group.kill()
+                if worker.pid:
+                    processes.kill_group(worker.pid)
+                self._spawn(worker.ended(messages.Ended(worker.key, None, signal.SIGKILL)))
+
+    def _emit(self, worker: Worker, body: wire.FromWorker | wire.Exited) -> None:
+        self._control.push(self._outbox.add(time.time(), worker.job, worker.name, body))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stop_all(self) -> None:
+        living = [worker for worker in self._workers.values() if worker.phase not in ("reserved", "gone")]
+        for worker in living:
+            worker.stop(0.0)
+        if living:
+            await asyncio.wait([asyncio.create_task(worker.gone.wait()) for worker in living], timeout=_RELEASE_S)
+
+    def _write_record(self) -> None:
+        me = processes.identify(os.getpid())
+        hello = self._line.last
+        found = {
+            worker.key: WorkerRecord(process, worker.job)
+            for worker in self._workers.values()
+            if worker.pid and (process := processes.identify(worker.pid)) is not None
+        }
+        if me is not None:
+            write_record(self._home, NodeRecord(
+                node=self._config.name, incarnation=self._incarnation, epoch=self._control.epoch, process=me,
+                capacity=self._config.capacity, fork_server=self._line.process,
+                version=hello.version if hello else 0, groups=hello.groups if hello else [], workers=found,
+            ))  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now; held together, so that no two are the same."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def main(config: NodeConfig) -> None:
+    """The whole life of a node manager's process."""
+    if processes.lock(Path(config.home) / "run" / f"{config.name}.lock") is None:
+        log.info("%s is alive already", config.name)
+        return
+    asyncio.run(NodeManager(config).run())

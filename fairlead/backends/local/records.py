@@ -1,0 +1,70 @@
+"""What is written down about each node that runs, so that a new leader can adopt it or make sure it is gone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from fairlead.backends.local import processes
+from fairlead.backends.local.processes import Process
+from fairlead.home import Home
+
+
+class WorkerRecord(msgspec.Struct, frozen=True):
+    process: Process
+    job: str
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """One node manager and all it has started."""
+
+    node: str
+    incarnation: str
+    epoch: int
+    process: Process
+    capacity: dict[str, float]
+    fork_server: Process | None = None
+    version: int = 0  # of cgroups
+    groups: list[str] = []
+    workers: dict[str, WorkerRecord] = {}
+
+
+def record_path(home: Home, node: str) -> Path:
+    return home.run / f"{node}.json"
+
+
+def socket_path(home: Home, node: str) -> Path:
+    return home.run / f"{node}.sock"
+
+
+def write_record(home: Home, record: NodeRecord) -> None:
+    """Replace the record whole: a reader never sees half of it."""
+    path = record_path(home, record.node)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh.write_bytes(msgspec.json.encode(record))
+    fresh.replace(path)
+
+
+def read_record(home: Home, node: str) -> NodeRecord | None:
+    try:
+        return msgspec.json.decode(record_path(home, node).read_bytes(), type=NodeRecord)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def records(home: Home) -> list[NodeRecord]:
+    """All nodes that have been started and not been cleaned up."""
+    names = sorted(path.stem for path in home.run.glob("*.json") if path.name != "nodes.json")
+    return [record for name in names if (record := read_record(home, name)) is not None]
+
+
+def living_nodes(home: Home) -> list[NodeRecord]:
+    return [record for record in records(home) if processes.alive(record.process)]
+
+
+def isolation(version: int) -> str:
+    """How tenants are kept apart and limited, for people to read."""
+    user = "user" if os.geteuid() == 0 else "none"
+    return f"{user}, cgroups v{version}" if version else f"{user}, affinity"

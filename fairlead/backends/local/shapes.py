@@ -1,0 +1,104 @@
+"""What virtual nodes a machine is divided into: ``4`` equal ones, or unlike ones such as ``2x0.7,2x0.3``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.errors import InvalidSpec
+
+_GROUP = re.compile(r"^(?:(\d+)x)?(\d+(?:\.\d+)?)$")
+_MOST_NODES = 256
+_LEAST_CPU = 0.01
+_MEMORY_PART = 0.9  # the rest is for the platform itself and for the system
+
+
+class NodeShape(msgspec.Struct, frozen=True):
+    """One virtual node: its part of the real machine."""
+
+    name: str
+    cpu: float
+    memory_bytes: int
+    devices: int
+    device_type: str = "cpu"
+    speed: float = 1.0  # cpu per device, relative to the fastest node
+
+    def capacity(self) -> dict[str, float]:
+        return {"cpu": self.cpu, "memory": float(self.memory_bytes), DEVICE: float(self.devices)}
+
+    def node(self, state: NodeState) -> Node:
+        """The node as the scheduler sees it."""
+        return Node(self.name, self.capacity(), self.device_type, self.speed, ("local", self.name), state)
+
+
+def parse_nodes(text: str, real_cores: int | None = None, memory_bytes: int | None = None) -> tuple[NodeShape, ...]:
+    """The nodes that ``--nodes`` asks for: a count of equal ones, or groups COUNTxCORES; never more than there is."""
+    cores = real_cores or os.cpu_count() or 1
+    memory = memory_bytes or psutil.virtual_memory().total
+    cpus = _cpus(text.strip(), cores)
+    if sum(cpus) > cores + 1e-6:
+        why = f"asks for {sum(cpus):g} cores, and this machine has {cores}"
+        raise _wrong(text, why, "lower the counts or the cores")
+    devices = [max(1, int(cpu + 1e-9)) for cpu in cpus]
+    fastest = max(cpu / count for cpu, count in zip(cpus, devices, strict=True))
+    return tuple(
+        NodeShape(
+            name=f"node-{index}",
+            cpu=round(cpu, 6),
+            memory_bytes=int(memory * _MEMORY_PART * cpu / sum(cpus)),
+            devices=count,
+            speed=round(cpu / count / fastest, 6),
+        )
+        for index, (cpu, count) in enumerate(zip(cpus, devices, strict=True))
+    )
+
+
+def _cpus(text: str, cores: int) -> list[float]:
+    if re.fullmatch(r"\d+", text):
+        count = _count(text, int(text))
+        return [cores / count] * count
+    cpus: list[float] = []
+    for part in text.split(","):
+        match = _GROUP.match(part.strip())
+        if match is None:
+            raise _wrong(text, f"{part.strip()!r} is not a group of nodes", "write 4, or groups like 2x0.7,2x0.3")
+        cpu = float(match[2])
+        if cpu < _LEAST_CPU:
+            raise _wrong(text, f"a node of {cpu:g} cores is too small", f"give every node at least {_LEAST_CPU} cores")
+        cpus += [cpu] * _count(text, int(match[1] or 1))
+        _count(text, len(cpus))
+    return cpus
+
+
+def _count(text: str, count: int) -> int:
+    if not 1 <= count <= _MOST_NODES:
+        raise _wrong(text, f"{count} is not a possible number of nodes", f"ask for 1 to {_MOST_NODES}")
+    return count
+
+
+def _wrong(text: str, why: str, fix: str) -> InvalidSpec:
+    return InvalidSpec(f"{text!r}: {why}", field="nodes", value=text, fix=fix)
+
+
+def save_shapes(path: Path, shapes: Sequence[NodeShape]) -> None:
+    """Remember the nodes, so that the next start without ``--nodes`` finds the same."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(list(shapes)))
+    fresh.replace(path)
+
+
+def load_shapes(path: Path) -> tuple[NodeShape, ...]:
+    """The nodes of the last start; none when there was none."""
+    if not path.exists():
+        return ()
+    try:
+        return tuple(msgspec.json.decode(path.read_bytes(), type=list[NodeShape]))
+    except msgspec.MsgspecError as error:
+        fix = f"name the nodes with --nodes, or remove {path}"
+        raise InvalidSpec(f"{path}: {error}", field="nodes", fix=fix) from None

@@ -1,0 +1,190 @@
+"""One worker as its node manager sees it: what it holds, how far it is, what it said, how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from fairlead import wire
+from fairlead.backends.local import cgroups, silence
+from fairlead.backends.local.birth import Birth
+from fairlead.backends.local.messages import Ended
+from fairlead.backends.local.supply import letter
+from fairlead.cluster import Resources
+
+LEAVE_GRACE_S = 5.0
+_DRAIN_S = 2.0  # for words that a worker said right before it ended
+
+_PHASES: Mapping[type, str] = {
+    wire.Ready: "ready", wire.Joined: "joined", wire.Left: "left", wire.Broken: "broken", wire.Finished: "finished",
+}  # fmt: skip
+
+Emit = Callable[["Worker", wire.FromWorker | wire.Exited], None]
+
+
+class Line(Protocol):
+    """The fork server, as far as a worker needs it."""
+
+    def start(self, key: str, channel: int, letter: int) -> None: ...
+    def kill(self, key: str, number: int) -> None: ...
+
+
+class Worker:
+    """From its reservation to its end; a command says nothing itself and is spoken for here."""
+
+    def __init__(self, job: str, name: str, device: int, demand: Resources, line: Line, emit: Emit) -> None:
+        self.job, self.name, self.device, self.demand = job, name, device, demand
+        self.generation = 0
+        self.phase = "reserved"
+        self.pid = 0
+        self.group = cgroups.Group(0)
+        self.gone = asyncio.Event()
+        self._line, self._emit = line, emit
+        self._birth: Birth | None = None
+        self._submitted = False
+        self._channel: asyncio.Task[None] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._unsent: list[wire.ToWorker] = []
+        self._cause: str | None = None
+        self._leaving = self._raised = False
+        self._heard_s: float | None = None  # since it trains
+        self._step_s = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.job}/{self.name}"
+
+    @property
+    def started(self) -> bool:
+        return self._submitted
+
+    @property
+    def _command(self) -> bool:
+        return self._birth is not None and self._birth.spec.command is not None
+
+    def status(self) -> wire.WorkerStatus:
+        return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase, self.pid)
+
+    # ------------------------------------------------------------ start
+
+    def prepare(self, spec: wire.WorkerSpec, environment: Mapping[str, str], generation: int) -> None:
+        """It is to be started as soon as there is a fork server."""
+        self._birth = Birth(self.name, self.device, spec, dict(environment))
+        self.phase, self.generation = "starting", generation
+
+    def submit(self) -> None:
+        """Have it forked now."""
+        ours, theirs = socket.socketpair()
+        with theirs, os.fdopen(letter(msgspec.msgpack.encode(self._birth)), "rb") as birth:
+            self._submitted = True
+            self._channel = asyncio.create_task(self._converse(ours))
+            self._line.start(self.key, theirs.fileno(), birth.fileno())
+
+    # ------------------------------------------------------------ words
+
+    async def _converse(self, channel: socket.socket) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(sock=channel)
+        for message in self._unsent:
+            self._writer.write(wire.pack(message))
+        unpacker = wire.Unpacker(wire.FromWorker)
+        try:
+            while data := await reader.read(1 << 16):
+                for message in unpacker.feed(data):
+                    self._hear(message)
+        except ConnectionResetError:
+            pass
+        except (ValueError, msgspec.MsgspecError) as error:  # the tenant's code has the other end: do not trust it
+            self._say(wire.Raised(error=f"the worker talks nonsense: {error}"))
+            self._line.kill(self.key, signal.SIGKILL)
+        finally:
+            self._writer.close()
+        if self._command and not self._raised:
+            self._say(wire.Ready())
+
+    def _hear(self, message: wire.FromWorker) -> None:
+        if isinstance(message, wire.Progress):
+            self._heard_s = time.monotonic()
+            self._step_s = silence.usual_step_s(self._step_s, message.step_s)
+        elif self._heard_s is not None:
+            self._heard_s = time.monotonic()
+        if isinstance(message, wire.Joined):
+            self.generation = message.generation
+            self._heard_s = None  # loading may take its time; the clock runs from the first step
+        self._say(message)
+
+    def _say(self, message: wire.FromWorker) -> None:
+        self.phase = _PHASES.get(type(message), self.phase)
+        self._raised = self._raised or isinstance(message, wire.Raised)
+        self._emit(self, message)
+
+    def tell(self, message: wire.ToWorker) -> None:
+        """Pass the message on; a command's answer is given for it."""
+        if self.phase in ("reserved", "gone"):
+            return
+        if not self._command:
+            if self._writer is None:
+                self._unsent.append(message)
+            elif not self._writer.is_closing():
+                self._writer.write(wire.pack(message))
+        elif isinstance(message, wire.Join):
+            self.generation = message.generation
+            self._say(wire.Joined(generation=message.generation, step=0))
+        elif not self._leaving:
+            self._leaving = True
+            self.stop(LEAVE_GRACE_S)
+
+    # ------------------------------------------------------------ end
+
+    def stop(self, grace_s: float) -> None:
+        """Ask it to end, and kill it when the grace is over."""
+        if self.phase in ("reserved", "gone"):
+            return
+        self._cause = self._cause or "stopped"
+        if not self._submitted:
+            self._end(wire.Exited(code=None, cause=self._cause))
+        elif grace_s <= 0:
+            self._line.kill(self.key, signal.SIGKILL)
+        else:
+            self._line.kill(self.key, signal.SIGTERM)
+            asyncio.get_running_loop().call_later(grace_s, self._kill_if_alive)
+
+    def _kill_if_alive(self) -> None:
+        if not self.gone.is_set():
+            self._line.kill(self.key, signal.SIGKILL)
+
+    def check_silence(self, now_s: float) -> None:
+        """Kill it when it trained and then has said nothing for too long."""
+        if self.phase != "joined" or self._heard_s is None or self._birth is None or self._cause:
+            return
+        if now_s - self._heard_s > silence.limit_s(self._step_s, self._birth.spec.silence_s):
+            self._cause = "silent"
+            self._line.kill(self.key, signal.SIGKILL)
+
+    async def ended(self, end: Ended) -> None:
+        """Its process is gone: let its last words arrive, and then say so."""
+        if self._channel is not None:
+            await asyncio.wait([self._channel], timeout=_DRAIN_S)
+            self._channel.cancel()
+        if end.problem is not None:
+            self._say(wire.Raised(error=end.problem))
+        if end.out_of_memory and self._cause != "silent":
+            self._cause = "out-of-memory"
+        if self._command and self._leaving:
+            self._say(wire.Left(generation=self.generation, step=0))
+        elif self._command and end.code == 0 and self._cause is None:
+            self._say(wire.Finished(generation=self.generation, step=0))
+        self._end(wire.Exited(code=end.code, signal=end.signal, cause=self._cause))
+
+    def _end(self, exited: wire.Exited) -> None:
+        if not self.gone.is_set():
+            self.phase = "gone"
+            self._emit(self, exited)
+            self.gone.set()
+
