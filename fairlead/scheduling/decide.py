@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.draft import Draft, devices, on, reason
+from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.hold import holds
 from fairlead.scheduling.mend import mend
 from fairlead.scheduling.preempt import make_room_for_growth, make_room_for_waiting
 from fairlead.scheduling.scale import grow_beyond_claims, grow_within_claims, shrink_slower
 from fairlead.scheduling.start import start_borrowers, start_first, start_within_claims
 from fairlead.scheduling.state import ClusterState, Decision, JobState, Preempt, Reason, Resize, Round, Start
+from fairlead.scheduling.words import devices, on, reason, workers
 
 
 def decide(state: ClusterState) -> Round:
@@ -58,8 +59,7 @@ def _started(draft: Draft, job: JobState) -> Start:
 
 
 def _start_reason(code: str, seats: tuple[str, ...], because: str) -> Reason:
-    workers = f"{len(seats)} worker{'' if len(seats) == 1 else 's'}"
-    return reason(code, f"starts with {workers} on {on(seats)}: {because}", size=len(seats))
+    return reason(code, f"starts with {workers(len(seats))} on {on(seats)}: {because}", size=len(seats))
 
 
 def _share(draft: Draft, job: JobState) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from fairlead.scheduling.board import Board
 from fairlead.scheduling.order import line_up
 from fairlead.scheduling.shares import claims, demands, entitlements
-from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason, TenantState
+from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
 
 PROMISE_S = 30.0
 """A job for which others made room comes first for this long; then it queues like everybody."""
@@ -90,21 +90,3 @@ def _still_promised(state: ClusterState, jobs: Mapping[str, JobState]) -> dict[s
         if coming or not (job.seats or job.settling):
             kept[name] = dict(promise)
     return kept
-
-
-def devices(count: int, device_type: str | None = None) -> str:
-    """``2 devices of type a100``: the same words in every sentence."""
-    kind = f" of type {device_type}" if device_type else ""
-    return f"{count} device{'' if count == 1 else 's'}{kind}"
-
-
-def on(seats: tuple[str, ...]) -> str:
-    """``node-1 and node-2``: the nodes of a gang, each once."""
-    names = list(dict.fromkeys(seats))
-    if len(names) > 4:
-        return f"{', '.join(names[:3])} and {len(names) - 3} more nodes"
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def reason(code: str, text: str, **facts: Any) -> Reason:
-    return Reason(code, text, facts)

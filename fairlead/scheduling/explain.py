@@ -9,8 +9,8 @@ from typing import Any
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.board import Shape
 from fairlead.scheduling.decide import decide
-from fairlead.scheduling.draft import devices, on
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Start
+from fairlead.scheduling.words import devices, on, workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def explain(state: ClusterState, job_id: str) -> Explanation | None:
         case None if job.settling:
             return Explanation(job_id, "is between two generations; nothing is decided until it has settled", None)
         case None:
-            return Explanation(job_id, f"runs with {len(job.seats)} workers on {on(job.seats)}", None)
+            return Explanation(job_id, f"runs with {workers(len(job.seats))} on {on(job.seats)}", None)
         case Hold():
             text = f"waits: {decision.reason.text}"
             return Explanation(job_id, text, decision, _would_help(decision, job, state), decision.expected_start_s)
@@ -115,7 +115,8 @@ def _gang_too_big(job: JobState, slots: int, total: int) -> Impossible:
     if slots == total:
         text = f"{job.min_workers} is more than the {have} that this cluster can ever give"
     else:
-        text = f"{job.min_workers} is more than the {slots} workers that fit on its {have} with such resources each"
+        fitting = f"{workers(slots)} that would fit on its {have} with such resources each"
+        text = f"{job.min_workers} is more than the {fitting}"
     drop = ", drop resources.device" if job.device_type else ""
     less = ", ask for less per worker" if slots < total else ""
     fix = f"lower workers.min{less}{drop}, or add nodes (fairlead nodes)"

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from fairlead.scheduling.board import Shape
-from fairlead.scheduling.draft import Draft, devices, reason
+from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import remaining_s
 from fairlead.scheduling.state import Hold, JobState, Reason
+from fairlead.scheduling.words import devices, reason
 
 AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""

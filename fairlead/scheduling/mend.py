@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fairlead.cluster import NodeState
 from fairlead.scheduling.board import Shape
-from fairlead.scheduling.draft import Draft, devices, on, reason
+from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.place import place
 from fairlead.scheduling.state import JobState, Preempt, Resize
+from fairlead.scheduling.words import devices, on, reason, workers
 
 
 def mend(draft: Draft) -> None:
@@ -26,19 +27,19 @@ def _mend_broken(draft: Draft, job: JobState) -> None:
     survivors = draft.board.seats[job.id]
     missing = job.min_workers - len(survivors)
     if missing <= 0:
-        text = f"lost a worker; goes on with {_workers(len(survivors))} on {on(survivors)}"
+        text = f"lost a worker; goes on with {workers(len(survivors))} on {on(survivors)}"
         draft.decide(Resize(job.id, survivors, reason("worker-lost", text, survivors=len(survivors))))
         return
     newcomers = place(draft.board, Shape.of(job), missing, survivors)
     if newcomers is None or missing > draft.quota_room(job.tenant):
         text = (
-            f"lost a worker; its gang needs {_workers(job.min_workers)}, {len(survivors)} left and no room "
+            f"lost a worker; its gang needs {workers(job.min_workers)}, {len(survivors)} left and no room "
             f"for {missing} more: back to the queue with its snapshot"
         )
         draft.decide(Preempt(job.id, reason("worker-lost", text, survivors=len(survivors), missing=missing)))
         return
     draft.board.sit(job, newcomers)
-    text = f"lost a worker; {_workers(missing)} replaced on {on(newcomers)}"
+    text = f"lost a worker; {workers(missing)} replaced on {on(newcomers)}"
     facts = {"survivors": len(survivors), "newcomers": missing}
     draft.decide(Resize(job.id, draft.board.seats[job.id], reason("worker-lost", text, **facts)))
 
@@ -57,13 +58,9 @@ def _leave_draining(draft: Draft, job: JobState) -> None:
         board.leave(job, leaving)
         board.sit(job, newcomers)
         moved = board.seats[job.id]
-        shrunk = f", shrinks to {_workers(size)}" if size < len(seats) else ""
+        shrunk = f", shrinks to {workers(size)}" if size < len(seats) else ""
         text = f"moves off {on(leaving)}, which is being drained, to {on(moved)}{shrunk}"
         draft.decide(Resize(job.id, moved, reason("node-draining", text, leaves=sorted(set(leaving)), size=size)))
         return
     text = f"{on(leaving)} is being drained and no other node has {devices(len(leaving), job.device_type)} free"
     draft.decide(Preempt(job.id, reason("node-draining", text, leaves=sorted(set(leaving)))))
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'' if count == 1 else 's'}"

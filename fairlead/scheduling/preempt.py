@@ -9,12 +9,13 @@ once the gang has left them, so the waiting job starts in a later round: until t
 from __future__ import annotations
 
 from fairlead.scheduling.board import Shape
-from fairlead.scheduling.draft import Draft, devices, reason
+from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import ceiling
 from fairlead.scheduling.reclaim import Reclaim
 from fairlead.scheduling.scale import may_grow
 from fairlead.scheduling.start import hold_free
 from fairlead.scheduling.state import JobState, Preempt, Resize
+from fairlead.scheduling.words import devices, reason, workers
 
 ATTEMPTS = 4
 """Waiting jobs per tenant and round for which victims are sought; the first is nearly always the one."""
@@ -94,7 +95,7 @@ def _carry_out(draft: Draft, reclaim: Reclaim, receiver: str) -> None:
         draft.given[victim.tenant] = draft.given.get(victim.tenant, 0) + given
         facts = {"to": reclaim.job.id, "to_tenant": reclaim.job.tenant, "devices": given}
         if keeps:
-            text = f"shrinks from {len(before)} to {len(keeps)} workers: gives {devices(given)} to {receiver}"
+            text = f"shrinks from {len(before)} to {workers(len(keeps))}: gives {devices(given)} to {receiver}"
             draft.decide(Resize(name, keeps, reason("make-room", text, **facts)))
         else:
             text = f"back to the queue with its snapshot: gives {devices(given)} to {receiver}"

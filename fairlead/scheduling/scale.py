@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairlead.scheduling.board import Shape, without
-from fairlead.scheduling.draft import Draft, reason
+from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import better_smaller, ceiling, relative_gain, worth_restarting
 from fairlead.scheduling.place import place
 from fairlead.scheduling.state import JobState, Resize
+from fairlead.scheduling.words import reason, workers
 
 SETTLE_S = 5.0
 """A generation younger than this is not resized, unless somebody's entitlement needs it or it is broken."""
@@ -33,7 +34,7 @@ def shrink_slower(draft: Draft) -> None:
         smaller = better_smaller(job, size)
         if smaller is not None:
             text = (
-                f"was faster with {smaller} workers ({job.speeds[smaller]:.0f} samples/s) "
+                f"was faster with {workers(smaller)} ({job.speeds[smaller]:.0f} samples/s) "
                 f"than with {size} ({job.speeds[size]:.0f}): gives {size - smaller} back"
             )
             gone = tuple(give_up(draft, job, job.seats, size - smaller))

@@ -1,0 +1,29 @@
+"""The words of a reason: the same phrase for the same thing in every sentence that people read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.scheduling.state import Reason
+
+
+def devices(count: int, device_type: str | None = None) -> str:
+    """``2 devices of type a100``: the same words in every sentence."""
+    kind = f" of type {device_type}" if device_type else ""
+    return f"{count} device{'' if count == 1 else 's'}{kind}"
+
+
+def workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def on(seats: tuple[str, ...]) -> str:
+    """``node-1 and node-2``: the nodes of a gang, each once."""
+    names = list(dict.fromkeys(seats))
+    if len(names) > 4:
+        return f"{', '.join(names[:3])} and {len(names) - 3} more nodes"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def reason(code: str, text: str, **facts: Any) -> Reason:
+    return Reason(code, text, facts)

@@ -1,0 +1,305 @@
+"""What the scheduler does in the situations that people ask about, one at a time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.scheduling import decide
+from fairlead.scheduling.state import Hold, Preempt, Resize, Start, TenantState
+
+from .clusters import apply, by_job, changes, job, nodes, state, tenants, used_by_tenant
+
+# ---------------------------------------------------------------- starting
+
+
+def test_a_job_starts_at_once_on_an_empty_cluster_as_large_as_it_may_be() -> None:
+    start = by_job(decide(state([job("j", workers=(1, 3))])))["j"]
+    assert isinstance(start, Start) and len(start.seats) == 3
+    assert "starts with 3 workers on node-0, node-1 and node-2" in start.reason.text
+
+
+def test_a_gang_starts_whole_or_not_at_all() -> None:
+    busy = job("busy", seats=("node-0", "node-1"), workers=(2, 2))
+    decided = by_job(decide(state([busy, job("gang", workers=(3, 3))])))
+    assert isinstance(decided["gang"], Hold)
+    assert "needs 3 devices, 2 free" in decided["gang"].reason.text
+
+
+def test_three_tenants_of_weights_3_2_1_share_four_nodes() -> None:
+    jobs = [job(f"{t}-{i}", t) for t in "abc" for i in range(4)]
+    after = apply(state(jobs, tenants=tenants(a=3, b=2, c=1)), decide(state(jobs, tenants=tenants(a=3, b=2, c=1))))
+    assert used_by_tenant(after) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_unused_share_is_lent() -> None:
+    jobs = [job(f"a-{i}", "a") for i in range(4)]
+    assert len(changes(decide(state(jobs, tenants=tenants(a=1, b=9))))) == 4
+
+
+def test_a_quota_is_never_exceeded_and_named_as_the_reason() -> None:
+    owner = [TenantState("a", quota=2)]
+    decided = by_job(decide(state([job(f"a-{i}", "a", workers=(1, 4)) for i in range(3)], tenants=owner)))
+    assert sum(len(d.seats) for d in decided.values() if isinstance(d, Start)) == 2
+    held = [d for d in decided.values() if isinstance(d, Hold)]
+    assert [d.reason.code for d in held] == ["quota"] and "quota of 2" in held[0].reason.text
+
+
+def test_priority_orders_the_jobs_of_a_tenant() -> None:
+    jobs = [job("low"), job("high", priority=10, submitted_s=50.0)]
+    decided = by_job(decide(state(jobs, nodes=nodes(1))))
+    assert isinstance(decided["high"], Start) and isinstance(decided["low"], Hold)
+    assert decided["low"].ahead == ()
+
+
+def test_priority_gains_nothing_on_other_tenants() -> None:
+    served = [TenantState("a", attained_device_s=500.0), TenantState("b", attained_device_s=0.0)]
+    jobs = [job("pushy", "a", priority=1000), job("modest", "b")]
+    assert isinstance(by_job(decide(state(jobs, nodes=nodes(1), tenants=served)))["modest"], Start)
+
+
+def test_waiting_outweighs_priority_in_the_end() -> None:
+    jobs = [job("old", submitted_s=0.0), job("new", priority=10, submitted_s=900.0)]
+    assert isinstance(by_job(decide(state(jobs, nodes=nodes(1), now_s=901.0)))["old"], Start)
+
+
+@pytest.mark.parametrize("promise", [{"start_by_s": 130.0}, {"finish_by_s": 150.0}])
+def test_a_promise_about_to_be_broken_comes_first(promise: dict[str, float]) -> None:
+    jobs = [job("plain", submitted_s=0.0), job("promised", submitted_s=90.0, **promise)]
+    assert isinstance(by_job(decide(state(jobs, nodes=nodes(1))))["promised"], Start)
+
+
+# ---------------------------------------------------------------- placing
+
+
+def test_a_gang_sits_on_as_few_nodes_as_possible() -> None:
+    pool = [Node(f"node-{i}", {DEVICE: size}) for i, size in enumerate([4, 2, 3])]
+    start = by_job(decide(state([job("j", workers=(3, 3))], nodes=pool)))["j"]
+    assert start.seats == ("node-2",) * 3  # the fullest that takes all
+
+
+def test_a_gang_sits_on_nodes_of_like_speed() -> None:
+    pool = [Node(f"node-{i}", {DEVICE: 1}, speed=speed) for i, speed in enumerate([0.3, 1.0, 0.3, 1.0])]
+    start = by_job(decide(state([job("j", workers=(2, 2))], nodes=pool)))["j"]
+    assert start.seats == ("node-1", "node-3")
+
+
+def test_a_worker_goes_only_where_all_its_resources_are() -> None:
+    pool = [Node("small", {DEVICE: 4, "memory": 1e9}), Node("large", {DEVICE: 4, "memory": 9e9})]
+    decided = by_job(decide(state([job(f"j{i}", demand={"memory": 3e9}) for i in range(4)], nodes=pool)))
+    assert [d.seats for d in decided.values() if isinstance(d, Start)] == [("large",)] * 3
+    assert "with 3 GB memory each, 0 free" in decided["j3"].reason.text
+
+
+def test_a_device_type_is_kept_to() -> None:
+    pool = [Node("c", {DEVICE: 2}), Node("g", {DEVICE: 1}, device_type="a100")]
+    decided = by_job(decide(state([job(f"j{i}", device_type="a100") for i in range(2)], nodes=pool)))
+    assert decided["j0"].seats == ("g",)
+    assert "needs 1 device of type a100, 0 free" in decided["j1"].reason.text
+
+
+@pytest.mark.parametrize("away", [NodeState.CORDONED, NodeState.DRAINING, NodeState.LOST])
+def test_nothing_new_goes_to_a_node_out_of_service(away: NodeState) -> None:
+    pool = [*nodes(1), Node("node-1", {DEVICE: 1}, state=away)]
+    hold = by_job(decide(state([job("j", workers=(2, 2))], nodes=pool)))["j"]
+    assert isinstance(hold, Hold) and hold.reason.code == "no-such-room"
+
+
+# ---------------------------------------------------------------- growing and shrinking
+
+
+def test_a_running_gang_grows_into_free_devices() -> None:
+    grown = by_job(decide(state([job("j", workers=(1, 3), seats=("node-2",))])))["j"]
+    assert isinstance(grown, Resize) and grown.seats[0] == "node-2" and len(grown.seats) == 3
+    assert "grows from 1 to 3 workers" in grown.reason.text
+
+
+def test_a_young_generation_is_not_resized() -> None:
+    assert changes(decide(state([job("j", workers=(1, 3), seats=("node-2",), since_s=97.0)]))) == []
+
+
+def test_a_running_gang_that_cannot_resize_keeps_its_size() -> None:
+    assert changes(decide(state([job("j", workers=(1, 3), seats=("node-2",), elastic=False)]))) == []
+
+
+@pytest.mark.parametrize(
+    ("speeds", "size"),
+    [({1: 100.0, 2: 190.0}, 4), ({1: 100.0, 2: 99.0}, None), ({1: 100.0, 3: 101.0}, 2), ({}, 4)],
+)
+def test_nobody_grows_into_what_was_measured_to_be_slower(speeds: dict[int, float], size: int | None) -> None:
+    decision = by_job(decide(state([job("j", workers=(1, 4), seats=("node-0",), speeds=speeds)]))).get("j")
+    assert (len(decision.seats) if isinstance(decision, Resize) else None) == size
+
+
+def test_a_gang_that_was_faster_when_smaller_goes_back() -> None:
+    slow = job("j", workers=(1, 4), seats=("node-0", "node-1"), speeds={1: 100.0, 2: 60.0})
+    before = state([slow])
+    decision = by_job(decide(before))["j"]
+    assert isinstance(decision, Resize) and len(decision.seats) == 1 and decision.reason.code == "slower"
+    assert changes(decide(apply(before, decide(before), wait_s=60.0))) == []
+
+
+def test_growing_must_be_worth_the_restart() -> None:
+    nearly_done = job("j", workers=(1, 4), seats=("node-0",), speeds={1: 100.0}, remaining_samples=150.0)
+    assert changes(decide(state([nearly_done]))) == []
+    assert changes(decide(state([replace(nearly_done, remaining_samples=1e6)])))
+
+
+def test_spare_devices_go_to_the_tenant_furthest_below_its_due() -> None:
+    jobs = [job("a", "a", (1, 8), seats=("node-0",)), job("b", "b", (1, 8), seats=("node-0",))]
+    before = state(jobs, nodes=nodes(1, devices=8), tenants=tenants(a=3, b=1))
+    assert used_by_tenant(apply(before, decide(before))) == {"a": 6, "b": 2}
+
+
+def test_elastic_gangs_shrink_for_a_newcomer_of_another_tenant() -> None:
+    before = state([job("wide", "a", (1, 4), seats=("node-0", "node-1", "node-2", "node-3")), job("new", "b")])
+    decided = by_job(decide(before))
+    assert isinstance(decided["wide"], Resize) and len(decided["wide"].seats) == 3
+    assert decided["wide"].reason.code == "make-room"
+    assert "gives 1 device to waiting job new" in decided["wide"].reason.text
+    assert decided["new"].reason.code == "making-room"
+    assert isinstance(by_job(decide(apply(before, decide(before))))["new"], Start)
+
+
+def test_elastic_gangs_shrink_for_a_sibling_that_waits() -> None:
+    before = state([job("wide", "a", (1, 4), seats=("node-0", "node-1", "node-2", "node-3")), job("new", "a")])
+    assert len(by_job(decide(before))["wide"].seats) == 3
+
+
+def test_a_gang_of_a_tenant_above_its_share_shrinks_so_that_anothers_grows() -> None:
+    seats = ("node-0", "node-1", "node-2")
+    now = state([job("wide", "a", (1, 4), seats=seats), job("narrow", "b", (1, 4), seats=("node-3",))])
+    for _ in range(3):
+        now = apply(now, decide(now), wait_s=6.0)
+    assert used_by_tenant(now) == {"a": 2, "b": 2}
+
+
+# ---------------------------------------------------------------- preempting
+
+
+def full_of(tenant: str, **fields: object) -> list:  # type: ignore[type-arg]
+    return [job(f"{tenant}-{i}", tenant, seats=(f"node-{i}",), **fields) for i in range(4)]
+
+
+def test_borrowed_devices_are_reclaimed_from_the_cheapest_victims() -> None:
+    running = full_of("a")
+    running[2] = replace(running[2], restart_cost_s=0.1)
+    decided = by_job(decide(state([*running, job("new", "b")])))
+    assert [d.job for d in decided.values() if isinstance(d, Preempt)] == ["a-2"]
+    assert "entitled" in decided["a-2"].reason.text
+
+
+def test_no_more_is_reclaimed_than_the_entitlement() -> None:
+    now = state([*full_of("a"), *(job(f"b-{i}", "b") for i in range(4))])
+    for _ in range(8):
+        now = apply(now, decide(now), wait_s=1.0)
+    assert used_by_tenant(now) == {"a": 2, "b": 2}
+
+
+def test_the_last_gang_of_a_tenant_is_not_taken_by_another() -> None:
+    only = job("only", "a", (4, 4), seats=("node-0", "node-1", "node-2", "node-3"))
+    assert changes(decide(state([only, job("new", "b")]))) == []
+
+
+def test_a_higher_priority_preempts_a_lower_one_of_the_same_tenant_only() -> None:
+    decided = by_job(decide(state([*full_of("a"), job("high", "a", priority=5)])))
+    assert len([d for d in decided.values() if isinstance(d, Preempt)]) == 1
+    same = by_job(decide(state([*full_of("a", priority=5), job("equal", "a", priority=5)])))
+    assert [d for d in same.values() if isinstance(d, Preempt)] == []
+
+
+def test_the_job_for_which_room_was_made_gets_it_even_if_others_waited_longer() -> None:
+    waiting = [job(f"old-{i}", "a", submitted_s=-5000.0) for i in range(3)]
+    now = state([*full_of("a"), *waiting, job("high", "a", priority=5, submitted_s=99.0)])
+    now = apply(now, decide(now), wait_s=1.0)
+    assert isinstance(by_job(decide(now))["high"], Start)
+
+
+# ---------------------------------------------------------------- mending and draining
+
+
+def test_survivors_go_on_right_away() -> None:
+    hurt = job("j", workers=(1, 4), seats=("node-0", "node-1"), broken=True)
+    decision = by_job(decide(state([hurt])))["j"]
+    assert isinstance(decision, Resize) and decision.seats == ("node-0", "node-1")
+    assert decision.reason.code == "worker-lost"
+
+
+def test_too_few_survivors_are_joined_by_newcomers_or_go_back_to_the_queue() -> None:
+    hurt = job("j", workers=(3, 3), seats=("node-0", "node-1"), broken=True)
+    decision = by_job(decide(state([hurt])))["j"]
+    assert isinstance(decision, Resize) and len(decision.seats) == 3 and decision.seats[:2] == ("node-0", "node-1")
+    crowded = [hurt, job("x", "b", (2, 2), seats=("node-2", "node-3"))]
+    assert isinstance(by_job(decide(state(crowded)))["j"], Preempt)
+
+
+def test_a_gang_that_lost_all_its_workers_starts_again_elsewhere() -> None:
+    decision = by_job(decide(state([job("j", workers=(2, 4), seats=(), broken=True)])))["j"]
+    assert isinstance(decision, Resize) and len(decision.seats) == 2
+
+
+def test_seats_on_a_lost_node_count_as_lost_workers() -> None:
+    pool = [*nodes(3), Node("gone", {DEVICE: 1}, state=NodeState.LOST)]
+    decision = by_job(decide(state([job("j", workers=(1, 2), seats=("node-0", "gone"))], nodes=pool)))["j"]
+    assert isinstance(decision, Resize) and decision.seats == ("node-0",)
+
+
+def drained(*jobs: object) -> dict:  # type: ignore[type-arg]
+    pool = [*nodes(3), Node("leaving", {DEVICE: 2}, state=NodeState.DRAINING)]
+    return by_job(decide(state(list(jobs), nodes=pool)))  # type: ignore[arg-type]
+
+
+def test_a_drained_node_is_left_whatever_the_kind_of_job() -> None:
+    for elastic in (True, False):
+        moved = drained(job("j", workers=(2, 2), seats=("node-0", "leaving"), elastic=elastic))["j"]
+        assert isinstance(moved, Resize) and len(moved.seats) == 2 and "leaving" not in moved.seats
+        assert moved.reason.code == "node-draining"
+
+
+def test_a_drained_job_shrinks_if_there_is_too_little_room_and_waits_if_there_is_none() -> None:
+    full = job("full", "b", (3, 3), seats=("node-0", "node-1", "node-2"))
+    two = job("two", "b", (2, 2), seats=("node-0", "node-1"))
+    elastic = job("j", workers=(1, 2), seats=("leaving", "leaving"))
+    assert len(drained(two, elastic)["j"].seats) == 1
+    assert isinstance(drained(full, elastic)["j"], Preempt)
+
+
+def test_a_cordoned_node_keeps_what_runs() -> None:
+    pool = [*nodes(1), Node("node-1", {DEVICE: 1}, state=NodeState.CORDONED)]
+    assert changes(decide(state([job("j", seats=("node-1",))], nodes=pool))) == []
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def test_a_forecast_of_the_start_comes_from_what_runs() -> None:
+    everywhere = tuple(f"node-{i}" for i in range(4))
+    ends = job("ends", "a", (4, 4), seats=everywhere, speeds={4: 10.0}, remaining_samples=300.0)
+    decided = by_job(decide(state([ends, job("next", "a"), job("later", "a", (4, 4), submitted_s=1.0)])))
+    assert decided["next"].expected_start_s == 130.0
+    assert decided["later"].expected_start_s is None  # nobody knows how long "next" runs
+    assert decided["later"].ahead == ("next",) and "behind 1 job" in decided["later"].reason.text
+
+
+def test_free_devices_are_kept_for_a_gang_that_waited() -> None:
+    busy = job("busy", "a", seats=("node-0",))
+    jobs = [busy, job("gang", "a", (4, 4), submitted_s=0.0), job("small", "a", submitted_s=90.0)]
+    patient = by_job(decide(state(jobs, now_s=20.0)))
+    assert isinstance(patient["small"], Start)
+    kept = by_job(decide(state(jobs, now_s=100.0)))
+    assert isinstance(kept["small"], Hold) and kept["small"].reason.code == "held-for-others"
+    assert "3 devices kept for it" in kept["gang"].reason.text
+
+
+def test_a_thousand_waiting_jobs_are_decided_in_a_blink() -> None:
+    jobs = [job(f"j{i:04}", "abc"[i % 3], (1 + i % 2, 4), demand={"cpu": 0.5}, submitted_s=i / 10) for i in range(1000)]
+    before = state(jobs, tenants=tenants(a=3, b=2, c=1))
+    spent = []
+    for _ in range(5):
+        started = time.process_time()
+        decide(before)
+        spent.append(time.process_time() - started)
+    assert min(spent) < 0.05

@@ -1,0 +1,97 @@
+"""What people are told: why a job waits, what would help, whether it could ever run, and a dry run of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.scheduling import decide, dry_run, explain, impossible
+from fairlead.scheduling.state import ClusterState, Hold, JobState, Start, TenantState
+
+from .clusters import by_job, clusters, job, nodes, state
+
+POOL = [Node("c", {DEVICE: 2, "cpu": 2.0, "memory": 4e9}), Node("g", {DEVICE: 2, "memory": 8e9}, device_type="a100")]
+
+
+@pytest.mark.parametrize(
+    ("asked", "quota", "field", "text", "fix"),
+    [
+        (job("j", workers=(5, 8)), None, "workers.min", "5 is more than the 4 devices that this", "add nodes"),
+        (job("j", workers=(3, 3), device_type="a100"), None, "workers.min", "2 devices of type a100", "drop resources"),
+        (job("j", device_type="h100"), None, "resources.device", "no node has devices of type h100", "a100, cpu"),
+        (job("j", demand={"memory": 9e9}), None, "resources.memory", "9GB per worker is more than", "at most 8GB"),
+        (job("j", demand={"cpu": 4.0}), None, "resources.cpu", "4 cpu per worker", "at most 2 cpu"),
+        (job("j", demand={"gpu": 1.0}), None, "resources.gpu", "1 gpu per worker", "larger node"),
+        (job("j", workers=(3, 3), demand={"memory": 4e9}, device_type="cpu"), None, "workers.min",
+         "the 1 worker that would fit", "less per worker"),
+        (job("j", workers=(3, 4)), 2, "workers.min", "quota of 2 devices", "larger quota"),
+    ],
+)  # fmt: skip
+def test_what_the_cluster_can_never_give_is_named_with_field_value_and_fix(
+    asked: JobState, quota: int | None, field: str, text: str, fix: str
+) -> None:
+    verdict = impossible(asked, POOL, quota)
+    assert verdict is not None
+    values = {"workers.min": asked.min_workers, "resources.device": asked.device_type}
+    assert verdict.field == field
+    assert verdict.value == values.get(field, asked.demand.get(field.removeprefix("resources.")))
+    assert text in verdict.text and fix in verdict.fix
+
+
+def test_lost_nodes_count_as_they_may_return() -> None:
+    lost = [Node(n.name, n.capacity, state=NodeState.LOST) for n in nodes(4)]
+    assert impossible(job("j", workers=(4, 4)), lost) is None
+    assert impossible(job("j", workers=(5, 5)), lost) is not None
+
+
+def test_a_range_that_fits_at_its_minimum_is_possible() -> None:
+    assert impossible(job("j", workers=(1, 100)), POOL) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusters(healthy=True))
+def test_what_is_called_impossible_never_starts_and_the_rest_could_on_an_empty_cluster(before: ClusterState) -> None:
+    for one in before.jobs:
+        if not one.seats:
+            alone = ClusterState(before.now_s, before.nodes, [TenantState(one.tenant)], [one])
+            starts = isinstance(by_job(decide(alone))[one.id], Start)
+            assert starts == (impossible(one, before.nodes) is None)
+
+
+def test_why_a_job_waits_is_answered_with_what_would_help() -> None:
+    full = job("full", "b", (4, 4), seats=tuple(f"node-{i}" for i in range(4)), speeds={4: 1.0}, remaining_samples=60.0)
+    answer = explain(state([full, job("j", workers=(2, 2))]), "j")
+    assert answer is not None and isinstance(answer.decision, Hold)
+    assert answer.headline.startswith("waits: needs 2 devices, 0 free")
+    assert answer.expected_start_s == 160.0
+    assert any("2 devices more" in hint for hint in answer.would_help)
+    assert any("lower workers.min" in hint for hint in answer.would_help)
+
+
+def test_why_names_the_nodes_that_are_missing() -> None:
+    pool = [*nodes(1), Node("gone", {DEVICE: 4}, state=NodeState.LOST)]
+    answer = explain(state([job("j", workers=(2, 2))], nodes=pool), "j")
+    assert answer is not None and "bring back gone" in answer.would_help
+
+
+def test_why_names_the_quota() -> None:
+    owner = [TenantState("a", quota=1)]
+    answer = explain(state([job("run", seats=("node-0",)), job("j")], tenants=owner), "j")
+    assert answer is not None and "raise its quota (now 1)" in answer.would_help
+
+
+def test_why_of_jobs_that_run_settle_or_are_unknown() -> None:
+    running = explain(state([job("j", seats=("node-1",))]), "j")
+    settling = explain(state([job("j", seats=("node-1",), settling=True)]), "j")
+    assert running is not None and running.headline == "runs with 1 worker on node-1"
+    assert settling is not None and "between two generations" in settling.headline
+    assert explain(state([]), "nobody") is None
+
+
+def test_a_dry_run_says_where_a_job_would_start_without_changing_anything() -> None:
+    before = state([job("run", seats=("node-0",))])
+    decision = dry_run(before, job("new", "b"))
+    assert isinstance(decision, Start) and decision.seats == ("node-1",)
+    assert isinstance(dry_run(before, job("new", "b", (4, 4))), Hold)
+    assert [one.id for one in before.jobs] == ["run"]

@@ -1,0 +1,149 @@
+"""What becomes of a cluster over many rounds, on a virtual clock and with a backend that takes its time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.cluster import NodeState
+from fairlead.scheduling import decide
+from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.state import ClusterState, Preempt, Resize, Start, TenantState
+
+from .clusters import apply, by_job, changes, clusters, job, nodes, overfull, state, tenants, used_by_tenant
+
+few = settings(max_examples=40, deadline=None)
+
+
+def rounds(now: ClusterState, count: int, wait_s: float = 6.0) -> ClusterState:
+    for _ in range(count):
+        now = apply(now, decide(now), wait_s=wait_s)
+        assert overfull(now) == []
+    return now
+
+
+@few
+@given(
+    weights=st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0]), min_size=2, max_size=4),
+    size=st.integers(1, 4),
+    more=st.integers(0, 5),
+    early=st.integers(0, 3),
+    elastic=st.booleans(),
+)
+def test_a_tenant_with_enough_demand_reaches_its_entitlement(
+    weights: list[float], size: int, more: int, early: int, elastic: bool
+) -> None:
+    """One tenant has filled the cluster before the others come; reclaiming gives each its share."""
+    pool = nodes(size, devices=2)
+    teams = [TenantState(f"t{i}", weight) for i, weight in enumerate(weights)]
+    workers = (1, 4) if elastic else (1, 1)
+    first = [job(f"first-{i}", f"t{early % len(weights)}", workers) for i in range(2 * size)]
+    now = rounds(state(first, nodes=pool, tenants=teams), 5)
+    late = [job(f"{t.name}-{i}", t.name, workers, submitted_s=now.now_s) for t in teams for i in range(2 * size + more)]
+    now = rounds(replace(now, jobs=[*now.jobs, *late]), 8 * size + 10)
+    entitled, used = decide(now).entitlements, used_by_tenant(now)
+    for team in teams:
+        assert used[team.name] >= int(entitled[team.name] + 1e-9), (entitled, used)
+
+
+@few
+@given(clusters(healthy=True, max_jobs=10))
+def test_every_job_that_can_run_starts_once_running_jobs_end(before: ClusterState) -> None:
+    now = replace(before, tenants=[replace(t, quota=None) for t in before.tenants])
+    board = Board(now.nodes, ())
+    feasible = {one.id for one in now.jobs if board.most(Shape.of(one)) >= one.min_workers}
+    started = {one.id for one in now.jobs if one.seats}
+    for _ in range(120):
+        round_ = decide(now)
+        started |= {d.job for d in round_.decisions if isinstance(d, Start)}
+        if feasible <= started:
+            return
+        now = apply(now, round_, wait_s=10.0)
+        oldest = min((one for one in now.jobs if one.seats), key=lambda one: (one.since_s, one.id), default=None)
+        now = replace(now, jobs=[one for one in now.jobs if one is not oldest])
+    raise AssertionError(f"never started: {sorted(feasible - started)}")
+
+
+@pytest.mark.parametrize("tenant", ["a", "b"])
+def test_a_big_gang_is_not_starved_by_an_endless_stream_of_small_jobs(tenant: str) -> None:
+    big = job("big", tenant, (4, 4))
+    now = state([big], tenants=tenants(a=1, b=3), now_s=0.0)
+    now = replace(now, jobs=[job(f"small-{i}", "a", seats=(f"node-{i}",)) for i in range(4)] + [big])
+    for step in range(400):
+        gone = {one.id for one in now.jobs if one.seats and now.now_s - one.since_s >= 20 + 7 * (int(one.id[-1]) % 3)}
+        stream = [job(f"small-{step}-{i}", "a", submitted_s=now.now_s) for i in range(2)]
+        now = replace(now, jobs=[one for one in now.jobs if one.id not in gone] + stream)
+        round_ = decide(now)
+        if isinstance(by_job(round_)["big"], Start):
+            assert now.now_s <= 400
+            return
+        now = apply(now, round_, wait_s=5.0)
+    raise AssertionError("the big gang never started")
+
+
+def test_a_tiny_tenant_is_not_starved_by_a_heavy_one_with_endless_jobs() -> None:
+    now = state([], nodes=nodes(1), tenants=tenants(heavy=100, tiny=1), now_s=0.0)
+    now = replace(now, jobs=[job("tiny", "tiny")] + [job(f"heavy-{i:03}", "heavy") for i in range(300)])
+    for _ in range(60):
+        round_ = decide(now)
+        if isinstance(by_job(round_)["tiny"], Start):
+            return
+        now = apply(now, round_, wait_s=10.0)
+        heavy = TenantState("heavy", 100.0, attained_device_s=now.now_s)
+        now = replace(now, jobs=[one for one in now.jobs if not one.seats], tenants=[heavy, TenantState("tiny")])
+    raise AssertionError("the tiny tenant never ran")
+
+
+class SlowBackend:
+    """Carries decisions out over several rounds: a job that changes settles first and holds old and new seats."""
+
+    def __init__(self, now: ClusterState, takes: int) -> None:
+        self.now, self.takes = now, takes
+        self.pending: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self.victims: Counter[str] = Counter()
+
+    def round(self) -> None:
+        round_ = decide(self.now)
+        decided = by_job(round_)
+        self.pending = {name: (left - 1, seats) for name, (left, seats) in self.pending.items()}
+        jobs = []
+        for one in self.now.jobs:
+            decision = decided.get(one.id)
+            assert decision is None or not one.settling
+            if isinstance(decision, Start | Resize | Preempt):
+                after = () if isinstance(decision, Preempt) else decision.seats
+                self.pending[one.id] = (self.takes, after)
+                self.victims[one.id] += decision.reason.code == "make-room"
+                both = tuple((Counter(one.seats) | Counter(after)).elements())
+                one = replace(one, seats=both, settling=True, broken=False)
+            elif one.id in self.pending and self.pending[one.id][0] <= 0:
+                one = replace(one, seats=self.pending.pop(one.id)[1], settling=False, since_s=self.now.now_s)
+            jobs.append(one)
+        self.now = replace(self.now, jobs=jobs, now_s=self.now.now_s + 0.5, memory=round_.memory)
+        assert overfull(self.now) == []
+
+
+@few
+@given(clusters(max_jobs=10), st.integers(1, 4))
+def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: ClusterState, takes: int) -> None:
+    alive = [node for node in before.nodes if node.state is not NodeState.LOST]
+    quiet = replace(before, nodes=alive, jobs=[replace(one, settling=False, broken=False) for one in before.jobs])
+    backend = SlowBackend(quiet, takes)
+    for _ in range(150):
+        backend.round()
+    assert not backend.pending
+    assert not [d for d in changes(decide(backend.now)) if not isinstance(d, Start)]
+
+
+@pytest.mark.parametrize("takes", [1, 2, 5])
+def test_no_more_victims_are_taken_while_the_first_ones_are_still_leaving(takes: int) -> None:
+    running = [job(f"run-{i}", "a", seats=(f"node-{i}",)) for i in range(4)]
+    backend = SlowBackend(state([*running, job("new", "b")], tenants=tenants(a=3, b=1)), takes)
+    for _ in range(20):
+        backend.round()
+    assert sum(backend.victims.values()) == 1
+    assert {one.id for one in backend.now.jobs if one.seats} >= {"new"}

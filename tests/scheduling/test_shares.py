@@ -1,0 +1,83 @@
+"""Weighted max-min entitlements: what they add up to, what they never exceed, and that they scale."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.scheduling.metrics import jain
+from fairlead.scheduling.shares import claims, entitlements
+from fairlead.scheduling.state import TenantState
+
+weights = st.sampled_from([0.1, 0.5, 1.0, 2.0, 3.0, 7.0])
+teams = st.lists(st.tuples(weights, st.none() | st.integers(1, 6), st.integers(0, 20)), min_size=1, max_size=8)
+
+
+def of(rows: list[tuple[float, int | None, int]]) -> tuple[list[TenantState], dict[str, float]]:
+    owners = [TenantState(f"t{i}", weight, quota) for i, (weight, quota, _) in enumerate(rows)]
+    return owners, {f"t{i}": float(demand) for i, (_, _, demand) in enumerate(rows)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(teams, st.integers(0, 40))
+def test_entitlements_use_everything_that_is_wanted_and_nothing_more(rows: list, capacity: int) -> None:  # type: ignore[type-arg]
+    owners, demand = of(rows)
+    entitled = entitlements(owners, demand, capacity)
+    caps = {t.name: min(demand[t.name], demand[t.name] if t.quota is None else t.quota) for t in owners}
+    assert abs(sum(entitled.values()) - min(capacity, sum(caps.values()))) < 1e-6
+    assert all(-1e-9 <= entitled[name] <= cap + 1e-9 for name, cap in caps.items())
+
+
+@settings(max_examples=150, deadline=None)
+@given(teams, st.integers(0, 40))
+def test_whoever_is_not_satisfied_has_as_much_per_weight_as_anybody(rows: list, capacity: int) -> None:  # type: ignore[type-arg]
+    owners, demand = of(rows)
+    entitled = entitlements(owners, demand, capacity)
+    most = max(entitled[t.name] / t.weight for t in owners)
+    for tenant in owners:
+        cap = min(demand[tenant.name], tenant.quota or demand[tenant.name])
+        assert entitled[tenant.name] >= cap - 1e-6 or entitled[tenant.name] / tenant.weight >= most - 1e-6
+
+
+@settings(max_examples=150, deadline=None)
+@given(teams, st.integers(0, 40), st.lists(st.integers(0, 9), min_size=8, max_size=8))
+def test_claims_are_whole_devices_within_one_of_the_entitlement(rows: list, capacity: int, now: list[int]) -> None:  # type: ignore[type-arg]
+    owners, demand = of(rows)
+    entitled = entitlements(owners, demand, capacity)
+    whole = claims(entitled, owners, {t.name: n for t, n in zip(owners, now, strict=False)})
+    assert sum(whole.values()) <= capacity
+    assert abs(sum(whole.values()) - sum(entitled.values())) < 1.0
+    assert all(abs(whole[name] - entitled[name]) < 1.0 + 1e-6 for name in whole)
+
+
+def test_weights_3_2_1_of_four_devices() -> None:
+    owners = [TenantState("a", 3), TenantState("b", 2), TenantState("c", 1)]
+    entitled = entitlements(owners, {"a": 9, "b": 9, "c": 9}, 4)
+    assert {name: round(amount, 2) for name, amount in entitled.items()} == {"a": 2.0, "b": 1.33, "c": 0.67}
+    assert claims(entitled, owners, {}) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_what_one_does_not_use_is_lent_by_weight() -> None:
+    owners = [TenantState("a", 3), TenantState("b", 2), TenantState("c", 1)]
+    assert entitlements(owners, {"a": 1, "b": 9, "c": 9}, 10) == {"a": 1.0, "b": 6.0, "c": 3.0}
+
+
+def test_a_fraction_stays_with_who_uses_it() -> None:
+    owners = [TenantState("a"), TenantState("b")]
+    entitled = entitlements(owners, {"a": 3, "b": 3}, 3)
+    assert claims(entitled, owners, {"a": 1, "b": 2}) == {"a": 1, "b": 2}
+    assert claims(entitled, owners, {"a": 2, "b": 1}) == {"a": 2, "b": 1}
+
+
+def test_equal_tenants_get_equal_shares() -> None:
+    owners = [TenantState(f"t{i}") for i in range(10)]
+    assert jain(entitlements(owners, {t.name: 5.0 for t in owners}, 7).values()) > 0.999999
+
+
+def test_thousands_of_tenants_take_milliseconds() -> None:
+    owners = [TenantState(f"t{i}", 1 + i % 7) for i in range(5000)]
+    started = time.process_time()
+    entitlements(owners, {t.name: 3.0 for t in owners}, 4000)
+    assert time.process_time() - started < 0.2
