@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from fairlead.sdk.client import Client
     from fairlead.views import GenerationView, JobView, ResultView, Why
 
-ACTIVE = ("running", "starting", "stopping", "queued")
-ENDED = ("succeeded", "failed", "cancelled")
+RANK = {"running": 0, "starting": 1, "stopping": 2}
+GROUPS = (("running,starting,stopping", "newest"), ("queued", "oldest"))
+ENDED = ("ended", "newest")
 PIPED_ROWS = 40
 
 
@@ -29,43 +30,43 @@ def queue(
 ) -> None:
     """Jobs that run and wait, running ones first."""
     platform = client()
-    states = (*ACTIVE, *ENDED) if everything else ACTIVE
+    groups = (*GROUPS, ENDED) if everything else GROUPS
     if as_json:
-        shown, counts = _jobs(platform, states, tenant, limit or 1_000_000)
-        show.print_json({"jobs": shown, "total": sum(counts.values()), "counts": counts})
+        shown, total = _jobs(platform, groups, tenant, limit or 1_000_000)
+        show.print_json({"jobs": shown, "total": total})
         return
     fitting = show.console().height - 4 if show.console().is_terminal else PIPED_ROWS
-    shown, counts = _jobs(platform, states, tenant, limit or max(fitting, 5))
+    shown, total = _jobs(platform, groups, tenant, limit or max(fitting, 5))
     columns = [
         Column("NAME"), Column("ID"), Column("TENANT"), Column("STATE"), Column("WORKERS", right=True),
         Column("DONE", right=True), Column("FOR", right=True), Column("LOSS", right=True, from_width=90),
         Column("NODES", from_width=110), Column("WHY", from_width=130),
     ]  # fmt: skip
     show.table(columns, map(_row, shown), empty="no jobs; submit one: fairlead submit job.yaml")
-    more = sum(counts.values()) - len(shown)
-    if more > 0:
-        left = {state: count for state, count in counts.items() if count}
-        show.line(f"… and {more} more ({', '.join(f'{count} {state}' for state, count in left.items())} in all)")
+    if total > len(shown):
+        show.line(f"… and {total - len(shown)} more (--limit N shows more of them, --json all)")
 
 
 def _jobs(
-    platform: Client, states: tuple[str, ...], tenant: str | None, limit: int
-) -> tuple[list[JobView], dict[str, int]]:
-    """The first so many jobs in the order of these states, and how many there are of each."""
+    platform: Client, groups: tuple[tuple[str, str], ...], tenant: str | None, limit: int
+) -> tuple[list[JobView], int]:
+    """The first so many jobs, group after group of states, and how many there are."""
     shown: list[JobView] = []
-    counts: dict[str, int] = {}
-    for state in states:
-        order = "oldest" if state == "queued" else "newest"
+    total = 0
+    for states, order in groups:
         cursor: str | None = None
+        found: list[JobView] = []
         while True:
-            wanted = max(1, min(limit - len(shown), 1000))  # at least one, for the sake of the total
-            page = platform.page(state=state, tenant=tenant, limit=wanted, cursor=cursor, order=order)
-            shown += page.items[: max(0, limit - len(shown))]
-            counts[state] = page.total
+            room = limit - len(shown) - len(found)
+            wanted = max(1, min(room, 1000))  # at least one, for the sake of the total
+            page = platform.page(state=states, tenant=tenant, limit=wanted, cursor=cursor, order=order)
+            found += page.items[:room]
             cursor = page.next
-            if cursor is None or len(shown) >= limit:
+            if cursor is None or len(shown) + len(found) >= limit:
                 break
-    return shown, counts
+        shown += sorted(found, key=lambda job: RANK.get(job.state, 0))
+        total += page.total
+    return shown, total
 
 
 def _row(job: JobView) -> list[object]:

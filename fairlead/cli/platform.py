@@ -50,6 +50,7 @@ def up(
         raise typer.Exit(_detached(folder, arguments, as_json))
     if ready_fd is not None:
         os.set_inheritable(ready_fd, False)  # else the nodes would hold it open, and who waits would wait for them
+    from fairlead.api.server import open_door
     from fairlead.control import serve
 
     settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store)
@@ -61,7 +62,7 @@ def up(
         else:
             _report(ready_fd, told)
 
-    raise typer.Exit(serve.run(settings, ready))
+    raise typer.Exit(serve.run(settings, ready, open_door))
 
 
 def _refuse_second(folder: Path) -> None:

@@ -18,11 +18,12 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens from now on.")] = False,
     job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
     after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the event with this id.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 20,
     as_json: Json = False,
 ) -> None:
     """What happened, with reasons. With --json -f one object per line."""
     platform = client()
+    after = -limit if after is None else after  # the newest, with the oldest of them first
     if not follow:
         found = list(platform.events(after=after, limit=limit, job=job))
         if as_json:

@@ -137,7 +137,7 @@ class Client:
         place = f"{_job(ref)}/logs"
         if not follow:
             return iter(self._many(LogLine, place, params))
-        events = self._wire.follow(place, params={**params, "follow": "true"})
+        events = self._wire.follow(place, params={**params, "follow": "true"}, until="end")
         return (LogLine.model_validate(event.data) for event in events if event.kind == "line")
 
     def result(self, ref: str, *, download: str | Path | None = None) -> ResultView:
@@ -234,7 +234,7 @@ class Client:
         return self._one(WhoAmI, "GET", "/whoami")
 
     def health(self) -> dict[str, Any]:
-        return dict(self._wire.call("GET", "/healthz", safe=False) or {})
+        return dict(self._wire.call("GET", "/healthz", patient=False) or {})
 
     def down(self) -> None:
         """Ask the platform to stop; it answers before it does."""

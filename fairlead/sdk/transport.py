@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -46,15 +46,15 @@ class Transport:
 
     def call(
         self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None,
-        content: bytes | None = None, headers: Mapping[str, str] | None = None, safe: bool = True,
+        content: bytes | None = None, headers: Mapping[str, str] | None = None, safe: bool = True, patient: bool = True,
     ) -> Any:  # fmt: skip
-        """The decoded answer, or the error that the server described."""
+        """The decoded answer, or the error that the server described; at once, unless patient."""
         sent = dict(headers or {})
         if body is not None:
             content = json.dumps(body, allow_nan=False).encode()
             sent["Content-Type"] = "application/json"
         request = self._http.build_request(method, _place(path), params=_given(params), content=content, headers=sent)
-        response = self._answer(request, safe=safe)
+        response = self._answer(request, PAUSES_S if patient else (), safe=safe)
         if not response.content:
             return None
         try:
@@ -65,11 +65,13 @@ class Transport:
     def exists(self, path: str, *, params: Mapping[str, Any] | None = None) -> bool:
         """Whether a HEAD of the path finds something."""
         request = self._http.build_request("HEAD", _place(path), params=_given(params))
-        return self._answer(request, accept={404}).status_code != 404
+        return self._answer(request, PAUSES_S, accept={404}).status_code != 404
 
-    def _answer(self, request: httpx.Request, *, safe: bool = True, accept: Collection[int] = ()) -> httpx.Response:
+    def _answer(
+        self, request: httpx.Request, pauses_s: Sequence[float], *, safe: bool = True, accept: Collection[int] = ()
+    ) -> httpx.Response:
         failure: FairleadError
-        for pause_s in (*PAUSES_S, None):
+        for pause_s in (*pauses_s, None):
             try:
                 response = self._http.send(request)
                 if response.status_code < 400 or response.status_code in accept:
@@ -107,23 +109,24 @@ class Transport:
         with self._http.stream("GET", _place(path), params=given, headers=headers, timeout=timeout) as response:
             _must_be_good(response)
             for event in parse(response.iter_bytes()):
-                if event.kind == "error" and isinstance(event.data, dict):
+                if event.kind == "error" and isinstance(event.data, dict) and "detail" in event.data:
                     raise FairleadError.from_problem(event.data)
                 yield event
 
-    def follow(
-        self, path: str, *, params: Mapping[str, Any] | None = None, last_id: str | None = None
-    ) -> Iterator[ServerEvent]:
-        """Like :meth:`stream` until an ``end`` event, and across restarts of the server: goes on after the last id."""
+    def follow(self, path: str, *, params: Mapping[str, Any], until: str | None = None) -> Iterator[ServerEvent]:
+        """Like :meth:`stream`, until an event of this kind, and across restarts of the server: after the last id."""
         failures = 0
+        last_id: str | None = None
         while True:
             try:
                 for event in self.stream(path, params=params, last_id=last_id):
                     failures = 0
-                    last_id = event.id or last_id
-                    yield event
-                    if event.kind == "end":
+                    if event.id and event.id != last_id:
+                        last_id = event.id
+                        params = {name: value for name, value in params.items() if name != "tail"}  # said already
+                    if event.kind == until:
                         return
+                    yield event
             except (httpx.TransportError, Unavailable) as error:
                 if failures >= len(PAUSES_S) or self._hopeless():
                     raise (self._unreachable(error) if isinstance(error, httpx.TransportError) else error) from None
