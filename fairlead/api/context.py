@@ -52,8 +52,8 @@ class Bearer(HTTPBearer):
         )
 
     async def __call__(self, request: Request) -> Token:  # type: ignore[override]
-        shared = context(request)
-        who = await shared.platform.authenticate(_secret(request))
+        shared, secret = context(request), _secret(request)
+        who = await shared.platform.authenticate(secret)
         shared.rate.admit(who.id)
         return who
 

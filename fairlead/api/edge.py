@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import uuid
 from collections.abc import Callable
 
@@ -38,10 +39,6 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
-            error = Malformed("holds a null character", field="url", fix="leave %00 out of the address")
-            await problem_response(error)(scope, receive, send)
-            return
         started = False
 
         async def send_with_headers(message: Message) -> None:
@@ -51,13 +48,18 @@ class Edge:
                 message["headers"] = [*message.get("headers", ()), *SECURITY_HEADERS]
             await send(message)
 
+        if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+            error = Malformed("holds a null character", field="url", fix="leave %00 out of the address")
+            await problem_response(error)(scope, receive, send_with_headers)
+            return
         try:
             await self._app(scope, receive, send_with_headers)
         except ClientDisconnect:
             log.info("client gone", method=scope["method"], path=scope["path"])
-        except Exception:
+        except Exception:  # noqa: BLE001 (the edge of the process: whatever it was, the client gets an answer)
             error_id = uuid.uuid4().hex[:12]
-            log.exception("request failed", error_id=error_id, method=scope["method"], path=scope["path"])
+            trace = traceback.format_exc()  # ours, because a renderer may add the values of variables, such as secrets
+            log.error("request failed", error_id=error_id, method=scope["method"], path=scope["path"], trace=trace)
             if not started:
                 await failure_response(error_id)(scope, receive, send_with_headers)
 

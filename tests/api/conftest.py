@@ -1,0 +1,159 @@
+"""A real platform behind a real port, two tenants on it, and a caller for each role."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+ROLES = ("tenant-admin", "member", "viewer")
+END_S = 30.0
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where the platform is, and its admin's token."""
+
+    url: str
+    tight_url: str  # the same platform through a door with tight limits
+    token: str
+
+    def caller(self, token: str | None, *, tight: bool = False) -> httpx.Client:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx.Client(base_url=self.tight_url if tight else self.url, headers=headers, timeout=30.0)
+
+
+@dataclass(frozen=True)
+class Team:
+    """A tenant, with a caller and a token per role."""
+
+    name: str
+    callers: dict[str, httpx.Client]
+    tokens: dict[str, str]
+
+    @property
+    def member(self) -> httpx.Client:
+        return self.callers["member"]
+
+    @property
+    def viewer(self) -> httpx.Client:
+        return self.callers["viewer"]
+
+    @property
+    def admin(self) -> httpx.Client:
+        return self.callers["tenant-admin"]
+
+
+@pytest.fixture(scope="session")
+def platform_server() -> Iterator[Served]:
+    pytest.importorskip("fairlead.control.service")
+    pytest.importorskip("fairlead.control.serve")
+    from fairlead.control.serve import sweep
+
+    home = Path(tempfile.mkdtemp(prefix="fairlead-api-"))
+    home.chmod(0o755)  # the tenants' own users pass through it
+    command = [sys.executable, str(Path(__file__).with_name("platform_process.py")), str(home)]
+    with (home / "process.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    try:
+        told = _first_words(process, home / "process.log")
+        served = Served(told["url"], told["tight"], told["token"])
+        yield served
+        with served.caller(served.token) as admin:
+            assert admin.post("/api/v1/shutdown").status_code == 202
+        assert process.wait(END_S) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        sweep(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _first_words(process: subprocess.Popen[bytes], log: Path) -> dict[str, str]:
+    told: dict[str, str] = {}
+    assert process.stdout is not None
+    while not {"url", "tight"} <= told.keys():
+        line = process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the platform did not start:\n{log.read_text()[-3000:]}")
+        told |= json.loads(line)
+    return told
+
+
+@pytest.fixture(scope="session")
+def admin(platform_server: Served) -> Iterator[httpx.Client]:
+    with platform_server.caller(platform_server.token) as caller:
+        yield caller
+
+
+def _team(server: Served, admin: httpx.Client, name: str) -> Team:
+    made = admin.post("/api/v1/tenants", json={"name": name, "weight": 2})
+    assert made.status_code == 201, made.text
+    tokens = {"tenant-admin": made.json()["token"]["token"]}
+    for role in ROLES[1:]:
+        body = {"tenant": name, "role": role, "label": f"{role} of {name}"}
+        tokens[role] = admin.post("/api/v1/tokens", json=body).json()["token"]
+    return Team(name, {role: server.caller(token) for role, token in tokens.items()}, tokens)
+
+
+@pytest.fixture(scope="session")
+def alpha(platform_server: Served, admin: httpx.Client) -> Team:
+    return _team(platform_server, admin, "alpha")
+
+
+@pytest.fixture(scope="session")
+def beta(platform_server: Served, admin: httpx.Client) -> Team:
+    return _team(platform_server, admin, "beta")
+
+
+def until(condition: Callable[[], Any], *, timeout_s: float = 30.0) -> Any:
+    """What the condition returns, once it is true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline_s, "it did not become true in time"
+        time.sleep(0.02)
+    return found
+
+
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+def run_to_its_end(caller: httpx.Client, spec: dict[str, Any]) -> dict[str, Any]:
+    """Submit a job and wait until it has ended."""
+    made = caller.post("/api/v1/jobs", json=spec)
+    assert made.status_code == 201, made.text
+    place = f"/api/v1/jobs/{made.json()['id']}"
+
+    def ended() -> dict[str, Any] | None:
+        view: dict[str, Any] = caller.get(place).json()
+        return view if view["state"] in ENDED else None
+
+    found: dict[str, Any] = until(ended, timeout_s=60.0)
+    return found
+
+
+@pytest.fixture(scope="session")
+def finished(alpha: Team) -> dict[str, Any]:
+    """A job of alpha that has printed something, left a file behind and ended."""
+    script = "import os, pathlib; print('hello from alpha'); print('bye'); pathlib.Path(os.environ['FAIRLEAD_OUTPUT'], 'answer.txt').write_text('42')"
+    return run_to_its_end(alpha.member, {"name": "finished", "command": [sys.executable, "-c", script]})
+
+
+@pytest.fixture(scope="session")
+def waiting(alpha: Team) -> dict[str, Any]:
+    """A job of alpha that has not ended: it sleeps, in a platform that is ended before it wakes."""
+    made = alpha.member.post("/api/v1/jobs", json={"name": "waiting", "command": ["sleep", "600"]})
+    assert made.status_code == 201, made.text
+    view: dict[str, Any] = made.json()
+    return view
