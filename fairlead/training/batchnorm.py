@@ -5,6 +5,7 @@ torch's own SyncBatchNorm works on GPUs only and assumes that no worker is empty
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class SyncedBatchNorms:
                 return result
             weight = layer.weight if layer.weight is not None else x.new_ones(x.shape[1])
             bias = layer.bias if layer.bias is not None else x.new_zeros(x.shape[1])
-            y, mean, variance, count = _Normalise.apply(x, weight, bias, layer.eps, self._group, self.weight)
+            y, mean, variance, count = _normalise(x, weight, bias, layer.eps, self._group, self.weight)
             _update_running(layer, mean, variance, count)
             out: torch.Tensor = y
             return out
@@ -99,3 +100,6 @@ class _Normalise(torch.autograd.Function):
         mean_grad, mean_product = (sums / count * ctx.share).chunk(2)
         inner = grad - mean_grad.view(ctx.shape) - normal * mean_product.view(ctx.shape)
         return inner * (weight * scale).view(ctx.shape), grad_weight, grad_bias, None, None, None
+
+
+_normalise: Callable[..., Any] = _Normalise.apply

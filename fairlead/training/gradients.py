@@ -63,7 +63,7 @@ class FlatGradients:
         present = [p for p, own in zip(self._parameters, has, strict=True) if own]
         absent = [self._views[p] for p, own in zip(self._parameters, has, strict=True) if not own]
         if present:
-            torch._foreach_copy_([self._views[p] for p in present], [p.grad for p in present])
+            torch._foreach_copy_([self._views[p] for p in present], [p.grad for p in present if p.grad is not None])
         if absent:
             torch._foreach_zero_(absent)
         for buffer in self._buffers:

@@ -11,11 +11,15 @@ from urllib.parse import urlparse
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d  # where the stores are declared
 
 from fairlead import wire
 
 GRACE_S = 0.5
 """How long a collective is waited for before looking whether the control plane already gave this generation up."""
+
+_abandoned: list[Any] = []
+"""Groups with a collective that hangs. Their destructor would wait for it, so they are kept until the process ends."""
 
 
 class PeerLost(Exception):
@@ -53,7 +57,7 @@ class Group:
             while not store.check(keys):
                 self._check_wait(deadline)
                 time.sleep(0.002)
-            prefixed = dist.PrefixStore("mesh", store)
+            prefixed = c10d.PrefixStore("mesh", store)
             timeout = timedelta(seconds=self._silence_s)
             dist.init_process_group(backend, store=prefixed, rank=self.rank, world_size=self.size, timeout=timeout)
         except RuntimeError as error:
@@ -63,10 +67,10 @@ class Group:
     def _store(self, place: Any, deadline: float) -> Any:
         prefix = f"generation-{self.generation}"
         if place.scheme == "file":
-            return dist.PrefixStore(prefix, dist.FileStore(place.path, self.size))
+            return c10d.PrefixStore(prefix, c10d.FileStore(place.path, self.size))
         while True:
             try:
-                store = dist.TCPStore(
+                store = c10d.TCPStore(
                     place.hostname, place.port, self.size, is_master=self.rank == 0, wait_for_workers=False,
                     timeout=timedelta(seconds=1),
                 )  # fmt: skip
@@ -75,7 +79,7 @@ class Group:
                 time.sleep(0.01)
                 continue
             store.set_timeout(timedelta(seconds=self._silence_s))
-            return dist.PrefixStore(prefix, store)
+            return c10d.PrefixStore(prefix, store)
 
     def _check_wait(self, deadline: float) -> None:
         reason = self._given_up()
@@ -90,12 +94,9 @@ class Group:
         self.abort()
 
     def abort(self) -> None:
-        """Leave without asking anybody; also frees a collective that hangs."""
+        """Leave without asking anybody."""
         if self._open:
             self._open = False
-            group = dist.group.WORLD
-            if group is not None:
-                group.abort()
             dist.destroy_process_group()
 
     # ------------------------------------------------------------ collectives
@@ -164,6 +165,7 @@ class Group:
                         raise  # it failed; otherwise only the patience of this round is over
                 reason = self._given_up()
                 if reason is not None:
+                    _abandoned.append((dist.group.WORLD, work))
                     raise PeerLost(reason)
         except RuntimeError as error:
             raise PeerLost(_one_line(error)) from error

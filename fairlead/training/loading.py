@@ -123,7 +123,7 @@ def _check_params(function: Callable[..., Any], run: str, params: Mapping[str, A
 def _check_type(name: str, value: Any, annotation: Any) -> None:
     """Catch ``lr: "1e-3"`` before it becomes a puzzle deep inside an optimizer."""
     wanted = _PLAIN_TYPES.get(annotation) if isinstance(annotation, str) else annotation
-    if wanted not in _PLAIN_TYPES.values():
+    if not isinstance(wanted, type) or wanted not in _PLAIN_TYPES.values():
         return
     number = isinstance(value, int) and not isinstance(value, bool)
     if isinstance(value, bool) if wanted is bool else (isinstance(value, wanted) and not isinstance(value, bool)):

@@ -128,7 +128,7 @@ class Loop:
         with self._dropout or nullcontext():
             loss = call(session.model, session.training.loss, batch)
         scaled = loss if weight == 1.0 else loss * weight
-        scaled.backward()
+        torch.autograd.backward(scaled)
         return float(scaled.detach())
 
     def _update(self, step: int) -> None:

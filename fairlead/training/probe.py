@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from fairlead.errors import InvalidSpec
 from fairlead.training.data import Batch
@@ -100,7 +100,7 @@ def _has_batch_norm(model: torch.nn.Module) -> bool:
 
 def _copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     buffers = model.named_buffers()
-    return {name: b.detach().clone() for name, b in buffers if not isinstance(b, UninitializedTensorMixin)}
+    return {name: b.detach().clone() for name, b in buffers if not is_lazy(b)}
 
 
 def _same(before: torch.Tensor | None, after: torch.Tensor) -> bool:

@@ -41,11 +41,11 @@ class RandomUse:
         return not self.others and None not in self.layouts
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the shape of every mask and the name of every other random operation."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.masks: list[torch.Size] = []
         self.others: set[str] = set()
 
@@ -73,11 +73,11 @@ def _layout(few: torch.Size, fewer: torch.Size, sizes: tuple[int, int]) -> Layou
     return None if rest or fewer[dim] != repeat * sizes[1] else Layout(dim, repeat)
 
 
-class SampleDropout(TorchDispatchMode):
+class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Put around a forward pass: replaces the masks by hashed ones."""
 
     def __init__(self, use: RandomUse) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._use = use
         self._call = 0
         self._key = 0

@@ -40,7 +40,9 @@ class Worker:
 class Gang:
     """The workers of one job, with a folder of their own."""
 
-    def __init__(self, root: Path, code: str, params: dict[str, Any] | None = None, run: str = "train.py:training") -> None:
+    def __init__(
+        self, root: Path, code: str, params: dict[str, Any] | None = None, run: str = "train.py:training"
+    ) -> None:
         self.root = root
         (root / "code").mkdir(parents=True, exist_ok=True)
         if code:
@@ -83,7 +85,7 @@ class Gang:
             os.chdir(self.root / "code")
             import sys
 
-            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115, PTH123 (pytest has put its own in place)
+            sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (pytest has put its own in place)
             code = worker.main(spec, name, there)
         except BaseException:  # noqa: BLE001 (a forked child must never return into pytest)
             os.write(2, traceback.format_exc().encode())

@@ -1,0 +1,213 @@
+"""Growing, shrinking, preempting and losing workers: the loss curve is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from fairlead import wire
+from tests.training.conftest import MakeGang
+from tests.training.gang import Gang
+from tests.training.programs import SMALL
+from tests.training.test_exactness import assert_same_result, train
+
+STEPS = {"layers": "both", "epochs": 12}  # 5 steps an epoch
+
+
+@pytest.fixture
+def undisturbed(make_gang: MakeGang) -> Gang:
+    return train(make_gang(SMALL, STEPS, folder="undisturbed"), 1)
+
+
+def disturbed(make_gang: MakeGang, slow: float = 0.01) -> Gang:
+    return make_gang(SMALL, STEPS | {"slow": slow}, folder="disturbed")
+
+
+def test_growing_from_one_to_three_and_back_in_flight(make_gang: MakeGang, undisturbed: Gang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1", "w2")
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0")
+    gang.reach(5)
+    gang.leave()
+    gang.join("w0", "w1", "w2", shares=[0.5, 0.2, 0.3])
+    gang.reach(20)
+    gang.leave(exits=["w0", "w2"])
+    gang.join("w1")
+    gang.finish()
+    assert gang.workers["w0"].code == gang.workers["w2"].code == 0
+    assert_same_result(undisturbed, gang)
+
+
+def test_survivors_of_a_kill_go_on_with_the_same_curve(make_gang: MakeGang, undisturbed: Gang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1", "w2")
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0", "w1", "w2")
+    gang.reach(12)
+    pids = [gang.workers[name].pid for name in ("w1", "w2")]
+    gang.kill("w0")
+    gang.until(lambda: all(gang.said(name, wire.Broken) for name in ("w1", "w2")), "the survivors said Broken")
+    gang.join("w1", "w2")
+    gang.finish()
+    assert [gang.workers[name].pid for name in ("w1", "w2")] == pids
+    assert_same_result(undisturbed, gang)
+
+
+def test_a_replacement_takes_over_the_state_of_the_survivors(make_gang: MakeGang, undisturbed: Gang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    gang.reach(7)
+    gang.kill("w1")
+    gang.start("w2")
+    gang.until(lambda: gang.said("w0", wire.Broken), "the survivor said Broken")
+    gang.ready("w2")
+    gang.join("w2", "w0")
+    assert gang.workers["w2"].last(wire.Joined).step >= 7
+    gang.finish()
+    assert_same_result(undisturbed, gang)
+
+
+def test_kills_in_a_row_are_survived(make_gang: MakeGang, undisturbed: Gang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    for round_ in range(4):
+        gang.reach(6 * (round_ + 1))
+        lost, kept = gang.members[round_ % 2], gang.members[1 - round_ % 2]
+        gang.kill(lost)
+        newcomer = f"n{round_}"
+        gang.start(newcomer)
+        gang.ready(newcomer)
+        gang.until(lambda kept=kept: gang.said(kept, wire.Broken), "the survivor said Broken")
+        gang.join(newcomer, kept)
+    gang.finish()
+    assert_same_result(undisturbed, gang)
+
+
+def test_a_preempted_job_resumes_from_its_snapshot(make_gang: MakeGang, undisturbed: Gang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    gang.reach(8)
+    gang.leave(snapshot=True)
+    step = gang.workers["w0"].last(wire.Left).step
+    gang.finish()
+    assert {s.where for s in gang.workers["w0"].heard(wire.Snapshot)} == {"memory", "disk"}
+    gang.start("w2", node="n1")
+    gang.ready("w2")
+    assert gang.workers["w2"].last(wire.Ready).resumable_step == step
+    gang.join("w2")
+    assert gang.workers["w2"].last(wire.Joined).step == step
+    gang.finish()
+    assert_same_result(undisturbed, gang)
+
+
+def test_a_damaged_snapshot_gives_way_to_an_older_one(make_gang: MakeGang, undisturbed: Gang) -> None:
+    gang = disturbed(make_gang)
+    for name, step in (("w0", 6), ("w1", 14)):
+        gang.start(name)
+        gang.ready(name)
+        gang.join(name)
+        gang.reach(step)
+        gang.leave(snapshot=True)
+        gang.finish()
+    newest = gang.workers["w1"].last(wire.Left).step
+    for path in gang.root.rglob(f"snapshot-{newest}.pt"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.write_bytes(bytes(data) if path.parent.name == "snapshots" else bytes(data[: len(data) // 3]))
+    gang.start("w2", "w3")
+    gang.ready("w2", "w3")
+    gang.join("w2", "w3")
+    assert gang.workers["w3"].last(wire.Joined).step == gang.workers["w0"].last(wire.Left).step
+    assert "damaged" in gang.log("w2")
+    gang.finish()
+    assert_same_result(undisturbed, gang)
+
+
+def test_a_silent_peer_breaks_the_generation_after_its_silence(make_gang: MakeGang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", silence_s=2.0)
+    gang.reach(3)
+    gang.kill("w1", signal.SIGSTOP)
+    start = time.monotonic()
+    gang.until(lambda: gang.said("w0", wire.Broken), "the survivor said Broken", 10)
+    assert 1.5 < time.monotonic() - start < 6
+    gang.join("w0")
+    gang.finish()
+
+
+def test_a_call_to_the_next_generation_frees_a_worker_that_waits_for_a_silent_peer(make_gang: MakeGang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", silence_s=60)
+    gang.reach(3)
+    gang.kill("w1", signal.SIGSTOP)
+    gang.join("w0")
+    kinds = [type(m).__name__ for _, m in gang.workers["w0"].said if not isinstance(m, wire.Progress | wire.Snapshot)]
+    assert kinds == ["Ready", "Joined", "Broken", "Joined"]
+    gang.finish()
+
+
+def test_a_meeting_that_nobody_comes_to_can_be_called_off(make_gang: MakeGang) -> None:
+    gang = disturbed(make_gang, slow=0.0)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.kill("w1")
+    gang.join("w0", "w1", wait=False)
+    gang.join("w0")
+    assert gang.workers["w0"].heard(wire.Broken)[0].generation == 1
+    gang.finish()
+
+
+def test_survivors_told_to_leave_with_a_snapshot_after_a_loss_write_it(make_gang: MakeGang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    gang.reach(5)
+    gang.kill("w0")
+    gang.until(lambda: gang.said("w1", wire.Broken), "the survivor said Broken")
+    gang.tell(wire.Leave(gang.generation, snapshot=True), "w1")
+    gang.until(lambda: gang.workers["w1"].code is not None, "the survivor ended")
+    left = gang.workers["w1"].last(wire.Left)
+    assert left.snapshot and (gang.root / "snapshots" / f"snapshot-{left.step}.pt").exists()
+
+
+def test_a_waiting_worker_quits_when_told_and_ends_with_its_node_manager(make_gang: MakeGang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.tell(wire.Quit(), "w0")
+    gang.until(lambda: gang.workers["w0"].code == 0, "it quit")
+    gang.join("w1")
+    gang.reach(2)
+    gang.workers["w1"].stream.shutdown(1)
+    gang.until(lambda: gang.workers["w1"].code is not None, "the orphan ended", 5)
+    assert gang.workers["w1"].code == 3
+
+
+def test_meeting_over_tcp_works_like_over_a_file(make_gang: MakeGang) -> None:
+    import socket
+
+    gang = disturbed(make_gang, slow=0.0)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    gang.generation, gang.members = 1, ["w0", "w1"]
+    gang.tell(wire.Join(1, {"w0": 0, "w1": 1}, f"tcp://127.0.0.1:{port}"), "w0", "w1")
+    gang.finish()
+    assert os.path.exists(gang.root / "output" / "model.safetensors")  # noqa: PTH110
