@@ -138,9 +138,8 @@ def _scramble(values: torch.Tensor) -> torch.Tensor:
 def _finish(bits: torch.Tensor) -> torch.Tensor:
     """The last mixing rounds on the whole mask, in place and in 32 bits: this is what dropout costs."""
     bits *= -0x7A143589
-    bits ^= bits >> 15
+    bits ^= (bits >> 15).bitwise_and_(0x1FFFF)  # torch shifts the sign along: cut it off
     bits *= -0x3D4D51C3
-    bits ^= bits >> 13
+    bits ^= (bits >> 13).bitwise_and_(0x7FFFF)
     bits *= 0x27D4EB2F
-    bits ^= bits >> 16
     return bits

@@ -137,7 +137,10 @@ class Gang:
         return any(message.generation == self.generation for message in self.workers[name].heard(kind))
 
     def ready(self, *names: str) -> None:
-        self.until(lambda: all(self.workers[name].heard(wire.Ready) for name in names), "everybody is ready")
+        """Wait until these workers have loaded; one that ended instead fails the test at once."""
+        workers = [self.workers[name] for name in names]
+        self.until(lambda: all(w.heard(wire.Ready) or w.code is not None for w in workers), "everybody is ready")
+        assert all(w.heard(wire.Ready) for w in workers), self.story()
 
     def until(self, condition: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Listen until the condition holds."""

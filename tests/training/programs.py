@@ -28,3 +28,32 @@ def training(layers: str = "plain", epochs: int = 2, samples: int = 50, batch_si
         scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.7), clip_grad_norm=1.0,
         metrics={"accuracy": accuracy}, seed=3)
 '''
+
+ATTENTION = '''
+import torch
+from torch import nn
+import fairlead
+
+class Net(nn.Module):
+    """Dropout inside attention, between LSTM layers, with the samples in the second dimension, and tied weights."""
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, activation=torch.tanh)
+        self.lstm = nn.LSTM(8, 8, 2, dropout=0.4, batch_first=True)
+        self.unused = nn.Linear(3, 3)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embed.weight
+    def forward(self, tokens):
+        x = self.encoder(self.embed(tokens).transpose(0, 1)).transpose(0, 1)
+        return self.head(self.lstm(x)[0][:, -1])
+
+def training(noise: bool = False):
+    tokens = torch.randint(0, 11, (30, 5))
+    net = Net().double()
+    if noise:
+        plain = net.head.forward
+        net.head.forward = lambda x: plain(x + torch.randn_like(x))
+    return fairlead.Training(model=net, data=(tokens, tokens[:, 0]), loss=nn.CrossEntropyLoss(), batch_size=8, epochs=3,
+                             optimizer=lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.3))
+'''

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fairlead import wire
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
-from tests.training.programs import SMALL
+from tests.training.programs import ATTENTION, SMALL
 
 NAMES = ["w0", "w1", "w2"]
 
@@ -74,3 +74,16 @@ def test_every_step_is_reported_once_and_every_rank_gives_signs_of_life(make_gan
     steps = [row["step"] for progress in gang.workers["w0"].heard(wire.Progress) for row in progress.steps]
     assert steps == list(range(1, 11))
     assert gang.workers["w1"].heard(wire.Progress) and not any(p.steps for p in gang.workers["w1"].heard(wire.Progress))
+
+
+def test_dropout_in_attention_and_lstm_is_exact_and_unused_parameters_stay_untouched(make_gang: MakeGang) -> None:
+    one = train(make_gang(ATTENTION), 1)
+    three = train(make_gang(ATTENTION), 3, [0.5, 0.1, 0.4])
+    assert_same_result(one, three, 1e-9)
+    assert "depend" not in one.log("w0")
+
+
+def test_a_model_that_draws_for_itself_is_told_that_its_result_depends_on_the_workers(make_gang: MakeGang) -> None:
+    first, second = (train(make_gang(ATTENTION, {"noise": True}), 2) for _ in range(2))
+    assert "draws random numbers itself (randn_like): results depend on the number of workers" in first.log("w0")
+    assert_same_result(first, second, 0.0)  # but a replay with as many workers gives the very same

@@ -1,0 +1,132 @@
+"""What cannot be trained is refused in one line that names the field and the fix; what raises is reported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+import fairlead
+from fairlead import wire
+from fairlead.errors import InvalidSpec
+from tests.training.conftest import MakeGang
+from tests.training.gang import Gang
+from tests.training.programs import SMALL
+from tests.training.test_exactness import assert_same_result, train
+
+HEAD = "import torch, fairlead\nfrom torch import nn\nx, y = torch.randn(20, 4), torch.randint(0, 2, (20,))\n"
+
+
+def raised(gang: Gang) -> wire.Raised:
+    gang.start("w0")
+    gang.until(lambda: gang.workers["w0"].code is not None, "the worker ended")
+    assert gang.workers["w0"].code == 1, gang.story()
+    return gang.workers["w0"].last(wire.Raised)
+
+
+def program(loss: str = "nn.CrossEntropyLoss()", model: str = "nn.Linear(4, 2)", more: str = "") -> str:
+    arguments = f"model={model}, data=(x, y), loss={loss}, batch_size=8, epochs=1{more}"
+    return HEAD + f"def training(lr: float = 0.1, name: str = ''):\n    return fairlead.Training({arguments})\n"
+
+
+REFUSED = [
+    (program(loss='nn.CrossEntropyLoss(reduction="sum")'), {}, ["loss: is not a mean", 'reduction="mean"']),
+    (program(loss='nn.CrossEntropyLoss(reduction="none")'), {}, ["loss: returns a tensor of shape", "not one number"]),
+    (program(loss="nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0]))"), {}, ["loss: is not a mean"]),
+    (program(), {"rate": 1}, ["params.rate", "has no parameter rate; it takes lr, name"]),
+    (program(), {"lr": "1e-3"}, ["params.lr", "'1e-3' is not of type float"]),
+    (program(), {"name": 3}, ["params.name", "is not of type str"]),
+    (program().replace("lr: float = 0.1", "lr"), {}, ["params.lr", "has no default"]),
+    (program(model="nn.EmbeddingBag(4, 2, sparse=True)"), {}, ["model: layer", "sparse=False"]),
+    (program(model="(lambda: 3)"), {}, ["model: the factory made int"]),
+    (program(model="nn.Tanh()", loss="lambda o, t: o.mean()"), {}, ["model: has no parameters"]),
+    (program(more=", optimizer=lambda p: 3"), {}, ["optimizer: the factory made int"]),
+    (program(more=", batch=3"), {}, ["TypeError", "batch", "(train.py:5)"]),
+    ("def training(): return 3\n", {}, ["run", "returned int, not a fairlead.Training"]),
+    ("def other(): return 3\n", {}, ["run", "no function training in train.py"]),
+    ("def training(:\n", {}, ["SyntaxError", "(train.py:1)"]),
+    ("import nowhere\n", {}, ["ModuleNotFoundError", "nowhere", "(train.py:1)"]),
+    ("def training():\n    raise SystemExit('enough')\n", {}, ["SystemExit: enough (train.py:2)"]),
+]
+
+
+@pytest.mark.parametrize(("code", "params", "expected"), REFUSED)
+def test_a_training_that_cannot_work_is_refused_in_one_line(
+    make_gang: MakeGang, code: str, params: dict[str, Any], expected: list[str]
+) -> None:
+    report = raised(make_gang(code, params))
+    assert "\n" not in report.error
+    for part in expected:
+        assert part in report.error
+    user_error = any(kind in report.error for kind in ("TypeError", "ModuleNotFoundError", "SystemExit"))
+    assert report.permanent is not user_error
+
+
+@pytest.mark.parametrize("run", ["absent.py:training", "no.such.module:training", "train.py", "absent.cloudpickle:f"])
+def test_a_run_that_names_nothing_is_refused(make_gang: MakeGang, run: str) -> None:
+    report = raised(make_gang(program(), run=run))
+    assert report.permanent and report.error.startswith("run: ")
+
+
+def test_an_exception_in_user_code_is_reported_with_its_place_and_its_peers_survive(make_gang: MakeGang) -> None:
+    code = SMALL.replace(
+        "        return x\n",
+        "        if self.training and (x[:, 0] > 2.2).any() and torch.is_grad_enabled():\n"
+        "            raise ValueError('too\\nlarge')\n        return x\n", 1,
+    )  # fmt: skip
+    gang = make_gang(code)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    gang.until(lambda: any(w.heard(wire.Raised) for w in gang.workers.values()), "one raised")
+    failed = next(w for w in gang.workers.values() if w.heard(wire.Raised))
+    peer = next(w for w in gang.workers.values() if w is not failed)
+    report = failed.last(wire.Raised)
+    assert report.error == "ValueError: too large (train.py:13)" and not report.permanent
+    assert "train.py" in report.trace and "fairlead/training/" not in report.trace
+    gang.until(lambda: failed.code == 1, "it ended")
+    gang.until(lambda: bool(peer.heard(wire.Broken)), "its peer noticed")
+    assert peer.code is None
+
+
+def test_a_function_from_a_notebook_travels_by_cloudpickle(make_gang: MakeGang) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(SMALL, namespace)
+    gang = make_gang(run="notebook.cloudpickle:training")
+    (gang.root / "code" / "notebook.cloudpickle").write_bytes(cloudpickle.dumps(namespace["training"]))
+    assert_same_result(train(gang, 1), train(make_gang(SMALL), 1))
+
+
+GOOD: dict[str, Any] = {
+    "model": torch.nn.Linear(4, 2), "data": (torch.zeros(5, 4), torch.zeros(5)), "loss": torch.nn.MSELoss(),
+    "batch_size": 2, "epochs": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("model", 3), ("data", "bank"), ("data", 3), ("data", (torch.zeros(5, 4),)), ("data", ([1, 2], [3, 4])),
+        ("data", (torch.zeros(5, 4), torch.zeros(4))), ("data", (torch.zeros(0, 4), torch.zeros(0))), ("loss", None),
+        ("data", torch.utils.data.TensorDataset(torch.zeros(0))), ("batch_size", 0), ("batch_size", True),
+        ("batch_size", 2.5), ("epochs", -1),
+        ("optimizer", torch.optim.SGD(GOOD["model"].parameters())), ("optimizer", "adam"),
+        ("scheduler", 3), ("seed", "x"), ("clip_grad_norm", 0), ("clip_grad_norm", "x"), ("metrics", [1]),
+        ("metrics", {"accuracy": 3}), ("metrics", {"loss": len}), ("metrics", {"accuracy": len}), ("eval_data", "bank"),
+    ],
+)  # fmt: skip
+def test_a_wrong_field_is_named_where_it_is_written(field: str, value: Any) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        fairlead.Training(**GOOD | {field: value})
+    assert error.value.field and error.value.field.split(".")[0].split("[")[0] == field
+    assert error.value.fix
+
+
+def test_describing_a_training_needs_no_torch() -> None:
+    code = "import sys, fairlead; fairlead.Training; print('torch' in sys.modules or 'pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
