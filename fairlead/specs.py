@@ -9,10 +9,15 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fairlead.complaints import NAME_PATTERN, invalid
 from fairlead.errors import InvalidSpec
 
+__all__ = [
+    "API_VERSION", "NAME_PATTERN", "SLA_CLASSES", "JobSpec", "Name", "Seconds", "Size", "Sla", "Spec", "TenantSpec",
+    "WorkerResources", "Workers", "invalid", "parse_duration", "parse_job", "parse_size", "parse_tenant",
+]  # fmt: skip
+
 API_VERSION = "fairlead/v1"
-NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$", re.IGNORECASE)
@@ -32,7 +37,10 @@ def parse_size(value: Any) -> Any:
     unit = match[2].lower().rstrip("b")
     base = 1024 if unit.endswith("i") else 1000
     power = " kmgt".index(unit.rstrip("i") or " ")
-    return int(float(match[1]) * base**power)
+    size = float(match[1]) * base**power
+    if size >= 2.0**63:
+        raise ValueError("is more bytes than any machine has; write it like 512MB or 2GiB")
+    return int(size)
 
 
 def parse_duration(value: Any) -> Any:
@@ -47,7 +55,10 @@ def parse_duration(value: Any) -> Any:
 
 def _parse_deadline(value: Any) -> Any:
     if isinstance(value, str) and _DURATION.match(value):
-        return timedelta(seconds=parse_duration(value))
+        try:
+            return timedelta(seconds=parse_duration(value))
+        except OverflowError:
+            raise ValueError("is too far away; write it like 2h or 30d") from None
     return value
 
 
@@ -74,22 +85,22 @@ class Workers(Spec):
     @model_validator(mode="before")
     @classmethod
     def _short_forms(cls, value: Any) -> Any:
-        if isinstance(value, bool):
-            raise ValueError("is not a number of workers; write 4 or 1:4")
-        if isinstance(value, int):
+        if isinstance(value, Mapping):
+            return {"max": value["min"], **value} if "min" in value else value
+        if isinstance(value, int) and not isinstance(value, bool):
             return {"min": value, "max": value}
         if isinstance(value, str):
             low, colon, high = value.partition(":")
-            try:
+            if len(value) < 20 and low.strip().isdecimal() and (not colon or high.strip().isdecimal()):
                 return {"min": int(low), "max": int(high if colon else low)}
-            except ValueError:
-                raise ValueError("is not a number of workers; write 4 or 1:4") from None
-        return value
+        if isinstance(value, Workers):
+            return value
+        raise ValueError("is not a number of workers; write 4 or 1:4")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min > self.max:
-            raise ValueError(f"min {self.min} is more than max {self.max}; swap them or raise max")
+            raise ValueError(f"min: {self.min} is more than workers.max, {self.max}; swap them or raise workers.max")
         return self
 
 
@@ -118,11 +129,11 @@ class Sla(Spec):
     @model_validator(mode="after")
     def _one_promise(self) -> Self:
         if self.deadline is not None and self.class_ is not None:
-            raise ValueError("has both deadline and class; keep one of them")
+            raise ValueError("class: stands beside a deadline, and only one can be promised; keep one of them")
         if isinstance(self.deadline, datetime) and self.deadline.tzinfo is None:
-            raise ValueError("deadline has no time zone; add one, such as Z or +02:00")
+            raise ValueError(f"deadline: {self.deadline.isoformat()} has no time zone; add one, such as Z or +02:00")
         if isinstance(self.deadline, timedelta) and self.deadline.total_seconds() <= 0:
-            raise ValueError("deadline must lie in the future")
+            raise ValueError("deadline: is over as soon as the job is submitted; write a time to come, like 2h")
         return self
 
     def finish_by_s(self, submitted_s: float) -> float | None:
@@ -141,7 +152,7 @@ class Sla(Spec):
 class JobSpec(Spec):
     """One job: what to run, for whom, on how much, by when."""
 
-    apiVersion: Literal["fairlead/v1"] = "fairlead/v1"  # noqa: N815 (the spelling that people know)
+    apiVersion: Literal["fairlead/v1"] = "fairlead/v1"
     kind: Literal["Job"] = "Job"
     name: Name
     tenant: Name | None = None  # None: the tenant of the token that submits
@@ -183,16 +194,20 @@ class JobSpec(Spec):
     @classmethod
     def _proper_variables(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-                raise ValueError(f"{name!r} is not the name of an environment variable; use letters, digits and _")
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ValueError(f"{name}: is not the name of an environment variable; use letters, digits and _")
+            if "\0" in value:
+                raise ValueError(f"{name}: holds a zero byte; remove it")
         return env
 
     @model_validator(mode="after")
     def _one_thing_to_run(self) -> Self:
-        if (self.run is None) == (self.command is None):
-            raise ValueError("needs either run (file.py:function) or command, and not both")
+        if self.run is None and self.command is None:
+            raise ValueError("run: is required; add run: train.py:training, or command: [python, train.py]")
+        if self.run is not None and self.command is not None:
+            raise ValueError("command: stands beside run, and a job runs one thing; keep one of them")
         if self.params and self.run is None:
-            raise ValueError("params are passed to the function of run; a command takes its arguments in command")
+            raise ValueError("params: are for the function of run; put arguments of a command into command")
         return self
 
     @property
@@ -204,7 +219,7 @@ class JobSpec(Spec):
 class TenantSpec(Spec):
     """One team: its weight in the shares, what it may never exceed, and its default promise."""
 
-    apiVersion: Literal["fairlead/v1"] = "fairlead/v1"  # noqa: N815
+    apiVersion: Literal["fairlead/v1"] = "fairlead/v1"
     kind: Literal["Tenant"] = "Tenant"
     name: Name
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
@@ -223,43 +238,12 @@ def parse_tenant(data: Any, *, source: str | None = None) -> TenantSpec:
 
 def _parse(kind: type[S], data: Any, source: str | None) -> S:
     if not isinstance(data, Mapping):
-        raise InvalidSpec(f"a {kind.__name__} is a mapping of fields, not {type(data).__name__}", fix="write name: ...")
+        name = kind.__name__.removesuffix("Spec").lower()
+        found = "nothing" if data is None else f"a {type(data).__name__}"
+        message = f"is a mapping of fields, and this is {found}"
+        field = f"{source}: {name}" if source else name
+        raise InvalidSpec(message, field=field, fix="write one line per field, like name: my-job")
     try:
         return kind.model_validate(dict(data))
     except ValidationError as error:
         raise invalid(error, kind, source) from None
-
-
-def invalid(error: ValidationError, kind: type[Spec], source: str | None = None) -> InvalidSpec:
-    """The first thing that is wrong, as one line for a person."""
-    first = error.errors(include_url=False)[0]
-    parts = [str(part) for part in first["loc"] if part not in ("class_", "datetime", "timedelta")]
-    field = ".".join(parts) or kind.__name__.removesuffix("Spec").lower()
-    value = first.get("input")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    fix: str | None = None
-    if first["type"] == "extra_forbidden":
-        message, fix = "unknown field", f"remove it, or use one of: {', '.join(_fields(kind, parts[:-1]))}"
-    elif first["type"] == "missing":
-        message, fix, value = "is required", f"add {field}: ...", None
-    elif ";" in message:
-        message, _, fix = message.partition("; ")
-    if first["type"] not in ("missing", "extra_forbidden") and isinstance(value, str | int | float | bool):
-        message = f"{value!r}: {message}"
-    prefix = f"{source}: " if source else ""
-    shown = value if isinstance(value, str | int | float | bool) else None
-    return InvalidSpec(message, field=f"{prefix}{field}", value=shown, fix=fix or "see docs/jobs.md for the fields")
-
-
-def _fields(kind: type[BaseModel], path: list[str]) -> list[str]:
-    for part in path:
-        annotation = kind.model_fields[part].annotation if part in kind.model_fields else None
-        inner = next((a for a in (annotation, *getattr(annotation, "__args__", ())) if _is_model(a)), None)
-        if inner is None:
-            break
-        kind = inner
-    return [info.alias or name for name, info in kind.model_fields.items()]
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

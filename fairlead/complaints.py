@@ -1,0 +1,133 @@
+"""What is wrong with a spec, in words for a person: the field, the value and the fix."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fairlead.errors import InvalidSpec
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+
+_UNION_PARTS = ("class_", "datetime", "timedelta", "[key]")  # pydantic's own path elements, which nobody wrote
+_OWN_FIELD = re.compile(r"^([^\s:]+): (.+)$")
+_Words = Callable[[Any, Mapping[str, Any]], tuple[str, str]]  # value and context -> what is wrong, what to do
+
+
+def invalid(error: ValidationError, kind: type[BaseModel], source: str | None = None) -> InvalidSpec:
+    """The first thing that is wrong, as one line for a person."""
+    first = error.errors(include_url=False)[0]
+    parts = [str(part) for part in first["loc"] if part not in _UNION_PARTS]
+    value, context = first.get("input"), first.get("ctx", {})
+    if first["type"] == "extra_forbidden":
+        message, fix = "unknown field", _nearest(parts[-1], _fields(kind, parts[:-1]))
+    elif first["type"] == "missing":
+        message, fix, value = "is required", f"add {'.'.join(parts)}: ...", None
+    elif first["type"] in ("value_error", "assertion_error"):
+        message, fix, parts, value = _own_words(str(context.get("error", first["msg"])), parts, value)
+    elif first["type"] in ("model_type", "model_attributes_type"):
+        message, fix = "is not a mapping of fields", f"use the fields {', '.join(_fields(kind, parts))}"
+    elif first["type"] in _WORDS:
+        message, fix = _WORDS[first["type"]](value, context)
+    else:
+        message, fix = str(first["msg"]), "see docs/jobs.md for the fields"
+    if first["type"] != "extra_forbidden" and _plain(value):
+        message = f"{_short(value)} {message}"
+    field = ".".join(parts) or kind.__name__.removesuffix("Spec").lower()
+    prefix = f"{source}: " if source else ""
+    return InvalidSpec(message, field=f"{prefix}{field}", value=_sendable(value), fix=fix)
+
+
+def _own_words(text: str, parts: list[str], value: Any) -> tuple[str, str, list[str], Any]:
+    """Our validators say ``[field: ]what is wrong; what to do``; the field is said where pydantic cannot know it."""
+    named = _OWN_FIELD.match(text)
+    if named is not None:
+        parts, text, value = [*parts, named[1]], named[2], None
+    message, _, fix = text.partition("; ")
+    return message, fix or "see docs/jobs.md for the fields", parts, value
+
+
+def _pattern(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
+    if context.get("pattern") != NAME_PATTERN:
+        return "is not the hash of a bundle", "leave it out: submitting packs the folder and fills it in"
+    rule = "use 1 to 40 lower-case letters, digits and hyphens"
+    proposed = re.sub(r"[^a-z0-9]+", "-", str(value).lower())[:40].strip("-")
+    return "is not a name", f"{rule}, such as {proposed or 'my-job'}"
+
+
+def _says(message: str, fix: str) -> _Words:
+    """Words with the limits of the context filled in."""
+    return lambda value, context: (message.format(**context), fix.format(**context))
+
+
+def _text(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
+    return "is not text", f'put it in quotes: "{value}"' if _plain(value) else "write text"
+
+
+_WORDS: Mapping[str, _Words] = {
+    "string_pattern_mismatch": _pattern,
+    "string_type": _text,
+    "string_too_long": _says("is longer than {max_length} characters", "shorten it"),
+    "too_long": _says("has more than {max_length} entries", "keep at most {max_length}"),
+    "dict_type": _says("is not a mapping", "write one line per entry, like key: value"),
+    "list_type": _says("is not a list", "write it like [python, train.py]"),
+    "literal_error": _says("is not {expected}", "write {expected}"),
+    "greater_than": _says("is too small", "use more than {gt:g}"),
+    "greater_than_equal": _says("is too small", "use at least {ge:g}"),
+    "less_than_equal": _says("is too large", "use at most {le:.15g}"),
+    "int_type": _says("is not a whole number", "write a whole number without quotes, such as 2"),
+    "int_parsing": _says("is not a whole number", "write a whole number, such as 2"),
+    "int_from_float": _says("is not a whole number", "write a whole number, such as 2"),
+    "float_type": _says("is not a number", "write a number, such as 0.5"),
+    "float_parsing": _says("is not a number", "write a number, such as 0.5"),
+    "finite_number": _says("is not a finite number", "write a number, such as 0.5"),
+    "invalid_key": _says("is not the name of a field", "write names of fields as text"),
+} | {
+    kind: _says("is neither a time nor a duration", "write it like 2h, 30m or 2030-01-31T12:00:00Z")
+    for kind in (
+        "datetime_type", "datetime_parsing", "datetime_from_date_parsing", "datetime_object_invalid",
+        "time_delta_type", "time_delta_parsing",
+    )
+}  # fmt: skip
+
+
+def _nearest(name: str, fields: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, fields, n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    return f"{guess}remove it, or use one of: {', '.join(fields)}"
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def _sendable(value: Any) -> Any:
+    """The value as a problem document can carry it: JSON has neither NaN nor infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if _plain(value) else None
+
+
+def _fields(kind: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        by_alias = {info.alias or name: info for name, info in kind.model_fields.items()}
+        annotation = by_alias[part].annotation if part in by_alias else None
+        inner = next((a for a in (annotation, *getattr(annotation, "__args__", ())) if _is_model(a)), None)
+        if inner is None:
+            break
+        kind = inner
+    return [info.alias or name for name, info in kind.model_fields.items()]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
