@@ -56,12 +56,14 @@ class LocalBackend:
     """
 
     def __init__(
-        self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0)
-    ) -> None:
+        self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0),
+        preload: bool = True,
+    ) -> None:  # fmt: skip
         self.capabilities = Capabilities("local", "user" if os.geteuid() == 0 else "none", detection_s=1.0)
         self._home = home
         self._shapes = tuple(nodes)
         self._restart_s = restart_s
+        self._preload = preload  # of torch; without it only commands start fast
         self._epoch: int | None = None
         self._keepers: dict[str, NodeKeeper] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,7 +82,8 @@ class LocalBackend:
         for record in records(self._home):
             if record.node not in names:  # of an earlier division of this machine
                 await asyncio.to_thread(fence, self._home, record.node, epoch)
-        host = await hosting.connect_host(self._home)  # before the nodes are asked for, so that it is started once
+        # Before the nodes are asked for, so that it is started once.
+        host = await hosting.connect_host(self._home, preload=self._preload)
         self._keepers = {
             shape.name: NodeKeeper(self._home, shape, epoch, self._events.put_nowait, self._restart_s)
             for shape in self._shapes
@@ -105,7 +108,7 @@ class LocalBackend:
         while True:
             await asyncio.sleep(_HOST_AGAIN_S)
             try:
-                return await hosting.connect_host(self._home)
+                return await hosting.connect_host(self._home, preload=self._preload)
             except (Unavailable, OSError, subprocess.SubprocessError) as error:
                 log.error("no host: %s", error)
 

@@ -31,6 +31,7 @@ from fairlead.home import Home
 LONELY_S = 60.0
 _QUIET_MS = 250  # node managers that are being asked for come first, then torch
 _TICK_MS = 500
+_OUTLIVE_S = 5.0
 
 log = logging.getLogger("fairlead.host")
 
@@ -50,13 +51,13 @@ def preload() -> None:
 
 
 class Host:
-    def __init__(self, home: Home, listener: socket.socket, held_lock: int) -> None:
+    def __init__(self, home: Home, listener: socket.socket, held_lock: int, *, warm: bool) -> None:
         self._home = home
         self._lock = held_lock
         self._listener = listener
         self._clients: dict[int, socket.socket] = {}
         self._waiting: list[tuple[NodeConfig, socket.socket]] = []
-        self._warm = False
+        self._warm = warm
         self._used = time.monotonic()
         self._problem: list[str | None] = []  # found out once, on first demand
         self._ended = False
@@ -68,6 +69,17 @@ class Host:
             if self._clients or self._waiting or living_nodes(self._home):
                 self._used = time.monotonic()
             self._ended = self._ended or time.monotonic() - self._used > LONELY_S
+        self._outlive_children()
+
+    def _outlive_children(self) -> None:
+        """A fork server that was just born finds its node gone and ends; be there until it has."""
+        for connection in (*self._clients.values(), *(connection for _, connection in self._waiting)):
+            connection.close()
+        deadline = time.monotonic() + _OUTLIVE_S
+        with contextlib.suppress(ChildProcessError):
+            while time.monotonic() < deadline:
+                if not os.waitpid(-1, os.WNOHANG)[0]:
+                    time.sleep(0.005)
 
     def _round(self) -> None:
         poller = select.poll()
@@ -158,7 +170,9 @@ def run_and_exit(body: Callable[[], None]) -> NoReturn:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.backends.local.host")
     parser.add_argument("--home", type=Path, required=True)
-    home = Home(parser.parse_args().home)
+    parser.add_argument("--no-preload", action="store_true", help="leave torch to whoever needs it")
+    arguments = parser.parse_args()
+    home = Home(arguments.home)
     if os.fork() != 0:  # whoever started this does not have to reap it
         os._exit(0)
     os.setsid()
@@ -171,7 +185,7 @@ def main() -> None:
     record = home.run / "host.pid"
     record.write_bytes(msgspec.json.encode(processes.identify(os.getpid())))
     try:
-        Host(home, listener, held).serve()
+        Host(home, listener, held, warm=arguments.no_preload).serve()
     finally:
         record.unlink(missing_ok=True)
         (home.run / "host.sock").unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import subprocess
@@ -13,13 +14,16 @@ import msgspec
 
 import fairlead
 from fairlead.backends.local import processes, sockets
-from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, StartNode
+from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.errors import Unavailable
 from fairlead.home import Home
 
 _KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA")
 _START_S = 30.0
 _ANSWER_S = 60.0  # the host may be loading torch
+_FOLLOW_S = 3.0
+
+log = logging.getLogger("fairlead.local")
 
 
 def host_environment() -> dict[str, str]:
@@ -28,7 +32,7 @@ def host_environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(Path(fairlead.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 
 
-async def connect_host(home: Home) -> socket.socket:
+async def connect_host(home: Home, *, preload: bool = True) -> socket.socket:
     """A line to the host, started if need be."""
     deadline = asyncio.get_running_loop().time() + _START_S
     started = False
@@ -37,7 +41,7 @@ async def connect_host(home: Home) -> socket.socket:
             line = sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET)
         except OSError as error:
             if not started:
-                await asyncio.to_thread(_start, home)
+                await asyncio.to_thread(_start, home, preload)
                 started = True
             if asyncio.get_running_loop().time() > deadline:
                 fix = f"look into {home.logs / 'host.log'}"
@@ -48,10 +52,11 @@ async def connect_host(home: Home) -> socket.socket:
             return line
 
 
-def _start(home: Home) -> None:
+def _start(home: Home, preload: bool) -> None:
+    options = ["--home", str(home.root), *([] if preload else ["--no-preload"])]
     with (home.logs / "host.log").open("ab") as log:
         subprocess.run(
-            [sys.executable, "-m", "fairlead.backends.local.host", "--home", str(home.root)],
+            [sys.executable, "-m", "fairlead.backends.local.host", *options],
             env=host_environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, check=True, timeout=_START_S,
         )  # fmt: skip
@@ -86,11 +91,19 @@ async def until_gone(line: socket.socket) -> None:
 
 
 def end_host(home: Home) -> None:
-    """Make sure that no host of this home is alive."""
+    """Make sure that no host of this home is alive: ask it, and kill it if it does not follow (it may load torch)."""
     try:
         process = msgspec.json.decode((home.run / "host.pid").read_bytes(), type=processes.Process)
     except (FileNotFoundError, msgspec.MsgspecError):
         return
+    try:
+        with sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET) as line:
+            sockets.send_packet(line, msgspec.json.encode(Shutdown()))
+            line.settimeout(_FOLLOW_S)
+            line.recv(sockets.PACKET_BYTES)
+            processes.wait_gone(lambda: not processes.alive(process), 2 * _FOLLOW_S)
+    except OSError as error:
+        log.info("the host does not answer and is killed: %s", error)
     processes.kill(process)
     processes.wait_gone(lambda: not processes.alive(process), 5.0)
     for name in ("host.pid", "host.sock"):

@@ -56,17 +56,14 @@ class Outbox:
         if self._steps <= self._most_steps:
             return
         told = [number for number in sorted(self._events) if _steps(self._events[number])]
-        for number in told[: max(1, len(told) // 2)]:
-            event = self._events[number]
-            if isinstance(event.body, wire.Progress):
-                kept = event.body.steps[::-2][::-1]  # the newest of each message stays
-                if len(event.body.steps) == 1:
-                    kept = event.body.steps if number % 2 else []
-                self._steps -= len(event.body.steps) - len(kept)
+        for place, number in enumerate(told[: max(2, len(told) // 2)]):
+            event = self._events.pop(number)
+            steps = event.body.steps if isinstance(event.body, wire.Progress) else []
+            kept = steps[::-2][::-1] if len(steps) > 1 else steps[place % 2 :]  # of two single ones the second goes
+            self._steps -= len(steps) - len(kept)
+            if kept:
                 thinner = msgspec.structs.replace(event.body, steps=kept)
                 self._events[number] = msgspec.structs.replace(event, body=thinner)
-                if not kept:
-                    del self._events[number]
 
 
 def _steps(event: wire.Event) -> int:

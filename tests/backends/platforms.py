@@ -1,0 +1,129 @@
+"""Real platforms on this machine for tests, each in its own home, each leaving nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from fairlead import wire
+from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.protocol import BackendEvent, LaunchOrder, Lease, NodeTelemetry, NotReserved, WorkerEvent
+from fairlead.cluster import Gang, Member
+from fairlead.home import Home
+
+ROOT = os.geteuid() == 0
+UID = 64101 if ROOT else None
+OTHER_UID = 64102 if ROOT else None
+needs_root = pytest.mark.skipif(not ROOT, reason="needs root: users and cgroups")
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
+    return asyncio.run(asyncio.wait_for(work, timeout_s))
+
+
+async def until(condition: Callable[[], T], timeout_s: float = 20.0) -> T:
+    """The first true value of the condition."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"did not become true within {timeout_s} s")
+        await asyncio.sleep(0.005)
+    return value
+
+
+class Platform:
+    """A backend with its events gathered, and short words for what tests do with it."""
+
+    def __init__(self, home: Home, backend: LocalBackend) -> None:
+        self.home, self.backend = home, backend
+        self.seen: list[BackendEvent] = []
+        self.seen_at: list[float] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, epoch: int = 1) -> None:
+        await self.backend.open(epoch)
+        self._task = asyncio.create_task(self._gather())
+
+    async def _gather(self) -> None:
+        async for event in self.backend.events():
+            if not isinstance(event, NodeTelemetry):
+                self.seen.append(event)
+                self.seen_at.append(time.monotonic())
+
+    async def warm(self) -> None:
+        await until(lambda: all(fact.get("warm") for fact in self.backend.facts().values()), 60.0)
+
+    def of(self, kind: type[T], job: str | None = None) -> list[T]:
+        """What has been said of this kind, by nodes or by workers."""
+        found: list[Any] = [event for event in self.seen if isinstance(event, kind)]
+        said = [event for event in self.seen if isinstance(event, WorkerEvent) and job in (None, event.job)]
+        return found + [event.body for event in said if isinstance(event.body, kind)]
+
+    async def some(self, kind: type[T], count: int = 1, job: str | None = None, timeout_s: float = 20.0) -> list[T]:
+        return await until(lambda: self.of(kind, job) if len(self.of(kind, job)) >= count else None, timeout_s) or []
+
+    def spec(self, job: str, *command: str, **changes: Any) -> wire.WorkerSpec:
+        fields: dict[str, Any] = {
+            "job": job, "tenant": "vision", "uid": UID, "run": None, "command": list(command), "params": {}, "env": {},
+            "venv": None, "bundle": None, "folder": str(self.home.job(job)), "memory_folder": "", "cpu": 0.5,
+        }  # fmt: skip
+        return wire.WorkerSpec(**(fields | changes))
+
+    async def reserve(self, job: str, nodes: list[str], within_s: float = 0.0, **demand: float) -> Lease | NotReserved:
+        members = tuple(Member(f"w{rank}", rank, node, 0) for rank, node in enumerate(nodes))
+        return await self.backend.reserve(Gang(job, "vision", 1, members, demand), within_s)
+
+    async def start(
+        self, job: str, nodes: list[str], *command: str, environment: Mapping[str, Mapping[str, str]] | None = None,
+        **changes: Any,
+    ) -> Lease:  # fmt: skip
+        lease = await self.reserve(job, nodes)
+        assert isinstance(lease, Lease), lease
+        await self.backend.launch(lease, LaunchOrder(self.spec(job, *command, **changes), environment or {}))
+        return lease
+
+    async def log(self, job: str) -> str:
+        return "".join(chunk.text for chunk in await self.backend.logs(str(self.home.job(job)), {}))
+
+
+@asynccontextmanager
+async def platform(root: Path, nodes: str = "2", *, preload: bool = False, **options: Any) -> AsyncIterator[Platform]:
+    """A platform that is there for one test; without torch unless asked, since commands do not need it."""
+    home = Home(root)
+    one = Platform(home, LocalBackend(home, parse_nodes(nodes), preload=preload, **options))
+    try:
+        await one.open()
+        yield one
+    finally:
+        await one.backend.shutdown()
+
+
+def python(code: str) -> tuple[str, str, str]:
+    return ("python", "-c", code)
+
+
+def traces(root: Path) -> list[str]:
+    """Whatever a platform with this home has left on the machine: processes, cgroups, shared memory, sockets."""
+    home = Home(root)
+    tag = home.memory.name
+    left = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{tag}")]
+    left += [str(path) for path in (home.memory,) if path.exists()]
+    left += [str(path) for path in home.run.glob("*") if path.name != "nodes.json"]
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if str(root).encode() in words:
+                left.append(f"process {entry.name}: {words[:200]!r}")
+    return left

@@ -1,0 +1,210 @@
+"""The small parts that hold no process: events kept, room checked, silence judged, logs cut, cgroups found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead import wire
+from fairlead.backends.local import cgroups, silence
+from fairlead.backends.local.birth import Birth, worker_environment
+from fairlead.backends.local.hosting import host_environment
+from fairlead.backends.local.logs import read_logs, whole_characters
+from fairlead.backends.local.outbox import Outbox
+from fairlead.backends.local.slots import NoRoom, check_room
+
+CAPACITY = {"cpu": 1.0, "memory": 100.0, "device": 2.0}
+
+
+def beat(step: int, *steps: dict[str, float]) -> wire.Progress:
+    return wire.Progress(generation=1, step=step, total_steps=9, steps=list(steps))
+
+
+# ---------------------------------------------------------------- outbox
+
+
+def test_events_are_numbered_and_kept_until_acknowledged() -> None:
+    box = Outbox()
+    for _ in range(5):
+        box.add(0.0, "j", "w0", wire.Ready())
+    box.acknowledge(3)
+    assert [event.sequence for event in box.pending()] == [4, 5]
+    box.acknowledge(5)
+    assert list(box.pending()) == [] and box.last == 5
+    assert box.add(0.0, "j", "w0", wire.Ready()).sequence == 6
+
+
+def test_only_the_newest_sign_of_life_of_each_worker_is_kept() -> None:
+    box = Outbox()
+    for step in range(1000):
+        box.add(0.0, "j", "w0", beat(step))
+        box.add(0.0, "j", "w1", beat(step))
+    box.add(0.0, "j", "w0", beat(7, {"step": 7.0, "loss": 1.0}))
+    assert [(event.worker, event.sequence) for event in box.pending()] == [("w0", 1999), ("w1", 2000), ("w0", 2001)]
+
+
+def test_history_is_kept_whole_until_it_grows_too_long_and_then_stays_bounded() -> None:
+    box = Outbox(most_steps=100)
+    for step in range(100):
+        box.add(0.0, "j", "w0", beat(step, {"step": float(step)}))
+    assert len(list(box.pending())) == 100
+    for step in range(100, 5000):
+        box.add(0.0, "j", "w0", beat(step, {"step": float(step)}))
+    kept = [line["step"] for event in box.pending() for line in getattr(event.body, "steps", [])]
+    assert len(kept) <= 101 and kept == sorted(kept) and kept[-1] == 4999.0
+
+
+def test_nothing_but_progress_is_ever_dropped() -> None:
+    box = Outbox(most_steps=10)
+    for step in range(500):
+        box.add(0.0, "j", "w0", beat(step, {"step": 1.0}, {"step": 2.0}))
+        box.add(0.0, "j", "w0", wire.Snapshot(1, step, "disk", 1, 0.1))
+    assert sum(isinstance(event.body, wire.Snapshot) for event in box.pending()) == 500
+
+
+# ---------------------------------------------------------------- room
+
+
+def holder(device: int, **demand: float) -> SimpleNamespace:
+    return SimpleNamespace(device=device, demand={"device": 1.0, **demand})
+
+
+def test_room_is_judged_by_device_cores_and_memory() -> None:
+    check_room(CAPACITY, [holder(0, cpu=0.5)], {"w1": 1}, {"cpu": 0.5, "memory": 100.0})
+    bad = [({"cpu": 0.6}, 1, "cpu"), ({"memory": 101.0}, 1, "memory"), ({}, 0, "taken"), ({}, 2, "no device")]
+    for demand, device, word in bad:
+        with pytest.raises(NoRoom, match=word):
+            check_room(CAPACITY, [holder(0, cpu=0.5)], {"w1": device}, demand)
+
+
+def test_two_workers_of_one_gang_do_not_share_a_device() -> None:
+    with pytest.raises(NoRoom):
+        check_room(CAPACITY, [], {"w0": 1, "w1": 1}, {})
+
+
+def test_cores_that_were_not_asked_for_are_the_devices_part_of_the_node() -> None:
+    check_room(CAPACITY, [], {"w0": 0, "w1": 1}, {})
+    with pytest.raises(NoRoom, match="cpu"):
+        check_room(CAPACITY, [holder(0, cpu=0.7)], {"w1": 1}, {})
+
+
+# ---------------------------------------------------------------- silence
+
+
+def test_silence_is_thirty_seconds_or_ten_steps_or_what_was_asked() -> None:
+    assert silence.limit_s(0.1, None) == 35.0
+    assert silence.limit_s(60.0, None) == 605.0
+    assert silence.limit_s(60.0, 2.0) == 7.0
+
+
+def test_a_slower_step_is_believed_at_once_and_a_faster_one_slowly() -> None:
+    assert silence.usual_step_s(1.0, 9.0) == 9.0
+    assert 8.0 < silence.usual_step_s(9.0, 1.0) < 9.0
+
+
+# ---------------------------------------------------------------- logs
+
+
+@given(st.text(min_size=1), st.integers(1, 200))
+def test_a_log_read_in_pieces_is_the_same_text(tmp_path_factory: pytest.TempPathFactory, text: str, size: int) -> None:
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "w0.log").write_bytes(text.encode())
+    offsets: dict[str, int] = {}
+    pieces = []
+    while chunks := read_logs(folder, offsets, max(4, size)):
+        pieces.append(chunks[0].text)
+        offsets["w0"] = chunks[0].offset
+    assert "".join(pieces) == text
+
+
+def test_bytes_that_are_no_text_do_not_stop_the_reader() -> None:
+    assert whole_characters(b"\xff\xfe\x80\x80\x80\x80\x80") != b""
+    assert whole_characters("ab€".encode()[:-1]) == b"ab"
+    assert whole_characters(b"") == b""
+
+
+def test_logs_of_a_job_without_any_are_empty(tmp_path: Path) -> None:
+    assert read_logs(tmp_path, {}, 100) == []
+
+
+# ---------------------------------------------------------------- cgroups
+
+
+def test_version_one_is_found_per_controller_below_our_own_group(tmp_path: Path) -> None:
+    for controller in ("cpu,cpuacct", "memory"):
+        (tmp_path / controller / "mine").mkdir(parents=True)
+    mounts = "\n".join(
+        f"30 25 0:26 / {tmp_path}/{name} rw,nosuid shared:9 - cgroup cgroup rw,{name}"
+        for name in ("cpu,cpuacct", "memory")
+    )
+    (found,) = cgroups.detect(mounts, "4:memory:/mine\n2:cpu,cpuacct:/mine\n0::/\n")
+    assert found.version == 1
+    assert found.folders == (tmp_path / "cpu,cpuacct" / "mine", tmp_path / "memory" / "mine")
+
+
+def test_version_two_is_our_own_group_first_and_the_root_of_the_tree_after(tmp_path: Path) -> None:
+    (tmp_path / "user.slice").mkdir()
+    mounts = f"30 25 0:26 / {tmp_path} rw shared:9 - cgroup2 cgroup2 rw,nsdelegate"
+    found = cgroups.detect(mounts, "0::/user.slice\n")
+    assert [(one.version, one.folders) for one in found] == [(2, (tmp_path / "user.slice",)), (2, (tmp_path,))]
+
+
+def test_a_mounted_part_of_the_tree_is_taken_relative_to_it(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    mounts = f"30 25 0:26 /docker/x {tmp_path} rw - cgroup2 cgroup2 rw"
+    assert cgroups.detect(mounts, "0::/docker/x/inner\n")[0].folders == (tmp_path / "inner",)
+
+
+def test_version_two_limits_are_written_and_read(tmp_path: Path) -> None:
+    for name in ("cpu.max", "memory.max", "memory.swap.max", "cgroup.subtree_control"):
+        (tmp_path / name).touch()
+    (tmp_path / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
+    (tmp_path / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    (tmp_path / "memory.current").write_text("77\n")
+    group = cgroups.Group(2, (tmp_path,))
+    group.create(0.5, 1000)
+    group.delegate()
+    assert (tmp_path / "cpu.max").read_text() == "5000 10000" and (tmp_path / "memory.max").read_text() == "1000"
+    assert (group.out_of_memory(), group.cpu_s(), group.memory_bytes()) == (True, 1.5, 77)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "expected"),
+    [(0.5, (5000, 10000)), (2.0, (20000, 10000)), (0.05, (5000, 100000)), (0.001, (1000, 100000))],
+)
+def test_a_quota_has_a_short_period_where_the_kernel_allows_it(cpu: float, expected: tuple[int, int]) -> None:
+    assert cgroups.quota(cpu) == expected
+
+
+# ---------------------------------------------------------------- environment
+
+
+def birth(**changes: object) -> Birth:
+    fields = {
+        "job": "j", "tenant": "t", "uid": 1, "run": None, "command": ["x"], "params": {}, "env": {}, "venv": None,
+        "bundle": None, "folder": "/f", "memory_folder": "/m", "cpu": 2.0,
+    }  # fmt: skip
+    return Birth("w0", 0, wire.WorkerSpec(**(fields | changes)), {"RANK": "3"})  # type: ignore[arg-type]
+
+
+def test_the_platforms_variables_are_nobodys_to_override_and_its_secrets_nobodys_to_see() -> None:
+    env = {"FAIRLEAD_JOB": "other", "FAIRLEAD_TOKEN": "x", "RANK": "9", "COLOR": "red"}
+    outer = {"FAIRLEAD_TOKEN": "secret", "FAIRLEAD_DATA": "/data", "AWS_SECRET": "s"}
+    variables = worker_environment(birth(env=env), outer)
+    assert variables["FAIRLEAD_JOB"] == "j" and variables["RANK"] == "3" and variables["COLOR"] == "red"
+    assert variables["FAIRLEAD_DATA"] == "/data" and variables["OMP_NUM_THREADS"] == "2"
+    assert "AWS_SECRET" not in variables and "FAIRLEAD_TOKEN" not in variables
+
+
+def test_a_virtual_environment_comes_first_in_the_path() -> None:
+    assert worker_environment(birth(venv="/v"), {})["PATH"].startswith("/v/bin:")
+
+
+def test_the_host_is_started_without_the_platforms_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRLEAD_TOKEN", "secret")
+    assert "secret" not in host_environment().values()
