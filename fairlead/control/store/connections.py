@@ -146,7 +146,7 @@ def shown(error: BaseException) -> BaseException:
     told: FairleadError
     if isinstance(error, OperationalError):
         told = unavailable(error)
-    elif isinstance(error, DataError | OverflowError) or isinstance(cause, UnicodeError):
+    elif isinstance(error, DataError | OverflowError | UnicodeEncodeError) or isinstance(cause, UnicodeEncodeError):
         told = InvalidSpec(
             "a value is too large, or is not text, for the store", fix="send smaller numbers, plain text"
         )

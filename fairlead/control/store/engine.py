@@ -67,12 +67,17 @@ class Store:
             self._lost(epoch)
             raise
 
-    async def lead(self, holder: str, ttl_s: float = 3.0) -> int | None:
-        """The epoch in which this process leads, taken now or held already; None while another one leads."""
+    async def lead(
+        self, holder: str, ttl_s: float = 3.0, *, gone: Callable[[str], bool] = lambda holder: False
+    ) -> int | None:
+        """The epoch in which this process leads, taken now or held already; None while another one leads.
+
+        A lease whose holder is known to be ``gone`` need not run out first.
+        """
         mine = self.epoch
         self._ttl_s = ttl_s
         take = Work(
-            lambda conn: lease.take(conn, mine, holder, self._clock(), ttl_s), None, alone=True, done=self._leads
+            lambda conn: lease.take(conn, mine, holder, self._clock(), ttl_s, gone), None, alone=True, done=self._leads
         )
         try:
             return cast(int | None, await self._writer.put(take, first=True))

@@ -45,8 +45,8 @@ def insert(
         fix = f"use at most {_LONGEST_KEY} characters"
         raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key", fix=fix)
     row = {"tenant": job.tenant, "key": key, "request_digest": request_digest, "spec": spec, "labels": labels}
-    statement = insert_into(conn, submissions).on_conflict_do_nothing()
-    while conn.execute(statement, column_values(row | {"job": job.id})).rowcount == 0:
+    statement = insert_into(conn, submissions).on_conflict_do_nothing().returning(submissions.c.job)
+    while conn.execute(statement, column_values(row | {"job": job.id})).one_or_none() is None:
         first = None if key is None else _by_key(conn, job.tenant, key, request_digest)
         if first is not None:
             return first, False

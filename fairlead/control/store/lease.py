@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import Connection, Update, select, update
 
 from fairlead.control.store.schema import leadership
@@ -18,12 +20,14 @@ def standing(conn: Connection) -> int | None:
     return None if row.holder is None else int(row.epoch)
 
 
-def take(conn: Connection, mine: int | None, holder: str, now_s: float, ttl_s: float) -> int | None:
-    """The epoch in which the holder leads from now on, or None while somebody else does."""
+def take(
+    conn: Connection, mine: int | None, holder: str, now_s: float, ttl_s: float, gone: Callable[[str], bool]
+) -> int | None:
+    """The epoch in which the holder leads from now on, or None while somebody else does who is not known to be gone."""
     row = conn.execute(_ROW.with_for_update()).one()
     if mine is not None and row.epoch == mine and row.holder is not None:
         epoch = mine
-    elif row.holder is not None and row.expires_s > now_s:
+    elif row.holder is not None and row.expires_s > now_s and not gone(row.holder):
         return None
     else:
         epoch = int(row.epoch) + 1

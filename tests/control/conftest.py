@@ -1,0 +1,80 @@
+"""Stores to test against: a SQLite file, and a database of a real PostgreSQL server on a private port."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from fairlead.control.store import Store, tenants
+from fairlead.specs import TenantSpec
+
+from .postgres import PostgresServer, installed
+from .stores import Clock, Opened, run
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/fairlead.db"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.empty_database()
+
+
+@pytest.fixture
+def unopened(url: str, clock: Clock) -> Iterator[Callable[[], Store]]:
+    """Opens the store anew, as often as wanted; all are closed in the end."""
+    opened: list[Store] = []
+
+    def open_another() -> Store:
+        opened.append(Store.open(url, clock=clock))
+        return opened[-1]
+
+    yield open_another
+    for store in opened:
+        run(store.close())
+
+
+@pytest.fixture
+def db(unopened: Callable[[], Store]) -> Opened:
+    """A store that leads, with the tenants vision and text."""
+    store = unopened()
+    run(store.lead("test", 1e9))
+    opened = Opened(store)
+
+    def both(conn: Connection) -> None:
+        for name in ("vision", "text"):
+            tenants.insert(conn, TenantSpec(name=name))
+
+    opened.write(both)
+    return opened
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    programs = installed()
+    if programs is None:
+        missing = "there is no PostgreSQL server here: install the Debian package postgresql"
+        if os.environ.get("FAIRLEAD_REQUIRE_ALL") == "1":
+            pytest.fail(missing)
+        pytest.skip(missing)
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-pg-"))  # not pytest's: the server's user must get in
+    try:
+        server = PostgresServer(programs, folder)
+        try:
+            yield server
+        finally:
+            server.close()
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,77 @@
+"""A real PostgreSQL server for tests, started and ended by them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+
+class PostgresServer:
+    """A server of our own: private port and folder, no access from other machines, gone with the tests."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self._as_user: list[str] = []
+        self.folder = folder
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+            shutil.chown(folder, "postgres", "postgres")
+            self._as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig=INT"]
+        data = folder / "data"
+        initdb = [programs / "initdb", "-D", data, "-U", "fairlead", "-A", "trust", "-N", "-E", "UTF8"]
+        subprocess.run([*self._as_user, *map(str, initdb)], check=True, capture_output=True, cwd=folder)
+        self.port = _free_port()
+        serve = [programs / "postgres", "-D", data, "-p", self.port, "-k", folder, "-h", "127.0.0.1", "-F"]
+        self._log = (folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            [*self._as_user, *map(str, serve)], stdout=self._log, stderr=self._log, cwd=folder
+        )
+        self._wait_until_it_answers()
+
+    def empty_database(self) -> str:
+        """The URL of the one database, emptied: making a database per test would take longer than the test."""
+        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fairlead'")
+        self.execute("DROP SCHEMA public CASCADE")
+        self.execute("CREATE SCHEMA public")
+        return f"postgresql://fairlead@127.0.0.1:{self.port}/postgres"
+
+    def execute(self, statement: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self._address(), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def close(self) -> None:
+        self._process.send_signal(signal.SIGINT)  # ends sessions, then the server
+        self._process.wait(20)
+        self._log.close()
+
+    def _address(self) -> str:
+        return f"host=127.0.0.1 port={self.port} user=fairlead dbname=postgres"
+
+    def _wait_until_it_answers(self) -> None:
+        import psycopg
+
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self._address()):
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
+
+
+def installed() -> Path | None:
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    named = shutil.which("initdb")
+    found = packaged[-1] if packaged else Path(named).resolve() if named else None
+    return found.parent if found is not None and (found.parent / "postgres").exists() else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
