@@ -12,9 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fairlead.api.app import create_app
-from fairlead.api.app import create_app
 from fairlead.api.context import Context
-from fairlead.api.door import PlatformDoor
 from fairlead.api.door import PlatformDoor
 from fairlead.errors import Refused
 
@@ -72,11 +70,6 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
 
 async def open_door(platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None]) -> None:
     """Serve the API over this platform until cancelled: the door that the control plane is started with."""
-    await serve(create_app(platform), host, port, opened)
-
-
-async def door(platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None]) -> None:
-    """The API as the platform's door: open it on this address until cancelled."""
     await serve(create_app(platform), host, port, opened)
 
 

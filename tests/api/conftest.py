@@ -146,8 +146,8 @@ def run_to_its_end(caller: httpx.Client, spec: dict[str, Any]) -> dict[str, Any]
 @pytest.fixture(scope="session")
 def finished(alpha: Team) -> dict[str, Any]:
     """A job of alpha that has printed something, left a file behind and ended."""
-    script = "import os, pathlib; print('hello from alpha'); print('bye'); pathlib.Path(os.environ['FAIRLEAD_OUTPUT'], 'answer.txt').write_text('42')"
-    return run_to_its_end(alpha.member, {"name": "finished", "command": [sys.executable, "-c", script]})
+    script = 'echo "hello from alpha"; echo bye; printf 42 > "$FAIRLEAD_OUTPUT/answer.txt"'
+    return run_to_its_end(alpha.member, {"name": "finished", "command": ["sh", "-c", script]})
 
 
 @pytest.fixture(scope="session")

@@ -13,13 +13,15 @@ from fairlead.api.door import PlatformDoor
 from fairlead.specs import JobSpec, TenantSpec
 
 ROUTES = """
-POST /api/v1/jobs, POST /api/v1/jobs/dry-run, GET /api/v1/jobs, GET /api/v1/jobs/{job}, POST /api/v1/jobs/{job}/cancel,
-GET /api/v1/jobs/{job}/why, GET /api/v1/jobs/{job}/logs, GET /api/v1/jobs/{job}/metrics, GET /api/v1/jobs/{job}/result,
-GET /api/v1/jobs/{job}/artifacts/{name}, PUT /api/v1/bundles/{digest}, HEAD /api/v1/bundles/{digest},
-POST /api/v1/tenants, GET /api/v1/tenants, GET /api/v1/tenants/{name}, PATCH /api/v1/tenants/{name},
-POST /api/v1/tokens, GET /api/v1/tokens, DELETE /api/v1/tokens/{id}, GET /api/v1/nodes,
-POST /api/v1/nodes/{name}/cordon, POST /api/v1/nodes/{name}/uncordon, POST /api/v1/nodes/{name}/drain, GET /api/v1/events,
-GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/whoami, GET /api/v1/audit, POST /api/v1/shutdown, GET /healthz, GET /metrics
+POST /api/v1/jobs, POST /api/v1/jobs/dry-run, GET /api/v1/jobs, GET /api/v1/jobs/{job},
+POST /api/v1/jobs/{job}/cancel, GET /api/v1/jobs/{job}/why, GET /api/v1/jobs/{job}/logs,
+GET /api/v1/jobs/{job}/metrics, GET /api/v1/jobs/{job}/result, GET /api/v1/jobs/{job}/artifacts/{name},
+PUT /api/v1/bundles/{digest}, HEAD /api/v1/bundles/{digest}, POST /api/v1/tenants, GET /api/v1/tenants,
+GET /api/v1/tenants/{name}, PATCH /api/v1/tenants/{name}, POST /api/v1/tokens, GET /api/v1/tokens,
+DELETE /api/v1/tokens/{id}, GET /api/v1/nodes, POST /api/v1/nodes/{name}/cordon,
+POST /api/v1/nodes/{name}/uncordon, POST /api/v1/nodes/{name}/drain, GET /api/v1/events,
+GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/whoami, GET /api/v1/audit, POST /api/v1/shutdown,
+GET /healthz, GET /metrics
 """
 METHODS = ("get", "put", "post", "delete", "head", "patch")
 

@@ -1,0 +1,189 @@
+"""Who may do what: tenants are strangers to each other, roles end where they end, and dead tokens open nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import Served, Team, until
+
+BUNDLE = b"alpha's own code"
+DIGEST = "sha256:" + hashlib.sha256(BUNDLE).hexdigest()
+
+
+@pytest.mark.parametrize("role", ["tenant-admin", "member", "viewer"])
+@pytest.mark.parametrize(
+    "place", ["", "/why", "/logs", "/logs?follow=true", "/metrics", "/result", "/artifacts/answer.txt"]
+)
+def test_another_tenant_s_job_does_not_exist_for_anybody_else(
+    beta: Team, finished: dict[str, Any], place: str, role: str
+) -> None:
+    for ref in (finished["id"], finished["id"][:-2], finished["name"]):
+        response = beta.callers[role].get(f"/api/v1/jobs/{ref}{place}")
+        assert response.status_code == 404 and "hello from alpha" not in response.text
+
+
+@pytest.mark.parametrize("role", ["tenant-admin", "member"])
+def test_another_tenant_s_job_cannot_be_cancelled(alpha: Team, beta: Team, waiting: dict[str, Any], role: str) -> None:
+    assert beta.callers[role].post(f"/api/v1/jobs/{waiting['id']}/cancel").status_code == 404
+    assert alpha.member.get(f"/api/v1/jobs/{waiting['id']}").json()["state"] not in ("stopping", "cancelled")
+
+
+def test_lists_hold_only_one_s_own(alpha: Team, beta: Team, waiting: dict[str, Any]) -> None:
+    made = beta.member.post("/api/v1/jobs", json={"name": "betas-own", "command": ["true"]}).json()
+    for team, other, own in ((alpha, beta, waiting), (beta, alpha, made)):
+        listed = team.viewer.get("/api/v1/jobs", params={"limit": 1000}).json()["items"]
+        assert {job["tenant"] for job in listed} == {team.name} and own["id"] in {job["id"] for job in listed}
+        assert [tenant["name"] for tenant in team.viewer.get("/api/v1/tenants").json()] == [team.name]
+        assert team.viewer.get(f"/api/v1/tenants/{other.name}").status_code == 404
+        assert {token["tenant"] for token in team.admin.get("/api/v1/tokens").json()} == {team.name}
+        assert {line["tenant"] for line in team.viewer.get("/api/v1/report").json()["jobs"]} <= {team.name}
+
+
+def test_one_may_not_ask_for_another_tenant_s_things_by_name(alpha: Team, beta: Team) -> None:
+    assert beta.member.get("/api/v1/jobs", params={"tenant": "alpha"}).status_code in (403, 404)
+    body = {"name": "cuckoo", "tenant": "alpha", "command": ["true"]}
+    assert beta.member.post("/api/v1/jobs", json=body).status_code in (403, 404)
+    assert beta.member.post("/api/v1/jobs/dry-run", json=body).status_code in (403, 404)
+    assert beta.admin.post("/api/v1/tokens", json={"tenant": "alpha", "role": "viewer"}).status_code in (403, 404)
+
+
+def test_events_of_another_tenant_are_not_seen(alpha: Team, beta: Team, waiting: dict[str, Any]) -> None:
+    seen = beta.viewer.get("/api/v1/events", params={"limit": 1000}).json()
+    assert {event["tenant"] for event in seen} <= {None, "beta"} and waiting["id"] not in str(seen)
+    assert waiting["id"] in str(alpha.viewer.get("/api/v1/events", params={"limit": 1000}).json())
+    assert beta.viewer.get("/api/v1/events", params={"job": waiting["id"]}).status_code == 404
+    assert beta.viewer.get("/api/v1/events/stream", params={"job": waiting["id"]}).status_code == 404
+
+
+def test_a_bundle_is_its_tenant_s_own(alpha: Team, beta: Team, admin: httpx.Client) -> None:
+    place = f"/api/v1/bundles/{DIGEST}"
+    assert alpha.member.head(place).status_code == 404
+    assert alpha.member.put(place, content=BUNDLE).status_code == 204
+    assert alpha.member.head(place).status_code == 200
+    assert alpha.member.put(place, content=BUNDLE).status_code == 204  # again is no harm
+    assert beta.member.head(place).status_code == 404
+    assert beta.member.head(place, params={"tenant": "alpha"}).status_code in (403, 404)
+    stolen = {"name": "thief", "run": "train.py:training", "code": DIGEST}
+    assert beta.member.post("/api/v1/jobs", json=stolen).status_code == 404
+    assert admin.head(place, params={"tenant": "alpha"}).status_code == 200
+
+
+FORBIDDEN = [
+    ("viewer", "POST", "/jobs", {"name": "no", "command": ["true"]}),
+    ("viewer", "POST", "/jobs/{waiting}/cancel", None),
+    ("viewer", "PUT", f"/bundles/{DIGEST}", None),
+    ("viewer", "POST", "/tokens", {"role": "viewer"}),
+    ("viewer", "GET", "/tokens", None),
+    ("viewer", "POST", "/shutdown", None),
+    ("viewer", "GET", "/audit", None),
+    ("member", "POST", "/tokens", {"role": "viewer"}),
+    ("member", "GET", "/tokens", None),
+    ("member", "POST", "/tenants", {"name": "mine"}),
+    ("member", "PATCH", "/tenants/alpha", {"weight": 1000}),
+    ("member", "POST", "/nodes/node-0/drain", None),
+    ("member", "POST", "/shutdown", None),
+    ("member", "GET", "/audit", None),
+    ("tenant-admin", "POST", "/tenants", {"name": "mine"}),
+    ("tenant-admin", "PATCH", "/tenants/alpha", {"weight": 1000}),
+    ("tenant-admin", "PATCH", "/tenants/beta", {"weight": 0.001}),
+    ("tenant-admin", "POST", "/tokens", {"role": "admin"}),
+    ("tenant-admin", "POST", "/nodes/node-0/cordon", None),
+    ("tenant-admin", "POST", "/nodes/node-0/uncordon", None),
+    ("tenant-admin", "POST", "/shutdown", None),
+    ("tenant-admin", "GET", "/audit", None),
+]
+
+
+@pytest.mark.parametrize(("role", "method", "path", "body"), FORBIDDEN, ids=lambda part: str(part)[:30])
+def test_a_role_ends_where_it_ends(
+    alpha: Team, waiting: dict[str, Any], role: str, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    place = f"/api/v1{path}".replace("{waiting}", waiting["id"])
+    response = alpha.callers[role].request(method, place, json=body)
+    assert response.status_code == 403 and response.json()["code"] == "forbidden", response.text
+    assert role in response.text
+
+
+def test_only_an_admin_scrapes_the_metrics_of_all(admin: httpx.Client, alpha: Team) -> None:
+    assert alpha.admin.get("/metrics").status_code == 403
+    response = admin.get("/metrics")
+    assert response.status_code == 200 and response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "fairlead_nodes" in response.text
+
+
+def test_a_viewer_may_look(alpha: Team, finished: dict[str, Any]) -> None:
+    for place in (
+        "/jobs",
+        f"/jobs/{finished['id']}",
+        f"/jobs/{finished['id']}/logs",
+        "/nodes",
+        "/events",
+        "/report",
+        "/whoami",
+    ):
+        assert alpha.viewer.get(f"/api/v1{place}").status_code == 200, place
+
+
+def test_health_needs_no_token_and_tells_no_secrets(platform_server: Served) -> None:
+    with platform_server.caller(None) as stranger:
+        response = stranger.get("/healthz")
+    assert response.status_code == 200 and response.json()["status"] == "ok" and response.json()["leader"] is True
+    assert set(response.json()) == {"status", "leader", "version"}
+
+
+def test_a_token_is_revoked_at_once(platform_server: Served, alpha: Team) -> None:
+    made = alpha.admin.post("/api/v1/tokens", json={"role": "member", "label": "short-lived"})
+    assert made.status_code == 201 and made.json()["tenant"] == "alpha"
+    with platform_server.caller(made.json()["token"]) as caller:
+        assert caller.get("/api/v1/whoami").json()["token"] == made.json()["id"]
+        gone = alpha.admin.delete(f"/api/v1/tokens/{made.json()['id']}")
+        assert gone.status_code == 200 and gone.json()["revoked_s"]
+        _is_refused(caller)
+
+
+def test_another_tenant_s_token_cannot_be_revoked(alpha: Team, beta: Team) -> None:
+    token_id = alpha.viewer.get("/api/v1/whoami").json()["token"]
+    assert beta.admin.delete(f"/api/v1/tokens/{token_id}").status_code == 404
+    assert alpha.viewer.get("/api/v1/whoami").status_code == 200
+
+
+def test_a_token_expires_after_so_many_seconds(platform_server: Served, alpha: Team) -> None:
+    made = alpha.admin.post("/api/v1/tokens", json={"role": "viewer", "expires_s": 1.5}).json()
+    assert made["expires_s"] == pytest.approx(time.time() + 1.5, abs=1.5)
+    with platform_server.caller(made["token"]) as caller:
+        assert caller.get("/api/v1/whoami").status_code == 200
+        until(lambda: caller.get("/api/v1/whoami").status_code == 401)
+        _is_refused(caller)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: t[:-1] + ("0" if t[-1] != "0" else "1"), lambda t: t + "0", lambda t: t[:-1], str.upper]
+)
+def test_a_token_that_is_nearly_right_is_wrong(platform_server: Served, alpha: Team, change: Any) -> None:
+    with platform_server.caller(change(alpha.tokens["member"])) as caller:
+        _is_refused(caller)
+
+
+def test_a_secret_is_shown_once_and_never_again(admin: httpx.Client, alpha: Team) -> None:
+    shown = "".join(
+        admin.get(f"/api/v1{place}").text for place in ("/tokens", "/audit?limit=1000", "/events?limit=1000")
+    )
+    for token in alpha.tokens.values():
+        assert token.rpartition("_")[2] not in shown
+
+
+def test_what_was_done_is_in_the_audit_log(admin: httpx.Client, alpha: Team) -> None:
+    actions = {entry["action"] for entry in admin.get("/api/v1/audit", params={"limit": 1000}).json()}
+    assert {"tenant.create", "token.create"} <= actions
+
+
+def _is_refused(caller: httpx.Client) -> None:
+    response = caller.get("/api/v1/whoami")
+    assert response.status_code == 401 and response.headers["www-authenticate"].startswith("Bearer")
+    assert response.headers["content-type"] == "application/problem+json"
+    assert caller.get("/api/v1/events/stream").status_code == 401
