@@ -38,13 +38,14 @@ class Board:
         self.held: dict[str, tuple[str, ...]] = {}  # free seats kept for a waiting job, by job
         self._ready: dict[str | None, tuple[str, ...]] = {}
         self._empty: dict[Shape, int] = {}
+        self._shapes: dict[str, Shape] = {}
         for job in jobs:
             self.sit(job, tuple(name for name in job.seats if name in self.nodes))
 
     def copy(self) -> Board:
         """A board on which something can be tried and thrown away."""
         other = Board.__new__(Board)
-        other.nodes, other._ready, other._empty = self.nodes, self._ready, self._empty
+        other.nodes, other._ready, other._empty, other._shapes = self.nodes, self._ready, self._empty, self._shapes
         other.free = {name: dict(amounts) for name, amounts in self.free.items()}
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
         return other
@@ -71,11 +72,18 @@ class Board:
         self._take(job, self.held.pop(job.id, ()), -1.0)
 
     def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> None:
-        need = Shape.of(job).need if seats else ()
+        need = self.shape(job).need if seats else ()
         for name in seats:
             free = self.free[name]
             for resource, amount in need:
                 free[resource] = free.get(resource, 0.0) - sign * amount
+
+    def shape(self, job: JobState) -> Shape:
+        """The job's shape, worked out once a round."""
+        shape = self._shapes.get(job.id)
+        if shape is None:
+            shape = self._shapes[job.id] = Shape.of(job)
+        return shape
 
     def ready(self, device_type: str | None) -> tuple[str, ...]:
         """The nodes that take new workers of this device type, by name."""

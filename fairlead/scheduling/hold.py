@@ -37,7 +37,7 @@ class _Blocked:
         self._free: dict[Shape, int] = {}
 
     def reason(self, job: JobState, ahead: int) -> Reason:
-        draft, shape, need = self.draft, Shape.of(job), job.min_workers
+        draft, shape, need = self.draft, self.draft.board.shape(job), job.min_workers
         free = self._free_for(shape)
         tenant = draft.tenants[job.tenant]
         used, most = draft.used(job.tenant), draft.board.most(shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fairlead.cluster import NodeState
-from fairlead.scheduling.board import Shape
 from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.place import place
 from fairlead.scheduling.state import JobState, Preempt, Resize
@@ -30,7 +29,7 @@ def _mend_broken(draft: Draft, job: JobState) -> None:
         text = f"lost a worker; goes on with {workers(len(survivors))} on {on(survivors)}"
         draft.decide(Resize(job.id, survivors, reason("worker-lost", text, survivors=len(survivors))))
         return
-    newcomers = place(draft.board, Shape.of(job), missing, survivors)
+    newcomers = place(draft.board, draft.board.shape(job), missing, survivors)
     if newcomers is None or missing > draft.quota_room(job.tenant):
         text = (
             f"lost a worker; its gang needs {workers(job.min_workers)}, {len(survivors)} left and no room "
@@ -52,7 +51,7 @@ def _leave_draining(draft: Draft, job: JobState) -> None:
     staying = tuple(name for name in seats if name not in leaving)
     smallest = job.min_workers if job.elastic else len(seats)
     for size in range(len(seats), max(smallest, len(staying)) - 1, -1):
-        newcomers = place(board, Shape.of(job), size - len(staying), staying)
+        newcomers = place(board, board.shape(job), size - len(staying), staying)
         if newcomers is None:
             continue
         board.leave(job, leaving)

@@ -29,7 +29,7 @@ def make_room_for_waiting(draft: Draft) -> None:
     for job in draft.queue:
         if job.tenant in done or attempts.get(job.tenant, 0) >= ATTEMPTS:
             continue
-        kind = (job.tenant, Shape.of(job), job.min_workers, job.priority)
+        kind = (job.tenant, draft.board.shape(job), job.min_workers, job.priority)
         if kind in tried:
             continue
         tried.add(kind)
@@ -68,7 +68,7 @@ def _victims_leaving(draft: Draft, name: str) -> bool:
 
 
 def _find_room(draft: Draft, job: JobState) -> Reclaim | None:
-    if draft.board.most(Shape.of(job)) < job.min_workers:
+    if draft.board.most(draft.board.shape(job)) < job.min_workers:
         return None
     reclaim = Reclaim(draft, job, job.min_workers)
     if reclaim.hopeless():

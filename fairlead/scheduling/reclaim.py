@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.board import Board
 from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.place import place
 from fairlead.scheduling.start import overdue
@@ -13,7 +13,7 @@ class Reclaim:
     """Takes seats from victims, one after the other, until the job fits; then gives back what was too much."""
 
     def __init__(self, draft: Draft, job: JobState, need: int, *, for_growth: bool = False) -> None:
-        self.draft, self.job, self.need, self.shape = draft, job, need, Shape.of(job)
+        self.draft, self.job, self.need, self.shape = draft, job, need, draft.board.shape(job)
         self.for_growth = for_growth
         self.board: Board = draft.board.copy()
         self.board.let_go(job)

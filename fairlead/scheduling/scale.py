@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairlead.scheduling.board import Shape, without
+from fairlead.scheduling.board import without
 from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import better_smaller, ceiling, relative_gain, worth_restarting
 from fairlead.scheduling.place import place
@@ -82,7 +82,7 @@ def _grow(draft: Draft, allowed: Callable[[JobState], bool]) -> None:
         seats = draft.board.seats[job.id]
         newcomer = None
         if allowed(job) and may_grow(draft, job, len(seats)):
-            newcomer = place(draft.board, Shape.of(job), 1, seats)
+            newcomer = place(draft.board, draft.board.shape(job), 1, seats)
         if newcomer is None:
             del candidates[job.id]
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import floor
 
-from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.board import Board
 from fairlead.scheduling.gain import ceiling
 from fairlead.scheduling.state import JobState, TenantState
 
@@ -37,15 +37,19 @@ def _cap(tenant: TenantState, demand: Mapping[str, float]) -> float:
 def claims(
     entitled: Mapping[str, float], tenants: Iterable[TenantState], used: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Entitlements in whole devices that add up: largest remainders first, with a preference for who uses it now."""
+    """Entitlements in whole devices that add up: largest remainders first, with a preference for who uses it now.
+
+    A tenant with less than one device that runs something keeps it, since a last gang is never taken (see preempt):
+    its claim says so, so that others look for their devices where they can get them.
+    """
     whole = {name: floor(amount + 1e-9) for name, amount in sorted(entitled.items())}
     spare = floor(sum(entitled.values()) + 1e-6) - sum(whole.values())
     standing = {tenant.name: tenant for tenant in tenants}
 
-    def strength(name: str) -> tuple[float, float, str]:
+    def strength(name: str) -> tuple[bool, float, float, str]:
         tenant, incumbent = standing[name], used.get(name, 0) > whole[name]
         remainder = entitled[name] - whole[name] + (INCUMBENT if incumbent else 0.0)
-        return (-round(remainder, 6), tenant.attained_device_s / tenant.weight, name)
+        return (not (incumbent and whole[name] == 0), -round(remainder, 6), tenant.attained_device_s / tenant.weight, name)
 
     fractions = [name for name in whole if entitled[name] - whole[name] > 1e-6]
     for name in sorted(fractions, key=strength)[:spare]:
@@ -74,7 +78,7 @@ def _wanted(board: Board, job: JobState) -> int:
     sitting = len(board.seats.get(job.id, ()))
     if sitting and not job.elastic:
         return max(sitting, job.min_workers if job.broken else 0)
-    most = board.most(Shape.of(job))
+    most = board.most(board.shape(job))
     if most < job.min_workers:
         return sitting
     return max(sitting if job.settling else 0, min(ceiling(job), most))

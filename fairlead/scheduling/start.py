@@ -67,7 +67,7 @@ def overdue(draft: Draft, job: JobState) -> bool:
 
 def hold_free(draft: Draft, job: JobState) -> None:
     """Keep the free devices that the job could use, as far as they go, so that no other job takes them."""
-    shape = Shape.of(job)
+    shape = draft.board.shape(job)
     if draft.board.most(shape) < job.min_workers or draft.quota_room(job.tenant) <= 0:
         return  # it cannot start however long others wait
     free = sum(draft.board.room(shape).values())
@@ -96,7 +96,7 @@ def _start_or_hold(draft: Draft, job: JobState, why: str) -> None:
 def _try_start(draft: Draft, job: JobState, why: str, full: _Full) -> bool:
     if job.min_workers > draft.quota_room(job.tenant):
         return False
-    shape = Shape.of(job)
+    shape = draft.board.shape(job)
     own = draft.board.held.get(job.id, ())
     if not own and full.knows(shape, job.min_workers):
         return False

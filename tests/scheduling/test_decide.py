@@ -247,6 +247,20 @@ def test_seats_on_a_lost_node_count_as_lost_workers() -> None:
     assert isinstance(decision, Resize) and decision.seats == ("node-0",)
 
 
+def test_a_job_whose_node_was_lost_comes_back_at_the_cost_of_who_has_more_than_its_share() -> None:
+    """Weights 3:2:1 on four devices, one device gone: the tenant of weight 2 lost its only worker."""
+    pool = [*nodes(3), Node("node-3", {DEVICE: 1}, state=NodeState.LOST)]
+    jobs = [
+        job("a", "a", (1, 4), seats=("node-0", "node-1")),
+        job("b", "b", (1, 4), seats=(), broken=True),
+        job("c", "c", (1, 4), seats=("node-2",)),
+    ]
+    now = state(jobs, nodes=pool, tenants=tenants(a=3, b=2, c=1))
+    for _ in range(4):
+        now = apply(now, decide(now), wait_s=1.0)
+    assert used_by_tenant(now) == {"a": 1, "b": 1, "c": 1}
+
+
 def drained(*jobs: object) -> dict:  # type: ignore[type-arg]
     pool = [*nodes(3), Node("leaving", {DEVICE: 2}, state=NodeState.DRAINING)]
     return by_job(decide(state(list(jobs), nodes=pool)))  # type: ignore[arg-type]
