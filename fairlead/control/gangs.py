@@ -13,6 +13,7 @@ from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, Jo
 
 OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive and not training: may join the next generation
 STOP_GRACE_S = 3.0
+NOTICE_S = 2.0  # how long the peers of a lost worker may take to notice by themselves, before they are called away
 LEAVE_GRACE_S = 20.0  # how long a preempted gang may take to reach its next step and put its state away
 
 
@@ -131,6 +132,22 @@ Action = (
 )  # fmt: skip
 
 
+def contradiction(view: GangView) -> str | None:
+    """What may never be: two generations of one gang training at the same time, or two workers on one device.
+
+    Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
+    """
+    training = {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+    if len(training) > 1:
+        return f"{view.job.id}: generations {sorted(training)} train at the same time"
+    if len(view.generations) > 2:
+        return f"{view.job.id}: more than a former and a newest generation: {[g.number for g in view.generations]}"
+    seats = [(fact.node, fact.device) for fact in view.workers.values() if fact.alive]
+    if len(seats) != len(set(seats)):
+        return f"{view.job.id}: two workers on one device: {sorted(seats)}"
+    return None
+
+
 def next_action(view: GangView) -> Action | None:
     """The next thing to do for this gang, or None while there is nothing to do but wait."""
     job = view.job
@@ -198,8 +215,10 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
         if joined and former.broken_s is None and f"leave:{former.number}" not in view.told:
             exits = tuple(m.worker for m in former.members if m.worker not in staying)
             return TellLeave(former, exits=exits, snapshot=False)
-        if joined:
+        if joined and (former.broken_s is None or view.now_s - former.broken_s < NOTICE_S):
             return None  # they leave at the next step, or notice that a peer is gone
+        if joined:
+            return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
     if all(facts[member.worker].phase in OUT_OF_GENERATION for member in newest.members):
         return BeginJoin(newest, former)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from fairlead.cluster import Node, NodeState
 from fairlead.control.carry_out import CarryOut, Gangs
 from fairlead.control.deciding import apply_round, read_state
 from fairlead.control.failpoints import failpoint
-from fairlead.control.gangs import GangView, WorkerFact, next_action
+from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
 from fairlead.control.ledger import meter
 from fairlead.control.observe import fact_after, store_events
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job
@@ -34,6 +35,7 @@ ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held ev
 BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
 METER_S = 5.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
+VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
 
 
@@ -328,6 +330,10 @@ class Controller:
             view = await self._view(job)
             if view is None or self._touches(view, self._undecided()):
                 return
+            if VALIDATE:
+                wrong = contradiction(view)
+                if wrong is not None:
+                    log.error("contradiction", what=wrong)
             action = next_action(view)
             if action is None:
                 return

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import signal
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
-from fairlead.control import identity
+from fairlead.control import holders, identity
 from fairlead.control.failpoints import failpoint
 from fairlead.control.loop import Controller
 from fairlead.control.observe import stop_changes
@@ -133,9 +131,9 @@ async def _lead_on(
 
 async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
     """Wait until this control plane leads."""
-    holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+    holder = holders.this_process()
     told = False
-    while await store.lead(holder, LEASE_S) is None:
+    while await store.lead(holder, LEASE_S, gone=holders.gone) is None:
         if not told:
             ready(Ready(None, waiting="another control plane leads this store; waiting for its lease to end"))
             told = True

@@ -45,12 +45,12 @@ def attained(conn: Connection, now_s: float, half_life_s: float) -> dict[str, fl
         sums = kept[half_life_s] = _Attained(as_of_s=now_s)
     aged = 0.5 ** ((now_s - sums.as_of_s) / half_life_s)
     device_s = {tenant: amount * aged for tenant, amount in sums.device_s.items()}
-    query = select(usage.c.id, usage.c.tenant, usage.c.devices, usage.c.from_s, usage.c.to_s)
-    fresh = usage.c.id > sums.line if sums.line else usage.c.to_s > now_s - _FORGOTTEN * half_life_s
-    newest = sums.line
+    newest = conn.execute(select(func.max(usage.c.id))).scalar() or 0
+    # A range with both ends, since PostgreSQL takes the index for it even before it has statistics.
+    fresh = usage.c.id.between(sums.line + 1, newest) & (usage.c.to_s > now_s - _FORGOTTEN * half_life_s)
+    query = select(usage.c.tenant, usage.c.devices, usage.c.from_s, usage.c.to_s).where(fresh)
     mean_life_s = half_life_s / math.log(2)
-    for line, tenant, devices, from_s, to_s in conn.execute(query.where(fresh)):
-        newest = max(newest, line)
+    for tenant, devices, from_s, to_s in conn.execute(query):
         weight_s = mean_life_s * (0.5 ** ((now_s - to_s) / half_life_s) - 0.5 ** ((now_s - from_s) / half_life_s))
         device_s[tenant] = device_s.get(tenant, 0.0) + devices * weight_s
     sums.line, sums.as_of_s, sums.device_s = newest, now_s, device_s

@@ -25,6 +25,7 @@ def migrate(engine: Engine) -> None:
                 return
         with engine.begin() as connection:  # holds SQLite's write lock
             if connection.dialect.name == "postgresql":
+                connection.execute(text("SET LOCAL lock_timeout = '60s'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
             version = _version(connection)  # another may have migrated while this one waited
             if version != HEAD:

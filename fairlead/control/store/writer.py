@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 
 from fairlead.control.store import lease
 from fairlead.control.store.connections import shown
@@ -102,7 +102,7 @@ class Writer:
                         work.error = LostLeadership("another control plane leads now")
                     else:
                         _attempt(conn, work)
-        except SQLAlchemyError as error:  # the transaction itself failed: nothing of it was kept
+        except Exception as error:  # noqa: BLE001 (the transaction failed whole; the thread lives, its callers raise this)
             for work in group:
                 work.error = shown(error)
         for work in group:

@@ -1,0 +1,277 @@
+"""The generation mechanism against a small model of workers and crashes: whatever happens, it stays in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairlead.cluster import Member
+from fairlead.control import gangs
+from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+
+NODES = ("node-0", "node-1", "node-2", "node-3")
+
+
+def a_job(**changes: object) -> Job:
+    job = Job(
+        id="job-1", tenant="vision", name="job", phase=JobPhase.QUEUED, submitted_s=0.0, submitted_by="t",
+        min_workers=1, max_workers=4, demand={}, device_type=None, priority=0, elastic=True, training=True, retries=0,
+    )  # fmt: skip
+    return replace(job, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Model:
+    """A store and a backend small enough to hold in the head; carries out what next_action asks."""
+
+    job: Job = field(default_factory=a_job)
+    generations: list[Generation] = field(default_factory=list)
+    workers: dict[str, WorkerFact] = field(default_factory=dict)  # as the control plane knows them
+    told: set[str] = field(default_factory=set)
+    now_s: float = 0.0
+    joins: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+
+    def view(self) -> GangView:
+        live = [g for g in self.generations if g.phase is not GenerationPhase.ENDED]
+        return GangView(self.job, live, dict(self.workers), frozenset(self.told), self.now_s, frozenset(NODES))
+
+    def live(self) -> list[Generation]:
+        return list(self.view().generations)
+
+    def plan(self, size: int) -> None:
+        """What a round would decide: a new generation of this size, survivors first."""
+        live = self.live()
+        newest = live[-1] if live else None
+        settled = newest is None or newest.phase is GenerationPhase.RUNNING or newest.broken_s is not None
+        if self.job.phase in (JobPhase.STOPPING, *ENDED) or not settled or len(live) > 1:
+            return
+        if self.job.phase is JobPhase.QUEUED and self.workers:
+            return
+        alive = {worker for worker, fact in self.workers.items() if fact.alive}
+        staying = [m for m in newest.members if m.worker in alive] if newest else []
+        members = [Member(m.worker, rank, m.node, m.device) for rank, m in enumerate(staying[:size])]
+        taken = {fact.node for fact in self.workers.values()}
+        free = [node for node in NODES if node not in taken]
+        next_worker = self.job.next_worker
+        while len(members) < size and free:
+            members.append(Member(f"w{next_worker}", len(members), free.pop(0), 0))
+            next_worker += 1
+        same = newest is not None and newest.broken_s is None and {m.worker for m in members} == {
+            m.worker for m in newest.members
+        }
+        if not members or same:
+            return
+        number = self.job.generation + 1
+        fresh = Generation("job-1", number, GenerationPhase.PLANNED, tuple(members), "test", "test", self.now_s)
+        self.generations.append(fresh)
+        phase = JobPhase.STARTING if self.job.phase is JobPhase.QUEUED else self.job.phase
+        self.job = replace(self.job, generation=number, next_worker=next_worker, phase=phase)
+
+    def change(self, generation: Generation, **changes: object) -> None:
+        at = next(i for i, g in enumerate(self.generations) if g.number == generation.number)
+        self.generations[at] = replace(self.generations[at], **changes)  # type: ignore[arg-type]
+
+    def carry_out(self, action: gangs.Action) -> None:
+        match action:
+            case gangs.Reserve(generation):
+                for m in generation.members:
+                    self.workers.setdefault(m.worker, WorkerFact(m.node, "reserved", device=m.device))
+            case gangs.Launch(generation):
+                for m in generation.members:
+                    if self.workers[m.worker].phase == "reserved":
+                        self.workers[m.worker] = replace(self.workers[m.worker], phase="starting")
+            case gangs.TellLeave(generation, _, _):
+                self.told.add(f"leave:{generation.number}")
+            case gangs.BeginJoin(generation, former):
+                training = [f for f in self.workers.values() if f.alive and f.phase == "joined"]
+                assert not training or (former and former.broken_s is not None), "the former one still trains"
+                if former:
+                    self.change(former, phase=GenerationPhase.ENDED, ended_s=self.now_s)
+                self.change(generation, phase=GenerationPhase.JOINING)
+            case gangs.TellJoin(generation):
+                self.told.add(f"join:{generation.number}")
+                self.joins.append((generation.number, frozenset(m.worker for m in generation.members)))
+            case gangs.MarkRunning(generation):
+                self.change(generation, phase=GenerationPhase.RUNNING, running_s=self.now_s)
+                self.job = replace(self.job, phase=JobPhase.RUNNING)
+            case gangs.MarkBroken(generation, _):
+                self.change(generation, broken_s=self.now_s)
+            case gangs.Abandon(generation, _):
+                self.change(generation, phase=GenerationPhase.ENDED, ended_s=self.now_s)
+            case gangs.BeginStop(then, outcome, _):
+                self.job = replace(self.job, phase=JobPhase.STOPPING, then=then, outcome=outcome, since_s=self.now_s)
+            case gangs.StopWorkers(workers, _):
+                self.told.add("stop")
+                for worker in workers:
+                    self.workers[worker] = replace(self.workers[worker], exited=True)
+            case gangs.ReleaseWorkers(workers, _):
+                for worker in workers:
+                    self.workers.pop(worker, None)
+            case gangs.Conclude(then, _):
+                assert not [f for f in self.workers.values() if f.alive], "concluded while a worker lives"
+                for generation in self.live():
+                    self.change(generation, phase=GenerationPhase.ENDED, ended_s=self.now_s)
+                self.job = replace(self.job, phase=then, then=None, outcome=None, since_s=self.now_s)
+                self.told.clear()
+
+    def settle(self) -> None:
+        """Carry out until there is nothing left to do but wait."""
+        for _ in range(200):
+            assert contradiction(self.view()) is None
+            action = next_action(self.view())
+            if action is None:
+                return
+            self.carry_out(action)
+        raise AssertionError(f"never settles: {next_action(self.view())}")
+
+    def workers_react(self) -> None:
+        """Every living worker does what it was told, and says so."""
+        newest = self.generations[-1] if self.generations else None
+        for worker, fact in list(self.workers.items()):
+            if not fact.alive:
+                continue
+            if fact.phase == "starting":
+                self.workers[worker] = replace(fact, phase="ready")
+            elif fact.phase == "joined" and f"leave:{fact.generation}" in self.told:
+                gone = self.job.phase is JobPhase.STOPPING
+                self.workers[worker] = replace(fact, phase="left", exited=gone)
+            elif newest and f"join:{newest.number}" in self.told and fact.phase in gangs.OUT_OF_GENERATION:
+                whole = all(m.worker in self.workers and self.workers[m.worker].alive for m in newest.members)
+                called = whole and worker in {m.worker for m in newest.members}
+                if called and newest.phase is GenerationPhase.JOINING:
+                    self.workers[worker] = replace(fact, phase="joined", generation=newest.number)
+
+    def kill(self, index: int) -> None:
+        """A worker dies; its peers of the same generation notice."""
+        alive = sorted(worker for worker, fact in self.workers.items() if fact.alive)
+        if not alive:
+            return
+        victim = alive[index % len(alive)]
+        lost = self.workers[victim]
+        self.workers[victim] = replace(lost, exited=True)
+        for worker, fact in self.workers.items():
+            if fact.alive and fact.phase == "joined" and fact.generation == lost.generation:
+                self.workers[worker] = replace(fact, phase="broken")
+
+    def finish(self) -> None:
+        newest = self.generations[-1] if self.generations else None
+        if newest is None or newest.phase is not GenerationPhase.RUNNING or newest.broken_s is not None:
+            return
+        for worker, fact in self.workers.items():
+            if fact.alive and fact.phase == "joined":
+                self.workers[worker] = replace(fact, phase="finished", exited=True)
+
+
+happenings = st.lists(
+    st.one_of(
+        st.tuples(st.just("plan"), st.integers(1, 4)),
+        st.tuples(st.just("kill"), st.integers(0, 3)),
+        st.tuples(st.just("react"), st.just(0)),
+        st.tuples(st.just("crash"), st.just(0)),
+        st.tuples(st.just("partly"), st.integers(1, 3)),
+        st.tuples(st.just("preempt"), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+def happen(model: Model, kind: str, number: int) -> None:
+    model.now_s += 1.0
+    match kind:
+        case "plan":
+            model.plan(number)
+        case "kill":
+            model.kill(number)
+        case "react":
+            model.workers_react()
+        case "crash":
+            model.told.clear()  # a new control plane knows only what is stored and what the nodes report
+        case "partly":
+            for _ in range(number):  # a crash may come after any single action
+                action = next_action(model.view())
+                if action is not None:
+                    model.carry_out(action)
+            model.told.clear()
+            return
+        case "preempt" if model.job.phase is JobPhase.RUNNING:
+            stop = gangs.BeginStop(JobPhase.QUEUED, "preempted")
+            model.carry_out(stop)
+    model.settle()
+
+
+@given(happenings)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_no_two_generations_train_at_once_and_the_job_ends(script: list[tuple[str, int]]) -> None:
+    model = Model()
+    for kind, number in script:
+        happen(model, kind, number)
+        assert contradiction(model.view()) is None
+    for _ in range(60):  # from here on nothing goes wrong any more
+        model.now_s += 30.0
+        if model.job.phase is JobPhase.QUEUED or any(g.broken_s is not None for g in model.live()):
+            model.plan(2)
+        model.settle()
+        model.workers_react()
+        model.settle()
+        model.finish()
+        model.settle()
+        if model.job.phase in ENDED:
+            break
+    assert model.job.phase is JobPhase.SUCCEEDED
+    assert model.workers == {}
+
+
+def run_to(model: Model, size: int) -> None:
+    model.plan(size)
+    for _ in range(6):
+        model.settle()
+        model.workers_react()
+    model.settle()
+
+
+def test_growing_keeps_the_survivors_and_their_order() -> None:
+    model = Model()
+    run_to(model, 1)
+    run_to(model, 3)
+    newest = model.generations[-1]
+    assert newest.phase is GenerationPhase.RUNNING
+    assert [m.worker for m in newest.members] == ["w0", "w1", "w2"]
+    assert model.joins == [(1, frozenset({"w0"})), (2, frozenset({"w0", "w1", "w2"}))]
+
+
+def test_newcomers_are_ready_before_the_former_generation_is_told_to_leave() -> None:
+    model = Model()
+    run_to(model, 1)
+    model.plan(2)
+    model.settle()
+    assert model.workers["w1"].phase == "starting"
+    assert "leave:1" not in model.told
+    model.workers_react()
+    model.settle()
+    assert "leave:1" in model.told
+
+
+def test_a_gang_that_lost_everybody_goes_back_into_the_queue() -> None:
+    model = Model()
+    run_to(model, 2)
+    model.kill(0)
+    model.kill(0)
+    model.settle()
+    assert model.job.phase is JobPhase.QUEUED
+    assert model.workers == {}
+
+
+def test_a_command_is_never_mended_it_starts_over() -> None:
+    model = Model(job=a_job(training=False, elastic=False))
+    run_to(model, 2)
+    model.kill(1)
+    model.settle()
+    assert model.job.phase is JobPhase.QUEUED
+
+
+def test_workers_of_an_ended_job_are_released() -> None:
+    model = Model(job=a_job(phase=JobPhase.CANCELLED), workers={"w0": WorkerFact("node-0", "joined", 1)})
+    assert next_action(model.view()) == gangs.ReleaseWorkers(("w0",), forget_memory=True)

@@ -1,0 +1,31 @@
+"""The holder of a lease on the same machine is known to be dead as soon as it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from fairlead.control import holders
+
+
+def test_this_process_is_not_gone() -> None:
+    assert not holders.gone(holders.this_process())
+
+
+def test_a_killed_process_is_gone_even_before_it_is_reaped() -> None:
+    code = "import sys; from fairlead.control import holders; print(holders.this_process(), flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        holder = child.stdout.readline().strip()
+        assert not holders.gone(holder)
+        child.kill()
+        child.stdout.read()
+        deadline = child.wait  # reaped below; until then it is a zombie, which counts as gone
+        while not holders.gone(holder):
+            deadline(timeout=5)
+    assert holders.gone(holder)
+
+
+def test_a_holder_on_another_machine_is_never_said_to_be_gone() -> None:
+    assert not holders.gone("other-boot:4026531836/1/12345")
+    assert not holders.gone("something else")
