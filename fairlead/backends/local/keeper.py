@@ -97,7 +97,7 @@ class NodeKeeper:
         record = read_record(self._home, self.shape.name)
         if record is not None and processes.alive(record.process) and record.capacity == self.shape.capacity():
             try:
-                return await self._connect()
+                return await self._connect(record.process)
             except NodeGone:
                 log.warning("%s could not be adopted", self.shape.name)
         await self._fence()
@@ -111,8 +111,8 @@ class NodeKeeper:
         )  # fmt: skip
         return await self._connect()
 
-    async def _connect(self) -> wire.NodeStatus:
-        """Connect and ask who is there, as often as it takes within the time."""
+    async def _connect(self, adopted: processes.Process | None = None) -> wire.NodeStatus:
+        """Connect and ask who is there, as often as it takes within the time (and as it lives, when it did)."""
         deadline_s = time.monotonic() + _CONNECT_S
         while True:
             try:
@@ -120,7 +120,7 @@ class NodeKeeper:
                 reply = await self.link.request(wire.Status(), timeout_s=3.0)
             except (OSError, NodeGone) as error:
                 await self._let_go()
-                if time.monotonic() > deadline_s:
+                if time.monotonic() > deadline_s or (adopted is not None and not processes.alive(adopted)):
                     raise NodeGone(f"{self.shape.name}: {error}") from None
                 await asyncio.sleep(0.01)
             else:
