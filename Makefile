@@ -1,0 +1,76 @@
+# Everything one does with this checkout; `make help` lists it.
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# One line per large download and one at the end: enough to see that it moves.
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --progress-bar off -c constraints.txt
+BRIEF  := awk '/^ *Downloading .*[0-9] (MB|GB)/ { print "   " $$2, $$3, $$4; fflush() } \
+               /^Installing collected/ { print "    unpacking"; fflush() } /^ERROR/ { print; fflush() }'
+TORCH  := $(shell grep '^torch==' constraints.txt)
+
+.PHONY: help setup demo test system lint bench clean clean-all
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## make .venv with everything in it (minutes the first time, nothing the next)
+
+$(STAMP): pyproject.toml constraints.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Fairlead needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "1/3 virtual environment in $(VENV)"
+	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) venv
+	@echo "2/3 $(TORCH) (by far the largest part)"
+	@$(PIP) "$(TORCH)" | $(BRIEF)
+	@echo "3/3 Fairlead and what else it needs"
+	@$(PIP) -e '.[postgres,demo,dev]' | $(BRIEF)
+	@touch $@
+	@echo "ready: $(BIN)/fairlead"
+
+.PHONY: venv
+venv:
+	@"$(PYTHON)" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	  $(call as-root-with-apt) && $(call apt-get,python3-venv) && "$(PYTHON)" -m venv --clear $(VENV); } || { \
+	  echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian: python3-venv)"; exit 1; }
+
+demo: $(STAMP) ## three tenants train real models on four virtual nodes, one of which is killed; under three minutes
+	@$(BIN)/python -m fairlead.demo $(ARGS)
+
+test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff, mypy and the import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy fairlead
+	@[ ! -f .importlinter ] || $(BIN)/lint-imports
+
+bench: $(STAMP) ## every benchmark, with JSON under benchmarks/results (ARGS=--quick for a short one)
+	@mkdir -p benchmarks/results
+	@for file in $$(grep -l '__main__' benchmarks/*.py 2>/dev/null); do \
+	  name=$$(basename $$file .py); echo "== $$name"; \
+	  $(BIN)/python -m benchmarks.$$name $(ARGS) --json benchmarks/results/$$name-$$(date +%F).json || exit 1; \
+	done
+
+clean: ## remove caches and the demo's report
+	@rm -rf build dist demo-report .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+clean-all: clean ## remove the virtual environment too
+	@rm -rf $(VENV) *.egg-info
+
+# ---- system packages: installed when that can be done, named otherwise
+
+as-root-with-apt = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
+apt-get = { echo "installing the Debian package $(1)"; export DEBIAN_FRONTEND=noninteractive; \
+            { apt-get install -qq -y --no-install-recommends $(1) || \
+              { apt-get update -qq && apt-get install -qq -y --no-install-recommends $(1); }; } >/dev/null; }
+
+system: ## the system packages that the suite uses, when root with apt
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { \
+	  $(call as-root-with-apt) && $(call apt-get,postgresql-common) && \
+	  sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
+	  $(call apt-get,postgresql); } || echo "PostgreSQL is missing (Debian package postgresql): its tests will be skipped"
