@@ -29,10 +29,9 @@ def events(
         if as_json:
             show.print_json({"events": found})
             return
-        for event in found:
-            _line(event)
-        if not found:
-            show.line("no events")
+        columns = [Column("ID", right=True), Column("WHEN"), Column("KIND"), Column("WHAT", grows=True)]
+        rows = ([event.id, show.when(event.time_s), event.kind, event.text] for event in found)
+        show.table(columns, rows, empty="no events")
         return
     try:
         for event in platform.events(after=after, job=job, follow=True):
@@ -42,8 +41,7 @@ def events(
 
 
 def _line(event: EventView) -> None:
-    about = event.job or event.node or event.tenant or ""
-    show.line(f"{event.id:>6}  {show.when(event.time_s)}  {event.kind:<18} {about:<14} {show.clean(event.text)}")
+    show.line(f"{event.id:>6}  {show.when(event.time_s)}  {event.kind:<18}  {show.clean(event.text)}")
 
 
 def report(as_json: Json = False) -> None:

@@ -89,7 +89,7 @@ def _meant(words: list[str]) -> What:
         instead = f"fairlead run {words[0]}:FUNCTION, or fairlead run -- python {words[0]}"
         if not words[0].endswith(".py"):
             instead = f"fairlead submit {words[0]}"
-        raise InvalidSpec(f"{words[0]!r} names a file, not what to run in it", field="run", fix=instead)
+        raise InvalidSpec(f"{words[0]!r} names a file, not what to run in it", fix=instead)
     return words
 
 

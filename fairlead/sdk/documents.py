@@ -13,7 +13,10 @@ from fairlead.errors import InvalidSpec, NotFound
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice and reads 1e-3 as the number that it is (YAML 1.1 reads text)."""
+    """Safe YAML that refuses a key given twice and reads plain words as YAML 1.2 does.
+
+    The library follows YAML 1.1, where ``1e-3`` is text, ``on`` is true and ``1:4`` is sixty-four.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: dict[Any, int] = {}
@@ -27,9 +30,20 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+def _plain_words() -> None:
+    _Loader.yaml_implicit_resolvers = {}  # none of 1.1's
+    number = list("-+.0123456789")
+    for kind, pattern, first in (
+        ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
+        ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
+        ("int", r"^[-+]?(?:0|[1-9][0-9]*)$|^0x[0-9a-fA-F]+$", number),
+        ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$|^[-+]?\.inf$|^\.nan$", number),
+        ("merge", r"^<<$", ["<"]),
+    ):
+        _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(pattern), first)
+
+
+_plain_words()
 
 
 def read_yaml(path: Path) -> Any:

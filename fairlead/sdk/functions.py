@@ -33,7 +33,7 @@ class Travel:
 
 def travel(function: Callable[..., Any], folder: Path | None = None) -> Travel:
     """How this function gets to the workers; nothing of it is opened anywhere but in the submitter's own worker."""
-    module = inspect.getmodule(function)
+    module = inspect.getmodule(function.func if isinstance(function, functools.partial) else function)
     source = _source(module)
     chosen = folder.absolute() if folder is not None else _folder(source, module)
     if source is not None and chosen is not None and module is not None and _by_name(function, module):
@@ -91,8 +91,6 @@ def _reference(source: Path, folder: Path, module: ModuleType, name: str) -> str
 def _pickled(function: Callable[..., Any], module: ModuleType | None) -> bytes:
     import cloudpickle
 
-    inner = function.func if isinstance(function, functools.partial) else function
-    module = module or inspect.getmodule(inner)
     by_value = module is not None and module.__name__ in sys.modules and _source(module) is not None
     if by_value:
         cloudpickle.register_pickle_by_value(module)

@@ -33,13 +33,12 @@ class Request:
     def body(self, code: str | None) -> dict[str, Any]:
         """The spec as the API takes it."""
         try:
-            data = self.spec.model_copy(update={"code": code}).model_dump(mode="json", by_alias=True, exclude_none=True)
-            json.dumps(data["params"], allow_nan=False)
+            json.dumps(self.spec.params, allow_nan=False, default=str)  # what is not a number would arrive as nothing
+            return self.spec.model_copy(update={"code": code}).model_dump(mode="json", by_alias=True, exclude_none=True)
         except (PydanticSerializationError, ValueError, TypeError) as error:
             raise InvalidSpec(
                 f"cannot be sent: {error}", field="params", fix="use numbers, texts, lists and mappings"
             ) from None
-        return data
 
 
 def prepare(what: What, folder: str | Path | None, fields: Mapping[str, Any]) -> Request:
@@ -57,7 +56,8 @@ def prepare(what: What, folder: str | Path | None, fields: Mapping[str, Any]) ->
         whole = {**data, **given} if isinstance(data, Mapping) else data
         return _plain(whole, chosen or path.absolute().parent, path.name)
     if isinstance(what, str):
-        name = functions.job_name(Path(what.rpartition(":")[0]).stem.rpartition(".")[2])
+        place = what.rpartition(":")[0]
+        name = functions.job_name(Path(place).stem if place.endswith(".py") else place.rpartition(".")[2])
         return _plain({"name": name, "run": what, **given}, chosen or Path.cwd())
     if callable(what):
         return _function(what, chosen, given)

@@ -63,9 +63,9 @@ class Transport:
             raise Unavailable(f"{self.profile.url} does not speak Fairlead's API", fix="check FAIRLEAD_URL") from None
 
     def exists(self, path: str, *, params: Mapping[str, Any] | None = None) -> bool:
-        """Whether a HEAD of the path finds something."""
+        """Whether a HEAD of the path finds something. Why it does not cannot be told: a HEAD has no body for it."""
         request = self._http.build_request("HEAD", _place(path), params=_given(params))
-        return self._answer(request, PAUSES_S, accept={404}).status_code != 404
+        return self._answer(request, PAUSES_S, accept=range(400, 500)).status_code < 400
 
     def _answer(
         self, request: httpx.Request, pauses_s: Sequence[float], *, safe: bool = True, accept: Collection[int] = ()
