@@ -19,7 +19,10 @@ from fairlead.training.session import Session
 def evaluate(session: Session, group: Group, alive: Callable[[], None]) -> dict[str, float]:
     """The same metrics on every rank: eval_loss and those of the Training, exact for any function of the whole."""
     mine = part(len(session.eval_samples or ()), group.shares, group.rank)
-    parts = group.collect(_dump(_outputs(session, mine, alive)))
+    own = _outputs(session, mine, alive)
+    if group.size == 1:
+        return _judge(session, [own])
+    parts = group.collect(_dump(own))
     metrics = _judge(session, [_load(data, session.device) for data in parts]) if group.rank == 0 else {}
     shared: dict[str, float] = json.loads(group.broadcast(json.dumps(metrics).encode(), 0))
     return shared

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -83,6 +84,10 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._key = 0
         self._samples = torch.empty(0, dtype=torch.int64)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard would double the price of every operation
+
     def begin(self, seed: int, step: int, samples: torch.Tensor) -> None:
         """Say which samples the next forward pass sees."""
         self._key, self._call, self._samples = mix(seed, step, 2), 0, samples
@@ -119,20 +124,21 @@ def sample_mask(key: int, samples: torch.Tensor, layout: Layout, shape: torch.Si
     """Which elements stay, as a boolean tensor of this shape; a sample's part depends on nothing but key and sample."""
     others = [size for dim, size in enumerate(shape) if dim != layout.dim]
     elements = layout.repeat * math.prod(others)
-    per_sample = _scramble(samples.to(torch.int64) * 0x9E3779B1 + (key & 0xFFFFFFFF))
-    per_element = _scramble(torch.arange(elements, device=samples.device) * 0x85EBCA77 + (key >> 32))
-    bits = _finish(per_sample.unsqueeze(1) ^ per_element.unsqueeze(0))
+    per_sample = _scramble(samples * 0x9E3779B1 + key)
+    bits = _finish(per_sample.unsqueeze(1) ^ _per_element(elements, samples.device).unsqueeze(0))
     chosen = bits < int(keep * 0xFFFFFFFF) - 0x80000000 if keep < 1.0 else torch.ones_like(bits, dtype=torch.bool)
     return chosen.reshape(len(samples) * layout.repeat, *others).movedim(0, layout.dim)
 
 
+@lru_cache(maxsize=64)
+def _per_element(elements: int, device: torch.device) -> torch.Tensor:
+    return _scramble(torch.arange(elements, device=device) * 0x85EBCA77)
+
+
 def _scramble(values: torch.Tensor) -> torch.Tensor:
-    """Spread whole numbers over 32 bits; runs on short vectors only, so it can afford int64."""
-    values = values & 0xFFFFFFFF
-    for factor in (0x7FEB352D, 0x846CA68B):
-        values = ((values ^ (values >> 16)) * factor) & 0xFFFFFFFF
-    values = values ^ (values >> 15)
-    return torch.where(values > 0x7FFFFFFF, values - (1 << 32), values).to(torch.int32)
+    """Spread whole numbers (int64) over 32 bits."""
+    values = (values ^ (values >> 32)) * 0x2545F4914F6CDD1D
+    return (values ^ (values >> 29)).mul_(0x2127599BF4325C37).bitwise_right_shift_(32).to(torch.int32)
 
 
 def _finish(bits: torch.Tensor) -> torch.Tensor:

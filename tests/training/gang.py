@@ -6,6 +6,8 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -51,6 +53,7 @@ class Gang:
         self.workers: dict[str, Worker] = {}
         self.generation = 0
         self.members: list[str] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._selector = selectors.DefaultSelector()
 
     # ------------------------------------------------------------ starting and ending
@@ -71,6 +74,22 @@ class Gang:
             self.workers[name] = Worker(name, pid, here)
             self._selector.register(here, selectors.EVENT_READ, name)
 
+    def start_by_exec(self, name: str) -> None:
+        here, there = socket.socketpair()
+        environment = os.environ | {
+            "FAIRLEAD_WORKER": name,
+            "FAIRLEAD_CHANNEL_FD": str(there.fileno()),
+            "FAIRLEAD_WORKER_SPEC": msgspec.json.encode(self.spec()).decode(),
+        }
+        command = [sys.executable, "-m", "fairlead.training.worker"]
+        process = subprocess.Popen(
+            command, cwd=self.root / "code", env=environment, pass_fds=[there.fileno()], stdout=subprocess.DEVNULL
+        )
+        there.close()
+        self.workers[name] = Worker(name, process.pid, here)
+        self._processes.append(process)  # kept, so that nobody else waits for it
+        self._selector.register(here, selectors.EVENT_READ, name)
+
     def _live(self, name: str, here: socket.socket, there: socket.socket, spec: wire.WorkerSpec) -> None:
         code = 70
         try:
@@ -83,8 +102,6 @@ class Gang:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.chdir(self.root / "code")
-            import sys
-
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 (pytest has put its own in place)
             code = worker.main(spec, name, there)
         except BaseException:  # noqa: BLE001 (a forked child must never return into pytest)

@@ -87,3 +87,17 @@ def test_a_model_that_draws_for_itself_is_told_that_its_result_depends_on_the_wo
     first, second = (train(make_gang(ATTENTION, {"noise": True}), 2) for _ in range(2))
     assert "draws random numbers itself (randn_like): results depend on the number of workers" in first.log("w0")
     assert_same_result(first, second, 0.0)  # but a replay with as many workers gives the very same
+
+
+def test_a_worker_can_be_started_by_exec_for_another_environment(make_gang: MakeGang) -> None:
+    gang = make_gang(SMALL)
+    gang.start_by_exec("w0")
+    gang.ready("w0")
+    gang.join("w0")
+    gang.finish()
+    assert_same_result(gang, train(make_gang(SMALL), 2))
+
+
+def test_layers_that_find_their_size_at_the_first_batch_train_like_others(make_gang: MakeGang) -> None:
+    code = SMALL.replace("nn.Linear(6, 8)", "nn.LazyLinear(8)").replace("nn.BatchNorm1d(8)", "nn.LazyBatchNorm1d()")
+    assert_same_result(train(make_gang(code, {"layers": "both"}), 1), train(make_gang(code, {"layers": "both"}), 2))

@@ -211,3 +211,57 @@ def test_meeting_over_tcp_works_like_over_a_file(make_gang: MakeGang) -> None:
     gang.tell(wire.Join(1, {"w0": 0, "w1": 1}, f"tcp://127.0.0.1:{port}"), "w0", "w1")
     gang.finish()
     assert os.path.exists(gang.root / "output" / "model.safetensors")  # noqa: PTH110
+
+
+def test_a_step_follows_a_kill_within_two_seconds(make_gang: MakeGang) -> None:
+    gang = disturbed(make_gang)
+    gang.start("w0", "w1", "w2")
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0", "w1", "w2")
+    gang.reach(4)
+    killed_s = time.monotonic()
+    gang.kill("w2")
+    gang.until(lambda: gang.workers["w2"].code is not None, "it is dead")
+    gang.join("w0", "w1")
+    gang.until(lambda: all(gang.said(name, wire.Progress) for name in ("w0", "w1")), "both made a step")
+    assert time.monotonic() - killed_s < 2
+
+
+def test_a_loss_in_the_middle_of_an_evaluation_repeats_only_the_evaluation(make_gang: MakeGang) -> None:
+    code = SMALL.replace(
+        "        return x\n",
+        "        if not self.training and x.shape[0] < 20:\n"
+        "            open('evaluating', 'a').close()\n            time.sleep(0.3)\n        return x\n", 1,
+    )  # fmt: skip
+    gang = make_gang(code, {"layers": "both", "epochs": 2})
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    marker = gang.root / "code" / "evaluating"
+    marker.unlink(missing_ok=True)  # the probe evaluates, too
+    gang.join("w0", "w1")
+    gang.until(marker.exists, "an evaluation is under way")
+    gang.kill("w0")
+    gang.until(lambda: gang.said("w1", wire.Broken), "the survivor said Broken")
+    assert gang.workers["w1"].last(wire.Broken).step == 5
+    gang.join("w1")
+    gang.finish()
+    assert_same_result(train(make_gang(SMALL, {"layers": "both", "epochs": 2}), 1), gang)
+
+
+def test_snapshots_are_taken_on_the_way_and_survive_the_death_of_everybody(make_gang: MakeGang) -> None:
+    params = {"layers": "both", "epochs": 12}
+    gang = make_gang(SMALL, params | {"slow": 0.05}, folder="disturbed")
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    on_disk = lambda: [s for s in gang.workers["w0"].heard(wire.Snapshot) if s.where == "disk"]  # noqa: E731
+    gang.until(lambda: bool(on_disk()), "a snapshot is on disk")
+    gang.kill("w0")
+    gang.kill("w1")
+    gang.until(lambda: all(gang.workers[name].code is not None for name in ("w0", "w1")), "everybody is dead")
+    gang.start("w2", "w3", node="n1")
+    gang.ready("w2", "w3")
+    gang.join("w2", "w3")
+    assert gang.workers["w3"].last(wire.Joined).step >= on_disk()[0].step > 0
+    gang.finish()
+    assert_same_result(train(make_gang(SMALL, params), 1), gang)
