@@ -148,12 +148,12 @@ def test_a_job_is_found_by_id_name_or_beginning(db: Opened) -> None:
     assert db.read(jobs.find, "train-more-", None).id == longer.id
 
 
-@pytest.mark.parametrize("ref", ["nobody", "", "tra", "%", "____", "train-%", "Train", "train'--"])
-def test_what_means_no_job_is_not_found_with_a_fix(db: Opened, ref: str) -> None:
+def test_what_means_no_job_is_not_found_with_a_fix(db: Opened) -> None:
     submit(db, a_job())
-    with pytest.raises(NotFound) as refused:
-        db.read(jobs.find, ref, None)
-    assert refused.value.fix
+    for ref in ("nobody", "", "tra", "%", "____", "train-%", "Train", "train'--"):
+        with pytest.raises(NotFound) as refused:
+            db.read(jobs.find, ref, None)
+        assert refused.value.fix
 
 
 def test_a_beginning_of_several_names_them(db: Opened) -> None:
@@ -199,10 +199,10 @@ def test_pages_filter_by_tenant_phase_and_name(db: Opened) -> None:
     assert db.read(jobs.page, phases=[], limit=5) == ([], None, 0)
 
 
-@pytest.mark.parametrize("chosen", [{"before": "nonsense"}, {"before": "x~y"}, {"phases": ["asleep"]}])
-def test_a_page_that_makes_no_sense_is_refused(db: Opened, chosen: dict[str, object]) -> None:
-    with pytest.raises(InvalidSpec):
-        db.read(jobs.page, **chosen)
+def test_a_page_that_makes_no_sense_is_refused(db: Opened) -> None:
+    for chosen in ({"before": "nonsense"}, {"before": "x~y"}, {"phases": ["asleep"]}):
+        with pytest.raises(InvalidSpec):
+            db.read(jobs.page, **chosen)
 
 
 def test_counts_are_per_tenant_and_phase(db: Opened) -> None:

@@ -29,16 +29,15 @@ def test_lines_come_back_as_they_were_written(db: Opened) -> None:
     assert db.read(ledger.by_job, "k") == [written[1]]
 
 
-@pytest.mark.parametrize("table", ["usage", "audit"])
-@pytest.mark.parametrize("change", ["UPDATE {} SET id = id + 1", "DELETE FROM {}", "TRUNCATE {}"])
-def test_nothing_written_can_be_changed_or_removed(db: Opened, table: str, change: str) -> None:
+def test_nothing_written_can_be_changed_or_removed(db: Opened) -> None:
     db.write(ledger.append, [a_line(0, 10)])
     db.write(audit.append, time_s=1.0, actor="tok", action="cancel", target="j", detail={"why": "x"})
-    dialect = db.read(lambda conn: conn.dialect.name)
-    if "TRUNCATE" in change and dialect == "sqlite":
-        return  # has no such statement
-    with pytest.raises(DBAPIError, match="append-only"):
-        db.write(lambda conn: conn.execute(text(change.format(table))))
+    changes = ["UPDATE {} SET id = id + 1", "DELETE FROM {}"]
+    if db.read(lambda conn: conn.dialect.name) == "postgresql":
+        changes.append("TRUNCATE {}")
+    for change in (change.format(table) for change in changes for table in ("usage", "audit")):
+        with pytest.raises(DBAPIError, match="append-only"):
+            db.sql(change)
     assert len(db.read(ledger.lines, 0, 100)) == len(db.read(audit.after, 0, 10)) == 1
 
 
