@@ -69,8 +69,7 @@ def platform_server() -> Iterator[Served]:
         told = _first_words(process, home / "process.log")
         served = Served(told["url"], told["tight"], told["token"])
         yield served
-        with served.caller(served.token) as admin:
-            assert admin.post("/api/v1/shutdown").status_code == 202
+        _ends_with_its_streams(served)
         assert process.wait(END_S) == 0
     finally:
         if process.poll() is None:
@@ -78,6 +77,14 @@ def platform_server() -> Iterator[Served]:
             process.wait()
         sweep(home)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def _ends_with_its_streams(served: Served) -> None:
+    """Shutting down answers first, and then ends the streams that are open: their clients are not left hanging."""
+    with served.caller(served.token) as admin, admin.stream("GET", "/api/v1/events/stream") as response:
+        assert admin.post("/api/v1/shutdown").status_code == 202
+        for _ in response.iter_lines():
+            pass
 
 
 def _first_words(process: subprocess.Popen[bytes], log: Path) -> dict[str, str]:
