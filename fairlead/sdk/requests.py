@@ -53,8 +53,10 @@ def prepare(what: What, folder: str | Path | None, fields: Mapping[str, Any]) ->
     if isinstance(what, Path) or (isinstance(what, str) and what.endswith((".yaml", ".yml"))):
         path = Path(what).expanduser()
         data = read_yaml(path)
-        whole = {**data, **given} if isinstance(data, Mapping) else data
-        return _plain(whole, chosen or path.absolute().parent, path.name)
+        if not isinstance(data, Mapping):
+            held = "nothing" if data is None else f"a {type(data).__name__}"
+            raise InvalidSpec(f"holds no job but {held}", field=path.name, fix="write fields, such as name: digits")
+        return _plain({**data, **given}, chosen or path.absolute().parent, path.name)
     if isinstance(what, str):
         place = what.rpartition(":")[0]
         name = functions.job_name(Path(place).stem if place.endswith(".py") else place.rpartition(".")[2])

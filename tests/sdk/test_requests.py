@@ -30,7 +30,7 @@ def test_an_error_in_a_file_names_the_file_and_the_field(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["", "- a\n", "hello\n", "3\n"])
 def test_a_file_that_holds_no_job_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(InvalidSpec, match="mapping"):
+    with pytest.raises(InvalidSpec, match="holds no job"):
         prepare(tmp_path / "job.yaml", None, {"name": "x"})
 
 
