@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -258,3 +260,39 @@ def reads(path: Path) -> bytes:
 def test_shutdown_of_nothing_is_nothing(home: Path) -> None:
     Home(home).create()
     run(LocalBackend(Home(home)).shutdown())
+
+
+AS_NOBODY = """
+import asyncio, os, sys
+from pathlib import Path
+from fairlead.backends.local import reach
+root = Path(sys.argv[1])
+reach.make_reachable([*reach.needed(root), Path.cwd()])
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+os.environ.pop("FAIRLEAD_DATA", None)
+from tests.backends.platforms import platform, wire
+async def scene():
+    async with platform(root / "home", "2") as here:
+        await here.start("j", ["node-0", "node-1"], "python", "-c",
+            "import os, resource as r; print(os.getuid(), len(os.sched_getaffinity(0)), r.getrlimit(r.RLIMIT_DATA)[0])",
+            uid=None, memory_bytes=500_000_000)
+        await here.some(wire.Exited, 2)
+        facts, means = here.backend.facts()["node-0"], here.backend.capabilities
+        print(await here.log("j"), facts["isolation"], means.isolation, sep="")
+asyncio.run(scene())
+"""
+
+
+@needs_root
+def test_without_root_workers_are_bound_by_affinity_and_rlimits(tmp_path: Path) -> None:
+    """The whole platform under a user who may make neither users nor cgroups."""
+    root = tmp_path / "nobody"
+    root.mkdir()
+    os.chown(root, 65534, 65534)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(root)], capture_output=True, text=True, timeout=60, check=False,
+        cwd=Path(__file__).parent.parent.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "65534 1 500000000\n" * 2 + "none, affinitynone\n"
+    assert traces(root / "home") == []

@@ -85,7 +85,7 @@ class LocalBackend:
         # Before the nodes are asked for, so that it is started once.
         host = await hosting.connect_host(self._home, preload=self._preload)
         self._keepers = {
-            shape.name: NodeKeeper(self._home, shape, epoch, self._events.put_nowait, self._restart_s)
+            shape.name: NodeKeeper(self._home, shape, epoch, self._events.put_nowait, self._restart_s, self._preload)
             for shape in self._shapes
         }
         self._tasks = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]

@@ -18,6 +18,8 @@ from pathlib import Path
 _PERIOD_US = 10_000  # short, so that the ranks of a synchronous gang are throttled in small steps
 _LONG_PERIOD_US = 100_000  # the kernel takes no quota under 1 ms
 _V1_CONTROLLERS = ("cpu", "cpuacct", "memory")
+_V1_OPTIONAL = ("pids",)
+_MOST_TASKS = 4096  # processes and threads of a worker: a fork bomb stays in its own group
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,12 @@ class Group:
     version: int
     folders: tuple[Path, ...] = field(default=())
 
-    def create(self, cpu: float | None, memory_bytes: int | None) -> None:
+    def create(self, cpu: float | None, memory_bytes: int | None, *, tasks: int | None = None) -> None:
+        """Make the group and set these limits."""
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         memory = None if memory_bytes is None else str(memory_bytes)
+        self._write("pids.max", None if tasks is None else str(tasks), optional=True)
         if self.version == 2:
             self._write("cpu.max", None if cpu is None else "{} {}".format(*quota(cpu)))
             self._write("memory.max", memory)
@@ -58,6 +62,8 @@ class Group:
         """Version 2: let sub-groups have limits of their own."""
         if self.version == 2:
             self._write("cgroup.subtree_control", "+cpu +memory")
+            with contextlib.suppress(OSError):  # not delegated to us: then without
+                self._write("cgroup.subtree_control", "+pids")
 
     def enter(self) -> None:
         """Put the calling process into the group."""
@@ -149,7 +155,7 @@ def detect(mountinfo: str, membership: str) -> Sequence[Hierarchy]:
         if kind == "cgroup2":
             unified = [_folder(point, root, own.get("", "/")), Path(point)]
         elif kind == "cgroup":
-            for controller in set(options.split(",")) & set(_V1_CONTROLLERS):
+            for controller in set(options.split(",")) & {*_V1_CONTROLLERS, *_V1_OPTIONAL}:
                 first.setdefault(controller, _folder(point, root, own.get(controller, "/")))
     found = [Hierarchy(2, (folder,)) for folder in unified]
     if set(_V1_CONTROLLERS) <= set(first):
@@ -161,6 +167,13 @@ def _folder(point: str, root: str, path: str) -> Path:
     inside = path.removeprefix(root) if root != "/" else path
     folder = Path(point) / inside.lstrip("/")
     return folder if folder.is_dir() else Path(point)
+
+
+def worker_group(node: Group, name: str, cpu: float, memory_bytes: int | None) -> Group:
+    """A new group for one worker below its node's; none where the node has none."""
+    group = Group(node.version, tuple(folder / name for folder in node.folders))
+    group.create(cpu, memory_bytes, tasks=_MOST_TASKS)
+    return group
 
 
 def usable(tag: str, node: str, capacity: Mapping[str, float]) -> Group:

@@ -102,12 +102,9 @@ class ForkServer:
         self._send(Started(key, pid, [str(folder) for folder in group.folders]))
 
     def _worker_group(self, birth: Birth) -> cgroups.Group:
-        if not self._group.folders:
-            return self._group
-        name = f"{birth.spec.job}.{birth.worker}"
-        group = cgroups.Group(self._group.version, tuple(folder / name for folder in self._group.folders))
-        group.create(min(birth.spec.cpu, self._config.capacity.get("cpu", birth.spec.cpu)), birth.spec.memory_bytes)
-        return group
+        spec = birth.spec
+        cpu = min(spec.cpu, self._config.capacity.get("cpu", spec.cpu))
+        return cgroups.worker_group(self._group, f"{spec.job}.{birth.worker}", cpu, spec.memory_bytes)
 
     def _reap(self) -> None:
         """Report every child that ended, after the rest of its group was killed; adopted orphans just go."""

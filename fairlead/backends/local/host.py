@@ -59,7 +59,7 @@ class Host:
         self._waiting: list[tuple[NodeConfig, socket.socket]] = []
         self._warm = warm
         self._used = time.monotonic()
-        self._problem: list[str | None] = []  # found out once, on first demand
+        self._sound = os.geteuid() != 0  # tenants' users can run here; tried on first demand
         self._ended = False
 
     def serve(self) -> None:
@@ -119,11 +119,11 @@ class Host:
 
     def _start(self, config: NodeConfig) -> str | None:
         """Fork a node manager; says why not when tenants' users could not run on this machine."""
-        if not self._problem:
-            self._problem.append(reach.problem(self._home.root) if os.geteuid() == 0 else None)
-        if self._problem[0] is None:
+        problem = None if self._sound else reach.problem(self._home.root)
+        if problem is None:
+            self._sound = True
             self._fork(lambda: node.main(config), self._home.logs / f"{config.name}.log")
-        return self._problem[0]
+        return problem
 
     def _supply(self) -> None:
         while self._waiting:

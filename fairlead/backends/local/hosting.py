@@ -32,7 +32,7 @@ def host_environment() -> dict[str, str]:
     return kept | {"PYTHONPATH": str(Path(fairlead.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 
 
-async def connect_host(home: Home, *, preload: bool = True) -> socket.socket:
+async def connect_host(home: Home, *, preload: bool) -> socket.socket:
     """A line to the host, started if need be."""
     deadline = asyncio.get_running_loop().time() + _START_S
     started = False
@@ -62,9 +62,9 @@ def _start(home: Home, preload: bool) -> None:
         )  # fmt: skip
 
 
-async def ask_host(home: Home, request: HostRequest) -> Done:
+async def ask_host(home: Home, request: HostRequest, *, preload: bool) -> Done:
     """One request, one answer."""
-    with await connect_host(home) as line:
+    with await connect_host(home, preload=preload) as line:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(line, msgspec.json.encode(request))
         data = await asyncio.wait_for(loop.sock_recv(line, sockets.PACKET_BYTES), _ANSWER_S)
@@ -73,9 +73,9 @@ async def ask_host(home: Home, request: HostRequest) -> Done:
     return msgspec.json.decode(data, type=Done)
 
 
-async def start_node(home: Home, config: NodeConfig) -> None:
+async def start_node(home: Home, config: NodeConfig, *, preload: bool) -> None:
     """Have a node manager started; raises with one line and a fix when tenants could not run on this machine."""
-    done = await ask_host(home, StartNode(config))
+    done = await ask_host(home, StartNode(config), preload=preload)
     if done.problem is not None:
         fix = "run the platform as a user of its own instead of root, or put Python where all users can read it"
         raise Unavailable(done.problem, fix=fix)

@@ -30,7 +30,7 @@ class NodeKeeper:
 
     def __init__(
         self, home: Home, shape: NodeShape, epoch: int, emit: Callable[[BackendEvent], None],
-        restart_s: tuple[float, float] = (5.0, 60.0),
+        restart_s: tuple[float, float] = (5.0, 60.0), preload: bool = True,
     ) -> None:  # fmt: skip
         self.shape = shape
         self.link: NodeLink | None = None
@@ -42,6 +42,7 @@ class NodeKeeper:
         self._home, self._epoch, self._emit = home, epoch, emit
         self._first_delay_s, self._longest_delay_s = restart_s
         self._delay_s = self._first_delay_s
+        self._preload = preload
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._hurry = asyncio.Event()
@@ -108,6 +109,7 @@ class NodeKeeper:
                 home=str(home.root), tag=home.memory.name.removeprefix("fairlead-"), name=self.shape.name,
                 capacity=self.shape.capacity(), device_type=self.shape.device_type, epoch=self._epoch,
             ),
+            preload=self._preload,
         )  # fmt: skip
         return await self._connect()
 
@@ -159,8 +161,8 @@ class NodeKeeper:
 
     async def _came_back(self) -> bool:
         """The line was cut: whether the same node manager is there all the same."""
-        before = self.status
-        while before is not None:
+        before, deadline_s = self.status, time.monotonic() + FROZEN_S
+        while before is not None and time.monotonic() < deadline_s:
             record = read_record(self._home, self.shape.name)
             if record is None or record.incarnation != before.incarnation or not processes.alive(record.process):
                 return False

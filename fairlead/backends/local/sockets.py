@@ -39,12 +39,14 @@ def listen(path: Path, kind: socket.SocketKind) -> socket.socket:
 def connect(path: Path, kind: socket.SocketKind) -> socket.socket:
     """A connected socket; raises ``OSError`` when nobody listens there."""
     client = socket.socket(socket.AF_UNIX, kind)
+    client.setblocking(False)  # a full backlog is an error at once, not a wait
     try:
         with _short(path) as name:
             client.connect(name)
     except OSError:
         client.close()
         raise
+    client.setblocking(True)
     return client
 
 

@@ -53,7 +53,7 @@ class Worker:
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
-        self._leaving = self._raised = False
+        self._leaving = self._raised = self._ending = False
         self._heard_s: float | None = None  # since it trains
         self._step_s = 0.0
 
@@ -91,8 +91,8 @@ class Worker:
 
     async def _converse(self, channel: socket.socket) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=channel)
-        for message in self._unsent:
-            self._writer.write(wire.pack(message))
+        if not self._command:
+            self._writer.write(b"".join(map(wire.pack, self._unsent)))
         unpacker = wire.Unpacker(wire.FromWorker)
         try:
             while data := await reader.read(1 << 16):
@@ -107,6 +107,9 @@ class Worker:
             self._writer.close()
         if self._command and not self._raised:
             self._say(wire.Ready())
+            early, self._unsent = self._unsent, []
+            for message in early:
+                self.tell(message)
 
     def _hear(self, message: wire.FromWorker) -> None:
         if isinstance(message, wire.Progress):
@@ -128,10 +131,10 @@ class Worker:
         """Pass the message on; a command's answer is given for it."""
         if self.phase in ("reserved", "gone"):
             return
-        if not self._command:
-            if self._writer is None:
-                self._unsent.append(message)
-            elif not self._writer.is_closing():
+        if self._writer is None or (self._command and self.phase == "starting"):
+            self._unsent.append(message)
+        elif not self._command:
+            if not self._writer.is_closing():
                 self._writer.write(wire.pack(message))
         elif isinstance(message, wire.Join):
             self.generation = message.generation
@@ -169,6 +172,9 @@ class Worker:
 
     async def ended(self, end: Ended) -> None:
         """Its process is gone: let its last words arrive, and then say so."""
+        if self._ending:
+            return
+        self._ending = True
         if self._channel is not None:
             await asyncio.wait([self._channel], timeout=_DRAIN_S)
             self._channel.cancel()
