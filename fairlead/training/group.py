@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,8 +17,8 @@ from torch._C import _distributed_c10d as c10d  # where the stores are declared
 
 from fairlead import wire
 
-GRACE_S = 0.5
-"""How long a collective is waited for before looking whether the control plane already gave this generation up."""
+PATIENCE_S = 0.2
+"""How long something is waited for before looking whether the control plane already gave this generation up."""
 
 _abandoned: list[Any] = []
 """Groups with a collective that hangs. Their destructor would wait for it, so they are kept until the process ends."""
@@ -37,32 +39,47 @@ class Group:
         self.device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
         self._given_up = given_up
         self._silence_s = join.silence_s
-        self._open = False
-        if self.size > 1:
-            self._meet(join)
+        self._backend = self._meet(join) if self.size > 1 else None
 
     # ------------------------------------------------------------ beginning and end
 
-    def _meet(self, join: wire.Join) -> None:
-        """Wait for all peers in a way that can be called off, and only then build the mesh, which cannot."""
+    def _meet(self, join: wire.Join) -> Any:
+        """Connect to all peers in a way that can be called off at any moment."""
         place = urlparse(join.init_method)
         if place.scheme == "file" or place.hostname in ("127.0.0.1", "localhost"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's own name often does not resolve
         deadline = time.monotonic() + self._silence_s
-        store = self._store(place, deadline)
-        backend = "nccl" if self.device.type == "cuda" else "gloo"
         try:
+            store = self._store(place, deadline)
             store.set(f"here-{self.rank}", "1")
             keys = [f"here-{rank}" for rank in range(self.size)]
             while not store.check(keys):
                 self._check_wait(deadline)
                 time.sleep(0.002)
-            prefixed = c10d.PrefixStore("mesh", store)
-            timeout = timedelta(seconds=self._silence_s)
-            dist.init_process_group(backend, store=prefixed, rank=self.rank, world_size=self.size, timeout=timeout)
         except RuntimeError as error:
             raise PeerLost(f"the ranks did not meet: {_one_line(error)}") from error
-        self._open = True
+        return self._connect(store, deadline)
+
+    def _connect(self, store: Any, deadline: float) -> Any:
+        """Build the mesh in a thread of its own: when a peer dies meanwhile, it hangs and cannot be stopped."""
+        results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def build() -> None:
+            try:
+                results.put(_backend(store, self.rank, self.size, timedelta(seconds=self._silence_s), self.device))
+            except RuntimeError as error:
+                results.put(error)
+
+        threading.Thread(target=build, name="fairlead-mesh", daemon=True).start()
+        while True:
+            try:
+                result = results.get(timeout=PATIENCE_S)
+            except queue.Empty:
+                self._check_wait(deadline)
+                continue
+            if isinstance(result, RuntimeError):
+                raise PeerLost(f"the ranks did not meet: {_one_line(result)}") from result
+            return result
 
     def _store(self, place: Any, deadline: float) -> Any:
         prefix = f"generation-{self.generation}"
@@ -95,16 +112,14 @@ class Group:
 
     def abort(self) -> None:
         """Leave without asking anybody."""
-        if self._open:
-            self._open = False
-            dist.destroy_process_group()
+        self._backend = None
 
     # ------------------------------------------------------------ collectives
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Sum over all ranks, in place."""
         if self.size > 1:
-            self._do(lambda: dist.all_reduce(tensor, async_op=True))
+            self._do(lambda backend: backend.allreduce([tensor]))
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """The same-shaped tensors of all ranks, stacked in rank order."""
@@ -112,7 +127,7 @@ class Group:
             return tensor.unsqueeze(0)
         stacked = tensor.new_empty((self.size, *tensor.shape))
         parts = list(stacked.unbind(0))
-        self._do(lambda: dist.all_gather(parts, tensor.contiguous(), async_op=True))
+        self._do(lambda backend: backend.allgather([parts], [tensor.contiguous()]))
         return stacked
 
     def barrier(self) -> None:
@@ -124,11 +139,11 @@ class Group:
             return data or b""
         mine = data if self.rank == source and data is not None else b""
         size = torch.tensor([len(mine)], dtype=torch.int64, device=self.device)
-        self._do(lambda: dist.broadcast(size, source, async_op=True))
+        self._spread(size, source)
         if int(size.item()) == 0:
             return b""
         buffer = self._bytes(mine) if self.rank == source else self._empty(int(size.item()))
-        self._do(lambda: dist.broadcast(buffer, source, async_op=True))
+        self._spread(buffer, source)
         return mine if self.rank == source else buffer.cpu().numpy().tobytes()
 
     def collect(self, data: bytes) -> list[bytes]:
@@ -137,14 +152,22 @@ class Group:
             return [data]
         sizes = self.gather(torch.tensor([len(data)], dtype=torch.int64, device=self.device)).flatten().tolist()
         if self.rank != 0:
-            self._do(lambda: dist.isend(self._bytes(data), 0))
+            self._do(lambda backend: backend.send([self._bytes(data)], 0, 0))
             return []
         parts = [data]
         for rank in range(1, self.size):
             buffer = self._empty(sizes[rank])
-            self._do(lambda buffer=buffer, rank=rank: dist.irecv(buffer, rank))  # type: ignore[misc]
+            self._receive(buffer, rank)
             parts.append(buffer.cpu().numpy().tobytes())
         return parts
+
+    def _spread(self, tensor: torch.Tensor, source: int) -> None:
+        options = c10d.BroadcastOptions()
+        options.rootRank = source
+        self._do(lambda backend: backend.broadcast([tensor], options))
+
+    def _receive(self, tensor: torch.Tensor, source: int) -> None:
+        self._do(lambda backend: backend.recv([tensor], source, 0))
 
     def _bytes(self, data: bytes) -> torch.Tensor:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
@@ -152,23 +175,36 @@ class Group:
     def _empty(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
-    def _do(self, start: Callable[[], Any]) -> None:
+    def _do(self, start: Callable[[Any], Any]) -> None:
         """Run one collective; every way in which it can fail means that a peer is lost."""
+        backend = self._backend
+        if backend is None:
+            raise PeerLost("the group is closed")
         try:
-            work = start()
+            work = start(backend)
             while True:
                 try:
-                    work.wait(timedelta(seconds=GRACE_S))
+                    work.wait(timedelta(seconds=PATIENCE_S))
                     return
                 except RuntimeError:
                     if work.is_completed():
                         raise  # it failed; otherwise only the patience of this round is over
                 reason = self._given_up()
                 if reason is not None:
-                    _abandoned.append((dist.group.WORLD, work))
+                    _abandoned.append((backend, work))
                     raise PeerLost(reason)
         except RuntimeError as error:
             raise PeerLost(_one_line(error)) from error
+
+
+def _backend(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> Any:
+    """A process group of its own, not torch's global one: a generation that failed leaves nothing behind in it."""
+    mesh = c10d.PrefixStore("mesh", store)
+    if device.type == "cuda":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        return dist.ProcessGroupNCCL(mesh, rank, size, options)
+    return dist.ProcessGroupGloo(mesh, rank, size, timeout)
 
 
 def _one_line(error: BaseException) -> str:

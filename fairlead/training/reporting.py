@@ -46,7 +46,7 @@ class Reporter:
         self._last_s = now
         rows: list[dict[str, float]] = []
         if self._group.rank == 0:
-            rows = list(session.history.rows(self._complete_from()))
+            rows = list(session.history.rows(self._reported))
             self._reported = len(session.history) - self._held_back()
         self._channel.send(
             wire.Progress(
@@ -55,9 +55,6 @@ class Reporter:
                 step_s=self._step_s, steps=rows[: len(rows) - self._held_back()],
             )
         )  # fmt: skip
-
-    def _complete_from(self) -> int:
-        return min(self._reported, len(self._session.history))
 
     def _held_back(self) -> int:
         """The last step of an epoch is told only with its metrics, so that it is told once."""

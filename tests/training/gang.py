@@ -167,6 +167,12 @@ class Gang:
                 raise AssertionError(f"waited {patience_s:g} s until {what}\n{self.story()}")
             self._listen(0.05)
 
+    def listen_for(self, seconds: float) -> None:
+        """Listen for so long, whatever is said: for killing at a moment that nothing marks."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._listen(min(left, 0.01))
+
     def _listen(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
             worker = self.workers[key.data]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 
@@ -87,6 +88,29 @@ def test_kills_in_a_row_are_survived(make_gang: MakeGang, undisturbed: Gang) -> 
         gang.ready(newcomer)
         gang.until(lambda kept=kept: gang.said(kept, wire.Broken), "the survivor said Broken")
         gang.join(newcomer, kept)
+    gang.finish()
+    assert_same_result(undisturbed, gang)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kills_at_random_moments_also_while_the_ranks_meet(make_gang: MakeGang, undisturbed: Gang, seed: int) -> None:
+    moments = random.Random(seed)
+    gang = disturbed(make_gang)
+    members = ["a", "b", "c"]
+    gang.start(*members)
+    gang.ready(*members)
+    for round_ in range(8):
+        gang.join(*members, wait=False)
+        gang.listen_for(moments.choice([moments.uniform(0, 0.02), moments.uniform(0, 0.15)]))
+        lost = moments.choice(members)
+        gang.kill(lost)
+        newcomer = f"n{round_}"
+        gang.start(newcomer)
+        gang.ready(newcomer)
+        members = moments.sample([newcomer, *(name for name in members if name != lost)], 3)
+    called_s = time.monotonic()
+    gang.join(*members)
+    assert time.monotonic() - called_s < 5
     gang.finish()
     assert_same_result(undisturbed, gang)
 
