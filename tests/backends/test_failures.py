@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from fairlead.backends.local import keeper as keeping
 from fairlead.backends.local import processes
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.backends.local.records import NodeRecord, read_record
-from fairlead.backends.protocol import Lease, NodeAction, NodeJoined, NodeLost, NotReserved, WorkerEvent
+from fairlead.backends.protocol import LaunchOrder, Lease, NodeAction, NodeJoined, NodeLost, NotReserved, WorkerEvent
 from fairlead.cluster import NodeState
 from fairlead.errors import LostLeadership
 from fairlead.home import Home
@@ -256,11 +257,14 @@ def test_another_division_of_the_machine_replaces_the_nodes_of_the_last_one(home
 
 
 def test_a_worker_that_trained_and_fell_silent_is_killed_and_named_silent(home: Path) -> None:
-    """A program that speaks the worker's language says one step, and then nothing."""
-
     async def scene() -> None:
-        async with platform(home, "1", preload=False) as here:
-            venv = fake_venv(here)
+        async with platform(home, "1") as here:
+            venv = fake_venv(here, """
+line.sendall(wire.pack(wire.Ready()))
+line.recv(1000)
+line.sendall(wire.pack(wire.Joined(1, 0)) + wire.pack(wire.Progress(1, 1, 9, step_s=0.01)))
+time.sleep(60)
+""")
             lease = await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, silence_s=-4.0, venv=venv)
             await here.some(wire.Ready)
             await here.backend.tell(lease, wire.Join(1, {"w0": 0}, ""))
@@ -270,8 +274,25 @@ def test_a_worker_that_trained_and_fell_silent_is_killed_and_named_silent(home: 
     run(scene())
 
 
-def fake_venv(here: Platform) -> str:
-    """A Python of the tenant's whose worker module says one step and hangs."""
+@pytest.mark.parametrize(
+    "words",
+    ["b'hello, hello, hello, hello'", "bytes(1000)", "b'\\xff' * 1000", "wire.pack(wire.Quit())",
+     "wire.pack(wire.Snapshot(1, 1, 'disk', 1, 0.0)) * 50_000"],
+)  # fmt: skip
+def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home: Path, words: str) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            venv = fake_venv(here, f"line.sendall({words})\ntime.sleep(60)\n")
+            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv)
+            assert "nonsense" in (await here.some(wire.Raised))[0].error
+            assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
+            assert here.of(NodeLost) == [] and len(here.of(wire.Snapshot)) <= 2000
+
+    run(scene())
+
+
+def fake_venv(here: Platform, code: str) -> str:
+    """A Python of the tenant's that says these words instead of the worker's."""
     folder = here.home.root / "venv"
     (folder / "bin").mkdir(parents=True)
     folder.chmod(0o755)
@@ -280,10 +301,109 @@ def fake_venv(here: Platform) -> str:
 import os, socket, sys, time
 from fairlead import wire
 line = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
-line.sendall(wire.pack(wire.Ready()))
-line.recv(1000)
-line.sendall(wire.pack(wire.Joined(1, 0)) + wire.pack(wire.Progress(1, 1, 9, step_s=0.01)))
-time.sleep(60)
-""")
+{code}""")
     script.chmod(0o755)
     return str(folder)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_is_lost_and_nothing_lives_on_whatever_is_killed(home: Path, seed: int) -> None:
+    """Every worker that was started is accounted for by its own end or by the end of its node."""
+    chance = random.Random(seed)
+
+    async def scene() -> None:
+        async with platform(home, "2", restart_s=(0.05, 0.05)) as here:
+            for number in range(6):
+                job, node = f"j{number}", chance.choice(["node-0", "node-1"])
+                await until(lambda: all(fact["state"] == "ready" for fact in here.backend.facts().values()))
+                lease = await here.reserve(job, [node])
+                assert isinstance(lease, Lease)
+                before = len(here.seen)
+                await here.backend.launch(lease, LaunchOrder(here.spec(job, "sh", "-c", "setsid sleep 69 & sleep 70")))
+                await asyncio.sleep(chance.random() * 0.1)  # a random moment is the point here
+                victim = chance.choice(["manager", "fork server", "worker", "host"])
+                kill_one(here.home, node, victim)
+                if victim != "manager":  # the host's end is nobody's, and the others may not have been there yet
+                    await here.backend.stop(job, {"w0": node}, 0.0)
+                await until(lambda: accounted(here, before, job, node))  # noqa: B023 (awaited at once)
+                await here.backend.release(job, {"w0": node})
+            await until(lambda: not sleepers())
+
+    run(scene(), 90.0)
+
+
+def kill_one(home: Home, node: str, victim: str) -> None:
+    record = read_record(home, node)
+    assert record is not None
+    workers = [worker.process for worker in record.workers.values()]
+    platform_own = {"manager": record.process, "fork server": record.fork_server, "host": host_of(home, or_none=True)}
+    for process in workers if victim == "worker" else [platform_own[victim]]:
+        if process is not None:
+            processes.kill(process)
+
+
+def accounted(here: Platform, before: int, job: str, node: str) -> bool:
+    return any(
+        (isinstance(event, NodeLost) and event.node == node)
+        or (isinstance(event, WorkerEvent) and event.job == job and isinstance(event.body, wire.Exited))
+        for event in here.seen[before:]
+    )
+
+
+def sleepers() -> list[int]:
+    found = []
+    for pid in processes.all_pids():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if words in (b"sleep\x0069\x00", b"sleep\x0070\x00"):
+            found.append(pid)
+    return found
+
+
+def test_a_line_that_is_cut_is_mended_and_brings_nothing_twice(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            await here.start("j", ["node-0"], "sleep", "72", cpu=1.0)
+            await here.some(wire.Ready)
+            keeper = here.backend._keepers["node-0"]
+            cut = keeper.link
+            assert cut is not None
+            cut._writer.transport.abort()
+            await until(lambda: keeper.link not in (None, cut))
+            await here.backend.stop("j", {"w0": "node-0"}, 0.0)
+            await here.some(wire.Exited)
+            assert here.of(NodeLost) == [] and len(here.of(NodeJoined)) == 1
+            assert [type(e.body) for e in here.seen if isinstance(e, WorkerEvent)] == [wire.Ready, wire.Exited]
+
+    run(scene())
+
+
+def test_a_dead_worker_is_seen_within_milliseconds(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            await here.start("j", ["node-0"], "sleep", "73", cpu=1.0)
+            await here.some(wire.Ready)
+            (worker,) = await here.backend.leases()
+            began_s = time.monotonic()
+            processes.kill_group(worker.pid)
+            await here.some(wire.Exited)
+            seen_s = here.seen_at[-1] - began_s
+            print(f"seen after {seen_s * 1000:.1f} ms")
+            assert seen_s < 1.0
+
+    run(scene())
+
+
+def test_two_platforms_live_side_by_side(home: Path, tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as one, platform(tmp_path / "second", "1") as two:
+            await one.start("j", ["node-0"], "sleep", "71", cpu=1.0)
+            await two.start("j", ["node-0"], "true", cpu=1.0)
+            await two.some(wire.Exited)
+            await two.backend.shutdown()
+            assert [worker.phase for worker in await one.backend.leases()] != ["gone"]
+            assert one.of(NodeLost) == []
+
+    run(scene())

@@ -94,6 +94,24 @@ def test_python_in_a_closed_home_is_reachable_and_the_rest_of_that_home_is_not(h
     assert closed.stat().st_mode & 0o077 == 0, "nobody's modes are changed"
 
 
+def test_the_platforms_data_folder_is_passed_on_and_readable(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "closed" / "data"
+    data.mkdir(parents=True)
+    (data / "table.csv").write_text("a,b")
+    data.parent.chmod(0o700)
+    monkeypatch.setenv("FAIRLEAD_DATA", str(data))
+
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            await here.start("j", ["node-0"], "sh", "-c", "cat $FAIRLEAD_DATA/table.csv", cpu=1.0)
+            assert (await here.some(wire.Exited))[0].code == 0
+            assert await here.log("j") == "a,b"
+
+    run(scene())
+
+
 def test_a_folder_that_strangers_cannot_pass_is_found(tmp_path: Path) -> None:
     inner = tmp_path / "open" / "closed" / "inner"
     inner.mkdir(parents=True)

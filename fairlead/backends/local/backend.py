@@ -90,6 +90,8 @@ class LocalBackend:
         }
         self._tasks = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]
         self._tasks.append(asyncio.create_task(self._keep_host(host)))
+        for task in self._tasks:
+            task.add_done_callback(_log_failure)
         for keeper in self._keepers.values():
             await keeper.settled.wait()
         failures = [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
@@ -267,6 +269,11 @@ class LocalBackend:
 
     async def _each(self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]) -> None:
         await asyncio.gather(*(self._ask(node, body(node, names)) for node, names in workers.items()))
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a keeper ended by an error", exc_info=error)
 
 
 def _by_node(lease: Lease) -> dict[str, list[str]]:

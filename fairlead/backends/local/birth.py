@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,7 @@ def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: in
     if os.geteuid() == 0 and not spec.uid:
         raise CannotStart("a worker never runs as root: the job has no user of its own")
     os.setsid()
+    linux.call_process(f"{birth.worker}.{spec.job}")
     if group.folders:
         group.enter()
     else:
@@ -159,6 +161,7 @@ def _run(birth: Birth, channel: socket.socket, environment: dict[str, str]) -> i
     """Become the worker's main in this very process, which has torch loaded already."""
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # what the host found out holds for the host
     channel.setblocking(True)
     code = importlib.import_module(WORKER_MODULE).main(birth.spec, birth.worker, channel)
     sys.stdout.flush()

@@ -29,11 +29,9 @@ def open_log(spec: wire.WorkerSpec, worker: str) -> int:
 
 
 def _make(path: Path, mode: int, owner: int | None = None) -> None:
-    try:
-        path.mkdir(parents=True)
-    except FileExistsError:
-        if owner is None or os.geteuid() != 0 or path.stat().st_uid == owner:
-            return
-    path.chmod(mode)
-    if owner is not None and os.geteuid() == 0:
+    path.mkdir(parents=True, exist_ok=True)
+    found = path.stat(follow_symlinks=False)
+    if found.st_mode & 0o777 != mode:
+        path.chmod(mode)
+    if owner is not None and os.geteuid() == 0 and found.st_uid != owner:
         os.chown(path, owner, owner, follow_symlinks=False)

@@ -41,6 +41,7 @@ class ForkServer:
     def serve(self) -> None:
         """Fork and reap until the node manager is gone."""
         linux.adopt_orphans()
+        linux.call_process(f"fl-fork-{self._config.name}")
         self._send(self._settle())
         while self._node.fileno() not in self._ready() or self._hear():
             self._reap()

@@ -167,15 +167,25 @@ def run_and_exit(body: Callable[[], None]) -> NoReturn:
     os._exit(code)
 
 
+def _detach() -> int:
+    """Go on as a process of nobody; whoever started this waits until the returned descriptor is closed."""
+    reading, writing = os.pipe()
+    if os.fork() != 0:
+        os.close(writing)
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+    os.setsid()
+    return writing
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fairlead.backends.local.host")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--no-preload", action="store_true", help="leave torch to whoever needs it")
     arguments = parser.parse_args()
     home = Home(arguments.home)
-    if os.fork() != 0:  # whoever started this does not have to reap it
-        os._exit(0)
-    os.setsid()
+    settled = _detach()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
     held = processes.lock(home.run / "host.lock")
     if held is None:
@@ -184,6 +194,7 @@ def main() -> None:
     listener = sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
     record = home.run / "host.pid"
     record.write_bytes(msgspec.json.encode(processes.identify(os.getpid())))
+    os.close(settled)
     try:
         Host(home, listener, held, warm=arguments.no_preload).serve()
     finally:

@@ -41,7 +41,7 @@ async def connect_host(home: Home, *, preload: bool) -> socket.socket:
             line = sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET)
         except OSError as error:
             if not started:
-                await asyncio.to_thread(_start, home, preload)
+                await _start_whole(home, preload)
                 started = True
             if asyncio.get_running_loop().time() > deadline:
                 fix = f"look into {home.logs / 'host.log'}"
@@ -52,11 +52,21 @@ async def connect_host(home: Home, *, preload: bool) -> socket.socket:
             return line
 
 
+async def _start_whole(home: Home, preload: bool) -> None:
+    """Start it, and see it started even when cancelled: one that comes up later would be nobody's."""
+    start = asyncio.ensure_future(asyncio.to_thread(_start, home, preload))
+    try:
+        await asyncio.shield(start)
+    except asyncio.CancelledError:
+        await start
+        raise
+
+
 def _start(home: Home, preload: bool) -> None:
     options = ["--home", str(home.root), *([] if preload else ["--no-preload"])]
     with (home.logs / "host.log").open("ab") as log:
         subprocess.run(
-            [sys.executable, "-m", "fairlead.backends.local.host", *options],
+            [sys.executable, "-P", "-m", "fairlead.backends.local.host", *options],
             env=host_environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True, check=True, timeout=_START_S,
         )  # fmt: skip

@@ -43,6 +43,7 @@ class NodeKeeper:
         self._first_delay_s, self._longest_delay_s = restart_s
         self._delay_s = self._first_delay_s
         self._preload = preload
+        self._delivered = 0  # the newest event of this incarnation that was passed on
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._hurry = asyncio.Event()
@@ -73,12 +74,13 @@ class NodeKeeper:
             return
         self.failure, born_s = None, time.monotonic()
         incarnation = self.status.incarnation
+        self._delivered = 0
         self._emit(NodeJoined(self.shape.name, incarnation, tuple(self.status.workers), self.status.sequence))
         self._listen(incarnation)
         self.settled.set()
         why = await self._until_lost()
         self.status = self.telemetry = None
-        await self._fence()
+        await self._fence_surely()
         self._emit(NodeLost(self.shape.name, incarnation, why))
         if time.monotonic() - born_s > _LONG_LIFE_S:
             self._delay_s = self._first_delay_s
@@ -139,9 +141,11 @@ class NodeKeeper:
                 self.telemetry = event.body
                 self._emit(NodeTelemetry(name, event.body))
                 return
-            self._emit(
-                WorkerEvent(name, incarnation, event.sequence, event.time_s, event.job, event.worker, event.body)
-            )
+            if event.sequence > self._delivered:  # a line that was cut and mended brings everything again
+                self._delivered = event.sequence
+                self._emit(
+                    WorkerEvent(name, incarnation, event.sequence, event.time_s, event.job, event.worker, event.body)
+                )
 
         if self.link is not None:
             self.link.listen(hear)
@@ -191,6 +195,17 @@ class NodeKeeper:
     async def _fence(self) -> None:
         await self._let_go()
         await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
+
+    async def _fence_surely(self) -> None:
+        """Nothing may be said of the node before it is certain that nothing of it lives."""
+        while True:
+            try:
+                return await self._fence()
+            except LostLeadership:
+                raise
+            except (Unavailable, OSError) as error:
+                log.error("%s cannot be fenced yet: %s", self.shape.name, error)
+                await asyncio.sleep(1.0)
 
     async def _let_go(self) -> None:
         link, self.link = self.link, None

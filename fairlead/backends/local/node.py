@@ -15,7 +15,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 
 from fairlead import wire
-from fairlead.backends.local import cgroups, messages, processes, sockets
+from fairlead.backends.local import cgroups, linux, messages, processes, sockets
 from fairlead.backends.local.control import ControlLine
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.outbox import Outbox
@@ -245,12 +245,17 @@ class NodeManager:
             for worker in self._workers.values()
             if worker.pid and (process := processes.identify(worker.pid)) is not None
         }
-        if me is not None:
-            write_record(self._home, NodeRecord(
-                node=self._config.name, incarnation=self._incarnation, epoch=self._control.epoch, process=me,
-                capacity=self._config.capacity, fork_server=self._line.process,
-                version=hello.version if hello else 0, groups=hello.groups if hello else [], workers=found,
-            ))  # fmt: skip
+        if me is None:
+            return
+        record = NodeRecord(
+            node=self._config.name, incarnation=self._incarnation, epoch=self._control.epoch, process=me,
+            capacity=self._config.capacity, fork_server=self._line.process,
+            version=hello.version if hello else 0, groups=hello.groups if hello else [], workers=found,
+        )  # fmt: skip
+        try:
+            write_record(self._home, record)
+        except OSError as error:  # a full disk must not end the workers
+            log.error("the node's record could not be written: %s", error)
 
 
 def free_ports(count: int) -> list[int]:
@@ -267,4 +272,5 @@ def main(config: NodeConfig) -> None:
     if processes.lock(Path(config.home) / "run" / f"{config.name}.lock") is None:
         log.info("%s is alive already", config.name)
         return
+    linux.call_process(f"fl-{config.name}")
     asyncio.run(NodeManager(config).run())

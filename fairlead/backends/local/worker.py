@@ -20,6 +20,7 @@ from fairlead.backends.local.supply import letter
 from fairlead.cluster import Resources
 
 LEAVE_GRACE_S = 5.0
+_MOST_WORDS_PER_S = 2000
 _DRAIN_S = 2.0  # for words that a worker said right before it ended
 
 _PHASES: Mapping[type, str] = {
@@ -56,6 +57,7 @@ class Worker:
         self._leaving = self._raised = self._ending = False
         self._heard_s: float | None = None  # since it trains
         self._step_s = 0.0
+        self._words = (0, 0)  # in this second
 
     @property
     def key(self) -> str:
@@ -112,6 +114,7 @@ class Worker:
                 self.tell(message)
 
     def _hear(self, message: wire.FromWorker) -> None:
+        self._count()
         if isinstance(message, wire.Progress):
             self._heard_s = time.monotonic()
             self._step_s = silence.usual_step_s(self._step_s, message.step_s)
@@ -121,6 +124,13 @@ class Worker:
             self.generation = message.generation
             self._heard_s = None  # loading may take its time; the clock runs from the first step
         self._say(message)
+
+    def _count(self) -> None:
+        """No worker may drown the platform in words."""
+        second = int(time.monotonic())
+        self._words = (second, self._words[1] + 1 if second == self._words[0] else 1)
+        if self._words[1] > _MOST_WORDS_PER_S:
+            raise ValueError(f"more than {_MOST_WORDS_PER_S} messages in a second")
 
     def _say(self, message: wire.FromWorker) -> None:
         self.phase = _PHASES.get(type(message), self.phase)
