@@ -6,7 +6,7 @@ from __future__ import annotations
 def preload() -> None:
     """Import all that a worker needs, for the fork server: no tensor operation may run before the fork.
 
-    torch._dynamo is what the first optimiser would import; a child would pay two seconds for it (FINDINGS-torch 9).
+    torch._dynamo is what the first optimiser would import; a child would pay two seconds for it (measured).
     """
     import safetensors.torch  # noqa: F401
     import torch

@@ -26,7 +26,7 @@ class Samples(Protocol):
 
 
 class Resident:
-    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, FINDINGS-torch 0)."""
+    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, measured)."""
 
     def __init__(self, columns: Sequence[torch.Tensor]) -> None:
         self._columns = columns

@@ -106,7 +106,7 @@ class Group:
             raise PeerLost(reason)
 
     def close(self) -> None:
-        """Leave in order: nobody tears down while another still works (FINDINGS-torch 0)."""
+        """Leave in order: nobody tears down while another still works (measured)."""
         self.barrier()
         self.abort()
 

@@ -11,7 +11,7 @@ import torch
 
 from fairlead import wire
 from fairlead.training.batchnorm import SyncedBatchNorms
-from fairlead.training.channel import Channel
+from fairlead.training.channel import Channel, log
 from fairlead.training.data import part
 from fairlead.training.evaluation import evaluate
 from fairlead.training.gradients import FlatGradients, Summed
@@ -43,6 +43,8 @@ class Loop:
         self.reporter = Reporter(channel, session, group)
         self._gradients = FlatGradients(list(session.model.parameters()), group) if group.size > 1 else None
         self._norms = SyncedBatchNorms(session.model, group)
+        if len(self._norms):
+            log(f"batch norm: statistics of the whole batch, over {group.size} workers")
         self._dropout = SampleDropout(session.findings.random) if session.findings.random.layouts else None
         self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
         self.leave: wire.Leave | None = None

@@ -60,7 +60,7 @@ class Session:
             raise InvalidSpec(
                 "has no parameters to train", field="model", fix="leave requires_grad on for some of them"
             )
-        make = self.training.optimizer or torch.optim.AdamW
+        make = self.training.optimizer or _default_optimizer
         optimizer = make(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise InvalidSpec(
@@ -146,3 +146,7 @@ class Session:
         self.history.load(state["history"])
         self.step = int(state["step"])
         self.live = True
+
+
+def _default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, fused=True)  # the fused one is the fastest on CPUs, too (measured)

@@ -57,3 +57,15 @@ def training(noise: bool = False):
     return fairlead.Training(model=net, data=(tokens, tokens[:, 0]), loss=nn.CrossEntropyLoss(), batch_size=8, epochs=3,
                              optimizer=lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.3))
 '''
+
+DEFAULTS = """
+import numpy as np
+import torch
+from torch import nn
+import fairlead
+
+def training():
+    x = np.random.rand(40, 5)  # seeded before this is called: every worker makes the same
+    return fairlead.Training(model=lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
+                             data=[x, x.sum(1, keepdims=True)], loss=nn.MSELoss(), batch_size=16, epochs=2)
+"""

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fairlead import wire
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
-from tests.training.programs import ATTENTION, SMALL
+from tests.training.programs import ATTENTION, DEFAULTS, SMALL
 
 NAMES = ["w0", "w1", "w2"]
 
@@ -101,3 +101,11 @@ def test_a_worker_can_be_started_by_exec_for_another_environment(make_gang: Make
 def test_layers_that_find_their_size_at_the_first_batch_train_like_others(make_gang: MakeGang) -> None:
     code = SMALL.replace("nn.Linear(6, 8)", "nn.LazyLinear(8)").replace("nn.BatchNorm1d(8)", "nn.LazyBatchNorm1d()")
     assert_same_result(train(make_gang(code, {"layers": "both"}), 1), train(make_gang(code, {"layers": "both"}), 2))
+
+
+def test_arrays_a_model_factory_and_the_default_optimizer_are_enough(make_gang: MakeGang) -> None:
+    one, three = train(make_gang(DEFAULTS), 1), train(make_gang(DEFAULTS), 3)
+    assert_same_result(one, three)
+    assert one.workers["w0"].last(wire.Finished).metrics == pytest.approx(
+        three.workers["w0"].last(wire.Finished).metrics
+    )
