@@ -154,7 +154,8 @@ def _execute_in_venv(birth: Birth, channel: socket.socket, environment: dict[str
     try:
         os.execve(python, [str(python), "-m", WORKER_MODULE], environment)
     except OSError as error:
-        raise CannotStart(f"venv: {python} cannot be run: {error.strerror}") from None
+        hint = "it must lie where the job's own user can read it"
+        raise CannotStart(f"venv: {python} cannot be run: {error.strerror}; {hint}") from None
 
 
 def _run(birth: Birth, channel: socket.socket, environment: dict[str, str]) -> int:

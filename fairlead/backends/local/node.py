@@ -28,6 +28,7 @@ from fairlead.home import Home
 
 TELEMETRY_S = 1.0
 LONELY_S = 600.0
+_UNTOLD_S = 86_400.0  # with news that no leader has heard yet
 _RELEASE_S = 10.0
 
 log = logging.getLogger("fairlead.node")
@@ -85,9 +86,10 @@ class NodeManager:
             now_s = time.monotonic()
             for worker in self._workers.values():
                 worker.check_silence(now_s)
-            if self._control.connected or self._workers:
+            living = any(worker.phase != "gone" for worker in self._workers.values())
+            if self._control.connected or living:
                 self._used_s = now_s
-            elif now_s - self._used_s > LONELY_S:
+            elif now_s - self._used_s > (_UNTOLD_S if self._outbox else LONELY_S):
                 self._end.set()
             if self._control.connected:
                 telemetry = meter.read(self._workers.values(), warm=self._line.warm)

@@ -37,6 +37,9 @@ class Outbox:
             self._heartbeats.pop((job, worker), None)
         return event
 
+    def __len__(self) -> int:
+        return len(self._events)
+
     @property
     def last(self) -> int:
         """The number of the newest event."""

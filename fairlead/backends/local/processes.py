@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import signal
 import time
@@ -18,6 +19,15 @@ class Process(msgspec.Struct, frozen=True):
 
     pid: int
     started: int  # clock ticks since boot
+    boot: str = ""  # which boot: records survive it, processes do not
+
+
+@functools.cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:  # hidden in some containers; their records rarely survive a boot either
+        return ""
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -32,7 +42,7 @@ def _stat(pid: int) -> list[str] | None:
 def identify(pid: int) -> Process | None:
     """The living process with this pid, or None."""
     fields = _stat(pid)
-    return None if fields is None or fields[0] in "ZX" else Process(pid, int(fields[19]))
+    return None if fields is None or fields[0] in "ZX" else Process(pid, int(fields[19]), _boot())
 
 
 def alive(process: Process) -> bool:
@@ -42,12 +52,14 @@ def alive(process: Process) -> bool:
 
 def kill(process: Process, number: int = signal.SIGKILL) -> bool:
     """Signal exactly this process; says whether it was there."""
+    if not alive(process):
+        return False
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return False
     try:
-        if not alive(process):
+        if not alive(process):  # the number may have been given away before we held it
             return False
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
