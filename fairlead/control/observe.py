@@ -93,9 +93,10 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     }
     if progress.step > job.step:
         changes["losses"] = 0
-    if generation is not None and generation.first_step is None:
-        generations.update(connection, job.id, generation.number, first_step=int(progress.steps[0]["step"]))
-        changes |= _recovered(connection, job, generation, float(progress.steps[0].get("time_s", event.time_s)))
+    own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
+    if generation is not None and generation.first_step is None and own:  # the first report may still tell of the former
+        generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
+        changes |= _recovered(connection, job, generation, float(own[0].get("time_s", event.time_s)))
     jobs.update(connection, job.id, **changes)
 
 

@@ -45,7 +45,7 @@ def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, Worker
     """One job as the scheduler sees it."""
     newest = live[-1] if live else None
     broken = is_broken(job, live)
-    settled = newest is not None and newest.phase is GenerationPhase.RUNNING and job.phase is JobPhase.RUNNING
+    settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
     waiting = job.phase is JobPhase.QUEUED
     return JobState(
         id=job.id,
@@ -73,6 +73,14 @@ def is_broken(job: Job, live: Sequence[Generation]) -> bool:
     """Whether the gang lost a worker and nobody has planned its next generation yet."""
     newest = live[-1] if live else None
     return newest is not None and newest.broken_s is not None and job.phase in (JobPhase.STARTING, JobPhase.RUNNING)
+
+
+def in_full_swing(generation: Generation, workers: Mapping[str, WorkerFact]) -> bool:
+    """Whether all members train; a gang of which some have finished is not to be moved any more."""
+    if generation.phase is not GenerationPhase.RUNNING:
+        return False
+    facts = [workers.get(member.worker) for member in generation.members]
+    return all(fact is not None and fact.alive and fact.phase == "joined" for fact in facts)
 
 
 def occupied(live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, broken: bool) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ def test_this_process_is_not_gone() -> None:
 
 
 def test_a_killed_process_is_gone_even_before_it_is_reaped() -> None:
-    code = "import sys; from fairlead.control import holders; print(holders.this_process(), flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    code = "from fairlead.control import holders; print(holders.this_process(), flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         holder = child.stdout.readline().strip()
         assert not holders.gone(holder)

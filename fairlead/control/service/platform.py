@@ -16,3 +16,4 @@ class Platform(SubmitVerbs, WatchVerbs, TenantVerbs, ClusterVerbs):
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._tokens: dict[str, tuple[float, Token]] = {}
+        self._revoked: set[str] = set()

@@ -44,7 +44,7 @@ class SubmitVerbs(Verbs):
         def work(connection: Connection) -> tuple[Job, bool]:
             tenant = _tenant(connection, tenant_name)
             job = new_job(spec, tenant, who, now_s)
-            self._admit(connection, job, spec)
+            self._admit(connection, job, spec, tenant)
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
             if created:
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
@@ -58,10 +58,10 @@ class SubmitVerbs(Verbs):
             self._core.controller.publish()
         return job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s), created
 
-    def _admit(self, connection: Connection, job: Job, spec: JobSpec) -> None:
+    def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
         """Refuse at once what can never run here."""
         nodes = list(self._core.controller.nodes.values())
-        problem = impossible(job_state(job, (), {}, cooling=False), nodes)
+        problem = impossible(job_state(job, (), {}, cooling=False), nodes, tenant.quota)
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
         if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):
@@ -79,7 +79,7 @@ class SubmitVerbs(Verbs):
         now_s = self._core.clock()
         tenant = await self._read(lambda connection: _tenant(connection, tenant_name))
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
-        problem = impossible(job, list(controller.nodes.values()))
+        problem = impossible(job, list(controller.nodes.values()), tenant.quota)
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never))

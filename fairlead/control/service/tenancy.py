@@ -25,6 +25,7 @@ class TenantVerbs(Verbs):
     """How teams and their people come and go."""
 
     _tokens: dict[str, tuple[float, Token]]
+    _revoked: set[str]
 
     async def authenticate(self, secret: str) -> Token:
         """The token behind a bearer string, or Unauthenticated; takes as long for a wrong one as for a right one."""
@@ -35,12 +36,12 @@ class TenantVerbs(Verbs):
             token: Token | None = cached[1]
         else:
             token = await self._read(lambda connection: tokens.get(connection, token_id))
-        identity.verify(token, word, now_s)
-        if token is None:
-            raise Unauthenticated("no such token", fix="ask an admin for one")
-        if cached is None or cached[1] is not token:
-            self._tokens[token_id] = (now_s, token)
-        return token
+        known = identity.verify(token, word, now_s)
+        if token_id in self._revoked:  # while it was being read
+            raise Unauthenticated("the token was revoked", fix="ask an admin for another")
+        if cached is None or cached[1] is not known:
+            self._tokens[token_id] = (now_s, known)
+        return known
 
     async def whoami(self, who: Token) -> WhoAmI:
         return WhoAmI(token=who.id, role=str(who.role), tenant=who.tenant, version=__version__)
@@ -155,6 +156,7 @@ class TenantVerbs(Verbs):
             return tokens.revoke(connection, id, now_s)
 
         revoked = await self._write(work)
+        self._revoked.add(id)
         self._tokens.pop(id, None)
         return token_view(revoked)
 

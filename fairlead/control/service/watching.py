@@ -42,7 +42,7 @@ class WatchVerbs(Verbs):
 
         def work(connection: Connection) -> Page:
             found, following, total = jobs.page(
-                connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor
+                connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor, order=order
             )
             ids = [job.id for job in found]
             labels, live = jobs.labels(connection, ids), generations.current(connection, set(ids))

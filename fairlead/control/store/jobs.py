@@ -151,9 +151,9 @@ def _not_found(ref: str) -> NotFound:
 
 def page(
     conn: Connection, *, tenant: str | None = None, phases: Collection[str] | None = None, name: str | None = None,
-    limit: int = 100, before: str | None = None,
+    limit: int = 100, before: str | None = None, order: str = "newest",
 ) -> tuple[list[Job], str | None, int]:  # fmt: skip
-    """Jobs newest first, the cursor of the next page (None: this is the last) and how many there are in all."""
+    """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all."""
     where: list[ColumnElement[bool]] = []
     if tenant is not None:
         where.append(jobs.c.tenant == tenant)
@@ -162,9 +162,12 @@ def page(
     if name is not None:
         where.append(jobs.c.name == name)
     total = conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one()
-    query = select(*_JOB).where(*where).order_by(jobs.c.submitted_s.desc(), jobs.c.id.desc()).limit(limit + 1)
+    place, oldest = tuple_(jobs.c.submitted_s, jobs.c.id), order == "oldest"
+    by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
+    query = select(*_JOB).where(*where).order_by(*by).limit(limit + 1)
     if before is not None:
-        query = query.where(tuple_(jobs.c.submitted_s, jobs.c.id) < tuple_(*_position(before)))
+        at = tuple_(*_position(before))
+        query = query.where(place > at if oldest else place < at)
     found = _jobs(conn.execute(query))
     more = f"{found[limit - 1].submitted_s!r}~{found[limit - 1].id}" if len(found) > limit else None
     return found[:limit], more, total
@@ -184,7 +187,7 @@ def _position(cursor: str) -> tuple[float, str]:
             return float(time_s), job_id
     except ValueError:
         pass
-    raise InvalidSpec("is not a cursor", field="before", value=cursor, fix="pass the cursor of the page before")
+    raise InvalidSpec("is not a cursor", field="cursor", value=cursor, fix="pass the cursor of the page before")
 
 
 def update(conn: Connection, job_id: str, **changes: Any) -> Job:

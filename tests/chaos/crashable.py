@@ -1,0 +1,152 @@
+"""A real platform whose parts can be killed at any moment, and brought back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairlead import Client
+from fairlead.errors import Unavailable
+from fairlead.sdk.jobs import Job
+from fairlead.views import JobView
+
+T = TypeVar("T")
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+class Crashable:
+    """One platform with a home of its own."""
+
+    def __init__(self, home: Path, nodes: str) -> None:
+        self.home = home
+        self.nodes = nodes
+        self.restarts = 0
+        self._client: Client | None = None
+
+    # ------------------------------------------------------------ life
+
+    def up(self, failpoint: str | None = None) -> bool:
+        """Start the control plane; False if it died on the way (as a failpoint may have it)."""
+        environment = {k: v for k, v in os.environ.items() if k not in ("FAIRLEAD_FAILPOINT", "FAIRLEAD_URL")}
+        environment |= {"FAIRLEAD_VALIDATE": "1"}
+        if failpoint:
+            environment["FAIRLEAD_FAILPOINT"] = failpoint
+        command = [sys.executable, "-m", "fairlead.cli.main", "up", "--home", str(self.home), "--port", "0"]
+        command += ["--nodes", self.nodes, "--detach"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0 or failpoint, done.stderr
+        self._client = None
+        self.restarts += 1
+        return done.returncode == 0
+
+    def down(self) -> None:
+        command = [sys.executable, "-m", "fairlead.cli.main", "down", "--home", str(self.home)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+
+    @property
+    def client(self) -> Client:
+        if self._client is None:
+            self._client = Client(home=self.home, timeout_s=10.0)
+        return self._client
+
+    @property
+    def control_pid(self) -> int:
+        return int(json.loads((self.home / "profile.json").read_text())["pid"])
+
+    def control_lives(self) -> bool:
+        return alive(self.control_pid)
+
+    def call(self, what: Callable[[Client], T]) -> T:
+        """Ask the platform, starting it again as often as it turns out to be dead."""
+        for _ in range(4):
+            try:
+                return what(self.client)
+            except Unavailable:
+                wait_until(lambda: not self.control_lives(), 20, "the control plane answers or dies")
+                self.up()
+        return what(self.client)
+
+    # ------------------------------------------------------------ what can be killed
+
+    def node_records(self) -> dict[str, dict[str, Any]]:
+        records = {}
+        for path in self.home.glob("run/node-*.json"):
+            try:
+                records[path.stem] = json.loads(path.read_text())
+            except (ValueError, FileNotFoundError):
+                continue  # it is being written anew
+        return records
+
+    def workers(self, job: str | None = None) -> dict[str, int]:
+        """``job/worker`` -> process id, of those that live."""
+        found = {
+            name: int(worker["process"]["pid"])
+            for record in self.node_records().values()
+            for name, worker in record["workers"].items()
+        }
+        return {n: pid for n, pid in found.items() if alive(pid) and (job is None or n.startswith(f"{job}/"))}
+
+    def node_managers(self) -> dict[str, int]:
+        found = {name: int(record["process"]["pid"]) for name, record in self.node_records().items()}
+        return {name: pid for name, pid in found.items() if alive(pid)}
+
+    # ------------------------------------------------------------ work
+
+    def train(self, name: str, tenant: str = "alpha", workers: str = "1:2", **params: Any) -> Job:
+        """Submit the small network of ``programs/train.py``; the same name again is the same job."""
+        fields = {"name": name, "tenant": tenant, "workers": workers, "params": params}
+        return self.call(lambda c: c.submit("train.py:training", folder=PROGRAMS, key=name, **fields))
+
+    def state(self, job: str) -> str:
+        return self.view(job).state
+
+    def view(self, job: str) -> JobView:
+        return self.call(lambda c: c.job(job).view)
+
+    def ended(self, job: str) -> bool:
+        return self.state(job) in ("succeeded", "failed", "cancelled")
+
+    def losses(self, job: str) -> dict[int, float]:
+        return {int(row["step"]): row["loss"] for row in self.call(lambda c: c.metrics(job))}
+
+    def log(self) -> str:
+        return (self.home / "logs" / "control.log").read_text()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    wait_until(lambda: not alive(pid), 10, f"process {pid} is gone")
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
+    """Wait for a condition, never for a time."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+def same_curve(left: dict[int, float], right: dict[int, float], tolerance: float = 1e-4) -> None:
+    """Both have every step, and the same loss at each."""
+    assert sorted(left) == sorted(right)
+    worst = max(abs(left[step] - right[step]) for step in left)
+    assert worst < tolerance, f"the curves differ by {worst}"

@@ -1,0 +1,66 @@
+"""The control plane dies at every named place between a store write and its side effect: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fairlead.control
+from fairlead.control.failpoints import NAMES
+from tests.chaos.crashable import Crashable, kill, same_curve, wait_until
+
+STEPS = 80
+
+
+@pytest.fixture(scope="module")
+def undisturbed(platform: Crashable) -> dict[int, float]:
+    """The loss curve of a run that nobody disturbed."""
+    job = platform.train("undisturbed", workers="1", steps=STEPS, pause_s=0.0)
+    wait_until(lambda: platform.ended(job.id), 60, "the undisturbed job ends")
+    assert platform.state(job.id) == "succeeded", platform.view(job.id).message
+    return platform.losses(job.id)
+
+
+def test_every_failpoint_stands_in_the_code_and_every_name_is_known() -> None:
+    source = "".join(path.read_text() for path in Path(fairlead.control.__file__).parent.rglob("*.py"))
+    used = set(re.findall(r'failpoint\("([a-z-]+)"\)', source)) | set(re.findall(r'point="([a-z-]+)"', source))
+    assert used == NAMES
+    assert len(NAMES) >= 12
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_crash_at_this_place_loses_nothing(name: str, platform: Crashable, undisturbed: dict[int, float]) -> None:
+    """A job leaves a node, loses a worker and finishes; another is cancelled; the control plane dies on the way."""
+    wait_until(lambda: not platform.workers(), 30, "the last job's workers are gone")
+    kill(platform.control_pid)
+    armed = platform.up(failpoint=name)
+    restarts = platform.restarts
+    if not armed:
+        platform.up()
+    long = platform.train(f"long-{name}", workers="1:2", steps=STEPS, pause_s=0.05)
+    again = platform.train(f"long-{name}", workers="1:2", steps=STEPS, pause_s=0.05)
+    assert again.id == long.id, "the same key twice is one job"
+    wait_until(lambda: platform.view(long.id).step > 3, 30, "it trains")
+    left = platform.view(long.id).nodes[0]
+    platform.call(lambda c: c.drain(left))
+    wait_until(lambda: left not in platform.view(long.id).nodes, 30, "it moves away from the drained node")
+    platform.call(lambda c: c.uncordon(left))
+    workers = platform.workers(long.id)
+    if workers:
+        kill(workers[sorted(workers)[-1]])
+    other = platform.train(f"other-{name}", tenant="beta", workers="1", steps=2000, pause_s=0.05)
+    wait_until(lambda: platform.state(other.id) == "running", 30, "the other one runs")
+    platform.call(lambda c: c.cancel(other.id) if c.job(other.id).state == "running" else None)
+    wait_until(lambda: platform.ended(long.id) and platform.ended(other.id), 60, "both end")
+
+    died = name == "lease-taken" or platform.restarts > restarts
+    assert died, "the failpoint was never reached"
+    assert platform.state(long.id) == "succeeded", platform.view(long.id).message
+    assert platform.state(other.id) == "cancelled"
+    same_curve(platform.losses(long.id), undisturbed)
+    names = [job.name for job in platform.call(lambda c: list(c.jobs()))]
+    assert names.count(f"long-{name}") == 1
+    wait_until(lambda: not platform.workers(), 20, "no worker is left")
+    assert "contradiction" not in platform.log()
