@@ -78,7 +78,8 @@ class Worker:
 
     def prepare(self, spec: wire.WorkerSpec, environment: Mapping[str, str], generation: int) -> None:
         """It is to be started as soon as there is a fork server."""
-        self._birth = Birth(self.name, self.device, spec, dict(environment))
+        granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
+        self._birth = Birth(self.name, self.device, granted, dict(environment))
         self.phase, self.generation = "starting", generation
 
     def submit(self) -> None:
