@@ -18,7 +18,7 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The layout of a home folder. ``jobs`` can be passed through by every tenant, each job's folder only by its own."""
+    """Its folders. ``jobs`` can be passed through by every tenant, each job's folder only by its own."""
 
     root: Path
 
@@ -52,7 +52,7 @@ class Home:
     @property
     def memory(self) -> Path:
         """Snapshots in memory: a folder per node, gone with the node."""
-        tmpfs = Path("/dev/shm")  # noqa: S108 (memory that outlives the worker is what is wanted here)
+        tmpfs = Path("/dev/shm")
         tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
         return tmpfs / f"fairlead-{tag}" if tmpfs.is_dir() else self.root / "memory"
 

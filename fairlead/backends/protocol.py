@@ -146,7 +146,7 @@ class Backend(Protocol):
         """Give the devices of these workers (id -> node) back; kills what still lives."""
 
     async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
-        """Where the ranks of this generation meet: ``init_method``, and ``MASTER_ADDR``/``MASTER_PORT`` for commands."""
+        """Where the ranks of this generation meet: ``init_method``; for commands ``MASTER_ADDR``, ``MASTER_PORT``."""
 
     async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
         """Events of this node up to this one are stored."""

@@ -94,7 +94,7 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     if progress.step > job.step:
         changes["losses"] = 0
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
-    if generation is not None and generation.first_step is None and own:  # the first report may still tell of the former
+    if generation is not None and generation.first_step is None and own:  # it may first tell of the former
         generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
         changes |= _recovered(connection, job, generation, float(own[0].get("time_s", event.time_s)))
     jobs.update(connection, job.id, **changes)
