@@ -1,0 +1,90 @@
+"""Promises about what a terminal shows: short, fitting, and never steered by what strangers wrote."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fairlead.cli import show
+from fairlead.cli.options import plain_value, sla
+from fairlead.cli.watch import exit_code, figures
+from fairlead.views import JobView, NodeView, ReasonView
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "–"), (-3, "0.0s"), (0.44, "0.4s"), (12.4, "12s"), (59.6, "1m00s"), (192, "3m12s"), (7500, "2h05m"),
+        (273600, "3d4h"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_two_figures_at_the_most(seconds: float | None, text: str) -> None:
+    assert show.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("plain", "plain"), ("\x1b[31mred\x1b[0m", "red"), ("\x1b]0;title\x07x", "x"), ("10%\r20%\r30%\r", "30%"),
+        ("a\tb", "a\tb"), ("bell\x07", "bell"), ("\x1b", ""), ("\x9b31mx", "31mx"), ("größer → ✓", "größer → ✓"),
+    ],
+)  # fmt: skip
+def test_text_of_strangers_cannot_steer_the_terminal(written: str, shown: str) -> None:
+    assert show.clean(written) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.123456, "0.123"), (12345.6, "12,346"), (1e-7, "1e-07"), (999.0, "999"), (0.0, "0")],
+)
+def test_a_number_has_three_digits(value: float | None, text: str) -> None:
+    assert show.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0.1", 0.1), ("1e-3", 0.001), ("3", 3), ("true", True), ("True", True), ("None", None), ("adam", "adam"),
+        ('"3"', "3"), ("[1, 2]", [1, 2]), ("", ""), ("1:4", "1:4"),
+    ],
+)  # fmt: skip
+def test_a_parameter_is_the_value_it_looks_like(text: str, value: object) -> None:
+    found = plain_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_promise_is_a_class_a_deadline_or_none() -> None:
+    assert sla("gold") == {"class": "gold"}
+    assert sla("30m") == {"deadline": "30m"}
+    assert sla("none") == {}
+    assert sla(None) is None
+
+
+def test_json_is_one_line_that_every_reader_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    node = NodeView(
+        name="n", state="ready", device_type="cpu", devices=1, devices_used=0, cpu=1.0, memory_bytes=1,
+        speed=float("inf"),
+    )  # fmt: skip
+    show.print_json({"nodes": [node]})
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    assert json.loads(line)["nodes"][0]["speed"] is None
+
+
+def view(state: str, **fields: object) -> JobView:
+    base = {"id": "a-1", "name": "a", "tenant": "t", "state": state, "submitted_s": 1.0, "submitted_by": "x"}
+    return JobView.model_validate(base | fields)
+
+
+@pytest.mark.parametrize(("state", "code"), [("succeeded", 0), ("failed", 100), ("cancelled", 103), ("running", 101)])
+def test_a_watched_job_ends_with_its_exit_code(state: str, code: int) -> None:
+    assert exit_code(view(state)) == code
+
+
+def test_a_glance_shows_why_it_waits_and_how_it_runs() -> None:
+    waiting = view("queued", reason=ReasonView(code="x", text="waits for room"))
+    assert figures(waiting) == "waits for room"
+    running = view("running", loss=0.25, samples_per_s=1234.0, workers=2)
+    assert figures(running) == "loss 0.25  1,234 samples/s  2 workers"
