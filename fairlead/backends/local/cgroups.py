@@ -58,6 +58,11 @@ class Group:
             self._write("memory.limit_in_bytes", memory)
             self._write("memory.memsw.limit_in_bytes", memory, optional=True)
 
+    def weigh(self, processes: int) -> None:
+        """Count as that many ordinary processes when the cores are fought over; a group by itself counts as one."""
+        name, one = ("cpu.weight", 100) if self.version == 2 else ("cpu.shares", 1024)
+        self._write(name, str(min(processes, 100) * one))
+
     def delegate(self) -> None:
         """Version 2: let sub-groups have limits of their own."""
         if self.version == 2:
@@ -185,6 +190,7 @@ def usable(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
             if hierarchy.version == 2:  # refused with EBUSY where processes live; the root of the tree allows it
                 Group(2, hierarchy.folders).delegate()
             top.create(None, None)
+            top.weigh(len(os.sched_getaffinity(0)))
             top.delegate()
             group.create(capacity.get("cpu"), int(capacity["memory"]) if "memory" in capacity else None)
             group.delegate()
