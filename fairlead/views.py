@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class View(BaseModel):
     """Base of all answers. Clients ignore fields they do not know, so that servers may grow."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    # Built when first used: a command that reads one kind of answer does not pay for all of them.
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 class ReasonView(View):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,8 @@ HomeDir = Annotated[Path | None, typer.Option("--home", help="The platform's hom
 
 def client(home: Path | None = None) -> Client:
     """The platform that this command talks to."""
+    # httpx would import a command line of its own, with another parser and a highlighter; it can do without.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from fairlead.sdk.client import Client
 
     return Client(home=home)

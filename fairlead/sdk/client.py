@@ -5,15 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.sdk.jobs import Job
 from fairlead.sdk.profile import locate
-from fairlead.sdk.requests import Request, What, prepare
 from fairlead.sdk.transport import Transport
-from fairlead.specs import TenantSpec, parse_tenant
 from fairlead.views import (
     AuditView,
     DryRun,
@@ -34,6 +32,10 @@ from fairlead.views import (
     WhoAmI,
     Why,
 )  # fmt: skip
+
+if TYPE_CHECKING:  # packing and checking are imported by those who hand something over
+    from fairlead.sdk.requests import Request, What
+    from fairlead.specs import TenantSpec
 
 V = TypeVar("V", bound=View)
 
@@ -67,6 +69,8 @@ class Client:
         Fields given beside it win over what is written. The folder that goes along is the YAML file's, or the present
         one. With the same key, the same job is made only once.
         """
+        from fairlead.sdk.requests import prepare
+
         request = prepare(what, folder, fields)
         bundle = request.pack()
         try:
@@ -84,6 +88,8 @@ class Client:
 
     def dry_run(self, what: What, *, folder: str | Path | None = None, **fields: Any) -> DryRun:
         """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+        from fairlead.sdk.requests import prepare
+
         request = prepare(what, folder, fields)
         request.pack()  # what cannot be packed would not be admitted either
         try:
@@ -187,6 +193,8 @@ class Client:
 
     def create_tenant(self, tenant: str | TenantSpec | Mapping[str, Any], **fields: Any) -> NewTenant:
         """A new tenant with its first token, which is shown this one time."""
+        from fairlead.specs import TenantSpec, parse_tenant
+
         if isinstance(tenant, TenantSpec):
             tenant = tenant.model_dump(mode="python", by_alias=True, exclude_unset=True)
         written = {"name": tenant} if isinstance(tenant, str) else dict(tenant)
