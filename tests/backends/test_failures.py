@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import signal
 import sys
 import time
@@ -392,6 +393,19 @@ def test_a_dead_worker_is_seen_within_milliseconds(home: Path) -> None:
             seen_s = here.seen_at[-1] - began_s
             print(f"seen after {seen_s * 1000:.1f} ms")
             assert seen_s < 1.0
+
+    run(scene())
+
+
+def test_a_platform_whose_home_was_removed_ends_by_itself(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            _, family = await running(here)
+            host = host_of(here.home)
+            await here.backend.close()
+            shutil.rmtree(home)
+            await until(lambda: not any(map(processes.alive, family)))
+            processes.kill(host)  # which would end when it has been lonely for a minute
 
     run(scene())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from fairlead import wire
 from fairlead.backends.local import bundles, reach
-from fairlead.backends.local.backend import LocalBackend
+from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.home import Home
 from tests.backends.platforms import OTHER_UID, UID, needs_root, platform, python, run, traces, until
 
@@ -273,6 +274,20 @@ def reads(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+@pytest.mark.parametrize("after", ["host.lock", "host.sock", "node-0.lock", "node-1.json", "node-2.sock"])
+def test_shutdown_in_the_middle_of_a_start_leaves_nothing(home: Path, after: str) -> None:
+    async def scene() -> None:
+        backend = LocalBackend(Home(home), parse_nodes("3"), preload=False)
+        opening = asyncio.create_task(backend.open(1))
+        await until(lambda: (home / "run" / after).exists())
+        opening.cancel()
+        await asyncio.wait([opening])
+        await backend.shutdown()
+        assert traces(home) == []
+
+    run(scene())
 
 
 def test_shutdown_of_nothing_is_nothing(home: Path) -> None:

@@ -138,6 +138,8 @@ class LocalBackend:
         for node in nodes:
             fence(self._home, node, self._epoch)
         hosting.end_host(self._home)
+        for record in records(self._home):  # what was being started when this began
+            fence(self._home, record.node, self._epoch)
         shutil.rmtree(self._home.memory, ignore_errors=True)
         for pattern in ("*.sock", "*.lock"):
             for path in self._home.run.glob(pattern):

@@ -61,6 +61,7 @@ class Host:
         self._used = time.monotonic()
         self._sound = os.geteuid() != 0  # tenants' users can run here; tried on first demand
         self._ended = False
+        self._managers: set[int] = set()  # node managers forked by this host
 
     def serve(self) -> None:
         """Answer until told to end, or until nobody has needed this for a while."""
@@ -76,10 +77,8 @@ class Host:
         for connection in (*self._clients.values(), *(connection for _, connection in self._waiting)):
             connection.close()
         deadline = time.monotonic() + _OUTLIVE_S
-        with contextlib.suppress(ChildProcessError):
-            while time.monotonic() < deadline:
-                if not os.waitpid(-1, os.WNOHANG)[0]:
-                    time.sleep(0.005)
+        while self._reap() and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def _round(self) -> None:
         poller = select.poll()
@@ -114,6 +113,8 @@ class Host:
             answer = Done(self._start(request.node))
         else:
             self._ended, answer = True, Done()
+            for pid in self._managers:  # also one so young that nobody else knows of it
+                os.kill(pid, signal.SIGTERM)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it did not wait for the answer
             sockets.send_packet(client, msgspec.json.encode(answer))
 
@@ -122,7 +123,7 @@ class Host:
         problem = None if self._sound else reach.problem(self._home.root)
         if problem is None:
             self._sound = True
-            self._fork(lambda: node.main(config), self._home.logs / f"{config.name}.log")
+            self._managers.add(self._fork(lambda: node.main(config), self._home.logs / f"{config.name}.log"))
         return problem
 
     def _supply(self) -> None:
@@ -131,20 +132,24 @@ class Host:
             self._fork(ForkServer(connection, config).serve, self._home.logs / f"{config.name}.log")
             connection.close()
 
-    def _fork(self, body: Callable[[], None], log_path: Path) -> None:
-        if os.fork() != 0:
-            return
+    def _fork(self, body: Callable[[], None], log_path: Path) -> int:
+        if (pid := os.fork()) != 0:
+            return pid
         os.setsid()
         os.close(self._lock)  # or the host would seem alive for as long as this child
         for other in (self._listener, *self._clients.values(), *(connection for _, connection in self._waiting)):
             other.close()
         write_to(log_path)
-        run_and_exit(body)
+        return run_and_exit(body)
 
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    def _reap(self) -> bool:
+        """Forget the children that ended; says whether any are left."""
+        try:
+            while pid := os.waitpid(-1, os.WNOHANG)[0]:
+                self._managers.discard(pid)
+        except ChildProcessError:
+            return False
+        return True
 
 
 def write_to(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import socket
 import time
@@ -107,7 +106,7 @@ class NodeLink:
             answer.set_result(message)
 
     async def close(self) -> None:
-        self.reading.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self.reading
+        """Hang up."""
         self._writer.close()
+        self.reading.cancel()
+        await asyncio.wait([self.reading])  # not awaited itself: that could not be told from our own cancellation

@@ -91,6 +91,9 @@ class NodeManager:
                 self._used_s = now_s
             elif now_s - self._used_s > (_UNTOLD_S if self._outbox else LONELY_S):
                 self._end.set()
+            if not record_path(self._home, self._config.name).exists():
+                log.warning("the home of this node was removed")
+                self._end.set()
             if self._control.connected:
                 telemetry = meter.read(self._workers.values(), warm=self._line.warm)
                 self._control.push(wire.Event(sequence=0, time_s=time.time(), body=telemetry))
