@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fairlead.backends.local import cgroups, processes
 from fairlead.backends.local.processes import Process
-from fairlead.backends.local.records import NodeRecord, read_record, record_path, socket_path
+from fairlead.backends.local.records import NodeRecord, forget_node, read_record
 from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
 
@@ -25,8 +25,7 @@ def fence(home: Home, node: str, epoch: int | None) -> None:
             raise Unavailable(f"{node}: some of its processes cannot be killed", fix="restart the machine")
         processes.wait_gone(lambda: cgroups.discard(group), 2.0)
     shutil.rmtree(home.memory / node, ignore_errors=True)
-    for path in (socket_path(home, node), record_path(home, node)):
-        path.unlink(missing_ok=True)
+    forget_node(home, node)
 
 
 def _kill_once(record: NodeRecord, group: cgroups.Group) -> bool:

@@ -19,7 +19,15 @@ from fairlead.backends.local import cgroups, linux, messages, processes, sockets
 from fairlead.backends.local.control import ControlLine
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.outbox import Outbox
-from fairlead.backends.local.records import NodeRecord, WorkerRecord, isolation, record_path, socket_path, write_record
+from fairlead.backends.local.records import (
+    NodeRecord,
+    WorkerRecord,
+    forget_node,
+    isolation,
+    record_path,
+    socket_path,
+    write_record,
+)
 from fairlead.backends.local.slots import NoRoom, check_room, full_demand
 from fairlead.backends.local.supply import ForkServerLine
 from fairlead.backends.local.usage import Meter
@@ -75,8 +83,7 @@ class NodeManager:
         if self._line.last is not None:
             cgroups.discard(cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups))))
         shutil.rmtree(self._home.memory / self._config.name, ignore_errors=True)
-        for path in (socket_path(self._home, self._config.name), record_path(self._home, self._config.name)):
-            path.unlink(missing_ok=True)
+        forget_node(self._home, self._config.name)
 
     async def _watch(self) -> None:
         """Every second: how much is used, who is silent, is anybody there."""

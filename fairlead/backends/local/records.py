@@ -39,10 +39,16 @@ def socket_path(home: Home, node: str) -> Path:
     return home.run / f"{node}.sock"
 
 
+def forget_node(home: Home, node: str) -> None:
+    """Remove the files of a node that is gone, a half-written record included."""
+    for path in (socket_path(home, node), record_path(home, node), record_path(home, node).with_suffix(".new")):
+        path.unlink(missing_ok=True)
+
+
 def write_record(home: Home, record: NodeRecord) -> None:
     """Replace the record whole: a reader never sees half of it."""
     path = record_path(home, record.node)
-    fresh = path.with_suffix(f".{os.getpid()}")
+    fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(record))
     fresh.replace(path)
 
