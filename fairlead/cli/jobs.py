@@ -128,8 +128,8 @@ def _explain(answer: Why) -> None:
 
 def _generations(generations: list[GenerationView]) -> None:
     columns = [
-        Column("GEN", right=True), Column("PHASE"), Column("WORKERS", right=True), Column("NODES"), Column("FROM"),
-        Column("FOR", right=True), Column("WHY", grows=True),
+        Column("GEN", right=True), Column("PHASE"), Column("WORKERS", right=True), Column("NODES", from_width=110),
+        Column("FROM"), Column("FOR", right=True), Column("WHY", grows=True),
     ]  # fmt: skip
     rows = (
         [
@@ -185,7 +185,14 @@ def metrics(
         show.print_json({"job": job, "steps": steps})
         return
     names = list(dict.fromkeys(name for step in steps for name in step))
-    rows = ([show.number(step.get(name), 5) for name in names] for step in steps[-tail:])
+    rows = ([_figure(name, step.get(name)) for name in names] for step in steps[-tail:])
     show.table([Column(name, right=True) for name in names], rows, empty="no steps yet")
     if len(steps) > tail:
         show.line(f"the last {tail} of {len(steps)} steps")
+
+
+def _figure(name: str, value: float | None) -> str:
+    """A step's moment is told in milliseconds of the day: ten digits of seconds since 1970 tell nobody anything."""
+    if name != "time_s" or value is None:
+        return show.number(value, 5)
+    return f"{show.when(value)}.{int(value % 1 * 1000):03d}"

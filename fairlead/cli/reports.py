@@ -86,7 +86,7 @@ def _tenants(answer: Report) -> None:
 def _jobs(answer: Report) -> None:
     columns = [
         Column("JOB"), Column("TENANT"), Column("STATE"), Column("WAIT", right=True), Column("JCT", right=True),
-        Column("SAMPLES/S", right=True), Column("RECOVERED", right=True), Column("METRICS"),
+        Column("SAMPLES/S", right=True), Column("RECOVERED", right=True), Column("METRICS", grows=True),
     ]  # fmt: skip
     rows = (
         [

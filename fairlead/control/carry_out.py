@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
@@ -23,6 +23,7 @@ from fairlead.control.store.engine import Store
 RESERVE_WITHIN_S = 5.0
 LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
 DEFAULT_SILENCE_S = 30.0
+_ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
 
 
@@ -33,6 +34,7 @@ class Gangs:
     workers: dict[str, dict[str, WorkerFact]]
     told: dict[str, set[str]]
     cooling_until_s: dict[str, float]
+    cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
 
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
@@ -40,6 +42,7 @@ class Gangs:
     def forget(self, job: str) -> None:
         for memory in (self.workers, self.told, self.cooling_until_s):
             memory.pop(job, None)
+        self.cpu.forget(job)
 
 
 class CarryOut:
@@ -126,11 +129,12 @@ class CarryOut:
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
         point = await self._backend.meeting_point(_gang(job, generation))
         now_s = self._clock()
+        cpu_s = self._known.cpu.take(former) if former is not None else {}
 
         def work(connection: Connection) -> None:
             if former is not None:
                 outcome = "worker-lost" if former.broken_s is not None else "resized"
-                ledger.end_generation(connection, job, former, self._nodes(), now_s)
+                ledger.end_generation(connection, job, former, self._nodes(), now_s, cpu_s)
                 generations.update(connection, job.id, former.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
             metered_s = now_s if former is not None else generation.created_s
@@ -142,12 +146,13 @@ class CarryOut:
 
     async def _tell_join(self, job: Job, generation: Generation) -> None:
         usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
+        spec = await self._store.read(lambda connection: jobs.spec(connection, job.id))
         message = wire.Join(
             generation=generation.number,
             ranks={member.worker: member.rank for member in generation.members},
             init_method=generation.init_method or "",
             shares=batch_shares(generation.members, self._nodes()),
-            silence_s=max(DEFAULT_SILENCE_S, 10 * usual_step_s),
+            silence_s=spec.get("silence_timeout") or max(DEFAULT_SILENCE_S, 10 * usual_step_s),
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
@@ -177,11 +182,12 @@ class CarryOut:
 
     async def _mark_broken(self, job: Job, generation: Generation, lost: tuple[str, ...]) -> None:
         now_s = self._clock()
+        dead, what = gangs.loss(lost, self._known.of(job.id))
 
         def work(connection: Connection) -> None:
             generations.update(connection, job.id, generation.number, broken_s=now_s)
             current = jobs.update(connection, job.id, losses=job.losses + 1)
-            _event(connection, job, "worker-lost", f"{job.id} lost {', '.join(lost)}", now_s, workers=list(lost),
+            _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip
             if current.losses >= LOSSES_LIMIT:
                 message = f"workers were lost {current.losses} times in a row without a step in between"
@@ -218,10 +224,11 @@ class CarryOut:
 
     async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
         now_s = self._clock()
+        cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
 
         def work(connection: Connection) -> None:
             for generation in live:
-                ledger.end_generation(connection, job, generation, self._nodes(), now_s)
+                ledger.end_generation(connection, job, generation, self._nodes(), now_s, cpu_s[generation.number])
                 generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}
@@ -231,7 +238,8 @@ class CarryOut:
                 changes["preemptions"] = job.preemptions + 1
             jobs.update(connection, job.id, **changes)
             why = f": {job.message}" if job.message and then is JobPhase.FAILED else ""
-            _event(connection, job, f"job-{then}", f"{job.id} is {then}{why}", now_s, outcome=outcome)
+            became = "goes back into the queue" if then is JobPhase.QUEUED else f"{_ENDS[then]}{why}"
+            _event(connection, job, f"job-{then}", f"{job.id} {became}", now_s, outcome=outcome)
 
         await self._store.write(work)
         failpoint("concluded")

@@ -148,6 +148,12 @@ def contradiction(view: GangView) -> str | None:
     return None
 
 
+def loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[str], str]:
+    """Who of a broken generation is really gone, and the same in words; its peers only noticed and live on."""
+    dead = [worker for worker in lost if worker not in workers or workers[worker].lost]
+    return dead, f"lost {', '.join(dead)}" if dead else f"broke: {', '.join(lost)} lost touch with a peer"
+
+
 def next_action(view: GangView) -> Action | None:
     """The next thing to do for this gang, or None while there is nothing to do but wait."""
     job = view.job

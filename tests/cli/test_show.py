@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
+from rich.console import Console
 
-from fairlead.cli import show
+from fairlead.cli import reports, show
+from fairlead.cli.jobs import _figure
 from fairlead.cli.options import plain_value, sla
 from fairlead.cli.watch import exit_code, figures
-from fairlead.views import JobView, NodeView, ReasonView
+from fairlead.views import JobReport, JobView, NodeView, ReasonView, Report
 
 
 @pytest.mark.parametrize(
@@ -88,3 +91,25 @@ def test_a_glance_shows_why_it_waits_and_how_it_runs() -> None:
     assert figures(waiting) == "waits for room"
     running = view("running", loss=0.25, samples_per_s=1234.0, workers=2)
     assert figures(running) == "loss 0.25  1,234 samples/s  2 workers"
+
+
+def test_the_report_keeps_names_whole_in_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(show, "console", lambda: Console(highlight=False, markup=False, width=80))
+    line = JobReport(
+        job="digits-anvumj", tenant="vision", state="succeeded", wait_s=4.2, jct_s=39.0, samples_per_s=14300.0,
+        recoveries=1, recovery_s=0.2, metrics={"loss": 0.000428, "eval_loss": 0.117, "accuracy": 0.972},
+    )  # fmt: skip
+    reports._jobs(Report(since_s=0.0, until_s=1.0, jobs=[line]))
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("digits-anvumj", "vision", "succeeded", "39s", "1 in 0.2s", "0.972"))
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_moment_of_a_step_is_a_time_and_not_a_count_of_seconds() -> None:
+    now_s = time.time()
+    assert _figure("time_s", now_s).startswith(time.strftime("%H:%M:%S.", time.localtime(now_s)))
+    assert _figure("loss", 0.123456789) == "0.12346"
+    assert _figure("accuracy", None) == "–"

@@ -275,3 +275,14 @@ def test_a_command_is_never_mended_it_starts_over() -> None:
 def test_workers_of_an_ended_job_are_released() -> None:
     model = Model(job=a_job(phase=JobPhase.CANCELLED), workers={"w0": WorkerFact("node-0", "joined", 1)})
     assert next_action(model.view()) == gangs.ReleaseWorkers(("w0",), forget_memory=True)
+
+
+def test_only_who_is_gone_is_called_lost_not_the_peers_who_noticed() -> None:
+    workers = {
+        "w0": WorkerFact("n0", "broken", 1),
+        "w1": WorkerFact("n1", "joined", 1, exited=True),
+        "w2": WorkerFact("n2", "broken", 1),
+    }
+    assert gangs.loss(("w0", "w1", "w2"), workers) == (["w1"], "lost w1")
+    assert gangs.loss(("w3",), workers) == (["w3"], "lost w3")
+    assert gangs.loss(("w0", "w2"), workers) == ([], "broke: w0, w2 lost touch with a peer")
