@@ -1,0 +1,79 @@
+"""A platform of the demonstration's own: started and ended by the command line, in a home that nobody else uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fairlead.errors import Unavailable
+from fairlead.sdk.client import Client
+
+_UP_S = 120.0
+_DOWN_S = 90.0
+
+
+class OwnPlatform:
+    """Four virtual nodes of half a core each; whatever happens inside the ``with``, nothing of it is left behind."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="fairlead-demo-"))
+        self._up: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:  # Ctrl-C too: what was started already must go
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._end()
+
+    def client(self, token: str | None = None) -> Client:
+        """A client of the admin, or of whoever holds the token."""
+        admin = Client(home=self.home)
+        return admin if token is None else Client(url=admin.url, token=token)
+
+    def _start(self) -> None:
+        each = min(0.5, (os.cpu_count() or 1) / 4)
+        words = self._words("up", "--nodes", f"4x{each:g}", "--port", "0", "--detach")
+        # A session of its own: Ctrl-C must not end it half way, where nobody could find what it had started.
+        self._up = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment(), start_new_session=True
+        )
+        _, said = self._up.communicate(timeout=_UP_S)
+        if self._up.returncode != 0:
+            raise Unavailable(f"the platform did not start: {' '.join(said.split())}")
+
+    def _end(self) -> None:
+        if self._up is not None and self._up.poll() is None:
+            self._up.communicate(timeout=_UP_S)
+        if (self.home / "profile.json").exists():
+            subprocess.run(self._words("down"), check=True, timeout=_DOWN_S, capture_output=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _words(self, verb: str, *options: str) -> list[str]:
+        return [sys.executable, "-m", "fairlead.cli.main", verb, "--home", str(self.home), *options, "--json"]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the data's folder by its full name and without another platform's address."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("FAIRLEAD_URL", "FAIRLEAD_TOKEN")}
+    folder = kept.get("FAIRLEAD_DATA")
+    return kept | {"FAIRLEAD_DATA": str(Path(folder).absolute())} if folder else kept
+
+
+def last_words(home: Path, lines: int = 15) -> str:
+    """The end of the control plane's log, for when something went wrong."""
+    try:
+        return "\n".join((home / "logs" / "control.log").read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return json.dumps("no log")

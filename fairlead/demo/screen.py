@@ -1,0 +1,151 @@
+"""How the play looks: a live picture of shares, queue and nodes in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fairlead.cli.show import STYLES, clean, number
+from fairlead.demo.cast import TENANTS, WORK
+from fairlead.demo.story import Sight, Story
+from fairlead.views import EventView, JobView, NodeView, TenantView
+
+LINE_EVERY_S = 5.0
+NEWS = 6
+QUIET = frozenset({"job-submitted", "tenant-created"})
+COLORS = {tenant.name: tenant.color for tenant in TENANTS}
+NOTES = {work.name: work for work in WORK}
+
+
+class Screen:
+    """Shows every sight of the platform. Use it as a context manager, so that the terminal is given back."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, refresh_per_second=8, auto_refresh=False) if console.is_terminal else None
+        self._news: deque[Text] = deque(maxlen=NEWS)
+        self._chapter = ""
+        self._line_s = 0.0
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, story: Story, sight: Sight) -> None:
+        lines = [_news(story, event) for event in sight.news if event.kind not in QUIET]
+        if self._live is not None:
+            self._news.extend(lines)
+            self._live.update(self._picture(story, sight), refresh=True)
+            return
+        for line in lines:
+            self.console.print(line, soft_wrap=True)
+        if story.chapter != self._chapter or sight.time_s - self._line_s >= LINE_EVERY_S:
+            self._line_s = sight.time_s
+            self.console.print(_line(story, sight, chapter=story.chapter != self._chapter), soft_wrap=True)
+            self._chapter = story.chapter
+
+    def _picture(self, story: Story, sight: Sight) -> RenderableType:
+        title = Text.assemble((_clock(story, sight.time_s), "bold"), "  ", (story.chapter, "bold cyan"))
+        parts: list[RenderableType] = [Text(), title, Text(), _tenants(sight.tenants), Text()]
+        parts += [_jobs(story, sight.jobs), Text(), _nodes(story, sight.nodes), Text(), *self._news]
+        return Group(*parts)
+
+
+def _clock(story: Story, time_s: float) -> str:
+    passed = max(0, round(time_s - story.started_s))
+    return f"{passed // 60}:{passed % 60:02d}"
+
+
+def _named(story: Story, text: str) -> str:
+    """The text with the names of jobs in place of their ids."""
+    for job, name in story.names.items():
+        text = text.replace(job, name)
+    return clean(text)
+
+
+def _news(story: Story, event: EventView) -> Text:
+    lost = "lost" in event.kind
+    style = "bold red" if lost else "green" if event.kind in ("job-recovered", "job-succeeded") else "dim"
+    line = Text(f"{_clock(story, event.time_s):>5}  {_named(story, event.text)}", style=style)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+def _line(story: Story, sight: Sight, *, chapter: bool) -> Text:
+    shares = "  ".join(f"{each.name} {each.devices}/{each.entitlement:.2f}" for each in _in_order(sight.tenants))
+    work = "  ".join(f"{job.name} {_progress(job)}" for job in sight.jobs)
+    line = Text(f"{_clock(story, sight.time_s):>5}  devices held/entitled: {shares}  |  {work}")
+    if chapter:
+        line = Text(f"{_clock(story, sight.time_s):>5}  == {story.chapter}\n", style="bold cyan") + line
+    return line
+
+
+def _progress(job: JobView) -> str:
+    if job.state != "running" or not job.total_steps:
+        return job.state
+    return f"{100 * job.step // job.total_steps} % x{job.workers}"
+
+
+def _in_order(tenants: list[TenantView]) -> list[TenantView]:
+    return sorted(tenants, key=lambda tenant: -tenant.weight)
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in titles:
+        table.add_column(title.lstrip("<"), justify="left" if title.startswith("<") else "right", no_wrap=True)
+    return table
+
+
+def _tenants(tenants: list[TenantView]) -> Table:
+    table = _table("<TENANT", "WEIGHT", "ENTITLED", "HOLDS", "<DEVICES NOW", "USED SO FAR")
+    whole = sum(tenant.device_s for tenant in tenants) or 1.0
+    for tenant in _in_order(tenants):
+        color = COLORS.get(tenant.name, "white")
+        table.add_row(
+            Text(tenant.name, style=f"bold {color}"), f"{tenant.weight:g}", f"{tenant.entitlement:.2f}",
+            str(tenant.devices), Text("■ " * tenant.devices, style=color), f"{100 * tenant.device_s / whole:.0f} %",
+        )  # fmt: skip
+    return table
+
+
+def _jobs(story: Story, jobs: list[JobView]) -> Table:
+    table = _table("<JOB", "<WHAT", "<STATE", "<WORKERS ON", "<PROGRESS", "LOSS", "SAMPLES/S")
+    for job in jobs:
+        note, color = NOTES[story.names[job.id]], COLORS.get(job.tenant, "white")
+        where = " ".join(node.removeprefix("node-") for node in sorted(job.nodes)) if job.state == "running" else ""
+        table.add_row(
+            Text(job.name, style=f"bold {color}"), f"{note.what} on {note.data.used()}"[:34],
+            Text(job.state, style=STYLES.get(job.state, "")), where, _bar(job, color),
+            number(job.loss) if job.loss is not None else "", number(job.samples_per_s) if job.samples_per_s else "",
+        )  # fmt: skip
+    return table
+
+
+def _bar(job: JobView, color: str, width: int = 20) -> Text:
+    if job.state == "succeeded":
+        return Text("━" * width, style=color)
+    if not job.total_steps:
+        return Text("")
+    done = width * job.step // job.total_steps
+    return Text.assemble(("━" * done, color), ("─" * (width - done), "dim"))
+
+
+def _nodes(story: Story, nodes: list[NodeView]) -> Table:
+    table = _table("<NODE", "<STATE", "<RUNS", "BUSY")
+    for node in nodes:
+        runs = " ".join(story.names.get(job, job) for job in node.jobs)
+        busy = "" if node.cpu_fraction is None else f"{100 * node.cpu_fraction:.0f} %"
+        table.add_row(node.name, Text(node.state, style=STYLES.get(node.state, "")), runs, busy)
+    return table

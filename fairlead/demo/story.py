@@ -1,0 +1,142 @@
+"""What happens: submit more than fits, watch, kill a node in the middle, watch all of it finish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from fairlead.demo.cast import JOBS, QUICK, TENANTS, WORK
+from fairlead.demo.platform import OwnPlatform
+from fairlead.errors import StillRunning, Unavailable
+from fairlead.sdk.client import Client
+from fairlead.sdk.jobs import ENDED
+from fairlead.views import EventView, JobView, NodeView, TenantView
+
+LOOK_EVERY_S = 0.4
+WITHIN_S = 600.0
+TOO_LATE = 0.85  # a job that has done this much of its work may be over before its node is
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The platform at one moment, as its API tells it."""
+
+    time_s: float
+    tenants: list[TenantView]
+    jobs: list[JobView]
+    nodes: list[NodeView]
+    news: list[EventView]
+
+    @property
+    def over(self) -> bool:
+        return all(job.state in ENDED for job in self.jobs)
+
+    def trainings(self) -> list[JobView]:
+        """Jobs that make steps now."""
+        return [job for job in self.jobs if job.state == "running" and job.total_steps and job.step]
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """The node that was killed, when, and whose it was."""
+
+    node: str
+    pid: int
+    job: str
+    time_s: float
+
+
+@dataclass(slots=True)
+class Story:
+    """The state of the play. ``chapter`` is one line that says what is going on."""
+
+    platform: OwnPlatform
+    quick: bool = False
+    started_s: float = field(default_factory=time.time)
+    chapter: str = "starting"
+    kill: Kill | None = None
+    names: dict[str, str] = field(default_factory=dict)  # job id -> name
+    grown: dict[str, int] = field(default_factory=dict)  # job id -> size, once it grew into room that appeared
+    _newest_event: int = 0
+
+    def submit(self, admin: Client) -> None:
+        """Create the tenants; each then submits its own jobs with its own token."""
+        scale = QUICK if self.quick else 1.0
+        tokens = {
+            tenant.name: admin.create_tenant(tenant.name, weight=tenant.weight, sla=tenant.sla).token.token
+            for tenant in TENANTS
+        }
+        for work in WORK:
+            with self.platform.client(tokens[work.tenant]) as client:
+                job = client.submit(work.spec(scale), folder=JOBS)
+                self.names[job.id] = work.name
+
+    def play(self, admin: Client, show: Callable[[Story, Sight], None]) -> None:
+        """Watch until every job has ended; kill a node on the way."""
+        until_s = time.monotonic() + WITHIN_S
+        while True:
+            sight = self.look(admin)
+            self._turn_page(sight)
+            show(self, sight)
+            if sight.over:
+                return
+            if time.monotonic() > until_s:
+                unfinished = ", ".join(self.names[job.id] for job in sight.jobs if job.state not in ENDED)
+                raise StillRunning(f"after {WITHIN_S:.0f} s there is still work left: {unfinished}")
+            time.sleep(LOOK_EVERY_S)
+
+    def look(self, admin: Client) -> Sight:
+        news = list(admin.events(after=self._newest_event, limit=1000))
+        self._newest_event = max((event.id for event in news), default=self._newest_event)
+        jobs = sorted((job.view for job in admin.jobs()), key=lambda view: list(self.names).index(view.id))
+        return Sight(time.time(), admin.tenants(), jobs, admin.nodes(), news)
+
+    def _turn_page(self, sight: Sight) -> None:
+        for event in sight.news:
+            if event.kind == "job-resizing" and event.facts.get("reason") == "spare-devices" and event.job:
+                self.grown[event.job] = len(event.facts.get("seats", ()))
+        if self.kill is None:
+            victim = self._victim(sight)
+            if victim is not None:
+                self._strike(sight, victim)
+        self.chapter = self._chapter(sight)
+
+    def _victim(self, sight: Sight) -> JobView | None:
+        """The training with most work left, once a job has grown into free room and is settled there."""
+        training = sight.trainings()
+        settled = any(job.id in self.grown and job.workers == self.grown[job.id] for job in training)
+        late = any(job.step > TOO_LATE * job.total_steps for job in training)
+        ended = any(job.state in ENDED for job in sight.jobs)
+        if not training or not ended or not (settled or late):
+            return None
+        return min(training, key=lambda job: job.step / job.total_steps)
+
+    def _strike(self, sight: Sight, victim: JobView) -> None:
+        """kill -9 of the node manager under the gang's last worker: workers die with their node manager."""
+        by_name: Mapping[str, NodeView] = {node.name: node for node in sight.nodes}
+        node = by_name[victim.nodes[-1]]
+        if node.pid is None:
+            raise Unavailable(f"{node.name} runs {victim.name}, but the platform does not say in which process")
+        os.kill(node.pid, signal.SIGKILL)
+        self.kill = Kill(node.name, node.pid, victim.id, time.time())
+
+    def _chapter(self, sight: Sight) -> str:
+        running = [job for job in sight.jobs if job.state not in ENDED]
+        if not running:
+            return "all work is done"
+        if self.kill is not None and not self._recovered(sight):
+            return f"{self.kill.node} was killed (kill -9 {self.kill.pid}): {self.names[self.kill.job]} has to recover"
+        if self.kill is not None:
+            return f"{self.names[self.kill.job]} has recovered from the loss of {self.kill.node}"
+        if self.grown:
+            return "; ".join(f"{self.names[job]} has grown to {size} workers" for job, size in self.grown.items())
+        if len(sight.trainings()) == sum(work.run is not None for work in WORK):
+            return "all three tenants train; there is more demand than room"
+        ending = any(job.state in ("stopping", *ENDED) for job in sight.jobs)
+        return "a job ends, and its room becomes free" if ending else "the first jobs are starting"
+
+    def _recovered(self, sight: Sight) -> bool:
+        return any(job.id == self.kill.job and job.recoveries for job in sight.jobs) if self.kill else False

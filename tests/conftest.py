@@ -1,0 +1,133 @@
+"""The suite as a whole: pure tests first, and nothing of ours left on the machine when it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+import pytest
+
+GRACE_S = 5.0  # what is ending already may end
+FIRST = ("test_house", "test_specs", "scheduling", "sdk", "api", "control", "cli", "training", "backends")
+LAST = ("chaos", "test_demo")
+
+# Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it.
+ROOT = Path(tempfile.mkdtemp(prefix="fl-tests-"))
+ROOT.chmod(0o755)  # workers and PostgreSQL run as users of their own
+
+
+def _shared_memory() -> set[str]:
+    return {str(path) for path in Path("/dev/shm").glob("fairlead-*")}
+
+
+def _cgroups() -> set[str]:
+    return {str(path) for path in Path("/sys/fs/cgroup").glob("**/fairlead-*") if path.is_dir()}
+
+
+BEFORE = _shared_memory() | _cgroups()
+
+
+def pytest_configure() -> None:
+    os.environ["TMPDIR"] = str(ROOT)
+    tempfile.tempdir = None  # read it again
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast and pure rooms first, so that a plain mistake shows at once; whole platforms under fire last."""
+
+    def turn(item: pytest.Item) -> int:
+        room = item.nodeid.removeprefix("tests/").split("/")[0].split(".py")[0]
+        if room in LAST:
+            return len(FIRST) + 1 + LAST.index(room)
+        return FIRST.index(room) if room in FIRST else len(FIRST)
+
+    items.sort(key=turn)
+
+
+# ---------------------------------------------------------------- what is left behind
+
+
+def _ours(process: psutil.Process) -> bool:
+    try:
+        words = [*process.cmdline(), *process.environ().values()]
+    except psutil.Error:  # gone, or a zombie: its parent is the one to look at
+        return False
+    return any(str(ROOT) in word for word in words)
+
+
+def _processes() -> list[psutil.Process]:
+    family = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return [process for process in psutil.process_iter() if process.pid not in family and _ours(process)]
+
+
+def _sockets() -> list[str]:
+    listening = (each for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN)
+    return [f"listening socket {each.laddr.ip}:{each.laddr.port} of the tests themselves" for each in listening]
+
+
+def _others_tags() -> set[str]:
+    """Tags of platforms that live on this machine and are not the tests': their traces are not ours to judge."""
+    tags = set()
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        homes = [after for before, after in itertools.pairwise(words) if before == "--home"]
+        tags |= {hashlib.sha256(home.encode()).hexdigest()[:12] for home in homes if str(ROOT) not in home}
+    return tags
+
+
+def _new_folders() -> list[str]:
+    others = tuple(_others_tags())
+    return sorted(path for path in (_shared_memory() | _cgroups()) - BEFORE if not path.endswith(others))
+
+
+def _leftovers() -> list[str]:
+    running = [f"process {each.pid}: {' '.join(_words(each))}" for each in _processes()]
+    return [*running, *_sockets(), *_new_folders()]
+
+
+def _words(process: psutil.Process) -> Iterable[str]:
+    try:
+        return [process.name(), *process.cmdline()]
+    except psutil.Error:
+        return ["(just ended)"]
+
+
+def _leftovers_after_grace() -> list[str]:
+    until = time.monotonic() + GRACE_S
+    while (left := _leftovers()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return left
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    left = _leftovers_after_grace()
+    session.config.stash[LEFT] = left
+    if left and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    left = config.stash.get(LEFT, [])
+    if left:
+        terminalreporter.section("left behind by the tests", sep="=", red=True)
+        for line in left:
+            terminalreporter.line(line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not config.stash.get(LEFT, []) and not os.environ.get("FAIRLEAD_KEEP_TESTS"):
+        shutil.rmtree(ROOT, ignore_errors=True)
+
+
+LEFT = pytest.StashKey[list[str]]()

@@ -1,0 +1,121 @@
+"""The demonstration does what it says, on whatever data there are, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+QUICK = [sys.executable, "-m", "fairlead.demo", "--quick"]
+
+
+def start(out: Path, home: Path, *, data: bool) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if data or name != "FAIRLEAD_DATA"}
+    home.mkdir()
+    home.chmod(0o755)
+    return subprocess.Popen(
+        [*QUICK, "--out", str(out)], env=environment | {"TMPDIR": str(home)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def until(condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"did not become true within {timeout_s} s"
+        time.sleep(0.05)
+
+
+def living_with(word: str) -> list[str]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if process.pid != os.getpid() and any(word in each for each in words):
+            found.append(f"{process.pid}: {words[:6]}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, Path]:
+    folder = tmp_path_factory.mktemp("demo")
+    play = start(folder / "out", folder / "tmp", data=True)
+    said, _ = play.communicate(timeout=170)
+    assert not any((folder / "tmp").glob("fairlead-*")), "the platform's home is still there"
+    assert living_with(str(folder / "tmp")) == []
+    return play.returncode, said, folder / "out"
+
+
+@pytest.fixture
+def report(played: tuple[int, str, Path]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((played[2] / "report.json").read_text())
+    return document
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_ends_well_and_says_where_its_plot_is(played: tuple[int, str, Path]) -> None:
+    code, said, out = played
+    assert code == 0, said
+    assert f"plot of the shares over time: {out / 'shares.png'}" in said
+    assert (out / "shares.png").read_bytes().startswith(b"\x89PNG")
+    assert "data: " in said and "node-" in said
+
+
+def test_every_job_of_the_demo_finished_and_learned(report: dict[str, Any]) -> None:
+    assert {job["name"]: job["state"] for job in report["jobs"]} == dict.fromkeys(
+        ("images", "texts", "clients", "calls"), "succeeded"
+    )
+    accuracy = {job["name"]: job["metrics"].get("accuracy") for job in report["jobs"]}
+    assert accuracy.pop("calls") is None
+    assert accuracy["images"] > 0.25 and accuracy["texts"] > 0.6 and accuracy["clients"] > 0.8
+    assert any("rows in" in line for job in report["jobs"] for line in job["said"])
+
+
+def test_the_demo_shows_entitlements_by_weight_and_shares_that_add_up(report: dict[str, Any]) -> None:
+    entitled = {line["tenant"]: line["entitlement"] for line in report["tenants"]}
+    assert entitled == pytest.approx({"vision": 1 / 2, "reviews": 1 / 3, "marketing": 1 / 6})
+    assert sum(line["share"] for line in report["tenants"]) == pytest.approx(1.0)
+    contended = {line["tenant"]: line["contended_share"] for line in report["tenants"]}
+    assert contended["vision"] == pytest.approx(0.5, abs=0.1), "two of four devices while all compete"
+    assert all(line["mean_wait_s"] is not None and line["mean_jct_s"] for line in report["tenants"])
+    assert all(line["sla_satisfaction"] is not None for line in report["tenants"])
+
+
+def test_a_job_of_the_demo_grew_and_the_one_on_the_killed_node_recovered(report: dict[str, Any]) -> None:
+    assert any(growth["to"] > growth["from"] for job in report["jobs"] for growth in job["grew"])
+    kill = report["kill"]
+    hit = next(job for job in report["jobs"] if job["name"] == kill["job"])
+    assert hit["recoveries"] >= 1
+    assert 0 < kill["to_next_step_s"] < 10
+    before, after = (
+        next(g for g in hit["generations"] if g["ended_s"] and g["ended_s"] >= kill["time_s"]),
+        next(g for g in hit["generations"] if g["running_s"] and g["running_s"] > kill["time_s"]),
+    )
+    assert kill["node"] in before["nodes"] and kill["node"] not in after["nodes"]
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupted_demo_takes_its_platform_down(tmp_path: Path) -> None:
+    home = tmp_path / "tmp"
+    play = start(tmp_path / "out", home, data=False)
+    try:
+        until(lambda: any(home.glob("fairlead-demo-*/profile.json")), 60)
+        play.send_signal(signal.SIGINT)
+        said, _ = play.communicate(timeout=60)
+    finally:
+        play.kill()
+    assert play.returncode == 130, said
+    assert "scikit-learn's bundled data sets" in said
+    assert not any(home.glob("fairlead-*"))
+    assert living_with(str(home)) == []
