@@ -1,0 +1,1 @@
+"""Every figure in the README comes from here: ``python -m benchmarks.NAME [--quick] [--json FILE]``."""
