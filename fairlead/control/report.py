@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from statistics import fmean
 
 from fairlead.control.present import sla_met
@@ -81,17 +82,17 @@ def fairness(tenants: Sequence[Tenant], ledger: Sequence[Usage]) -> float | None
 
 
 def shares_over_time(ledger: Sequence[Usage], points: int = 200) -> list[dict[str, float | dict[str, float]]]:
-    """Devices held by each tenant at evenly spaced moments: what a plot of the shares shows."""
+    """Devices held by each tenant, on average, in evenly long intervals: what a plot of the shares shows."""
     if not ledger:
         return []
     first_s, last_s = min(line.from_s for line in ledger), max(line.to_s for line in ledger)
     step_s = max((last_s - first_s) / points, 1e-3)
     held: list[dict[str, float]] = [defaultdict(float) for _ in range(points)]
     for line in ledger:
-        start = int((line.from_s - first_s) / step_s)
-        end = max(start + 1, int((line.to_s - first_s) / step_s))
-        for index in range(start, min(end, points)):
-            held[index][line.tenant] += line.devices
+        begin, end = (line.from_s - first_s) / step_s, (line.to_s - first_s) / step_s
+        for index in range(int(begin), min(ceil(end), points)):
+            # The part of this interval that the line covers: who leaves and who comes within one never overlap.
+            held[index][line.tenant] += line.devices * (min(end, index + 1) - max(begin, index))
     return [{"time_s": first_s + index * step_s, "devices": dict(row)} for index, row in enumerate(held)]
 
 
