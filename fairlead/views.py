@@ -194,7 +194,8 @@ class Report(View):
     since_s: float
     until_s: float
     training_time_s: float | None = None  # TT, of all work together
-    utilisation: float | None = None  # RU
+    utilisation: float | None = None  # RU, cpu time used of what the nodes have
+    allocation: float | None = None  # device time held of what the nodes have
     throughput_per_s: float | None = None  # TP, samples per second
     fairness: float | None = None  # FI, Jain's index of share per entitlement
     recovery_s: float | None = None  # FRT, mean

@@ -53,6 +53,7 @@ def report(as_json: Json = False) -> None:
     figures = {
         "training time (TT)": show.duration(answer.training_time_s),
         "utilisation (RU)": show.percent(answer.utilisation),
+        "devices held": show.percent(answer.allocation),
         "throughput (TP)": f"{show.number(answer.throughput_per_s)} samples/s",
         "fairness (FI)": show.number(answer.fairness),
         "recovery (FRT)": show.duration(answer.recovery_s),

@@ -7,13 +7,55 @@ from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection
 
+from fairlead import wire
 from fairlead.cluster import Node
 from fairlead.control.records import Generation, Job, Usage
 from fairlead.control.store import generations
 from fairlead.control.store import ledger as lines
 
 
-def usage_lines(job: Job, generation: Generation, nodes: Mapping[str, Node], until_s: float) -> list[Usage]:
+class CpuMeter:
+    """Cpu time of workers since they were last metered, from what the nodes report about once a second.
+
+    Of a worker that was adopted after a restart the time before is not known to be metered or not: it counts from
+    then on, so that nothing is ever written twice.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[tuple[str, str], float] = {}
+        self._metered: dict[tuple[str, str], float] = {}
+        self._adopted: set[tuple[str, str]] = set()
+
+    def adopt(self, job: str, worker: str) -> None:
+        self._adopted.add((job, worker))
+
+    def observe(self, telemetry: wire.Telemetry) -> None:
+        for usage in telemetry.workers:
+            key = (usage.job, usage.worker)
+            if key in self._adopted:
+                self._adopted.discard(key)
+                self._metered[key] = usage.cpu_s
+            self._used[key] = max(usage.cpu_s, self._used.get(key, 0.0))
+
+    def take(self, generation: Generation) -> dict[str, float]:
+        """Seconds by node since the last call."""
+        taken: dict[str, float] = {}
+        for member in generation.members:
+            key = (generation.job, member.worker)
+            used = self._used.get(key, 0.0)
+            taken[member.node] = taken.get(member.node, 0.0) + max(0.0, used - self._metered.get(key, 0.0))
+            self._metered[key] = max(used, self._metered.get(key, 0.0))
+        return taken
+
+    def forget(self, job: str) -> None:
+        for memory in (self._used, self._metered):
+            for key in [key for key in memory if key[0] == job]:
+                del memory[key]
+
+
+def usage_lines(
+    job: Job, generation: Generation, nodes: Mapping[str, Node], until_s: float, cpu_s: Mapping[str, float]
+) -> list[Usage]:
     """The ledger lines of one generation since it was last metered: one per node."""
     since_s = generation.metered_s
     if since_s is None or until_s <= since_s:
@@ -24,25 +66,35 @@ def usage_lines(job: Job, generation: Generation, nodes: Mapping[str, Node], unt
             job=job.id, tenant=job.tenant, submitted_by=job.submitted_by, generation=generation.number, node=node,
             device_type=nodes[node].device_type if node in nodes else "unknown", devices=devices,
             speed=nodes[node].speed if node in nodes else 1.0, from_s=since_s, to_s=until_s,
+            cpu_s=cpu_s.get(node, 0.0),
         )
         for node, devices in sorted(per_node.items())
     ]  # fmt: skip
 
 
 def end_generation(
-    connection: Connection, job: Job, generation: Generation, nodes: Mapping[str, Node], now_s: float
+    connection: Connection,
+    job: Job,
+    generation: Generation,
+    nodes: Mapping[str, Node],
+    now_s: float,
+    cpu_s: Mapping[str, float],
 ) -> None:
     """Write the rest of what a generation used, from what the store says was metered last."""
     stored = next(g for g in generations.of_job(connection, job.id) if g.number == generation.number)
-    lines.append(connection, usage_lines(job, stored, nodes, now_s))
+    lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
 
 
 def meter(
-    connection: Connection, running: Iterable[tuple[Job, Generation]], nodes: Mapping[str, Node], now_s: float
+    connection: Connection,
+    running: Iterable[tuple[Job, Generation]],
+    nodes: Mapping[str, Node],
+    now_s: float,
+    cpu_s: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Write what the running generations have used so far; the same transaction remembers up to when."""
     for job, generation in running:
-        written = usage_lines(job, generation, nodes, now_s)
+        written = usage_lines(job, generation, nodes, now_s, cpu_s.get(job.id, {}))
         if written:
             lines.append(connection, written)
             generations.update(connection, job.id, generation.number, metered_s=now_s)

@@ -20,7 +20,7 @@ from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
 from fairlead.control.ledger import meter
 from fairlead.control.observe import fact_after, store_events
-from fairlead.control.records import ENDED, Generation, GenerationPhase, Job
+from fairlead.control.records import ENDED, Generation, Job
 from fairlead.control.store import events, generations, jobs, nodes
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
@@ -186,6 +186,7 @@ class Controller:
             match event:
                 case NodeTelemetry(node, body):
                     self.telemetry[node] = body
+                    self.known.cpu.observe(body)
                 case WorkerEvent():
                     workers.append(event)
                 case NodeJoined() | NodeLost():
@@ -248,6 +249,7 @@ class Controller:
                 phase = "left" if gone else status.phase
                 fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
                 self.known.of(status.job)[status.worker] = fact
+                self.known.cpu.adopt(status.job, status.worker)
             else:
                 strays.setdefault(status.job, {})[status.worker] = event.node
         for job, workers in strays.items():
@@ -291,17 +293,22 @@ class Controller:
         self._metered_s = now_s
         nodes_now = dict(self._nodes)
 
-        def work(connection: Connection) -> bool:
+        def running(connection: Connection) -> list[tuple[Job, Generation]]:
             current = generations.current(connection, set(live))
-            pairs: list[tuple[Job, Generation]] = []
-            for job_id, of_job in current.items():
-                job = jobs.get(connection, job_id)
-                running = [g for g in of_job if g.phase is not GenerationPhase.PLANNED and g.broken_s is None]
-                pairs += [(job, generation) for generation in running if job is not None]
-            meter(connection, pairs, nodes_now, now_s)
-            return bool(pairs)
+            live_ones = [generation for of_job in current.values() for generation in of_job]
+            meterable = [g for g in live_ones if g.running_s is not None and g.broken_s is None]
+            pairs = [(jobs.get(connection, generation.job), generation) for generation in meterable]
+            return [(job, generation) for job, generation in pairs if job is not None]
 
-        metered = bool(live) and await self.store.write(work)
+        pairs = await self.store.read(running) if live else []
+        cpu_s = {job.id: self.known.cpu.take(generation) for job, generation in pairs}
+
+        def work(connection: Connection) -> bool:
+            fresh = [pair for pair in running(connection) if pair[0].id in cpu_s]
+            meter(connection, fresh, nodes_now, now_s, cpu_s)
+            return bool(fresh)
+
+        metered = bool(pairs) and await self.store.write(work)
         if metered:
             failpoint("metered")
 

@@ -81,14 +81,14 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     generation = _generation(connection, job.id, progress.generation)
     workers = len(generation.members) if generation else 1
     known = job.speeds.get(workers)
-    speed = progress.samples_per_s
+    speed = progress.samples_per_s if generation and generation.first_step is not None else 0.0  # the first warms up
     smoothed = speed if known is None else known + SPEED_SMOOTHING * (speed - known)
     changes: dict[str, Any] = {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "epoch": progress.epoch,
         "loss": progress.steps[-1].get("loss"),
-        "samples_per_s": speed,
+        "samples_per_s": progress.samples_per_s,
         "speeds": {**job.speeds, workers: smoothed} if speed > 0 else job.speeds,
     }
     if progress.step > job.step:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from statistics import fmean
 
+from fairlead.cluster import DEVICE, Resources
 from fairlead.control.present import sla_met
 from fairlead.control.records import ENDED, Job, JobPhase, Tenant, Usage
 from fairlead.scheduling.metrics import jain
@@ -34,7 +35,12 @@ def satisfaction(jobs: Iterable[Job], now_s: float) -> float | None:
 
 
 def platform_report(
-    tenants: Sequence[Tenant], jobs: Sequence[Job], ledger: Sequence[Usage], devices: int, since_s: float, now_s: float
+    tenants: Sequence[Tenant],
+    jobs: Sequence[Job],
+    ledger: Sequence[Usage],
+    capacity: Resources,
+    since_s: float,
+    now_s: float,
 ) -> Report:
     """The platform's figures, per tenant and per job."""
     used: dict[str, float] = defaultdict(float)
@@ -51,7 +57,8 @@ def platform_report(
         since_s=first_s,
         until_s=last_s,
         training_time_s=span_s or None,
-        utilisation=whole / (devices * span_s) if devices and span_s else None,
+        utilisation=_part(sum(line.cpu_s for line in ledger), capacity.get("cpu", 0.0) * span_s),
+        allocation=_part(whole, capacity.get(DEVICE, 0.0) * span_s),
         throughput_per_s=samples / span_s if samples and span_s else None,
         fairness=fairness(tenants, ledger),
         recovery_s=sum(job.recovery_s for job in jobs) / losses if losses else None,
@@ -63,6 +70,10 @@ def platform_report(
         jobs=[job_report(job) for job in jobs],
         shares=shares_over_time(ledger),
     )
+
+
+def _part(used: float, there_was: float) -> float | None:
+    return used / there_was if there_was else None
 
 
 def fairness(tenants: Sequence[Tenant], ledger: Sequence[Usage]) -> float | None:
@@ -97,7 +108,7 @@ def shares_over_time(ledger: Sequence[Usage], points: int = 200) -> list[dict[st
 
 
 def job_figures(
-    job: Job, usage: Sequence[Usage], report_fairness: float | None, cpu_s: float | None, now_s: float
+    job: Job, usage: Sequence[Usage], report_fairness: float | None, core_s: float, now_s: float
 ) -> dict[str, float | None]:
     """TT, RU, TP, FI, FRT and SSR of one job, for its result."""
     took_s = job.finished_s - job.started_s if job.finished_s and job.started_s else None
@@ -105,7 +116,7 @@ def job_figures(
     verdict = sla_met(job, now_s)
     return {
         "TT": took_s,
-        "RU": min(1.0, cpu_s / device_s) if cpu_s is not None and device_s else None,
+        "RU": _part(sum(line.cpu_s for line in usage), core_s),
         "TP": job.step * job.batch_size / took_s if took_s and job.batch_size else None,
         "FI": report_fairness,
         "FRT": job.recovery_s / job.recoveries if job.recoveries else None,

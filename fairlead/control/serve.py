@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import time
@@ -63,6 +64,8 @@ Door = Callable[[Platform, str, int, Opened], Awaitable[None]]
 
 def run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
     """Run the platform until it is told to end. Returns an exit code."""
+    level = logging.DEBUG if os.environ.get("FAIRLEAD_DEBUG") else logging.INFO
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
     return asyncio.run(_run(settings, ready, door))
 
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from sqlalchemy import Connection
 
 from fairlead import __version__
-from fairlead.cluster import NodeState
+from fairlead.cluster import NodeState, total
 from fairlead.control.access import require, scope
 from fairlead.control.present import node_view
 from fairlead.control.records import Role, Token
@@ -66,14 +66,14 @@ class ClusterVerbs(Verbs):
     async def report(self, who: Token) -> Report:
         """The figures of REQUIREMENTS; a tenant sees its own lines."""
         now_s = self._core.clock()
-        devices = sum(node.devices for node in self._core.controller.nodes.values())
+        capacity = total(node.capacity for node in self._core.controller.nodes.values())
         tenant = scope(who)
 
         def work(connection: Connection) -> Report:
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
             lines = ledger.lines(connection, 0.0, now_s)
             found = platform_report(
-                tenants.all(connection), newest[::-1], lines, devices, self._core.started_s, now_s
+                tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
             )
             if tenant is None:
                 return found

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from sqlalchemy import Connection
 
+from fairlead.cluster import Node
 from fairlead.control import report
 from fairlead.control.access import acting_for, scope
 from fairlead.control.deciding import read_state
 from fairlead.control.present import event_view, generation_view, job_fields, job_view, reason_of, reason_view
-from fairlead.control.records import ENDED, Job, JobPhase, Token
+from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
@@ -102,19 +104,19 @@ class WatchVerbs(Verbs):
         job, _ = await self._find(who, ref)
         if job.phase not in ENDED:
             raise StillRunning(f"{job.id} is {job.phase}", fix=f"fairlead logs -f {job.id}, or wait")
-        now_s = self._core.clock()
+        now_s, nodes = self._core.clock(), self._core.controller.nodes
 
         def work(connection: Connection) -> ResultView:
             usage = ledger.by_job(connection, job.id)
             during = ledger.lines(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
             index = report.fairness(tenants.all(connection), during)
-            cpu_s = sum(line.cpu_s for line in usage) or None
+            core_s = sum(_cores(line, nodes) * (line.to_s - line.from_s) for line in usage)
             return ResultView(
                 job=job.id,
                 state=str(job.phase),
                 metrics=dict(job.result.get("metrics", {})),
                 artifacts=self._artifacts(job),
-                figures=report.job_figures(job, usage, index, cpu_s, now_s),
+                figures=report.job_figures(job, usage, index, core_s, now_s),
                 spec=jobs.spec(connection, job.id),
                 message=job.message,
             )
@@ -192,6 +194,12 @@ def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
         os.close(descriptor)
         raise FileNotFoundError(name)
     return os.fdopen(descriptor, "rb"), status.st_size
+
+
+def _cores(line: Usage, nodes: Mapping[str, Node]) -> float:
+    """Cores behind the devices of a ledger line."""
+    node = nodes.get(line.node)
+    return line.devices * node.capacity.get("cpu", 0.0) / node.devices if node and node.devices else float(line.devices)
 
 
 def _phases(state: str | None) -> list[JobPhase] | None:

@@ -10,7 +10,7 @@ from fairlead.control.store.schema import bundles
 
 def add(conn: Connection, tenant: str, digest: str, size_bytes: int, now_s: float) -> None:
     """Note that the bundle is here; again is no change."""
-    statement = insert_into(conn, bundles).on_conflict_do_nothing()
+    statement = insert_into(conn.dialect.name, bundles).on_conflict_do_nothing()
     conn.execute(statement, {"tenant": tenant, "digest": digest, "size_bytes": size_bytes, "created_s": now_s})
 
 

@@ -11,6 +11,8 @@ from fairlead.control.records import LoggedEvent
 from fairlead.control.store.rows import column_values
 from fairlead.control.store.schema import events
 
+_APPEND = insert(events).returning(events.c.id)
+
 
 def append(
     conn: Connection, *, time_s: float, kind: str, text: str, tenant: str | None = None, job: str | None = None,
@@ -18,8 +20,7 @@ def append(
 ) -> int:  # fmt: skip
     """The id of the new event; ids only grow, so a follower asks for what comes after the last it saw."""
     row = {"time_s": time_s, "kind": kind, "text": text, "tenant": tenant, "job": job, "node": node}
-    statement = insert(events).returning(events.c.id)
-    return int(conn.execute(statement, column_values(row | {"facts": facts or {}})).scalar_one())
+    return int(conn.execute(_APPEND, column_values(row | {"facts": facts or {}})).scalar_one())
 
 
 def after(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, tuple_
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
@@ -24,6 +24,12 @@ _ACTIVE = [phase.value for phase in JobPhase if phase not in ENDED]
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
 _PHASE, _THEN, _SPEEDS = _AT["phase"], _AT["then"], _AT["speeds"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
+_BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
+_INSERT = insert_row(jobs)
+_SUBMIT = {
+    name: insert_into(name, submissions).on_conflict_do_nothing().returning(submissions.c.job)
+    for name in ("sqlite", "postgresql")
+}
 _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MIN_PREFIX = 4
 _LONGEST_KEY = 255
@@ -45,14 +51,13 @@ def insert(
         fix = f"use at most {_LONGEST_KEY} characters"
         raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key", fix=fix)
     row = {"tenant": job.tenant, "key": key, "request_digest": request_digest, "spec": spec, "labels": labels}
-    statement = insert_into(conn, submissions).on_conflict_do_nothing().returning(submissions.c.job)
-    while conn.execute(statement, column_values(row | {"job": job.id})).one_or_none() is None:
+    while conn.execute(_SUBMIT[conn.dialect.name], column_values(row | {"job": job.id})).one_or_none() is None:
         first = None if key is None else _by_key(conn, job.tenant, key, request_digest)
         if first is not None:
             return first, False
         job = replace(job, id=new_id(job.name))
     try:
-        conn.execute(insert_row(jobs), fields(job))
+        conn.execute(_INSERT, fields(job))
     except IntegrityError as error:
         fix = f"create it first: fairlead tenant create {job.tenant}"
         raise NotFound(f"there is no tenant {job.tenant!r}", field="tenant", value=job.tenant, fix=fix) from error
@@ -99,7 +104,7 @@ def on_their_way(conn: Connection) -> list[str]:
 
 
 def get(conn: Connection, job_id: str) -> Job | None:
-    row = conn.execute(select(*_JOB).where(jobs.c.id == job_id)).one_or_none()
+    row = conn.execute(_BY_ID, {"wanted": job_id}).one_or_none()
     return None if row is None else _job(row)
 
 

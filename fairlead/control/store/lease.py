@@ -12,11 +12,12 @@ from fairlead.control.store.schema import leadership
 # over: one that is wrong makes leadership change too early or too late, and never lets two leaders write.
 
 _ROW = select(leadership)
+_KEPT = _ROW.with_for_update(read=True)
 
 
 def standing(conn: Connection) -> int | None:
     """The epoch that may write now, kept from changing until the transaction ends; None after a resignation."""
-    row = conn.execute(_ROW.with_for_update(read=True)).one()
+    row = conn.execute(_KEPT).one()
     return None if row.holder is None else int(row.epoch)
 
 

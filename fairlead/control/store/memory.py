@@ -17,5 +17,5 @@ def load(conn: Connection) -> dict[str, Any]:
 
 
 def save(conn: Connection, body: Mapping[str, Any]) -> None:
-    statement = insert_into(conn, scheduler_memory).values(id=1, body=dict(body))
+    statement = insert_into(conn.dialect.name, scheduler_memory).values(id=1, body=dict(body))
     conn.execute(statement.on_conflict_do_update(index_elements=["id"], set_={"body": statement.excluded.body}))

@@ -14,7 +14,7 @@ def states(conn: Connection) -> dict[str, NodeState]:
 
 
 def set_state(conn: Connection, node: str, state: NodeState) -> None:
-    statement = insert_into(conn, node_states).values(node=node, state=state.value)
+    statement = insert_into(conn.dialect.name, node_states).values(node=node, state=state.value)
     conn.execute(statement.on_conflict_do_update(index_elements=["node"], set_={"state": statement.excluded.state}))
 
 
@@ -26,7 +26,7 @@ def cursors(conn: Connection) -> dict[tuple[str, str], int]:
 
 def advance(conn: Connection, node: str, incarnation: str, sequence: int) -> None:
     """Events up to this one are taken in. A cursor never goes back."""
-    statement = insert_into(conn, node_cursors).values(node=node, incarnation=incarnation, sequence=sequence)
+    statement = insert_into(conn.dialect.name, node_cursors).values(node=node, incarnation=incarnation, sequence=sequence)
     conn.execute(
         statement.on_conflict_do_update(
             index_elements=["node", "incarnation"],

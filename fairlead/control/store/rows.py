@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Connection, Table
+from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 Insert = sqlite.Insert | postgresql.Insert
@@ -30,6 +30,6 @@ def fields(record: Any) -> dict[str, Any]:
     return {name: column_value(getattr(record, name)) for name in record.__slots__}
 
 
-def insert_into(conn: Connection, table: Table) -> Insert:
+def insert_into(dialect: str, table: Table) -> Insert:
     """An INSERT that knows ON CONFLICT, in the database's own dialect."""
-    return postgresql.insert(table) if conn.dialect.name == "postgresql" else sqlite.insert(table)
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)

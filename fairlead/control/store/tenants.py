@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
@@ -15,6 +15,8 @@ from fairlead.control.store.rows import column_values, fields
 from fairlead.control.store.schema import tenants
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs import TenantSpec
+
+_BY_NAME = select(tenants).where(tenants.c.name == bindparam("wanted"))  # built once: every submission asks it
 
 
 def insert(conn: Connection, spec: TenantSpec, created_s: float | None = None) -> Tenant:
@@ -36,7 +38,7 @@ def insert(conn: Connection, spec: TenantSpec, created_s: float | None = None) -
 
 
 def get(conn: Connection, name: str) -> Tenant | None:
-    row = conn.execute(select(tenants).where(tenants.c.name == name)).one_or_none()
+    row = conn.execute(_BY_NAME, {"wanted": name}).one_or_none()
     return None if row is None else _tenant(row)
 
 

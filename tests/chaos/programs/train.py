@@ -18,7 +18,7 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training:
-            time.sleep(self.pause_s)
+            time.sleep(self.pause_s * len(x) / 64)  # a part of the batch takes a part of the time
         return self.layers(x)
 
 
