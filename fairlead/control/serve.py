@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -106,6 +107,7 @@ async def _lead_on(
 
         def opened(port: int) -> None:
             url = f"http://{settings.host}:{port}"
+            gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
             _write_profile(home, url, token)
             ready(Ready(url, token if fresh else None))
 

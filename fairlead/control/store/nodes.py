@@ -26,7 +26,8 @@ def cursors(conn: Connection) -> dict[tuple[str, str], int]:
 
 def advance(conn: Connection, node: str, incarnation: str, sequence: int) -> None:
     """Events up to this one are taken in. A cursor never goes back."""
-    statement = insert_into(conn.dialect.name, node_cursors).values(node=node, incarnation=incarnation, sequence=sequence)
+    cursor = {"node": node, "incarnation": incarnation, "sequence": sequence}
+    statement = insert_into(conn.dialect.name, node_cursors).values(cursor)
     conn.execute(
         statement.on_conflict_do_update(
             index_elements=["node", "incarnation"],
