@@ -160,7 +160,8 @@ class Controller:
             try:
                 await asyncio.wait_for(self._nudged.wait(), TICK_S if busy else IDLE_S)
             except TimeoutError:
-                self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > ROUND_EVERY_S)
+                log.debug("nothing happened")
+        self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > ROUND_EVERY_S)
         batch = self._drain()
         if batch and all(_can_wait(event) for event in batch):
             await asyncio.sleep(BATCH_S)

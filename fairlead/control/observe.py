@@ -15,7 +15,7 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 
-SPEED_SMOOTHING = 0.5  # weight of the newest measurement of samples per second
+SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
 
 
 def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerFact:
@@ -79,18 +79,15 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
     metrics.append(connection, job.id, progress.generation, progress.steps)
     generation = _generation(connection, job.id, progress.generation)
-    workers = len(generation.members) if generation else 1
-    known = job.speeds.get(workers)
-    speed = progress.samples_per_s if generation and generation.first_step is not None else 0.0  # the first warms up
-    smoothed = speed if known is None else known + SPEED_SMOOTHING * (speed - known)
     changes: dict[str, Any] = {
         "step": progress.step,
         "total_steps": progress.total_steps,
         "epoch": progress.epoch,
         "loss": progress.steps[-1].get("loss"),
         "samples_per_s": progress.samples_per_s,
-        "speeds": {**job.speeds, workers: smoothed} if speed > 0 else job.speeds,
     }
+    if generation is not None:
+        changes["speeds"] = {**job.speeds, **measured_speed(job, generation, progress.step, event.time_s)}
     if progress.step > job.step:
         changes["losses"] = 0
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
@@ -98,6 +95,18 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
         generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
         changes |= _recovered(connection, job, generation, float(own[0].get("time_s", event.time_s)))
     jobs.update(connection, job.id, **changes)
+
+
+def measured_speed(job: Job, generation: Generation, step: int, now_s: float) -> dict[int, float]:
+    """Samples per second with this generation's number of workers, averaged since it ran; empty while it is too young.
+
+    An average over the whole generation, with its snapshots and evaluations, is what the scheduler can bank on; the
+    speed of the last fraction of a second is not.
+    """
+    if generation.running_s is None or generation.first_step is None or now_s - generation.running_s < SPEED_AFTER_S:
+        return {}
+    samples = (step - generation.first_step + 1) * job.batch_size
+    return {len(generation.members): samples / (now_s - generation.running_s)}
 
 
 def _recovered(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
