@@ -134,6 +134,8 @@ def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
             cwd="/",
         )  # fmt: skip
     os.close(writing)
+    import fairlead.sdk.client  # noqa: F401 (needed below; loaded while the other process starts, not after it)
+
     with os.fdopen(reading, "rb") as pipe:
         news = pipe.readline()  # ends when it is up, or when it died
     if not news:
