@@ -8,6 +8,7 @@ import operator
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -97,7 +98,7 @@ def main(name: str, run: Callable[[Bench], None], peers: Sequence[str] = ()) -> 
         facts["load_at_end"] = [round(load, 2) for load in os.getloadavg()]
         print(table(bench.rows))
         for note in bench.notes:
-            print(f"  {note}")
+            print(textwrap.fill(note, WIDTH, initial_indent="  ", subsequent_indent="  "))
         print(f"  {facts['cores']} cores ({facts['cpu']}), load at start {facts['load_at_start'][0]}"
               + (", quick" if bench.quick else ""))  # fmt: skip
     if given.json is not None:
