@@ -33,7 +33,7 @@ TICK_S = 1.0  # how often time itself is a reason to look again while jobs are o
 IDLE_S = 10.0  # ... and while there are none
 ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held even when nothing happens
 BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
-METER_S = 5.0
+METER_S = 2.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
 VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
@@ -136,6 +136,10 @@ class Controller:
 
     async def _pump(self) -> None:
         async for event in self.backend.events():
+            if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
+                self.telemetry[event.node] = event.body
+                self.known.cpu.observe(event.body)
+                continue
             self._inbox.put_nowait(event)
             self._nudged.set()
 
@@ -148,9 +152,9 @@ class Controller:
                 await self._round()
             if self.clock() - self._metered_s >= METER_S:
                 await self._meter(live)
-            for job in [*live, *self._again]:
+            for job in sorted({*live, *self._again} - self._advancing.keys()):
                 self._advance_soon(job)
-            self._again.clear()
+            self._again &= self._advancing.keys()  # those come again when what they are at is done
             self.publish()
 
     async def _next_batch(self) -> list[BackendEvent]:
@@ -185,9 +189,6 @@ class Controller:
         workers: list[WorkerEvent] = []
         for event in batch:
             match event:
-                case NodeTelemetry(node, body):
-                    self.telemetry[node] = body
-                    self.known.cpu.observe(body)
                 case WorkerEvent():
                     workers.append(event)
                 case NodeJoined() | NodeLost():
@@ -317,14 +318,15 @@ class Controller:
 
     def _advance_soon(self, job: str) -> None:
         """One task per job at a time, so that a slow node holds up nobody else."""
-        if job in self._advancing:
-            return
+        self._again.discard(job)
         task = asyncio.create_task(self._advance(job))
         self._advancing[job] = task
         task.add_done_callback(lambda done: self._advanced(job, done))
 
     def _advanced(self, job: str, task: asyncio.Task[None]) -> None:
         self._advancing.pop(job, None)
+        if job in self._again:
+            self._nudged.set()
         if task.cancelled() or self._fatal is None or self._fatal.done():
             return
         error = task.exception()
@@ -369,6 +371,4 @@ class Controller:
 
 
 def _can_wait(event: BackendEvent) -> bool:
-    if isinstance(event, NodeTelemetry):
-        return True
     return isinstance(event, WorkerEvent) and isinstance(event.body, wire.Progress | wire.Snapshot)
