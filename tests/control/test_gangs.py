@@ -286,3 +286,33 @@ def test_only_who_is_gone_is_called_lost_not_the_peers_who_noticed() -> None:
     assert gangs.loss(("w0", "w1", "w2"), workers) == (["w1"], "lost w1")
     assert gangs.loss(("w3",), workers) == (["w3"], "lost w3")
     assert gangs.loss(("w0", "w2"), workers) == ([], "broke: w0, w2 lost touch with a peer")
+
+
+def a_command_of(size: int) -> Model:
+    model = Model(job=a_job(training=False, elastic=False, min_workers=size))
+    model.plan(size)
+    model.settle()
+    return model
+
+
+def test_a_command_that_ends_before_it_was_awaited_has_succeeded() -> None:
+    model = a_command_of(1)
+    model.workers["w0"] = replace(model.workers["w0"], phase="finished", generation=1, exited=True)
+    model.settle()
+    assert model.job.phase is JobPhase.SUCCEEDED
+    assert not model.workers
+
+
+def test_a_rank_of_a_command_may_end_before_the_others_are_ready() -> None:
+    model = a_command_of(2)
+    model.workers["w1"] = replace(model.workers["w1"], phase="finished", generation=1, exited=True)
+    model.settle()
+    assert model.job.phase is JobPhase.STARTING
+    model.workers_react()  # w0 is ready
+    model.settle()
+    model.workers["w0"] = replace(model.workers["w0"], phase="joined", generation=1)
+    model.settle()
+    assert model.job.phase is JobPhase.RUNNING
+    model.workers["w0"] = replace(model.workers["w0"], phase="finished", exited=True)
+    model.settle()
+    assert model.job.phase is JobPhase.SUCCEEDED

@@ -1,0 +1,98 @@
+"""From records to the scheduler's state and back to workers."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.cluster import DEVICE, Member, Node
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.records import GenerationPhase, JobPhase
+from fairlead.control.rounds import Devices, batch_shares, job_state, rank_environment
+from tests.control import made
+
+NODES = [Node(f"node-{n}", {"cpu": 1.0, DEVICE: 2.0}) for n in range(3)]
+
+
+def joined(node: str, device: int = 0, generation: int = 1) -> WorkerFact:
+    return WorkerFact(node, "joined", generation, device)
+
+
+def test_a_running_gang_holds_the_seats_of_its_living_workers() -> None:
+    live = [made.generation(("w0", "node-0"), ("w1", "node-1"))]
+    state = job_state(made.job(), live, {"w0": joined("node-0"), "w1": joined("node-1")}, cooling=False)
+    assert state.seats == ("node-0", "node-1")
+    assert not state.settling
+    assert not state.broken
+
+
+def test_a_gang_whose_workers_have_finished_is_left_alone() -> None:
+    """Else a command that has just ended would be started a second time."""
+    live = [made.generation(("w0", "node-0"))]
+    gone = {"w0": WorkerFact("node-0", "finished", 1, 0, exited=True)}
+    state = job_state(made.job(training=False, elastic=False), live, gone, cooling=False)
+    assert state.seats == ()
+    assert state.settling
+
+
+def test_between_two_generations_it_is_left_alone_with_all_it_holds() -> None:
+    planned = made.generation(
+        ("w0", "node-0"), ("w1", "node-2"), number=2, running_s=None, phase=GenerationPhase.PLANNED
+    )
+    live = [made.generation(("w0", "node-0")), planned]
+    state = job_state(made.job(), live, {"w0": joined("node-0")}, cooling=False)
+    assert state.settling
+    assert state.seats == ("node-0", "node-2")
+
+
+def test_a_broken_gang_asks_for_a_decision_with_its_survivors() -> None:
+    live = [made.generation(("w0", "node-0"), ("w1", "node-1"), broken_s=120.0)]
+    state = job_state(made.job(), live, {"w0": WorkerFact("node-0", "broken", 1)}, cooling=False)
+    assert state.broken
+    assert not state.settling
+    assert state.seats == ("node-0",)
+
+
+def test_a_waiting_job_holds_nothing_and_knows_what_is_left_to_do() -> None:
+    waiting = made.job(phase=JobPhase.QUEUED, step=10, total_steps=30, batch_size=64)
+    state = job_state(waiting, [], {}, cooling=False)
+    assert (state.seats, state.settling, state.remaining_samples) == ((), False, 20 * 64)
+
+
+def test_survivors_keep_their_device_and_newcomers_get_free_ones() -> None:
+    facts = {"mlp-abc234": {"w0": joined("node-0", 1)}, "other": {"w0": joined("node-0", 0)}}
+    devices = Devices(NODES, facts, {})
+    placed = devices.place(["node-0", "node-1"], (Member("w0", 0, "node-0", 1),), next_worker=3)
+    assert placed == ((Member("w0", 0, "node-0", 1), Member("w3", 1, "node-1", 0)), 4)
+
+
+def test_a_seat_whose_device_is_not_free_yet_waits() -> None:
+    facts = {"other": {"w0": joined("node-0", 0), "w1": WorkerFact("node-0", "left", 1, 1, exited=True)}}
+    devices = Devices(NODES, facts, {})
+    assert devices.place(["node-0"], (), next_worker=0) is None
+    assert devices.place(["node-1"], (), next_worker=0) is not None, "a refusal takes nothing"
+
+
+def test_two_decisions_of_one_round_never_get_the_same_device() -> None:
+    devices = Devices(NODES, {}, {})
+    first, second = (devices.place(["node-0"], (), next_worker=0) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first[0][0].device != second[0][0].device
+    assert devices.place(["node-0"], (), next_worker=0) is None
+
+
+def test_fast_devices_get_more_of_the_batch() -> None:
+    members = (Member("w0", 0, "fast", 0), Member("w1", 1, "slow", 0))
+    nodes = {"fast": Node("fast", {}, speed=1.0), "slow": Node("slow", {}, speed=0.25)}
+    assert batch_shares(members, nodes) == pytest.approx([0.8, 0.2])
+    assert batch_shares(members[:1], nodes) == [], "alike: equal parts"
+
+
+def test_commands_get_the_variables_that_torchrun_users_know() -> None:
+    members = (Member("w0", 0, "a", 0), Member("w1", 1, "a", 1), Member("w2", 2, "b", 0))
+    environment = rank_environment(members, "127.0.0.1", "29500")
+    assert environment["w1"] == {
+        "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+    }  # fmt: skip
+    assert (environment["w2"]["LOCAL_RANK"], environment["w2"]["GROUP_RANK"]) == ("0", "1")
