@@ -234,6 +234,8 @@ class CarryOut:
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}
             if then in ENDED:
                 changes["finished_s"] = now_s
+            if then is JobPhase.SUCCEEDED:
+                changes["message"] = None  # what went wrong on the way is told by the events
             if outcome == "preempted":
                 changes["preemptions"] = job.preemptions + 1
             jobs.update(connection, job.id, **changes)

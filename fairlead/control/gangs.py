@@ -162,7 +162,7 @@ def next_action(view: GangView) -> Action | None:
     if job.phase is JobPhase.STOPPING:
         return _stop(view)
     if not view.generations:
-        return None
+        return BeginStop(JobPhase.QUEUED, "abandoned")  # nobody else would ever look at it again
     newest = view.generations[-1]
     former = view.generations[-2] if len(view.generations) > 1 else None
     if newest.phase is GenerationPhase.PLANNED:
@@ -207,8 +207,10 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
         if member.node not in view.reachable or (fact is not None and fact.lost):
             why = f"worker {member.worker} on {member.node} was lost before the generation began"
             return Abandon(newest, why) if former else BeginStop(JobPhase.QUEUED, "worker-lost", why)
-    if any(fact.phase == "finished" for fact in facts.values()):
+    if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
+    if former is None and _finished(view, newest):
+        return BeginStop(JobPhase.SUCCEEDED, "finished")  # a command so short that it was done before it was awaited
     if any(member.worker not in facts for member in newest.members):
         return Reserve(newest)
     if any(facts[member.worker].phase == "reserved" for member in newest.members):
@@ -217,7 +219,8 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
         return None
     if former is not None:
         staying = {member.worker for member in newest.members}
-        joined = [m.worker for m in former.members if m.worker in facts and facts[m.worker].phase == "joined"]
+        there = {m.worker: facts[m.worker] for m in former.members if m.worker in facts}
+        joined = [worker for worker, fact in there.items() if fact.alive and fact.phase == "joined"]
         if joined and former.broken_s is None and f"leave:{former.number}" not in view.told:
             exits = tuple(m.worker for m in former.members if m.worker not in staying)
             return TellLeave(former, exits=exits, snapshot=False)
@@ -225,7 +228,7 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
             return None  # they leave at the next step, or notice that a peer is gone
         if joined:
             return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
-    if all(facts[member.worker].phase in OUT_OF_GENERATION for member in newest.members):
+    if all(facts[member.worker].phase in OUT_OF_GENERATION | {"finished"} for member in newest.members):
         return BeginJoin(newest, former)
     return None
 

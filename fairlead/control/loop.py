@@ -214,7 +214,8 @@ class Controller:
 
     def _take_fact(self, event: WorkerEvent) -> None:
         joined = self._joined.get(event.node)
-        if joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence:
+        reflected = joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence
+        if reflected and not isinstance(event.body, wire.Finished):  # of a worker that is gone, only this says how
             return  # the phases that the node reported when it joined already include this
         known = self.known.workers.get(event.job, {})
         if event.worker in known:

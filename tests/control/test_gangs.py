@@ -316,3 +316,9 @@ def test_a_rank_of_a_command_may_end_before_the_others_are_ready() -> None:
     model.workers["w0"] = replace(model.workers["w0"], phase="finished", exited=True)
     model.settle()
     assert model.job.phase is JobPhase.SUCCEEDED
+
+
+def test_a_job_on_its_way_without_a_generation_goes_back_into_the_queue() -> None:
+    model = Model(job=a_job(phase=JobPhase.STARTING))
+    model.settle()
+    assert model.job.phase is JobPhase.QUEUED

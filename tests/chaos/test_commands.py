@@ -1,0 +1,29 @@
+"""Plain commands through crashes: however short they are and whoever dies, each runs once."""
+
+from __future__ import annotations
+
+from tests.chaos.crashable import Crashable, kill, wait_until
+
+
+def test_a_command_shorter_than_its_own_start_succeeds(platform: Crashable) -> None:
+    jobs = [
+        platform.call(lambda c, n=n: c.submit(["true"], tenant="alpha", name=f"short-{n}"))  # type: ignore[misc]
+        for n in range(3)
+    ]
+    for job in jobs:
+        wait_until(lambda job=job: platform.state(job.id) == "succeeded", 30, "it has succeeded")  # type: ignore[misc]
+
+
+def test_a_command_that_ended_while_nobody_led_ran_once(platform: Crashable) -> None:
+    script = "echo begin >> $FAIRLEAD_OUTPUT/runs; while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.05; done"
+    job = platform.call(lambda c: c.submit(["sh", "-c", script], tenant="alpha", name="alone"))
+    output = platform.home / "jobs" / job.id / "output"
+    wait_until(lambda: (output / "runs").exists() and platform.state(job.id) == "running", 30, "it runs")
+    workers = platform.workers(job.id)
+    kill(platform.control_pid)
+    (output / "go").touch()
+    wait_until(lambda: not platform.workers(job.id), 20, "it ends with nobody there to hear it")
+    platform.up()
+    wait_until(lambda: platform.state(job.id) == "succeeded", 20, "it has succeeded")
+    assert workers
+    assert (output / "runs").read_text() == "begin\n"
