@@ -120,7 +120,8 @@ def tell(console: Console, document: dict[str, Any]) -> None:
             console.print(f"  {job['name']} said: {line}", highlight=False, markup=False)
     figures = document["platform"]
     console.print(
-        f"  devices used {percent(figures['utilisation'])}   fairness (Jain) {number(figures['fairness'])}"
+        f"  devices held {percent(figures.get('allocation'))}   cores busy {percent(figures['utilisation'])}"
+        f"   fairness (Jain) {number(figures['fairness'])}"
         f"   promises kept {percent(figures['sla_satisfaction'])}   took {duration(document['took_s'])}",
         highlight=False,
     )

@@ -17,7 +17,8 @@ from fairlead.demo.story import Sight, Story
 from fairlead.views import EventView, JobView, NodeView, TenantView
 
 LINE_EVERY_S = 5.0
-NEWS = 6
+MOST_NEWS = 8
+SIDE_BY_SIDE = 104  # columns from which tenants and nodes fit beside each other
 QUIET = frozenset({"job-submitted", "tenant-created"})
 COLORS = {tenant.name: tenant.color for tenant in TENANTS}
 NOTES = {work.name: work for work in WORK}
@@ -29,7 +30,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._live = Live(console=console, refresh_per_second=8, auto_refresh=False) if console.is_terminal else None
-        self._news: deque[Text] = deque(maxlen=NEWS)
+        self._news: deque[Text] = deque(maxlen=MOST_NEWS)
         self._chapter = ""
         self._line_s = 0.0
 
@@ -57,8 +58,17 @@ class Screen:
 
     def _picture(self, story: Story, sight: Sight) -> RenderableType:
         title = Text.assemble((_clock(story, sight.time_s), "bold"), "  ", (story.chapter, "bold cyan"))
-        parts: list[RenderableType] = [Text(), title, Text(), _tenants(sight.tenants), Text()]
-        parts += [_jobs(story, sight.jobs), Text(), _nodes(story, sight.nodes), Text(), *self._news]
+        tenants, jobs, nodes = _tenants(sight.tenants), _jobs(story, sight.jobs), _nodes(story, sight.nodes)
+        parts: list[RenderableType] = [Text(), title, Text()]
+        if self.console.width >= SIDE_BY_SIDE:
+            beside = Table.grid(padding=(0, 4, 0, 0))
+            beside.add_row(tenants, nodes)
+            parts += [beside, Text(), jobs, Text()]
+        else:
+            parts += [tenants, Text(), jobs, Text(), nodes, Text()]
+        tables = 3 + sum(table.row_count + 2 for table in (tenants, jobs, nodes))
+        room = max(1, min(MOST_NEWS, self.console.height - tables - 1))
+        parts += list(self._news)[-room:]
         return Group(*parts)
 
 

@@ -17,6 +17,8 @@ from fairlead.views import EventView, JobView, NodeView, TenantView
 
 LOOK_EVERY_S = 0.4
 WITHIN_S = 600.0
+CALM_S = 1.5  # nothing has moved for so long: the kill is the only thing that happens then
+MOVES = frozenset({"job-starting", "job-resizing", "job-preempted", "generation-running"})
 TOO_LATE = 0.85  # a job that has done this much of its work may be over before its node is
 
 
@@ -61,6 +63,7 @@ class Story:
     names: dict[str, str] = field(default_factory=dict)  # job id -> name
     grown: dict[str, int] = field(default_factory=dict)  # job id -> size, once it grew into room that appeared
     _newest_event: int = 0
+    _moved_s: float = 0.0
 
     def submit(self, admin: Client) -> None:
         """Create the tenants; each then submits its own jobs with its own token."""
@@ -96,9 +99,11 @@ class Story:
 
     def _turn_page(self, sight: Sight) -> None:
         for event in sight.news:
+            if event.kind in MOVES:
+                self._moved_s = max(self._moved_s, event.time_s)
             if event.kind == "job-resizing" and event.facts.get("reason") == "spare-devices" and event.job:
                 self.grown[event.job] = len(event.facts.get("seats", ()))
-        if self.kill is None:
+        if self.kill is None and sight.time_s - self._moved_s > CALM_S:
             victim = self._victim(sight)
             if victim is not None:
                 self._strike(sight, victim)
@@ -107,7 +112,7 @@ class Story:
     def _victim(self, sight: Sight) -> JobView | None:
         """The training with most work left, once a job has grown into free room and is settled there."""
         training = sight.trainings()
-        settled = any(job.id in self.grown and job.workers == self.grown[job.id] for job in training)
+        settled = any(job.id in self.grown for job in training)
         late = any(job.step > TOO_LATE * job.total_steps for job in training)
         ended = any(job.state in ENDED for job in sight.jobs)
         if not training or not ended or not (settled or late):
