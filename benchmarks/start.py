@@ -14,7 +14,8 @@ from benchmarks.reporter import Bench, main
 from benchmarks.torchrun import first_step_s, torchrun
 
 WORKERS = 4
-PAUSE_S = 0.005
+SAMPLE_S = 0.0003
+PAUSE_S = 0.005  # of the peer's step: the same for its part of the batch
 GIVE_UP_S = 60.0
 
 COLD = """
@@ -56,7 +57,7 @@ def _median(once: Callable[[], float], times: int) -> float:
 def _gang(running: Platform, turn: int) -> tuple[float, float]:
     """Seconds from submit to the first step, and from the decision to the gang's joining."""
     begun_s = time.time()
-    job = running.train("steady.py:training", f"start-{turn}", workers=str(WORKERS), pause_s=PAUSE_S)
+    job = running.train("steady.py:training", f"start-{turn}", workers=str(WORKERS), sample_s=SAMPLE_S)
     wait_until(lambda: bool(job.metrics()), GIVE_UP_S, "a first step", every_s=0.02)
     stepped_s = job.metrics()[0]["time_s"]
     generation = job.detail().generations[0]

@@ -40,27 +40,33 @@ def run(bench: Bench) -> None:
         with bench.step(f"{work.name}: Fairlead"), platform("2") as running:
             _fairlead(running, kind, epochs, samples, "warm-up")
             own = [_fairlead(running, kind, epochs, samples, f"{kind}-{turn}") for turn in range(times)]
+            two = [_fairlead(running, kind, epochs, samples, f"{kind}-two-{turn}", 2) for turn in range(times)]
         with bench.step(f"{work.name}: a plain loop"):
             plain = [_plain(kind, epochs, samples) for _ in range(times)]
         with bench.step(f"{work.name}: torchrun, DDP, 2 processes"):
             ddp = [_ddp(kind, epochs, samples) for _ in range(times)]
-        for peer, theirs in (("plain loop, DataLoader", plain), ("torchrun DDP, 2 procs", ddp)):
-            _compare(bench, work.name, own, peer, theirs)
+        _compare(bench, f"{work.name}, 1 worker", own, "plain loop, DataLoader", plain)
+        _compare(bench, f"{work.name}, 2 workers", two, "torchrun DDP, 2 procs", ddp)
+        bench.add(f"{work.name}, 1 worker, loop", _loop(own), "samples/s", peer="torchrun DDP, 2 procs",
+                  peer_value=_loop(ddp))  # fmt: skip
     bench.note("one thread per process: one worker and the plain loop use one core, DDP two; on a busy machine the "
                "platform's control group weighs as much as its cores, a plain process less")  # fmt: skip
     bench.note("loop: from the end of the first epoch to the end of the last; whole: from the command to its end")
 
 
 def _compare(bench: Bench, name: str, own: list[Speed], peer: str, theirs: list[Speed]) -> None:
-    ours, other = (statistics.median(s.samples_per_s for s in speeds) for speeds in (own, theirs))
-    bench.add(f"{name}, loop", ours, "samples/s", peer=peer, peer_value=other, target="ratio >= 1")
+    bench.add(f"{name}, loop", _loop(own), "samples/s", peer=peer, peer_value=_loop(theirs), target="ratio >= 1")
     ours, other = (statistics.median(s.whole_s for s in speeds) for speeds in (own, theirs))
     bench.add(f"{name}, whole", ours, "s", peer=peer, peer_value=other)
 
 
-def _fairlead(running: Platform, kind: str, epochs: int, samples: int, name: str) -> Speed:
+def _loop(speeds: list[Speed]) -> float:
+    return statistics.median(speed.samples_per_s for speed in speeds)
+
+
+def _fairlead(running: Platform, kind: str, epochs: int, samples: int, name: str, workers: int = 1) -> Speed:
     begun = time.time()
-    job = running.train("workloads.py:training", name, kind=kind, epochs=epochs, samples=samples)
+    job = running.train("workloads.py:training", name, str(workers), kind=kind, epochs=epochs, samples=samples)
     job.result(timeout=GIVE_UP_S)
     whole_s = time.time() - begun
     rows = job.metrics()
