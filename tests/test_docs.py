@@ -1,0 +1,124 @@
+"""Promises of the documents: every field and verb is told of, every example parses, every link leads somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairlead.cli.main import app
+from fairlead.control import failpoints
+from fairlead.errors import FairleadError
+from fairlead.sdk.documents import read_yaml
+from fairlead.specs import JobSpec, Sla, Spec, TenantSpec, WorkerResources, Workers, parse_job, parse_tenant
+from fairlead.training.definition import Training
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
+TEXTS = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
+KINDS = (JobSpec, TenantSpec, Workers, WorkerResources, Sla)
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    for path, text in TEXTS.items():
+        for found in _BLOCK.finditer(text):
+            if found[1] == language:
+                yield f"{path.relative_to(ROOT)}:{text[: found.start()].count(chr(10)) + 1}", found[2]
+
+
+def table_of(kind: type[Spec]) -> dict[str, str]:
+    """Field -> default, as docs/jobs.md tells it."""
+    text = TEXTS[ROOT / "docs" / "jobs.md"]
+    _, _, after = text.partition(f"<!-- fields of {kind.__name__} -->\n")
+    rows = (line.strip("| ").split(" | ") for line in after.partition("\n\n")[0].splitlines()[2:])
+    return {cells[0].strip("`"): cells[2].strip("`") for cells in rows}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_field_is_told_of_with_its_default(kind: type[Spec]) -> None:
+    told = table_of(kind)
+    assert list(told) == [field.alias or name for name, field in kind.model_fields.items()]
+    for name, field in kind.model_fields.items():
+        shown = told[field.alias or name]
+        assert (shown == "required") == field.is_required(), name
+        if isinstance(field.default, str | int | float):
+            assert shown == str(field.default), name
+
+
+@pytest.mark.parametrize(("place", "text"), list(blocks("yaml")), ids=[place for place, _ in blocks("yaml")])
+def test_every_yaml_example_is_a_job_or_a_tenant(place: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "example.yaml"
+    file.write_text(text)
+    data = read_yaml(file)  # as submit reads it
+    parse = parse_tenant if data.get("kind") == "Tenant" else parse_job
+    assert parse(data).name
+    assert isinstance(yaml.safe_load(text), dict)
+
+
+@pytest.mark.parametrize(("place", "text"), list(blocks("python")), ids=[place for place, _ in blocks("python")])
+def test_every_python_example_is_python(place: str, text: str) -> None:
+    ast.parse(text)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*/job.yaml")), ids=lambda path: path.parent.name)
+def test_every_example_job_is_a_job(path: Path) -> None:
+    assert parse_job(read_yaml(path)).name
+
+
+def test_every_verb_is_told_of() -> None:
+    import typer.main
+
+    every = "\n".join(TEXTS.values())
+    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert len(verbs) > 15
+    assert not [verb for verb in verbs if not re.search(rf"fairlead {verb}\b|`{verb}`", every)]
+    for group in ("nodes", "tenant", "token"):
+        for verb in verbs[group].commands:
+            assert f"fairlead {group} {verb}" in every, f"{group} {verb}"
+
+
+def test_every_field_of_a_training_is_told_of() -> None:
+    text = TEXTS[ROOT / "docs" / "training.md"]
+    assert not [name for name in Training.__dataclass_fields__ if f"| `{name}` |" not in text]
+
+
+def test_every_error_code_is_told_of() -> None:
+    def kinds(kind: type[FairleadError]) -> Iterator[type[FairleadError]]:
+        for below in kind.__subclasses__():
+            yield below
+            yield from kinds(below)
+
+    text = TEXTS[ROOT / "docs" / "api.md"]
+    assert not [kind.code for kind in kinds(FairleadError) if f"`{kind.code}`" not in text]
+
+
+def test_every_failpoint_is_told_of() -> None:
+    text = TEXTS[ROOT / "docs" / "architecture.md"]
+    assert not [name for name in failpoints.NAMES if f"`{name}`" not in text]
+
+
+def test_every_link_leads_somewhere() -> None:
+    for path, text in TEXTS.items():
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#?([^)]*)\)", text):
+            found = (path.parent / target).resolve() if target else path
+            assert found.exists(), f"{path.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", found.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}, anchor
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", "\n".join(TEXTS.values())))
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
+    assert not [name for name in named if f"def {name}(" not in sources]
+
+
+def test_every_file_that_is_named_exists() -> None:
+    every = "\n".join(TEXTS.values())
+    named = set(re.findall(r"`((?:fairlead|tests|benchmarks|examples)/(?!v1)[\w./*-]+)`", every))
+    assert not [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
