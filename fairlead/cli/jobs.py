@@ -114,7 +114,7 @@ def _explain(answer: Why) -> None:
     job = answer.job
     show.line(f"{job.name} ({job.id}) of {job.tenant} is {job.state}")
     show.line(f"  why: {show.clean(answer.reason.text)}")
-    if job.message:
+    if job.message and job.message != answer.reason.text:
         show.line(f"  said: {show.clean(job.message)}")
     if job.state == "queued":
         show.line(f"  starts: {show.ahead(answer.expected_start_s)}")
