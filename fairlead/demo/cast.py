@@ -65,8 +65,8 @@ TENANTS = (
     Tenant("marketing", 1.0, {"class": "silver"}, "#4b9b6e"),
 )
 
-CIFAR = Data("cifar10", "CIFAR-10", "handwritten digits")
-IMDB = Data("imdb", "IMDB reviews", "handwritten digits, read pixel by pixel")
+CIFAR = Data("cifar10", "CIFAR-10", "digits")
+IMDB = Data("imdb", "IMDB reviews", "digits as words")
 BANK = Data("bank_marketing", "Bank Marketing", "breast cancer")
 
 WORK = (

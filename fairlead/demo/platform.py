@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -69,11 +68,3 @@ def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("FAIRLEAD_URL", "FAIRLEAD_TOKEN")}
     folder = kept.get("FAIRLEAD_DATA")
     return kept | {"FAIRLEAD_DATA": str(Path(folder).absolute())} if folder else kept
-
-
-def last_words(home: Path, lines: int = 15) -> str:
-    """The end of the control plane's log, for when something went wrong."""
-    try:
-        return "\n".join((home / "logs" / "control.log").read_text(errors="replace").splitlines()[-lines:])
-    except OSError:
-        return json.dumps("no log")

@@ -110,14 +110,14 @@ class Story:
         self.chapter = self._chapter(sight)
 
     def _victim(self, sight: Sight) -> JobView | None:
-        """The training with most work left, once a job has grown into free room and is settled there."""
+        """A training with survivors and most work left, once a job has grown into free room."""
         training = sight.trainings()
         settled = any(job.id in self.grown for job in training)
         late = any(job.step > TOO_LATE * job.total_steps for job in training)
         ended = any(job.state in ENDED for job in sight.jobs)
         if not training or not ended or not (settled or late):
             return None
-        return min(training, key=lambda job: job.step / job.total_steps)
+        return min(training, key=lambda job: (job.workers < 2, job.step / job.total_steps))
 
     def _strike(self, sight: Sight, victim: JobView) -> None:
         """kill -9 of the node manager under the gang's last worker: workers die with their node manager."""
