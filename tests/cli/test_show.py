@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from fairlead.cli import reports, show
-from fairlead.cli.jobs import _figure
+from fairlead.cli.jobs import _explain, _figure
 from fairlead.cli.options import plain_value, sla
 from fairlead.cli.watch import exit_code, figures
-from fairlead.views import JobReport, JobView, NodeView, ReasonView, Report
+from fairlead.views import JobReport, JobView, NodeView, ReasonView, Report, Why
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,9 @@ def test_the_moment_of_a_step_is_a_time_and_not_a_count_of_seconds() -> None:
     assert _figure("time_s", now_s).startswith(time.strftime("%H:%M:%S.", time.localtime(now_s)))
     assert _figure("loss", 0.123456789) == "0.12346"
     assert _figure("accuracy", None) == "–"
+
+
+def test_why_says_a_failure_once(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "w0: KeyError: 'missing' (train.py:20)"
+    _explain(Why(job=view("failed", message=said), reason=ReasonView(code="failed", text=said)))
+    assert capsys.readouterr().out.count(said) == 1
