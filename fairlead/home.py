@@ -70,7 +70,14 @@ class Home:
         """Make the folders, closed to other users except for passing through to a job's own folder."""
         for folder, mode in (
             (self.root, 0o711), (self.jobs, 0o711), (self.bundles, 0o700), (self.logs, 0o700), (self.run, 0o700),
-            (self.memory, 0o755),  # listable: a worker looks for its snapshots on other nodes
         ):  # fmt: skip
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(mode)
+            _folder(folder, mode)
+
+    def create_memory(self) -> None:
+        """Make the folder for snapshots in memory; listable, because a worker looks for its own on other nodes too."""
+        _folder(self.memory, 0o755)
+
+
+def _folder(path: Path, mode: int) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(mode)

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from fairlead.scheduling.state import JobState
 
-WORTHWHILE = 1.02  # a larger size must have been faster by this much, or it was not worth its device
+WORTHWHILE = 0.95  # a larger size that was slower than this, measured against the next smaller one, is not tried again
 CLEARLY_SLOWER = 0.9  # below this part of a smaller size's speed, the larger size does harm
 USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
 PAYBACK = 2.0  # growing must save this many times what the new generation costs

@@ -49,7 +49,8 @@ def claims(
     def strength(name: str) -> tuple[bool, float, float, str]:
         tenant, incumbent = standing[name], used.get(name, 0) > whole[name]
         remainder = entitled[name] - whole[name] + (INCUMBENT if incumbent else 0.0)
-        return (not (incumbent and whole[name] == 0), -round(remainder, 6), tenant.attained_device_s / tenant.weight, name)
+        last_seat = incumbent and whole[name] == 0
+        return (not last_seat, -round(remainder, 6), tenant.attained_device_s / tenant.weight, name)
 
     fractions = [name for name in whole if entitled[name] - whole[name] > 1e-6]
     for name in sorted(fractions, key=strength)[:spare]:

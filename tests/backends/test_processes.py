@@ -83,7 +83,6 @@ def test_a_fence_kills_what_a_record_names_and_what_its_workers_left(
     fence(home, "n", epoch=3)
     assert not processes.alive(left) and child.wait(10) == -signal.SIGKILL
     assert read_record(home, "n") is None
-    home.memory.rmdir()
 
 
 def test_a_session_number_that_was_given_to_a_stranger_is_left_alone(
@@ -97,7 +96,6 @@ def test_a_session_number_that_was_given_to_a_stranger_is_left_alone(
     write_record(home, NodeRecord("n", "i", 1, dead, {}, workers={"j/w0": before}))
     fence(home, "n", epoch=1)
     assert child.poll() is None
-    home.memory.rmdir()
 
 
 def test_a_lock_is_held_once(tmp_path: Path) -> None:

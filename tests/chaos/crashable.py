@@ -105,6 +105,12 @@ class Crashable:
         fields = {"name": name, "tenant": tenant, "workers": workers, "params": params}
         return self.call(lambda c: c.submit("train.py:training", folder=PROGRAMS, key=name, **fields))
 
+    def hurry(self, job: str) -> None:
+        """Let the rest of this job take no time."""
+        output = self.home / "jobs" / job / "output"
+        wait_until(output.is_dir, 60, f"{job} has begun")
+        (output / "hurry").touch()
+
     def state(self, job: str) -> str:
         return self.view(job).state
 

@@ -11,7 +11,7 @@ import fairlead.control
 from fairlead.control.failpoints import NAMES
 from tests.chaos.crashable import Crashable, kill, same_curve, wait_until
 
-STEPS = 80
+STEPS = 400
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,7 @@ def test_a_crash_at_this_place_loses_nothing(name: str, platform: Crashable, und
     other = platform.train(f"other-{name}", tenant="beta", workers="1", steps=2000, pause_s=0.05)
     wait_until(lambda: platform.state(other.id) == "running", 30, "the other one runs")
     platform.call(lambda c: c.cancel(other.id) if c.job(other.id).state == "running" else None)
+    platform.hurry(long.id)
     wait_until(lambda: platform.ended(long.id) and platform.ended(other.id), 60, "both end")
 
     died = name == "lease-taken" or platform.restarts > restarts

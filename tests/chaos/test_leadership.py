@@ -57,6 +57,7 @@ def test_a_paused_leader_that_wakes_up_finds_another_one_and_ends(platform: Cras
         fresh.cancel(job.id)
         wait_until(lambda: fresh.job(job.id).ended, 20, "it is cancelled")
     finally:
+        kill(first)
         kill(second.pid)
         second.wait()
         platform.up()

@@ -9,7 +9,7 @@ import time
 from tests.chaos.crashable import Crashable, kill, same_curve, wait_until
 
 ROUNDS = 20
-STEPS = 400
+STEPS = 2000
 
 
 def test_twenty_random_kills_lose_nothing(platform: Crashable) -> None:
@@ -35,6 +35,8 @@ def test_twenty_random_kills_lose_nothing(platform: Crashable) -> None:
         if not platform.control_lives():
             platform.up()
     assert all(killed.values()), killed
+    for job in jobs:
+        platform.hurry(job.id)
 
     wait_until(lambda: all(platform.ended(job.id) for job in jobs), 150, "all jobs end")
     expected = platform.losses(reference.id)

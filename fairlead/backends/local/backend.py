@@ -74,6 +74,7 @@ class LocalBackend:
     async def open(self, epoch: int) -> None:
         """Start or adopt all nodes; without nodes of its own those of the last time, or one for the whole machine."""
         self._home.create()
+        self._home.create_memory()
         remembered = self._home.run / "nodes.json"
         self._shapes = self._shapes or load_shapes(remembered) or parse_nodes("1")
         save_shapes(remembered, self._shapes)

@@ -37,11 +37,13 @@ class CannotStart(Exception):
     """The worker cannot be started, and trying again cannot help; one line for the tenant."""
 
 
-def be_born(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: int) -> NoReturn:
+def be_born(
+    birth: Birth, channel: socket.socket, group: cgroups.Group, parent: int, first_core: int = 0
+) -> NoReturn:
     """Turn the calling process, just forked, into the worker; never returns."""
     code = 1
     try:
-        code = _live(birth, channel, group, parent)
+        code = _live(birth, channel, group, parent, first_core)
     except (CannotStart, bundles.BadBundle) as error:
         _say(channel, wire.Raised(error=str(error), permanent=True))
     except SystemExit as error:
@@ -53,7 +55,7 @@ def be_born(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: 
     os._exit(code)
 
 
-def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: int) -> int:
+def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: int, first_core: int) -> int:
     spec = birth.spec
     if os.geteuid() == 0 and not spec.uid:
         raise CannotStart("a worker never runs as root: the job has no user of its own")
@@ -62,7 +64,7 @@ def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: in
     if group.folders:
         group.enter()
     else:
-        cgroups.limit_without_cgroup(spec.cpu, spec.memory_bytes, birth.device)
+        cgroups.limit_without_cgroup(spec.cpu, spec.memory_bytes, birth.device, first_core)
     folders.prepare(spec)
     log = folders.open_log(spec, birth.worker)
     bundle = None if spec.bundle is None else os.open(spec.bundle, os.O_RDONLY)

@@ -213,10 +213,10 @@ def discard(group: Group) -> bool:
     return clear
 
 
-def limit_without_cgroup(cpu: float, memory_bytes: int | None, device: int) -> None:
-    """Bound the calling process by what every user may set: some cores of its own, and a ceiling on its data."""
+def limit_without_cgroup(cpu: float, memory_bytes: int | None, device: int, first_core: int) -> None:
+    """Bound the calling process by what every user may set: some of its node's cores, and a ceiling on its data."""
     cores = sorted(os.sched_getaffinity(0))
     count = min(len(cores), max(1, round(cpu)))
-    os.sched_setaffinity(0, {cores[(device * count + index) % len(cores)] for index in range(count)})
+    os.sched_setaffinity(0, {cores[(first_core + device * count + index) % len(cores)] for index in range(count)})
     if memory_bytes is not None:  # RLIMIT_AS would count what torch merely maps
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))

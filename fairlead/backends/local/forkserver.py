@@ -97,7 +97,7 @@ class ForkServer:
             return
         if pid == 0:
             _close_all_but(channel)
-            be_born(birth, socket.socket(fileno=channel), group, parent)
+            be_born(birth, socket.socket(fileno=channel), group, parent, self._config.first_core)
         os.close(channel)
         self._children[key] = _Child(key, pid, os.pidfd_open(pid), group)
         self._send(Started(key, pid, [str(folder) for folder in group.folders]))

@@ -110,6 +110,7 @@ class NodeKeeper:
             NodeConfig(
                 home=str(home.root), tag=home.memory.name.removeprefix("fairlead-"), name=self.shape.name,
                 capacity=self.shape.capacity(), device_type=self.shape.device_type, epoch=self._epoch,
+                first_core=self.shape.first_core,
             ),
             preload=self._preload,
         )  # fmt: skip

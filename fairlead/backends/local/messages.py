@@ -14,6 +14,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     capacity: dict[str, float]
     device_type: str
     epoch: int
+    first_core: int = 0  # where its cores begin, for machines without cgroups
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):

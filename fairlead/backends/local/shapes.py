@@ -28,6 +28,7 @@ class NodeShape(msgspec.Struct, frozen=True):
     devices: int
     device_type: str = "cpu"
     speed: float = 1.0  # cpu per device, relative to the fastest node
+    first_core: int = 0  # of the real machine, where it cannot be divided otherwise
 
     def capacity(self) -> dict[str, float]:
         return {"cpu": self.cpu, "memory": float(self.memory_bytes), DEVICE: float(self.devices)}
@@ -54,6 +55,7 @@ def parse_nodes(text: str, real_cores: int | None = None, memory_bytes: int | No
             memory_bytes=int(memory * _MEMORY_PART * cpu / sum(cpus)),
             devices=count,
             speed=round(cpu / count / fastest, 6),
+            first_core=int(sum(cpus[:index]) + 1e-9),
         )
         for index, (cpu, count) in enumerate(zip(cpus, devices, strict=True))
     )
