@@ -42,8 +42,8 @@ def run(bench: Bench) -> None:
             took_s = [_node_dies(running, single, 1, killed) for _ in range(times)]
             _report(bench, "kill a single worker's node", took_s)
         running.end(single)
-    bench.note("seconds from kill -9 to the next finished step; a gang's survivors go on, a single worker's job starts")
-    bench.note("again on another node from its last snapshot; the control plane is started again by fairlead up")
+    bench.note("seconds from kill -9 to the next finished step; a gang's survivors go on, a single worker's job starts "
+               "again on another node from its last snapshot; the control plane is started by fairlead up")  # fmt: skip
 
 
 def _report(

@@ -32,6 +32,8 @@ log = structlog.get_logger()
 TICK_S = 1.0  # how often time itself is a reason to look again while jobs are on their way
 IDLE_S = 10.0  # ... and while there are none
 ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held even when nothing happens
+IDLE_SPACING = 200.0  # ... but with a deep queue not so often that time alone eats more than half a percent of a core
+ROUND_AT_LEAST_S = 15.0
 BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
 METER_S = 2.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
@@ -165,7 +167,8 @@ class Controller:
                 await asyncio.wait_for(self._nudged.wait(), TICK_S if busy else IDLE_S)
             except TimeoutError:
                 log.debug("nothing happened")
-        self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > ROUND_EVERY_S)
+        every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
+        self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()
         if batch and all(_can_wait(event) for event in batch):
             await asyncio.sleep(BATCH_S)
