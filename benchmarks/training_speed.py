@@ -35,7 +35,7 @@ def run(bench: Bench) -> None:
     from workloads import load  # type: ignore[import-not-found]
 
     for kind in ("mlp", "cnn"):
-        work = load(kind, SAMPLES[kind])
+        work, short = load(kind, SAMPLES[kind]), kind.upper()
         samples, epochs = len(work.x), max(3, EPOCHS[kind] // 2) if bench.quick else EPOCHS[kind]
         with bench.step(f"{work.name}: Fairlead"), platform("2") as running:
             _fairlead(running, kind, epochs, samples, "warm-up")
@@ -45,10 +45,11 @@ def run(bench: Bench) -> None:
             plain = [_plain(kind, epochs, samples) for _ in range(times)]
         with bench.step(f"{work.name}: torchrun, DDP, 2 processes"):
             ddp = [_ddp(kind, epochs, samples) for _ in range(times)]
-        _compare(bench, f"{work.name}, 1 worker", own, "plain loop, DataLoader", plain)
-        _compare(bench, f"{work.name}, 2 workers", two, "torchrun DDP, 2 procs", ddp)
-        bench.add(f"{work.name}, 1 worker, loop", _loop(own), "samples/s", peer="torchrun DDP, 2 procs",
+        _compare(bench, f"{short}, 1 worker", own, "plain loop, DataLoader", plain)
+        _compare(bench, f"{short}, 2 workers", two, "torchrun DDP, 2 procs", ddp)
+        bench.add(f"{short}, 1 worker, loop", _loop(own), "samples/s", peer="torchrun DDP, 2 procs",
                   peer_value=_loop(ddp))  # fmt: skip
+        bench.note(f"{short}: {work.name}, {samples:,} samples, batches of {work.batch_size}, {epochs} epochs")
     bench.note("one thread per process: one worker and the plain loop use one core, DDP two; on a busy machine the "
                "platform's control group weighs as much as its cores, a plain process less")  # fmt: skip
     bench.note("loop: from the end of the first epoch to the end of the last; whole: from the command to its end")
