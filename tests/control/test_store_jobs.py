@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from dataclasses import replace
 
 import pytest
@@ -243,15 +242,16 @@ def test_current_are_those_not_ended_in_order(db: Opened) -> None:
     assert {job: [g.number for g in live] for job, live in found.items()} == {one.id: [2, 3]}
 
 
-def test_a_thousand_waiting_jobs_are_read_in_milliseconds(db: Opened) -> None:
+def test_a_reader_sees_every_change_of_many_waiting_jobs(db: Opened) -> None:
+    """Readers recollect the jobs they made last time: what changed since must not be among the recollections."""
+
     async def crowd() -> None:
-        works = [lambda conn: jobs.insert(conn, a_job(), {}, {}, None, "d") for _ in range(1000)]
+        works = [lambda conn: jobs.insert(conn, a_job(), {}, {}, None, "d") for _ in range(300)]
         await asyncio.gather(*map(db.store.write, works))
 
     run(crowd())
-    seconds = []
-    for _ in range(8):
-        began = time.process_time()  # of this process: the machine does other things meanwhile
-        assert len(db.read(jobs.active)) == 1000
-        seconds.append(time.process_time() - began)
-    assert min(seconds) < 0.015
+    for step in range(1, 9):
+        waiting = db.read(jobs.active)
+        assert len(waiting) == 300
+        db.write(lambda conn, job=waiting[step].id, step=step: jobs.update(conn, job, step=step))
+        assert next(job.step for job in db.read(jobs.active) if job.id == waiting[step].id) == step

@@ -6,7 +6,6 @@ import asyncio
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -195,14 +194,3 @@ def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(db: Opened
     assert texts(db) == []
     db.write(note("later"))
     assert texts(db) == ["later"]
-
-
-def test_a_thousand_writes_a_second(db: Opened) -> None:
-    """Of this process's own time: the machine does other things meanwhile."""
-
-    async def crowd() -> float:
-        began = time.process_time()
-        await asyncio.gather(*(db.store.write(note(str(n))) for n in range(1000)))
-        return 1000 / (time.process_time() - began)
-
-    assert run(crowd()) > 1000
