@@ -295,7 +295,8 @@ def pack(message: msgspec.Struct) -> bytes:
 class Unpacker:
     """Turns a stream of bytes back into messages of one kind, however it was cut."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: Any, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
         self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
@@ -305,8 +306,8 @@ class Unpacker:
         messages = []
         while len(self._buffer) >= HEADER.size:
             (length,) = HEADER.unpack_from(self._buffer)
-            if length > LIMIT_BYTES:
-                raise ValueError(f"a message of {length} bytes is over the limit of {LIMIT_BYTES}")
+            if length > self._limit_bytes:
+                raise ValueError(f"a message of {length} bytes is over the limit of {self._limit_bytes}")
             end = HEADER.size + length
             if len(self._buffer) < end:
                 break

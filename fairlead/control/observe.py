@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from fairlead import wire
 from fairlead.backends.protocol import WorkerEvent
@@ -16,6 +18,8 @@ from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 
 SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
+LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
+MOST = 2**53  # of anything that a worker counts
 
 
 def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerFact:
@@ -45,11 +49,42 @@ def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: fl
         if job is None or job.phase in ENDED:
             continue
         touched.add(job.id)
-        _store_event(connection, event, job, now_s)
+        _store_or_fail(connection, event, job, now_s)
     newest = {(event.node, event.incarnation): event.sequence for event in batch}
     for (node, incarnation), sequence in newest.items():
         nodes.advance(connection, node, incarnation, sequence)
     return touched
+
+
+def _store_or_fail(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
+    """The tenant's code has a say in these words: what cannot be stored fails its own job, not the platform."""
+    savepoint = connection.begin_nested()
+    try:
+        _check(event.body)
+        _store_event(connection, event, job, now_s)
+    except (ArithmeticError, LookupError, TypeError, ValueError, StatementError) as error:
+        if isinstance(error, DBAPIError) and not isinstance(error, DataError | IntegrityError):
+            raise  # the database's trouble, not the worker's
+        savepoint.rollback()
+        if job.phase is not JobPhase.STOPPING:
+            message = f"{event.worker}: the worker talks nonsense: {type(event.body).__name__} with impossible values"
+            fail(connection, job, message, final=True, now_s=now_s)
+    else:
+        savepoint.commit()
+
+
+def _check(body: wire.FromWorker | wire.Exited) -> None:
+    """Raise ValueError for numbers that no honest worker would say, before anything is reckoned from them."""
+    counts: tuple[float, ...] = ()
+    match body:
+        case wire.Ready():
+            counts = (body.samples, body.epochs, body.batch_size, body.samples * body.epochs)
+        case wire.Progress():
+            counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation)
+        case wire.Snapshot() | wire.Finished():
+            counts = (body.step, body.generation)
+    if not all(math.isfinite(count) and 0 <= count <= MOST for count in counts):
+        raise ValueError("a count out of bounds")
 
 
 def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
@@ -69,7 +104,7 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             jobs.update(connection, job.id, **changes)
         case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
             final = raised.permanent or job.failures >= job.retries
-            fail(connection, job, f"{event.worker}: {raised.error}", final=final, now_s=now_s)
+            fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=now_s)
         case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
             message = failure_of(exited, job, event.worker)
             if message is not None:
@@ -106,6 +141,8 @@ def measured_speed(job: Job, generation: Generation, step: int, now_s: float) ->
     if generation.running_s is None or generation.first_step is None or now_s - generation.running_s < SPEED_AFTER_S:
         return {}
     samples = (step - generation.first_step + 1) * job.batch_size
+    if samples <= 0:
+        return {}
     return {len(generation.members): samples / (now_s - generation.running_s)}
 
 
@@ -138,7 +175,14 @@ def failure_of(exited: wire.Exited, job: Job, worker: str) -> str | None:
         return f"{worker}: ended with exit code {exited.code}; see fairlead logs {job.id}"
     if exited.signal in (signal.SIGKILL, signal.SIGTERM) or job.training:
         return None
-    return f"{worker}: ended by {signal.Signals(exited.signal or 0).name}; see fairlead logs {job.id}"
+    return f"{worker}: ended by {_signal_name(exited.signal)}; see fairlead logs {job.id}"
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
 
 
 def fail(connection: Connection, job: Job, message: str, *, final: bool, now_s: float) -> None:

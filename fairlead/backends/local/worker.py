@@ -21,6 +21,7 @@ from fairlead.cluster import Resources
 
 LEAVE_GRACE_S = 5.0
 _MOST_WORDS_PER_S = 2000
+_LONGEST_WORD_BYTES = 8 << 20  # kept by the node manager until it is stored: not the worker's own memory
 _DRAIN_S = 2.0  # for words that a worker said right before it ended
 
 _PHASES: Mapping[type, str] = {
@@ -96,7 +97,7 @@ class Worker:
         reader, self._writer = await asyncio.open_unix_connection(sock=channel)
         if not self._command:
             self._writer.write(b"".join(map(wire.pack, self._unsent)))
-        unpacker = wire.Unpacker(wire.FromWorker)
+        unpacker = wire.Unpacker(wire.FromWorker, _LONGEST_WORD_BYTES)
         try:
             while data := await reader.read(1 << 16):
                 for message in unpacker.feed(data):
