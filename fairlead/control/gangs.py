@@ -180,7 +180,8 @@ def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
 
 def _stop(view: GangView) -> Action | None:
     job = view.job
-    alive = tuple(sorted(worker for worker, fact in view.workers.items() if fact.alive))
+    # One that is merely reserved has no process: nothing would ever say that it ended.
+    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "reserved"))
     if alive:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
@@ -293,7 +294,10 @@ def _finished(view: GangView, newest: Generation) -> bool:
 def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
     def gone(worker: str) -> bool:
         fact = view.workers.get(worker)
-        return fact is None or fact.lost or (fact.phase == "broken" and fact.generation == newest.number)
+        if fact is None or fact.lost:
+            return True
+        # It left for a next generation that was abandoned: without a new one it would wait for ever.
+        return fact.phase in ("broken", "left") and fact.generation == newest.number
 
     return tuple(member.worker for member in newest.members if gone(member.worker))
 

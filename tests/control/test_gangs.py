@@ -106,7 +106,8 @@ class Model:
             case gangs.StopWorkers(workers, _):
                 self.told.add("stop")
                 for worker in workers:
-                    self.workers[worker] = replace(self.workers[worker], exited=True)
+                    if self.workers[worker].phase != "reserved":  # a node says nothing of one that was never started
+                        self.workers[worker] = replace(self.workers[worker], exited=True)
             case gangs.ReleaseWorkers(workers, _):
                 for worker in workers:
                     self.workers.pop(worker, None)

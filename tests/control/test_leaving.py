@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairlead.control.records import GenerationPhase
+from fairlead.control import gangs
+from fairlead.control.records import GenerationPhase, JobPhase
 from tests.control.test_gangs import Model, run_to
 
 
@@ -23,3 +24,31 @@ def test_a_gang_that_shrinks_does_not_wait_for_a_leaving_worker_that_died() -> N
     (newest,) = model.live()
     assert newest.phase is GenerationPhase.RUNNING
     assert {member.worker for member in newest.members} == staying == set(model.workers)
+
+
+def test_a_gang_that_left_for_a_generation_that_was_abandoned_trains_again() -> None:
+    model = Model()
+    run_to(model, 1)
+    model.plan(2)
+    model.settle()
+    model.workers_react()  # the newcomer is ready
+    model.settle()
+    assert "leave:1" in model.told
+    model.workers["w1"] = replace(model.workers["w1"], exited=True)  # and dies before anybody has left
+    model.settle()
+    model.workers_react()
+    model.settle()
+    (first,) = model.live()
+    assert first.broken_s is not None, "a round must see that it needs another generation"
+    run_to(model, 1)
+    (newest,) = model.live()
+    assert newest.phase is GenerationPhase.RUNNING and model.workers["w0"].phase == "joined"
+
+
+def test_a_job_that_is_stopped_before_its_workers_were_started_ends() -> None:
+    model = Model()
+    model.plan(2)
+    model.carry_out(gangs.Reserve(model.live()[0]))
+    model.carry_out(gangs.BeginStop(JobPhase.CANCELLED, "cancelled"))
+    model.settle()
+    assert model.job.phase is JobPhase.CANCELLED and model.workers == {}
