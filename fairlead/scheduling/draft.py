@@ -12,7 +12,7 @@ from fairlead.scheduling.shares import claims, demands, entitlements
 from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
 
 PROMISE_S = 30.0
-"""A job for which others made room comes first for this long; then it queues like everybody."""
+"""A job for which others made room comes first for this long once they have left; then it queues like everybody."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Draft:
     line: Sequence[JobState]  # the waiting ones, in order
     entitled: Mapping[str, float]
     claims: Mapping[str, int]  # entitlements in whole devices
-    promised: dict[str, dict[str, Any]]  # job -> {"victims": [...], "since_s": ...}: others make room for it
+    promised: dict[str, dict[str, Any]]  # job -> {"victims": still leaving, "since_s": ...}: others make room
     decisions: dict[str, Decision] = field(default_factory=dict)
     starting: dict[str, str] = field(default_factory=dict)  # job -> why it may start: promised, overdue, ...
     growing: set[str] = field(default_factory=set)
@@ -80,13 +80,17 @@ class Draft:
 
 
 def _still_promised(state: ClusterState, jobs: Mapping[str, JobState]) -> dict[str, dict[str, Any]]:
-    """What earlier rounds promised and is not kept yet; a running job's promise ends when its victims have settled."""
-    kept = {}
+    """What earlier rounds promised and is not kept yet; a running job's promise ends when its victims have settled.
+
+    Its time begins when the last victim has left: however long that takes, no further victims are sought meanwhile.
+    """
+    kept: dict[str, dict[str, Any]] = {}
     for name, promise in sorted(state.memory.get("promised", {}).items()):
-        job, fresh = jobs.get(name), 0.0 <= state.now_s - promise["since_s"] <= PROMISE_S
-        if job is None or not fresh:
+        job = jobs.get(name)
+        leaving = [victim for victim in promise["victims"] if victim in jobs and jobs[victim].settling]
+        since_s = state.now_s if leaving else promise["since_s"]
+        if job is None or not 0.0 <= state.now_s - since_s <= PROMISE_S:
             continue
-        coming = any(victim in jobs and jobs[victim].settling for victim in promise["victims"])
-        if coming or not (job.seats or job.settling):
-            kept[name] = dict(promise)
+        if leaving or not (job.seats or job.settling):
+            kept[name] = {"victims": leaving, "since_s": since_s}
     return kept

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from fairlead.scheduling.state import JobState
 
-WORTHWHILE = 0.95  # a larger size that was slower than this, measured against the next smaller one, is not tried again
-CLEARLY_SLOWER = 0.9  # below this part of a smaller size's speed, the larger size does harm
+WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not tried again, nor is any larger one
+CLEARLY_SLOWER = 0.9  # below this part of the best smaller size's speed, the larger size does harm
 USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
 PAYBACK = 2.0  # growing must save this many times what the new generation costs
 
 
 def ceiling(job: JobState) -> int:
     """The largest size that is not known to be useless: nobody grows into what was measured to be slower."""
-    sizes = sorted(size for size, speed in job.speeds.items() if speed > 0 and size >= job.min_workers)
-    for smaller, larger in pairwise(sizes):
-        if job.speeds[larger] < job.speeds[smaller] * WORTHWHILE:
-            return max(job.min_workers, min(larger - 1, job.max_workers))
-    return job.max_workers
+    slower = first_slower(job)
+    return job.max_workers if slower is None else max(job.min_workers, min(slower - 1, job.max_workers))
+
+
+def first_slower(job: JobState) -> int | None:
+    """The smallest size that was measured slower than the best of the smaller ones.
+
+    Measured against the same size as in better_smaller, and less strictly: so a size that a gang shrinks
+    away from is always above its ceiling, and it does not grow back to it.
+    """
+    best = 0.0
+    for size in sorted(size for size, speed in job.speeds.items() if speed > 0 and size >= job.min_workers):
+        if job.speeds[size] < best * WORTHWHILE:
+            return size
+        best = max(best, job.speeds[size])
+    return None
 
 
 def speed_at(job: JobState, size: int) -> float | None:

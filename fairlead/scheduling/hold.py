@@ -55,7 +55,8 @@ class _Blocked:
             return reason("quota", text, **facts)
         if job.id in draft.promised:
             victims = draft.promised[job.id]["victims"]
-            text = f"{wants}; room is being made by {', '.join(victims[:3])}{' and others' if len(victims) > 3 else ''}"
+            by = f"is being made by {', '.join(victims[:3])}{' and others' if len(victims) > 3 else ''}"
+            text = f"{wants}; room {by if victims else 'was made for it, and it comes first'}"
             return reason("making-room", text, victims=victims, **facts)
         if free >= need:
             text = f"{wants}, {free} free but held for jobs that waited longer{behind}"

@@ -4,6 +4,12 @@ First elastic gangs of tenants above their claims shrink, and siblings of the wa
 sufficient gangs are preempted. Nobody's tenant is pushed below its claim or loses its last gang to another
 tenant; within a tenant a higher priority may take from a lower one. Devices that are given back are free only
 once the gang has left them, so the waiting job starts in a later round: until then it is *promised*.
+
+Why rounds come to rest: devices are taken only if the taker then fits, so what is taken is used; only from tenants
+above their claims for one that stays within its own, or for a higher priority, or for a sibling's start. So each
+taking brings tenants closer to their claims or starts a gang that comes before its victim, and what is lent again
+afterwards is only what nobody with a claim can use. Sizes that were measured slower are not grown into (see gain).
+A tenant without any device is served at others' cost once, since its last gang is then never taken.
 """
 
 from __future__ import annotations
@@ -52,10 +58,8 @@ def make_room_for_growth(draft: Draft) -> None:
         wanted = min(draft.headroom(job.tenant), ceiling(job) - size, draft.quota_room(job.tenant))
         if wanted <= 0:
             continue
-        reclaim = Reclaim(draft, job, wanted, for_growth=True)
-        while len(reclaim.taken) < wanted and reclaim.shrink_one():
-            pass
-        if reclaim.taken:
+        reclaim = _find_growth(draft, job, wanted)
+        if reclaim is not None:
             done.add(job.tenant)
             claim = devices(draft.claims[job.tenant])
             why = f"job {job.id} of tenant {job.tenant}, which has fewer than the {claim} it is entitled to"
@@ -71,11 +75,20 @@ def _find_room(draft: Draft, job: JobState) -> Reclaim | None:
     if draft.board.most(draft.board.shape(job)) < job.min_workers:
         return None
     reclaim = Reclaim(draft, job, job.min_workers)
-    if reclaim.hopeless():
+    if reclaim.hopeless() or not reclaim.make_fit():
         return None
-    while not reclaim.suffices():
-        if not (reclaim.shrink_one() or reclaim.preempt_one()):
-            return None
+    reclaim.prune()
+    return reclaim if reclaim.taken else None
+
+
+def _find_growth(draft: Draft, job: JobState, wanted: int) -> Reclaim | None:
+    """Room for as many more workers as can be found, up to this many."""
+    reclaim = Reclaim(draft, job, 1, for_growth=True)
+    while reclaim.need <= wanted and reclaim.make_fit():
+        reclaim.need += 1
+    reclaim.need -= 1
+    if reclaim.need == 0:
+        return None
     reclaim.prune()
     return reclaim if reclaim.taken else None
 

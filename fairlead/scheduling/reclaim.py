@@ -39,6 +39,13 @@ class Reclaim:
             return False
         return place(self.board, self.shape, self.need) is not None
 
+    def make_fit(self) -> bool:
+        """Take from victims until the job fits; False, with all that could be taken, if it never does."""
+        while not self.suffices():
+            if not (self.shrink_one() or self.preempt_one()):
+                return False
+        return True
+
     def shrink_one(self) -> bool:
         """Take one worker from the elastic gang that has most to give, if there is one."""
         donors = [victim for victim in self.victims if self._may_shrink(victim)]

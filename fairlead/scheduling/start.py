@@ -58,11 +58,10 @@ def start_borrowers(draft: Draft) -> None:
 
 
 def overdue(draft: Draft, job: JobState) -> bool:
-    """Whether this head of its tenant's queue waited so long that it comes first."""
-    waited = waited_s(job, draft.now_s)
-    if draft.used(job.tenant) == 0:
-        return waited >= OVERDUE_S
-    return waited >= STARVING_S and job.min_workers > draft.claims[job.tenant]
+    """Whether this job's tenant has had nothing, or the job has waited, for so long that it comes first."""
+    if draft.used(job.tenant) == 0:  # the tenant has waited as long as any of its jobs
+        return any(other.tenant == job.tenant and waited_s(other, draft.now_s) >= OVERDUE_S for other in draft.line)
+    return waited_s(job, draft.now_s) >= STARVING_S and job.min_workers > draft.claims[job.tenant]
 
 
 def hold_free(draft: Draft, job: JobState) -> None:

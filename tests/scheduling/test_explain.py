@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling import decide, dry_run, explain, impossible
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Start, TenantState
 
-from .clusters import by_job, clusters, job, nodes, state
+from .clusters import by_job, clusters, few, job, nodes, state
 
 POOL = [Node("c", {DEVICE: 2, "cpu": 2.0, "memory": 4e9}), Node("g", {DEVICE: 2, "memory": 8e9}, device_type="a100")]
 
@@ -49,7 +49,7 @@ def test_a_range_that_fits_at_its_minimum_is_possible() -> None:
     assert impossible(job("j", workers=(1, 100)), POOL) is None
 
 
-@settings(max_examples=60, deadline=None)
+@few
 @given(clusters(healthy=True))
 def test_what_is_called_impossible_never_starts_and_the_rest_could_on_an_empty_cluster(before: ClusterState) -> None:
     for one in before.jobs:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import NodeState
@@ -14,9 +14,7 @@ from fairlead.scheduling import decide
 from fairlead.scheduling.board import Board, Shape
 from fairlead.scheduling.state import ClusterState, Preempt, Resize, Start, TenantState
 
-from .clusters import apply, by_job, changes, clusters, job, nodes, overfull, state, tenants, used_by_tenant
-
-few = settings(max_examples=40, deadline=None)
+from .clusters import apply, by_job, changes, clusters, few, job, nodes, overfull, state, tenants, used_by_tenant
 
 
 def rounds(now: ClusterState, count: int, wait_s: float = 6.0) -> ClusterState:
@@ -139,11 +137,11 @@ def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: Cluste
     assert not [d for d in changes(decide(backend.now)) if not isinstance(d, Start)]
 
 
-@pytest.mark.parametrize("takes", [1, 2, 5])
+@pytest.mark.parametrize("takes", [1, 2, 5, 80])
 def test_no_more_victims_are_taken_while_the_first_ones_are_still_leaving(takes: int) -> None:
     running = [job(f"run-{i}", "a", seats=(f"node-{i}",)) for i in range(4)]
     backend = SlowBackend(state([*running, job("new", "b")], tenants=tenants(a=3, b=1)), takes)
-    for _ in range(20):
+    for _ in range(20 + 2 * takes):
         backend.round()
     assert sum(backend.victims.values()) == 1
     assert {one.id for one in backend.now.jobs if one.seats} >= {"new"}

@@ -1,0 +1,90 @@
+"""Rounds come to rest: while only the clock changes, gangs change a few times and then never again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling import decide
+from fairlead.scheduling.state import ClusterState, Decision, Start, TenantState
+
+from .clusters import apply, changes, clusters, few, job, nodes, state
+
+LONGEST_S = 2000.0  # longer than any time after which the policy treats a waiting job differently
+ROUNDS = 400
+
+
+def until_rest(now: ClusterState, step_s: float) -> list[Decision]:
+    """Every change on the way to rest. The clock runs faster while nothing moves, and on past every deadline.
+
+    A later deadline or a job that has waited too long may still set something off. So rest is not "nothing
+    moved for some rounds" but "nothing moved for longer than the policy knows how to wait".
+    """
+    moved: list[Decision] = []
+    quiet_s, wait_s = 0.0, step_s
+    for _ in range(ROUNDS):
+        round_ = decide(now)
+        if changes(round_):
+            moved += changes(round_)
+            quiet_s, wait_s = 0.0, step_s
+        elif quiet_s > LONGEST_S:
+            return moved
+        else:
+            quiet_s += wait_s
+            wait_s = min(1.5 * wait_s, 300.0)
+        now = apply(now, round_, wait_s=wait_s)
+    last = "; ".join(f"{type(change).__name__} {change.job}: {change.reason.text}" for change in moved[-4:])
+    raise AssertionError(f"{len(moved)} changes in {ROUNDS} rounds, the last ones: {last}")
+
+
+def promised_until_1030() -> ClusterState:
+    """Until its promise is broken, job-3 is first in line of tenant c; job-2, of the same shape, waited far longer."""
+    demand = {"cpu": 0.5}
+    waiting = [
+        job("job-0", "a"),
+        job("job-1", "a"),
+        job("job-2", "c", (3, 3), demand=demand),
+        job("job-3", "c", (3, 3), demand=demand, start_by_s=1030.0, since_s=990.0),
+        job("job-4", "b", (1, 2)),
+    ]
+    pool = [*nodes(4), Node("node-4", {"cpu": 1.0, "memory": 8e9, DEVICE: 2.0})]
+    return ClusterState(1000.0, pool, [TenantState(name, 0.5) for name in "abc"], waiting)
+
+
+@few
+@given(clusters(), st.sampled_from([0.5, 10.0]))
+@example(promised_until_1030(), 0.5)
+def test_rounds_come_to_rest_when_only_the_clock_changes(before: ClusterState, step_s: float) -> None:
+    until_rest(replace(before, jobs=[replace(one, settling=False) for one in before.jobs]), step_s)
+
+
+def test_a_tenant_that_has_had_nothing_for_long_is_first_with_whichever_of_its_jobs_is() -> None:
+    moved = until_rest(promised_until_1030(), 0.5)
+    assert all(isinstance(change, Start) for change in moved)
+    assert ("job-3", "waited-long") in [(change.job, change.reason.code) for change in moved]
+
+
+def test_a_gang_whose_speed_falls_little_by_little_does_not_grow_back_to_where_it_was_slower() -> None:
+    """Each size is nearly as fast as the one before, but four workers are clearly slower than one."""
+    speeds = {1: 100.0, 2: 96.0, 3: 92.5, 4: 89.0}
+    before = state([job("j", workers=(1, 4), seats=("node-0", "node-1", "node-2", "node-3"), speeds=speeds)])
+    assert [change.reason.code for change in until_rest(before, 1.0)] == ["slower", "spare-devices"]
+
+
+def test_nobody_shrinks_for_a_gang_that_could_not_use_the_device() -> None:
+    """Tenant b is below its share, but what is short on the node is cpu, and a job that cannot shrink has it."""
+    pool = [Node("big", {DEVICE: 4.0, "cpu": 2.0}), Node("small", {DEVICE: 1.0, "cpu": 1.0})]
+    hog = job("hog", "a", seats=("big",), demand={"cpu": 2.0})
+    wide = job("wide", "a", (1, 4), seats=("big", "big", "big"))
+    narrow = job("narrow", "b", (1, 4), seats=("small",), demand={"cpu": 1.0})
+    assert until_rest(state([hog, wide, narrow], nodes=pool), 1.0) == []
+
+
+def test_a_gang_grows_by_as_much_as_others_above_their_share_can_give() -> None:
+    wide = job("wide", "a", (1, 6), seats=tuple(f"node-{i}" for i in range(6)))
+    narrow = job("narrow", "b", (1, 6), seats=("node-6",))
+    moved = until_rest(state([wide, narrow], nodes=nodes(8)), 6.0)
+    assert [(change.job, len(getattr(change, "seats", ()))) for change in moved][-1] == ("narrow", 4)
