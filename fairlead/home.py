@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from fairlead.errors import Unavailable
 
 
 def default_home() -> Path:
@@ -75,7 +78,11 @@ class Home:
 
     def create_memory(self) -> None:
         """Make the folder for snapshots in memory; listable, because a worker looks for its own on other nodes too."""
-        _folder(self.memory, 0o755)
+        self.memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.memory.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # anybody may have put it into /dev/shm
+            raise Unavailable(f"{self.memory} is not a folder of this user", fix="find out whose it is, and remove it")
+        self.memory.chmod(0o755)
 
 
 def _folder(path: Path, mode: int) -> None:

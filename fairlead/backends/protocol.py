@@ -94,7 +94,7 @@ BackendEvent = NodeJoined | NodeLost | WorkerEvent | NodeTelemetry
 @dataclass(frozen=True, slots=True)
 class LogChunk:
     worker: str
-    text: str
+    text: str  # bytes that are no text as surrogates (``surrogateescape``)
     offset: int  # where the next read of this worker's log goes on
 
 
@@ -113,7 +113,8 @@ class Backend(Protocol):
     """Where gangs run. The control plane decides; a backend only carries out.
 
     Every command carries the epoch of the leader that gave it; one of an older leader raises ``LostLeadership``.
-    Commands are idempotent: after a crash the control plane gives them again.
+    Commands are idempotent: after a crash the control plane gives them again, and also after a ``FairleadError``, which
+    says that a node may not have heard it. To a node that is lost a command does nothing.
     """
 
     capabilities: Capabilities
@@ -157,8 +158,10 @@ class Backend(Protocol):
     def events(self) -> AsyncIterator[BackendEvent]:
         """All that happens, in order per node; what was not acknowledged before a restart comes again."""
 
-    async def logs(self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20) -> list[LogChunk]:
-        """What the workers of a job wrote since the cursor."""
+    async def logs(
+        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+    ) -> list[LogChunk]:
+        """What the workers of a job, or one of them, wrote since the cursor."""
 
     def facts(self) -> Mapping[str, Any]:
         """What ``fairlead nodes`` shows of each node beyond its capacity: pid, isolation, warm, load."""

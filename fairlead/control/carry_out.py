@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -19,11 +19,13 @@ from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, Jo
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
+from fairlead.errors import FairleadError
 
 RESERVE_WITHIN_S = 5.0
 LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
 DEFAULT_SILENCE_S = 30.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
+LONG_LIFE_S = 600.0  # a command takes no steps: one that ran for so long was not the cause of its loss
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
 
 
@@ -123,7 +125,13 @@ class CarryOut:
         for member in generation.members:
             if known[member.worker].phase == "reserved":
                 known[member.worker] = WorkerFact(member.node, "starting", device=member.device)
-        await self._backend.launch(_lease(job, generation), LaunchOrder(worker, environment))
+        try:
+            await self._backend.launch(_lease(job, generation), LaunchOrder(worker, environment))
+        except FairleadError:  # the order may not have arrived; who lives already is left alone the next time
+            for member in generation.members:
+                if known[member.worker].phase == "starting":
+                    known[member.worker] = replace(known[member.worker], phase="reserved")
+            raise
         failpoint("launched")
 
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
@@ -157,21 +165,23 @@ class CarryOut:
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
     async def _tell(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
-        self._mark(job, mark)
         await self._backend.tell(_lease(job, generation), message)
+        self._mark(job, mark)
         failpoint(point)
 
     async def _mark_running(self, job: Job, generation: Generation) -> None:
         now_s = self._clock()
 
         def work(connection: Connection) -> None:
+            if not _unmoved(connection, job):
+                return
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.RUNNING, running_s=now_s)
             changes: dict[str, Any] = {"phase": JobPhase.RUNNING, "since_s": now_s}
             if job.started_s is None:
                 changes["started_s"] = now_s
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
-            text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}: {generation.reason}"
+            text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}"  # why was said when it was decided
             _event(connection, job, "generation-running", text, now_s, generation=generation.number, workers=size,
                    reason=generation.reason_code)  # fmt: skip
 
@@ -184,9 +194,13 @@ class CarryOut:
         now_s = self._clock()
         dead, what = gangs.loss(lost, self._known.of(job.id))
 
+        ran_s = 0.0 if job.training or generation.running_s is None else now_s - generation.running_s
+
         def work(connection: Connection) -> None:
+            if not _unmoved(connection, job):
+                return
             generations.update(connection, job.id, generation.number, broken_s=now_s)
-            current = jobs.update(connection, job.id, losses=job.losses + 1)
+            current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else job.losses + 1)
             _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip
             if current.losses >= LOSSES_LIMIT:
@@ -206,11 +220,17 @@ class CarryOut:
 
         await self._store.write(work)
         self._known.cooling_until_s[job.id] = now_s + COOLING_S
-        self._known.told.get(job.id, set()).discard(f"leave:{generation.number - 1}")
+        told = self._known.told.get(job.id, set())
+        told -= {mark for mark in told if mark.startswith("leave:")}
 
     async def _begin_stop(self, job: Job, then: JobPhase, outcome: str, message: str | None) -> None:
         now_s = self._clock()
-        await self._store.write(lambda c: jobs.update(c, job.id, **stop_changes(then, outcome, message, now_s)))
+
+        def work(connection: Connection) -> None:
+            if _unmoved(connection, job):
+                jobs.update(connection, job.id, **stop_changes(then, outcome, message, now_s))
+
+        await self._store.write(work)
         failpoint("stop-stored")
 
     # ------------------------------------------------------------ giving back
@@ -226,7 +246,9 @@ class CarryOut:
         now_s = self._clock()
         cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> bool:
+            if not _unmoved(connection, job):
+                return False
             for generation in live:
                 ledger.end_generation(connection, job, generation, self._nodes(), now_s, cpu_s[generation.number])
                 generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
@@ -242,8 +264,10 @@ class CarryOut:
             why = f": {job.message}" if job.message and then is JobPhase.FAILED else ""
             became = "goes back into the queue" if then is JobPhase.QUEUED else f"{_ENDS[then]}{why}"
             _event(connection, job, f"job-{then}", f"{job.id} {became}", now_s, outcome=outcome)
+            return True
 
-        await self._store.write(work)
+        if not await self._store.write(work):
+            return
         failpoint("concluded")
         self._known.told.pop(job.id, None)
         if then in ENDED:
@@ -255,6 +279,14 @@ class CarryOut:
 
     def _mark(self, job: Job, what: str) -> None:
         self._known.told.setdefault(job.id, set()).add(what)
+
+
+def _unmoved(connection: Connection, job: Job) -> bool:
+    """Whether nobody changed the job's course since it was looked at: a cancel, a failure or a preemption stands."""
+    stored = jobs.get(connection, job.id)
+    if stored is None:
+        return False
+    return (stored.phase, stored.then, stored.generation) == (job.phase, job.then, job.generation)
 
 
 def _gang(job: Job, generation: Generation) -> Gang:

@@ -51,6 +51,7 @@ class CpuMeter:
         for memory in (self._used, self._metered):
             for key in [key for key in memory if key[0] == job]:
                 del memory[key]
+        self._adopted = {key for key in self._adopted if key[0] != job}
 
 
 def usage_lines(

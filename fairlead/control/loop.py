@@ -260,7 +260,12 @@ class Controller:
                 strays.setdefault(status.job, {})[status.worker] = event.node
         for job, workers in strays.items():
             log.info("ending workers that no job needs any more", job=job, workers=sorted(workers))
-            await self.backend.release(job, workers, forget_memory=True)
+            try:
+                await self.backend.release(job, workers, forget_memory=True)
+            except LostLeadership:
+                raise
+            except FairleadError as error:  # it ends with its node, or when that joins again
+                log.warning("strays could not be ended", job=job, error=str(error))
 
     async def refresh(self) -> None:
         """Read the nodes anew, with what an admin wants of them."""
@@ -270,8 +275,7 @@ class Controller:
         for node in inventory.nodes:
             state = states.get(node.name, NodeState.READY) if node.name in self._joined else NodeState.LOST
             fresh[node.name] = replace(node, state=state)
-        self._nodes.clear()
-        self._nodes.update(fresh)
+        self._nodes = fresh  # exchanged whole: threads of the store read it, too
 
     # ------------------------------------------------------------ deciding
 
@@ -336,6 +340,7 @@ class Controller:
         error = task.exception()
         if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
             log.warning("a command to the backend failed; it will be given again", job=job, error=str(error))
+            self._again.add(job)  # at the next tick; a job that has ended would not be looked at otherwise
         elif error is not None:
             self._fatal.set_exception(error)
 

@@ -17,10 +17,12 @@ from fairlead import wire
 from fairlead.backends.local import keeper as keeping
 from fairlead.backends.local import processes
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.local.hosting import connect_host
+from fairlead.backends.local.link import NodeGone
 from fairlead.backends.local.records import NodeRecord, read_record
 from fairlead.backends.protocol import LaunchOrder, Lease, NodeAction, NodeJoined, NodeLost, NotReserved, WorkerEvent
 from fairlead.cluster import NodeState
-from fairlead.errors import LostLeadership
+from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
 from tests.backends.platforms import Platform, platform, python, run, until
 
@@ -379,6 +381,30 @@ def test_a_line_that_is_cut_is_mended_and_brings_nothing_twice(home: Path) -> No
             assert [type(e.body) for e in here.seen if isinstance(e, WorkerEvent)] == [wire.Ready, wire.Exited]
 
     run(scene())
+
+
+def test_a_command_into_a_line_that_is_cut_is_not_taken_for_heard(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            await here.start("j", ["node-0"], "sleep", "72", cpu=1.0)
+            await here.some(wire.Ready)
+            link = here.backend._keepers["node-0"].link
+            assert link is not None
+            link._writer.transport.abort()
+            with pytest.raises(NodeGone):
+                await here.backend.stop("j", {"w0": "node-0"}, 0.0)
+            with pytest.raises(NodeGone):
+                await here.backend.release("j", {"w0": "node-0"})
+
+    run(scene())
+
+
+def test_a_host_that_cannot_be_started_is_a_clear_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anything else would end the keeper of a node for good."""
+    Home(home).create()
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(Unavailable, match="does not start"):
+        run(connect_host(Home(home), preload=False))
 
 
 def test_a_dead_worker_is_seen_within_milliseconds(home: Path) -> None:

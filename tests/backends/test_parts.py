@@ -16,6 +16,8 @@ from fairlead.backends.local.hosting import host_environment
 from fairlead.backends.local.logs import read_logs, whole_characters
 from fairlead.backends.local.outbox import Outbox
 from fairlead.backends.local.slots import NoRoom, check_room
+from fairlead.errors import Unavailable
+from fairlead.home import Home
 
 CAPACITY = {"cpu": 1.0, "memory": 100.0, "device": 2.0}
 
@@ -208,3 +210,19 @@ def test_a_virtual_environment_comes_first_in_the_path() -> None:
 def test_the_host_is_started_without_the_platforms_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRLEAD_TOKEN", "secret")
     assert "secret" not in host_environment().values()
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_a_folder_for_snapshots_that_somebody_else_made_is_refused(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    home.memory.symlink_to(elsewhere)
+    try:
+        with pytest.raises(Unavailable, match="not a folder of this user"):
+            home.create_memory()
+        assert elsewhere.stat().st_mode & 0o777 == 0o700
+    finally:
+        home.memory.unlink()

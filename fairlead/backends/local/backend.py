@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -112,7 +111,7 @@ class LocalBackend:
             await asyncio.sleep(_HOST_AGAIN_S)
             try:
                 return await hosting.connect_host(self._home, preload=self._preload)
-            except (Unavailable, OSError, subprocess.SubprocessError) as error:
+            except (Unavailable, OSError) as error:
                 log.error("no host: %s", error)
 
     async def close(self) -> None:
@@ -166,8 +165,10 @@ class LocalBackend:
         while (event := await self._events.get()) is not None:
             yield event
 
-    async def logs(self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20) -> list[LogChunk]:
-        return await asyncio.to_thread(read_logs, Path(folder), after, limit_bytes)
+    async def logs(
+        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+    ) -> list[LogChunk]:
+        return await asyncio.to_thread(read_logs, Path(folder), after, limit_bytes, worker)
 
     # ------------------------------------------------------------ gangs
 
@@ -191,7 +192,7 @@ class LocalBackend:
                 reply = await self._ask(
                     node, wire.Reserve(gang.job, gang.generation, wanted[node], dict(gang.demand)), must=True
                 )
-            except NodeRefused as error:
+            except (NodeRefused, NodeGone) as error:
                 return error.message
             return None if reply else f"{node} is lost"
 
@@ -253,7 +254,7 @@ class LocalBackend:
             raise NotFound(f"there is no node {name}", field="node", value=name, fix=f"use one of: {known}") from None
 
     async def _ask(self, name: str, body: wire.ToNode, *, must: bool = False) -> wire.Reply | None:
-        """The node's answer, or None when it is lost; a refusal is logged unless the caller must see it."""
+        """The node's answer, or None when it is lost; other trouble is logged, or raised if it must arrive."""
         keeper = self._keeper(name)
         if isinstance(keeper.failure, LostLeadership):
             raise keeper.failure
@@ -262,6 +263,8 @@ class LocalBackend:
         try:
             return await keeper.link.request(body)
         except NodeGone as error:
+            if must and keeper.link is not None:  # the line is cut: the node comes back, or its NodeLost follows
+                raise
             log.warning("%s: %s", name, error)
             return None
         except NodeRefused as error:
@@ -271,7 +274,13 @@ class LocalBackend:
             return None
 
     async def _each(self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]) -> None:
-        await asyncio.gather(*(self._ask(node, body(node, names)) for node, names in workers.items()))
+        """Command every node; raises when one that is not lost may not have heard it, so that it is said again."""
+        answers = await asyncio.gather(
+            *(self._ask(node, body(node, names), must=True) for node, names in workers.items()), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -65,11 +65,15 @@ async def _start_whole(home: Home, preload: bool) -> None:
 def _start(home: Home, preload: bool) -> None:
     options = ["--home", str(home.root), *([] if preload else ["--no-preload"])]
     with (home.logs / "host.log").open("ab") as log:
-        subprocess.run(
-            [sys.executable, "-P", "-m", "fairlead.backends.local.host", *options],
-            env=host_environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True, check=True, timeout=_START_S,
-        )  # fmt: skip
+        try:
+            subprocess.run(
+                [sys.executable, "-P", "-m", "fairlead.backends.local.host", *options],
+                env=host_environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, check=True, timeout=_START_S,
+            )  # fmt: skip
+        except subprocess.SubprocessError as error:
+            fix = f"look into {home.logs / 'host.log'}"
+            raise Unavailable(f"the host process does not start: {error}", fix=fix) from None
 
 
 async def ask_host(home: Home, request: HostRequest, *, preload: bool) -> Done:

@@ -7,18 +7,23 @@ from pathlib import Path
 from fairlead.backends.protocol import LogChunk, LogCursor
 
 
-def read_logs(folder: Path, after: LogCursor, limit_bytes: int) -> list[LogChunk]:
-    """New text per worker, at most this many bytes in all; a character cut in two waits for its rest."""
+def read_logs(folder: Path, after: LogCursor, limit_bytes: int, worker: str | None = None) -> list[LogChunk]:
+    """New text per worker, or of one, at most this many bytes in all; a character cut in two waits for its rest.
+
+    Bytes that are no text are kept as surrogates, so that a place in the text can be told as a place in the file.
+    """
     chunks: list[LogChunk] = []
     for path in sorted((folder / "logs").glob("*.log"), key=lambda path: (len(path.name), path.name)):
         if limit_bytes <= 0:
             break
+        if worker not in (None, path.stem):
+            continue
         with path.open("rb") as file:
             offset = after.get(path.stem, 0)
             file.seek(offset)
             data = whole_characters(file.read(limit_bytes))
         if data:
-            chunks.append(LogChunk(path.stem, data.decode(errors="replace"), offset + len(data)))
+            chunks.append(LogChunk(path.stem, data.decode(errors="surrogateescape"), offset + len(data)))
             limit_bytes -= len(data)
     return chunks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -141,7 +142,7 @@ class SubmitVerbs(Verbs):
                     hasher.update(chunk)
                     file.write(chunk)
                 file.flush()
-                os.fsync(file.fileno())
+                await asyncio.to_thread(os.fsync, file.fileno())  # of a large one it takes longer than a lease
             if digest != f"sha256:{hasher.hexdigest()}":
                 raise InvalidSpec("is not the sha256 of what was sent", field="digest", value=digest,
                                   fix=f"send it as sha256:{hasher.hexdigest()}")  # fmt: skip

@@ -68,16 +68,16 @@ class TenantVerbs(Verbs):
     async def tenants(self, who: Token) -> list[TenantView]:
         """Tenants with their entitlement, what they hold and what they used."""
         controller, now_s = self._core.controller, self._core.clock()
+        # Counted here, not in the store's thread: the loop changes these while that reads.
+        living = {job: sum(fact.alive for fact in facts.values()) for job, facts in controller.known.workers.items()}
 
         def work(connection: Connection) -> list[TenantView]:
             counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
-            owner = {job.id: job.tenant for job in (jobs.get(connection, j) for j in controller.known.workers) if job}
-            held = Counter(
-                owner[job]
-                for job, workers in controller.known.workers.items()
-                for fact in workers.values()
-                if fact.alive and job in owner
-            )
+            held: Counter[str] = Counter()
+            for job, number in living.items():
+                found = jobs.get(connection, job) if number else None
+                if found is not None:
+                    held[found.tenant] += number
             return [
                 tenant_view(
                     tenant,

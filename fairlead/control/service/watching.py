@@ -23,6 +23,8 @@ from fairlead.scheduling.explain import explain
 from fairlead.scheduling.state import Hold
 from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
 
+LONGEST_LINE = 1 << 16  # of a log; more than this without an end is told in pieces
+
 
 class WatchVerbs(Verbs):
     """How people follow what they handed in."""
@@ -148,17 +150,16 @@ class WatchVerbs(Verbs):
     ) -> tuple[list[LogLine], dict[str, int], bool]:
         """What the workers wrote since the cursor, line by line, and whether no more can come."""
         job, _ = await self._find(who, ref)
-        chunks = await self._core.controller.backend.logs(str(self._core.home.job(job.id)), after)
+        chunks = await self._core.controller.backend.logs(str(self._core.home.job(job.id)), after, worker=worker)
         cursor = dict(after)
         lines: list[LogLine] = []
         for chunk in chunks:
-            if worker is not None and chunk.worker != worker:
-                continue
-            whole = chunk.text if job.phase in ENDED else chunk.text[: chunk.text.rfind("\n") + 1]
+            whole = chunk.text if job.phase in ENDED else whole_lines(chunk.text)
             if not whole:
                 continue
             cursor[chunk.worker] = chunk.offset - len(chunk.text[len(whole) :].encode("utf-8", "surrogateescape"))
-            lines += [LogLine(worker=chunk.worker, text=text) for text in whole.splitlines()]
+            readable = whole.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            lines += [LogLine(worker=chunk.worker, text=text) for text in readable.splitlines()]
         return lines, cursor, job.phase in ENDED and not lines
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
@@ -180,6 +181,12 @@ class WatchVerbs(Verbs):
             if newest > after or left_s <= 0:
                 return newest
             await self._core.controller.news(left_s)
+
+
+def whole_lines(text: str) -> str:
+    """The text up to its last line's end; a line that grows too long is not waited for."""
+    whole = text[: text.rfind("\n") + 1]
+    return whole if whole or len(text) < LONGEST_LINE else text
 
 
 def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:

@@ -1,0 +1,97 @@
+"""What people and failures decide about a job stands, whatever the control plane was about to do with it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import Connection
+
+from fairlead.backends.protocol import Backend
+from fairlead.control import gangs
+from fairlead.control.carry_out import LONG_LIFE_S, CarryOut, Gangs
+from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.observe import stop_changes
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.store import generations, jobs
+from fairlead.errors import Unavailable
+from tests.control import made
+from tests.control.stores import Clock, Opened, run
+
+JOB = "mlp-abc234"
+
+
+def stored(db: Opened, job: Job, generation: Generation) -> GangView:
+    def work(connection: Connection) -> None:
+        jobs.insert(connection, job, {}, {}, None, "digest")
+        generations.insert(connection, generation)
+
+    db.write(work)
+    return GangView(job, [generation], {}, frozenset(), 0.0, frozenset())
+
+
+def carry_out(db: Opened, clock: Clock, backend: object = None, known: Gangs | None = None) -> CarryOut:
+    def order(connection: Connection, job: Job) -> Any:
+        return None
+
+    return CarryOut(db.store, cast(Backend, backend), known or Gangs({}, {}, {}), order, dict, clock)
+
+
+def now(db: Opened) -> Job:
+    found = db.read(lambda connection: jobs.get(connection, JOB))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("before", "action"),
+    [
+        ({"phase": JobPhase.STARTING}, lambda g: gangs.MarkRunning(g)),
+        ({"phase": JobPhase.RUNNING}, lambda g: gangs.BeginStop(JobPhase.QUEUED, "worker-lost")),
+        ({"phase": JobPhase.RUNNING, "losses": 9}, lambda g: gangs.MarkBroken(g, ("w0",))),
+        ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted"},
+         lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted")),
+    ],
+)  # fmt: skip
+def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
+    db: Opened, clock: Clock, before: dict[str, Any], action: Any
+) -> None:
+    generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
+    view = stored(db, made.job(**before), generation)
+    db.write(lambda c: jobs.update(c, JOB, **stop_changes(JobPhase.CANCELLED, "cancelled", "by tok", 150.0)))
+    run(carry_out(db, clock).do(action(generation), view))
+    assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.CANCELLED)
+
+
+def test_a_long_lived_command_is_not_blamed_for_the_losses_of_its_nodes(db: Opened, clock: Clock) -> None:
+    generation = made.generation(("w0", "node-0"), running_s=clock() - LONG_LIFE_S - 1)
+    view = stored(db, made.job(training=False, losses=3), generation)
+    run(carry_out(db, clock).do(gangs.MarkBroken(generation, ("w0",)), view))
+    assert (now(db).phase, now(db).losses) == (JobPhase.RUNNING, 1)
+
+
+class CutLine:
+    """A backend whose line to the node is cut at the moment of the command."""
+
+    async def launch(self, *arguments: object) -> None:
+        raise Unavailable("the line is cut")
+
+    tell = stop = release = launch
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda g: gangs.Launch(g),
+        lambda g: gangs.TellLeave(g, (), snapshot=False),
+        lambda g: gangs.StopWorkers(("w0",), 0.0),
+    ],
+)
+def test_a_command_that_did_not_arrive_is_given_again(db: Opened, clock: Clock, action: Any) -> None:
+    known = Gangs({JOB: {"w0": WorkerFact("node-0", "reserved")}}, {}, {})
+    generation = made.generation(("w0", "node-0"), phase=GenerationPhase.PLANNED)
+    view = stored(db, made.job(phase=JobPhase.STARTING), generation)
+    with pytest.raises(Unavailable):
+        run(carry_out(db, clock, CutLine(), known).do(action(generation), view))
+    assert known.told.get(JOB, set()) == set()
+    assert known.of(JOB)["w0"].phase == "reserved"
