@@ -57,9 +57,10 @@ async def stream(
 ) -> Response:
     """Events as they happen. A client that was cut off goes on where it was with `Last-Event-ID`."""
     after = _after(last) if last else query.after
-    if after < 0:  # counts from the end, which moves: settle it once
-        after = max(0, await platform.wait_for_events(after, 0.0) + after)
+    newest = await platform.wait_for_events(after, 0.0) if after < 0 else 0
     first = await platform.events(who, after, BATCH, query.job)  # what is wrong shows before the stream begins
+    if after < 0:  # counts from the end, which moves: settle it once
+        after = first[0].id - 1 if first else newest
     keep_alive_s = context(request).limits.keep_alive_s
     return event_stream(request, who, _follow(platform, who, after, query.job, first, keep_alive_s))
 

@@ -93,6 +93,10 @@ def test_events_are_followed_by_id_tenant_and_job(db: Opened) -> None:
     assert [event.id for event in db.read(events.after, 0, 10)] == [first, mine, theirs]
     assert [event.id for event in db.read(events.after, first, 1)] == [mine]
     assert [event.id for event in db.read(events.after, 0, 10, tenant="vision")] == [mine]
+    assert db.read(events.before_newest, 2) == mine - 1
+    assert db.read(events.before_newest, 9) == first - 1
+    assert db.read(events.before_newest, 1, tenant="vision") == mine - 1
+    assert db.read(events.before_newest, 5, tenant="nobody") == theirs
     (found,) = db.read(events.after, 0, 10, job="j")
     assert (found.kind, found.facts, found.node) == ("job-submitted", {"a": 1}, None)
 

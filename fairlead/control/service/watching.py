@@ -163,12 +163,12 @@ class WatchVerbs(Verbs):
         return lines, cursor, job.phase in ENDED and not lines
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
-        """Events after the given one, oldest first; negative: that many of the newest."""
+        """Events after the given one, oldest first; negative: that many of the newest that the asking one may see."""
 
         def work(connection: Connection) -> list[EventView]:
-            start = max(0, events.newest_id(connection) + after) if after < 0 else after
-            found = jobs.find(connection, job, scope(who)).id if job else None
-            return [event_view(e) for e in events.after(connection, start, limit, tenant=scope(who), job=found)]
+            tenant, found = scope(who), jobs.find(connection, job, scope(who)).id if job else None
+            start = events.before_newest(connection, -after, tenant, found) if after < 0 else after
+            return [event_view(e) for e in events.after(connection, start, limit, tenant=tenant, job=found)]
 
         return await self._read(work)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from fairlead.control.records import LoggedEvent
 from fairlead.control.store.rows import column_values
@@ -27,12 +27,20 @@ def after(
     conn: Connection, event_id: int, limit: int, tenant: str | None = None, job: str | None = None
 ) -> list[LoggedEvent]:
     """The next events after this one, oldest first; only a tenant's or a job's own if given."""
-    query = select(events).where(events.c.id > event_id).order_by(events.c.id).limit(limit)
-    if tenant is not None:
-        query = query.where(events.c.tenant == tenant)
-    if job is not None:
-        query = query.where(events.c.job == job)
+    query = select(events).where(events.c.id > event_id, *_of(tenant, job)).order_by(events.c.id).limit(limit)
     return [LoggedEvent(*row) for row in conn.execute(query)]
+
+
+def before_newest(conn: Connection, count: int, tenant: str | None = None, job: str | None = None) -> int:
+    """The id after which exactly the newest so many come, of a tenant's or a job's own if given."""
+    newest = select(events.c.id).where(*_of(tenant, job)).order_by(events.c.id.desc()).limit(count).subquery()
+    first = conn.execute(select(func.min(newest.c.id))).scalar()
+    return newest_id(conn) if first is None else int(first) - 1
+
+
+def _of(tenant: str | None, job: str | None) -> list[ColumnElement[bool]]:
+    conditions = ((events.c.tenant, tenant), (events.c.job, job))
+    return [column == wanted for column, wanted in conditions if wanted is not None]
 
 
 def newest_id(conn: Connection) -> int:
