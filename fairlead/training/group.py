@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -57,7 +58,7 @@ class Group:
                 self._check_wait(deadline)
                 time.sleep(0.002)
         except RuntimeError as error:
-            raise PeerLost(f"the ranks did not meet: {_one_line(error)}") from error
+            raise PeerLost(f"the ranks did not meet: {_in_words(error)}") from error
         return self._connect(store, deadline)
 
     def _connect(self, store: Any, deadline: float) -> Any:
@@ -78,7 +79,7 @@ class Group:
                 self._check_wait(deadline)
                 continue
             if isinstance(result, RuntimeError):
-                raise PeerLost(f"the ranks did not meet: {_one_line(result)}") from result
+                raise PeerLost(f"the ranks did not meet: {_in_words(result)}") from result
             return result
 
     def _store(self, place: Any, deadline: float) -> Any:
@@ -194,7 +195,7 @@ class Group:
                     _abandoned.append((backend, work))
                     raise PeerLost(reason)
         except RuntimeError as error:
-            raise PeerLost(_one_line(error)) from error
+            raise PeerLost(_in_words(error)) from error
 
 
 def _backend(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> Any:
@@ -207,5 +208,16 @@ def _backend(store: Any, rank: int, size: int, timeout: timedelta, device: torch
     return dist.ProcessGroupGloo(mesh, rank, size, timeout)
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+_LOST = re.compile("connection (reset|closed|refused)|broken pipe|socket closed", re.IGNORECASE)
+_LATE = re.compile("timed ?out", re.IGNORECASE)
+_SOURCE = re.compile(r"\[\S+\.(cc|cpp|h|hpp):\d+\]\s*")
+
+
+def _in_words(error: BaseException) -> str:
+    """What a collective's error means to who reads the job's log; torch names source files and ports instead."""
+    text = " ".join(str(error).split())
+    if _LOST.search(text):
+        return "the connection to another rank is gone"
+    if _LATE.search(text):
+        return "another rank did not answer in time"
+    return _SOURCE.sub("", text)[:200]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.training.data import part
+from fairlead.training.group import _in_words
 from fairlead.training.history import History
 from fairlead.training.randomness import Layout, sample_mask
 from fairlead.training.seeds import epoch_order, mix
@@ -20,6 +21,22 @@ from fairlead.training.snapshots import Snapshots
 def test_parts_are_contiguous_and_take_everything_once(total: int, shares: list[float]) -> None:
     taken = [place for rank in range(len(shares)) for place in part(total, shares, rank)]
     assert taken == list(range(total))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ("[/__w/pytorch/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:46237: Connection reset by peer. This "
+         "is typically caused by a remote worker hanging", "the connection to another rank is gone"),
+        ("[/__w/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1",
+         "the connection to another rank is gone"),
+        ("[../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv operation to complete",
+         "another rank did not answer in time"),
+        ("[../gloo/algorithm.cc:9] something\n else", "something else"),
+    ],
+)  # fmt: skip
+def test_a_lost_peer_is_told_in_words_and_not_in_source_lines(raw: str, words: str) -> None:
+    assert _in_words(RuntimeError(raw)) == words
 
 
 @given(st.integers(1, 500), st.integers(0, 5))
