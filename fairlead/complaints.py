@@ -76,6 +76,7 @@ _WORDS: Mapping[str, _Words] = {
     "too_long": _says("has more than {max_length} entries", "keep at most {max_length}"),
     "dict_type": _says("is not a mapping", "write one line per entry, like key: value"),
     "list_type": _says("is not a list", "write it like [python, train.py]"),
+    "enum": _says("is none of {expected}", "write one of them"),
     "literal_error": _says("is not {expected}", "write {expected}"),
     "greater_than": _says("is too small", "use more than {gt:g}"),
     "greater_than_equal": _says("is too small", "use at least {ge:g}"),

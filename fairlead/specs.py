@@ -183,6 +183,13 @@ class JobSpec(Spec):
                 raise ValueError("must lie inside the submitted folder; write a relative path")
         return run
 
+    @field_validator("venv")
+    @classmethod
+    def _whole_path(cls, venv: str | None) -> str | None:
+        if venv is not None and not venv.startswith("/"):
+            raise ValueError("is not a whole path; write it like /home/me/project/.venv")
+        return venv
+
     @field_validator("command")
     @classmethod
     def _not_empty(cls, command: list[str] | None) -> list[str] | None:

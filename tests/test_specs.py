@@ -93,6 +93,7 @@ BAD_JOBS: list[tuple[Any, str, str, str]] = [  # what was written, field, part o
     (GOOD | {"env": {"A": 1}}, "env.A", "1 is not text", '"1"'),
     (GOOD | {"env": {"A": "x\0"}}, "env.A", "zero byte", "remove"),
     (GOOD | {"venv": 5}, "venv", "5 is not text", '"5"'),
+    (GOOD | {"venv": "my/env"}, "venv", "'my/env' is not a whole path", ".venv"),
     (GOOD | {"retries": -1}, "retries", "-1 is too small", "at least 0"),
     (GOOD | {"retries": 101}, "retries", "101 is too large", "at most 100"),
     (GOOD | {"silence_timeout": "1 week"}, "silence_timeout", "'1 week' is not a duration", "90s"),

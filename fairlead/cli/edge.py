@@ -11,10 +11,9 @@ from pathlib import Path
 
 import typer
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.home import Home, default_home
 
-USAGE = 2
 INTERRUPTED = 130
 # The parser's own base classes: part of typer in newer versions, of click in older ones.
 UsageError = typer.BadParameter.__mro__[1]
@@ -38,7 +37,7 @@ def execute(app: typer.Typer, arguments: list[str]) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 (the edge of the process: logged, and told in one line)
         if isinstance(error, ParserError):
-            return _usage(verb, error)
+            return _usage(verb, error, as_json="--json" in arguments)
         return _unexpected(verb, error)
 
 
@@ -62,11 +61,10 @@ def _explain(verb: str, error: FairleadError, *, as_json: bool) -> int:
     return error.exit_code
 
 
-def _usage(verb: str, error: Exception) -> int:
+def _usage(verb: str, error: Exception, *, as_json: bool) -> int:
     message = str(getattr(error, "format_message", lambda: str(error))()).strip()
     message = message[:1].lower() + message[1:].rstrip(".")
-    sys.stderr.write(f"{verb}: {message}\n  fix: see {verb} --help\n")
-    return USAGE
+    return _explain(verb, InvalidSpec(message, fix=f"see {verb} --help"), as_json=as_json)
 
 
 def _unexpected(verb: str, error: Exception) -> int:

@@ -88,14 +88,18 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """What the workers of a job wrote. With --json one object per line."""
+    silent = True
     try:
         for written in client().logs(job, follow=follow, worker=worker, tail=tail):
+            silent = False
             if as_json:
                 show.print_json(written)
             else:
                 show.line(show.clean(written.text) if worker else f"{written.worker} | {show.clean(written.text)}")
     except KeyboardInterrupt:
         raise typer.Exit(0) from None  # who follows a log ends it that way
+    if silent:
+        typer.echo(f"{worker or job} has written nothing", err=True)
 
 
 def why(job: JobRef, as_json: Json = False) -> None:
@@ -112,7 +116,8 @@ def why(job: JobRef, as_json: Json = False) -> None:
 
 def _explain(answer: Why) -> None:
     job = answer.job
-    show.line(f"{job.name} ({job.id}) of {job.tenant} is {job.state}")
+    verb = {"succeeded": "has", "failed": "has", "cancelled": "was"}.get(job.state, "is")
+    show.line(f"{job.name} ({job.id}) of {job.tenant} {verb} {job.state}")
     show.line(f"  why: {show.clean(answer.reason.text)}")
     if job.message and job.message != answer.reason.text:
         show.line(f"  said: {show.clean(job.message)}")

@@ -15,7 +15,7 @@ import typer
 
 from fairlead.cli import show
 from fairlead.cli.options import HomeDir, Json, client
-from fairlead.errors import FairleadError, Refused, Unavailable
+from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
 from fairlead.home import Home, default_home
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def up(
     """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
     folder = (home or default_home()).expanduser().absolute()
     _refuse_second(folder)
+    _make(folder)
     chosen = _port(host) if port is None else port
     if detach:
         arguments = ["--home", str(folder), "--port", str(chosen), "--host", host]
@@ -74,6 +75,14 @@ def _refuse_second(folder: Path) -> None:
             f"a platform already runs for {folder} at {found.url} (process {found.pid})",
             fix="use it, end it with fairlead down, or choose another --home",
         )
+
+
+def _make(folder: Path) -> None:
+    try:
+        Home(folder).create()
+    except OSError as error:
+        said = f"{folder} cannot be made: {error.strerror or error}"
+        raise Refused(said, field="--home", fix="name a folder that can be written") from None
 
 
 def _answers(folder: Path) -> bool:
@@ -110,7 +119,8 @@ def _say(told: dict[str, Any], as_json: bool, *, foreground: bool = False) -> No
     show.line(f"Fairlead is up at {told['url']} (home {told['home']})")
     if told["admin_token"]:
         show.line(f"  admin token, shown only now: {told['admin_token']}")
-    show.line("  next: fairlead tenant create NAME" + ("    end it: Ctrl-C" if foreground else ""), style="dim")
+    next_step = "fairlead tenant create NAME" if told["admin_token"] else "fairlead queue"
+    show.line(f"  next: {next_step}" + ("    end it: Ctrl-C" if foreground else ""), style="dim")
     sys.stdout.flush()
 
 
@@ -123,7 +133,6 @@ def _report(descriptor: int, told: dict[str, Any]) -> None:
 
 
 def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
-    Home(folder).create()
     log = Home(folder).logs / "control.log"
     begins = log.stat().st_size if log.exists() else 0
     reading, writing = os.pipe()
@@ -139,8 +148,7 @@ def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
     with os.fdopen(reading, "rb") as pipe:
         news = pipe.readline()  # ends when it is up, or when it died
     if not news:
-        child.wait()
-        raise _not_started(log, begins)
+        raise _not_started(log, begins, child.wait())
     told = json.loads(news)
     if not told["waiting"] and not _answers(folder):
         raise Unavailable("the platform started but does not answer", fix=f"see {log}")
@@ -148,8 +156,8 @@ def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
     return 0
 
 
-def _not_started(log: Path, begins: int) -> Unavailable:
-    """What the platform said before it died: its own error and fix, or else its last lines."""
+def _not_started(log: Path, begins: int, code: int) -> FairleadError:
+    """What the platform said before it died: its own error and fix with its exit code, or else its last lines."""
     with log.open("rb") as file:
         file.seek(begins)
         lines = file.read().decode("utf-8", errors="replace").splitlines()
@@ -157,7 +165,8 @@ def _not_started(log: Path, begins: int) -> Unavailable:
     errors = [line.removeprefix("fairlead up: ") for line in said if line.startswith("fairlead up: ")]
     fixes = [line.removeprefix("fix: ") for line in said if line.startswith("fix: ")]
     if errors:
-        return Unavailable(errors[-1], fix=fixes[-1] if fixes else f"see {log}")
+        kind = {InvalidSpec.exit_code: InvalidSpec, Refused.exit_code: Refused}.get(code, Unavailable)
+        return kind(errors[-1], fix=fixes[-1] if fixes else f"see {log}")
     return Unavailable("the platform did not start: " + (" / ".join(said[-LOG_LINES:]) or "no word"), fix=f"see {log}")
 
 

@@ -82,10 +82,14 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, empty: st
     for row in rows:
         cells = (row[index] for index in chosen)
         drawn.add_row(*(cell if isinstance(cell, Text) else Text(clean(str(cell))) for cell in cells))
-    if drawn.row_count:
-        console().print(drawn)
-    else:
+    if not drawn.row_count:
         line(empty)
+    elif console().is_terminal:
+        console().print(drawn)
+    else:  # what is piped carries no padding at the ends of its lines
+        with console().capture() as captured:
+            console().print(drawn)
+        sys.stdout.write("".join(f"{text.rstrip()}\n" for text in captured.get().splitlines()))
 
 
 def duration(seconds: float | None) -> str:

@@ -25,6 +25,9 @@ def watch(job: Job, *, as_json: bool = False) -> int:
         else:
             _lines(job)
     except KeyboardInterrupt:
+        if as_json:
+            show.print_json(job.view)
+            return StillRunning.exit_code
         show.line(f"\n{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
         show.line(f"  follow it: fairlead logs {job.id} -f    end it: fairlead cancel {job.id}")
         return StillRunning.exit_code
@@ -64,19 +67,25 @@ def figures(view: JobView) -> str:
     parts = [f"loss {show.number(view.loss, 4)}"] if view.loss is not None else []
     if view.samples_per_s:
         parts.append(f"{show.number(view.samples_per_s)} samples/s")
-    parts.append(f"{view.workers} worker{'' if view.workers == 1 else 's'}")
+    if view.state not in ENDED:
+        parts.append(f"{view.workers} worker{'' if view.workers == 1 else 's'}")
     return "  ".join(parts)
 
 
 def _live(job: Job) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
 
+    fixed = Column(no_wrap=True, min_width=min(len(job.name), 20), overflow="ellipsis")
+    state = Column(no_wrap=True, min_width=len("succeeded"))
+    rest = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long reason gives way, not the name before it
     columns = (
-        TextColumn("{task.description}"), TextColumn("{task.fields[state]}", style="cyan"), BarColumn(bar_width=20),
-        TextColumn("{task.completed:.0f}/{task.fields[steps]}"), TextColumn("{task.fields[figures]}"),
-        TimeElapsedColumn(),
+        TextColumn("{task.description}", table_column=fixed),
+        TextColumn("{task.fields[state]}", style="cyan", table_column=state), BarColumn(bar_width=12),
+        TextColumn("{task.completed:.0f}/{task.fields[steps]}", table_column=Column(no_wrap=True, min_width=7)),
+        TimeElapsedColumn(), TextColumn("{task.fields[figures]}", table_column=rest),
     )  # fmt: skip
-    with Progress(*columns, console=show.console(), transient=True) as progress:
+    with Progress(*columns, console=show.console(), transient=True, expand=True) as progress:
         task = progress.add_task(job.name, total=None, state="", steps="?", figures="")
         while True:
             view = job.view

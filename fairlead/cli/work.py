@@ -29,7 +29,9 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit a job written in a file; its folder goes along as the job's code."""
-    if file.is_dir() or not file.exists():
+    if file.is_dir():
+        raise InvalidSpec("is a folder", field=str(file), fix="name the YAML file of the job")
+    if not file.exists():
         raise NotFound("there is no such file", field=str(file), fix="name the YAML file of the job")
     _hand_over(client(), file, folder, {"name": name, "tenant": tenant}, watch, dry_run, as_json)
 
@@ -49,6 +51,8 @@ def run(
     memory: Annotated[str | None, typer.Option("--memory", help="Memory per worker, such as 2GB.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Type of device, such as cpu.")] = None,
     retries: Annotated[int | None, typer.Option("--retries", help="Times to try again after a failure.")] = None,
+    venv: Annotated[Path | None, typer.Option("--venv", help="The virtual environment to run in.")] = None,
+    label: Annotated[list[str] | None, typer.Option("--label", "-l", help="name=value, yours to use.")] = None,
     folder: Folder = None,
     watch: Watch = False,
     dry_run: DryRun = False,
@@ -63,6 +67,8 @@ def run(
         "priority": priority,
         "sla": sla(promise),
         "retries": retries,
+        "venv": str(venv.expanduser().absolute()) if venv else None,
+        "labels": pairs("--label", label) or None,
         "env": pairs("--env", env) or None,
         "params": {key: plain_value(text) for key, text in pairs("--param", param).items()} or None,
         "resources": {key: value for key, value in resources.items() if value is not None} or None,
@@ -116,7 +122,7 @@ def _rehearse(platform: Client, what: What, folder: Path | None, fields: dict[st
     if as_json:
         show.print_json(answer)
     elif answer.admitted:
-        show.line(f"would be admitted: {answer.reason.text}")
+        show.line(f"would be admitted{'' if answer.nodes else ', and wait'}: {answer.reason.text}")
         where = ", ".join(answer.nodes) or "not known yet"
         show.line(f"  where: {where}    starts: {show.ahead(answer.expected_start_s)}")
     else:

@@ -24,7 +24,8 @@ def acting_for(who: Token, tenant: str | None, *, field: str = "tenant") -> str:
     own = scope(who)
     if own is None:
         if tenant is None:
-            raise InvalidSpec("is required when an admin asks", field=field, fix=f"add {field}: NAME")
+            fix = f"add {field}: NAME, or --{field} NAME on the command line"
+            raise InvalidSpec("is required when an admin asks", field=field, fix=fix)
         return tenant
     if tenant is not None and tenant != own:
         raise NotFound(f"{tenant!r}: no such tenant for this token", field=field, value=tenant,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,16 @@ class Request:
     source: str | None = None
 
     def pack(self) -> bundle.Bundle:
-        return bundle.pack(self.folder, self.extra)
+        """The folder as a bundle that holds the file of the function to run."""
+        packed = bundle.pack(self.folder, self.extra)
+        place = (self.spec.run or "").rpartition(":")[0]
+        if place.endswith(".py") and posixpath.normpath(place) not in packed.files:
+            field = f"{self.source}: run" if self.source else "run"
+            raise InvalidSpec(
+                f"there is no file {place} in {self.folder or 'the bundle'}", field=field, value=self.spec.run,
+                fix=f"correct the path, choose another folder (--folder), or see {bundle.IGNORE_FILE}",
+            )  # fmt: skip
+        return packed
 
     def body(self, code: str | None) -> dict[str, Any]:
         """The spec as the API takes it."""
@@ -63,6 +73,11 @@ def prepare(what: What, folder: str | Path | None, fields: Mapping[str, Any]) ->
         return _plain({"name": name, "run": what, **given}, chosen or Path.cwd())
     if callable(what):
         return _function(what, chosen, given)
+    if not isinstance(what, Sequence):
+        raise InvalidSpec(
+            f"{what!r} is nothing that can run", field="run",
+            fix="hand over a function, 'file.py:function', a command as a list, a mapping or a YAML file",
+        )  # fmt: skip
     command = [str(word) for word in what]
     return _plain({"name": command_name(command), "command": command, **given}, chosen or Path.cwd())
 

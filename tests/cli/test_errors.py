@@ -102,6 +102,26 @@ def test_wrong_usage_exits_with_two_in_the_same_style(
     assert second.startswith("  fix: ")
 
 
+def test_wrong_usage_with_json_is_also_one_object_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, ["queue", "--frob", "--json"]) == 2
+    problem = json.loads(capsys.readouterr().out)
+    assert problem["code"] == "invalid-spec"
+    assert problem["fix"] == "see fairlead queue --help"
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [("up --home /proc/none", 4, "/proc/none cannot be made"), ("up --nodes 1x999 --detach", 2, "999 cores")],
+)
+def test_what_keeps_a_platform_from_starting_is_said_in_front_and_behind(
+    line: str, code: int, said: str, nowhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(app, line.split()) == code
+    error = capsys.readouterr().err
+    assert said in error
+    assert "fix: " in error
+
+
 ASKING = (
     "queue", "nodes", "nodes drain n", "tenants", "tenant list", "tenant create a", "tenant update a --weight 2",
     "token list", "token create", "token revoke x", "events", "events -f", "logs a", "logs a -f", "why a", "cancel a",
@@ -120,7 +140,7 @@ def test_every_verb_without_a_platform_says_how_to_start_one(line: str, capsys: 
 @pytest.mark.parametrize(
     ("line", "code", "said"),
     [
-        ("submit nothing.yaml", 3, "nothing.yaml: there is no such file"), ("submit .", 3, "no such file"),
+        ("submit nothing.yaml", 3, "nothing.yaml: there is no such file"), ("submit .", 2, ".: is a folder"),
         ("run train.py", 2, "fairlead run -- python train.py"), ("run job.yaml", 2, "fairlead submit job.yaml"),
         ("run t.py:f --param lr", 2, "--param: 'lr' is not of the form"), ("run t.py:f --env A", 2, "--env"),
         ("tenant update a", 2, "nothing to change"), ("tenant create a --quota x", 2, "--quota"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 
@@ -11,7 +12,9 @@ from rich.console import Console
 from fairlead.cli import reports, show
 from fairlead.cli.jobs import _explain, _figure
 from fairlead.cli.options import plain_value, sla
-from fairlead.cli.watch import exit_code, figures
+from fairlead.cli.watch import exit_code, figures, watch
+from fairlead.sdk.client import Client
+from fairlead.sdk.jobs import Job
 from fairlead.views import JobReport, JobView, NodeView, ReasonView, Report, Why
 
 
@@ -91,6 +94,47 @@ def test_a_glance_shows_why_it_waits_and_how_it_runs() -> None:
     assert figures(waiting) == "waits for room"
     running = view("running", loss=0.25, samples_per_s=1234.0, workers=2)
     assert figures(running) == "loss 0.25  1,234 samples/s  2 workers"
+    assert figures(view("succeeded", loss=0.25)) == "loss 0.25"
+
+
+class Interrupted(Job):
+    """A job that somebody watches for a moment only."""
+
+    def wait(self, timeout: float | None = None) -> Job:
+        raise KeyboardInterrupt
+
+
+def test_watching_with_json_ends_in_json_also_when_interrupted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert watch(Interrupted(Client("http://127.0.0.1:1", "fl_a_b"), view("running")), as_json=True) == 101
+    assert json.loads(capsys.readouterr().out)["state"] == "running"
+
+
+@pytest.mark.parametrize("name", ["a", "a-name-of-forty-letters-which-is-the-most"])
+def test_a_long_reason_gives_way_to_name_and_state_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Console(highlight=False, markup=False, width=80, force_terminal=True, file=io.StringIO())
+    monkeypatch.setattr(show, "console", lambda: screen)
+    waiting = view("queued", name=name, reason=ReasonView(code="x", text="y" * 99))
+    job = Job(Client("http://127.0.0.1:1", "fl_a_b"), waiting)
+
+    def ends() -> Job:
+        job.view = view("succeeded", name=name)
+        return job
+
+    monkeypatch.setattr(job, "refresh", ends)
+    assert watch(job) == 0
+    assert isinstance(screen.file, io.StringIO)
+    drawn = screen.file.getvalue()
+    assert name[:19] in drawn
+    assert "queued" in drawn
+
+
+def test_a_piped_table_has_no_padding_at_the_ends_of_its_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped = Console(highlight=False, markup=False, width=80)
+    monkeypatch.setattr(show, "console", lambda: piped)
+    show.table([show.Column("A"), show.Column("B")], [["x", "long"], ["y", ""]], empty="")
+    assert capsys.readouterr().out == "A  B\nx  long\ny\n"
 
 
 def test_the_report_keeps_names_whole_in_80_columns(

@@ -165,6 +165,8 @@ def test_tenants_are_listed_and_changed(platform: Platform) -> None:
     assert (changed["weight"], changed["quota"], changed["sla"]["class"]) == (3, 1, "bronze")
     assert platform.admin("tenant", "update", "text", "--quota", "none", "--json").data["quota"] is None
     assert "text" in platform.admin("tenants").out
+    idle = {each["name"]: each for each in platform.admin("tenants", "--json").data["tenants"]}["text"]
+    assert idle["entitlement"] > 0  # what it could claim if everybody wanted all
     platform.admin("tenant", "create", "vision", code=4)
     platform.vision("tenant", "create", "third", code=4)
     platform.admin("tenant", "update", "nobody", "--weight", "1", code=3)
@@ -186,6 +188,10 @@ def test_tokens_are_made_used_and_revoked(platform: Platform) -> None:
 def test_events_audit_and_report_tell_what_happened(platform: Platform, digits: str) -> None:
     events = platform.vision("events", "--job", digits, "--json").data["events"]
     assert all(event["job"] == digits for event in events)
+    platform.admin("tenant", "update", "text", "--weight", "3")
+    platform.vision("run", "--", "true")
+    newest = platform.vision("events", "--job", digits, "-n", "2", "--json").data["events"]
+    assert newest == events[-2:]  # of this job, however much happened since
     assert platform.admin("events").out
     assert "vision" in json.dumps(platform.admin("audit", "--json").data)
     assert "tenant" in platform.admin("audit").out

@@ -34,6 +34,20 @@ def test_a_file_that_holds_no_job_is_refused(tmp_path: Path, text: str) -> None:
         prepare(tmp_path / "job.yaml", None, {"name": "x"})
 
 
+def test_a_function_in_a_file_that_does_not_go_along_is_refused_before_it_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("name: a\nrun: tran.py:training\n")
+    with pytest.raises(InvalidSpec, match=r"job.yaml: run: there is no file tran.py in"):
+        prepare(tmp_path / "job.yaml", None, {}).pack()
+    assert "train.py" in prepare("./train.py:training", tmp_path, {"name": "a"}).pack().files
+    prepare("package.module:training", tmp_path, {}).pack()  # may be installed where it runs
+
+
+def test_what_cannot_run_at_all_is_refused_in_words() -> None:
+    with pytest.raises(InvalidSpec, match="42 is nothing that can run"):
+        prepare(42, None, {})  # type: ignore[arg-type]
+
+
 def test_fields_given_beside_win_and_none_is_not_given(tmp_path: Path) -> None:
     spec = JobSpec(name="a", run="train.py:training", priority=3)
     request = prepare(spec, tmp_path, {"name": "b", "tenant": None, "workers": "2:3"})

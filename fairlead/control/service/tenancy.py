@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 from typing import Any
 
 from sqlalchemy import Connection
@@ -66,8 +67,12 @@ class TenantVerbs(Verbs):
         return NewTenant(tenant=tenant_view(tenant, 0.0, 0, {}, 0.0), token=shown)
 
     async def tenants(self, who: Token) -> list[TenantView]:
-        """Tenants with their entitlement, what they hold and what they used."""
+        """Tenants with their entitlement, what they hold and what they used.
+
+        A tenant without jobs claims nothing; it is shown what it could claim if everybody wanted all.
+        """
         controller, now_s = self._core.controller, self._core.clock()
+        devices = sum(node.devices for node in controller.nodes.values())
         # Counted here, not in the store's thread: the loop changes these while that reads.
         living = {job: sum(fact.alive for fact in facts.values()) for job, facts in controller.known.workers.items()}
 
@@ -78,15 +83,17 @@ class TenantVerbs(Verbs):
                 found = jobs.get(connection, job) if number else None
                 if found is not None:
                     held[found.tenant] += number
+            known = tenants.all(connection)
+            share = devices / max(sum(tenant.weight for tenant in known), 1e-9)
             return [
                 tenant_view(
                     tenant,
-                    controller.outlook.entitlements.get(tenant.name, 0.0),
+                    controller.outlook.entitlements.get(tenant.name) or min(tenant.weight * share, tenant.quota or inf),
                     held[tenant.name],
                     counts.get(tenant.name, {}),
                     used.get(tenant.name, 0.0),
                 )
-                for tenant in tenants.all(connection)
+                for tenant in known
                 if scope(who) in (None, tenant.name)
             ]
 
