@@ -27,6 +27,7 @@ class ControlLine:
         self._outbox = outbox
         self._new_leader = new_leader
         self._live: asyncio.StreamWriter | None = None
+        self._most_unread = _BACKLOG_BYTES
 
     @property
     def connected(self) -> bool:
@@ -67,7 +68,9 @@ class ControlLine:
             answer.add_done_callback(lambda done: self._reply_late(writer, request.id, done))
         if fresh:
             for event in self._outbox.pending():
-                self.push(event)
+                writer.write(wire.pack(event))
+            # Whatever was kept may be sent: a leader let go for it would find as much again each time it came back.
+            self._most_unread = _BACKLOG_BYTES + writer.transport.get_write_buffer_size()
 
     def _reply_late(self, writer: asyncio.StreamWriter, number: int, done: asyncio.Future[wire.Reply]) -> None:
         error = done.exception()
@@ -83,7 +86,7 @@ class ControlLine:
         if live is None or live.is_closing():
             return
         live.write(wire.pack(event))
-        if live.transport.get_write_buffer_size() > _BACKLOG_BYTES:
+        if live.transport.get_write_buffer_size() > self._most_unread:
             log.warning("the leader does not read; letting go of it")
             live.transport.abort()
             self._live = None

@@ -127,6 +127,8 @@ class ForkServer:
         del self._children[child.key]
         os.close(child.watch)
         child.group.kill()
+        if not child.group.folders:
+            _kill_strays(child.key)
         code = os.waitstatus_to_exitcode(status)
         killed, starved = code < 0, child.group.out_of_memory()
         if not child.group.remove():
@@ -149,6 +151,16 @@ class ForkServer:
             processes.wait_gone(lambda: not left(), 0.2)
         self._group.kill()
         processes.wait_gone(lambda: cgroups.discard(self._group), 2.0)
+
+
+def _kill_strays(key: str) -> None:
+    """Without a cgroup: kill what the worker started in sessions of their own, which this process has adopted."""
+    job, worker = key.split("/", 1)
+    marks = {f"FAIRLEAD_JOB={job}".encode(), f"FAIRLEAD_WORKER={worker}".encode()}
+    for pid in processes.descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            if marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                os.kill(pid, signal.SIGKILL)
 
 
 def _signal(child: _Child, number: int) -> None:
