@@ -18,6 +18,11 @@ def decide(state: ClusterState) -> Round:
     Devices that a decision frees are not given away in the same round: they are free only when their
     workers are gone. So every round can be carried out at once, in any order.
     """
+    return written(drafted(state))
+
+
+def drafted(state: ClusterState) -> Draft:
+    """The round before it is put into words, for who wants to ask it questions."""
     draft = Draft.of(state)
     mend(draft)
     start_first(draft)
@@ -28,10 +33,11 @@ def decide(state: ClusterState) -> Round:
     make_room_for_growth(draft)
     start_borrowers(draft)
     grow_beyond_claims(draft)
-    return _round(draft)
+    return draft
 
 
-def _round(draft: Draft) -> Round:
+def written(draft: Draft) -> Round:
+    """What was decided, with a reason for each change and for each job that waits."""
     changes = [*draft.decisions.values(), *(_grown(draft, draft.jobs[name]) for name in draft.growing)]
     starts = [_started(draft, job) for job in draft.line if job.id in draft.starting]
     changes.sort(key=lambda decision: (not isinstance(decision, Preempt), decision.job))

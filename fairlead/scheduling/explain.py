@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, takewhile
 from typing import Any
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.board import Shape
-from fairlead.scheduling.decide import decide
-from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Start
+from fairlead.scheduling.decide import decide, drafted, written
+from fairlead.scheduling.draft import Draft
+from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Reason, Resize, Start
+from fairlead.scheduling.stay import why_it_stays
 from fairlead.scheduling.words import devices, on, workers
 
 
@@ -22,6 +25,7 @@ class Explanation:
     decision: Decision | None  # None: it runs, and nothing changes for it now
     would_help: tuple[str, ...] = ()
     expected_start_s: float | None = None
+    reason: Reason | None = None  # of the decision, or of staying as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +43,34 @@ def explain(state: ClusterState, job_id: str) -> Explanation | None:
     job = next((job for job in state.jobs if job.id == job_id), None)
     if job is None:
         return None
-    decision = next((d for d in decide(state).decisions if d.job == job_id), None)
+    draft = drafted(state)
+    decision = next((d for d in written(draft).decisions if d.job == job_id), None)
     match decision:
         case None if job.settling:
             return Explanation(job_id, "is between two generations; nothing is decided until it has settled", None)
         case None:
-            return Explanation(job_id, f"runs with {workers(len(job.seats))} on {on(job.seats)}", None)
-        case Hold():
-            text = f"waits: {decision.reason.text}"
-            return Explanation(job_id, text, decision, _would_help(decision, job, state), decision.expected_start_s)
+            return _runs_on(draft, job)
+        case Hold(reason=why):
+            hints = _would_help(decision, job, state, draft)
+            return Explanation(job_id, f"waits: {why.text}", decision, hints, decision.expected_start_s, why)
         case _:
-            return Explanation(job_id, decision.reason.text, decision, (), _starts_now(decision, state))
+            starts_s = _starts_now(decision, state)
+            return Explanation(job_id, decision.reason.text, decision, (), starts_s, decision.reason)
+
+
+def _runs_on(draft: Draft, job: JobState) -> Explanation:
+    runs, why = f"runs with {workers(len(job.seats))} on {on(job.seats)}", why_it_stays(draft, job)
+    if why is None:
+        return Explanation(job.id, runs, None)
+    hints = (f"raise the quota of tenant {job.tenant} (now {why.facts['quota']})",) if why.code == "quota" else ()
+    return Explanation(job.id, f"{runs} and does not grow: {why.text}", None, hints, None, why)
 
 
 def _starts_now(decision: Start | Resize | Preempt, state: ClusterState) -> float | None:
     return state.now_s if isinstance(decision, Start) else None
 
 
-def _would_help(hold: Hold, job: JobState, state: ClusterState) -> tuple[str, ...]:
+def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) -> tuple[str, ...]:
     facts = hold.reason.facts
     fewer = () if job.min_workers == 1 else (f"lower workers.min (now {job.min_workers})",)
     any_type = () if job.device_type is None else (f"drop resources.device (now {job.device_type})",)
@@ -68,9 +82,17 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState) -> tuple[str, ..
         return (f"wait for a job of tenant {job.tenant} to end", f"raise its quota (now {facts['quota']})", *fewer)
     if hold.reason.code == "making-room":
         return ()
+    sooner = ("a higher priority (only within its tenant)",) if _siblings_first(draft, job) else ()
     blockers = "the jobs ahead of it" if facts["ahead"] else "running jobs"
     return (f"{devices(max(1, facts['needs'] - facts['free']), job.device_type)} more, once {blockers} end",
-            *fewer, *any_type, "a higher priority (only within its tenant)")  # fmt: skip
+            *fewer, *any_type, *sooner)  # fmt: skip
+
+
+def _siblings_first(draft: Draft, job: JobState) -> bool:
+    """Whether its tenant has another job that runs or comes before it: only over those does priority help."""
+    before = takewhile(lambda other: other.id != job.id, draft.queue)
+    running = (other for other in draft.jobs.values() if draft.board.seats.get(other.id))
+    return any(other.tenant == job.tenant for other in chain(before, running))
 
 
 def dry_run(state: ClusterState, job: JobState) -> Decision:

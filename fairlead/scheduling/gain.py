@@ -51,11 +51,16 @@ def relative_gain(job: JobState, size: int) -> float:
 
 def worth_restarting(job: JobState, size: int) -> bool:
     """Whether one more worker saves more time than a new generation takes, as far as one can know."""
+    saved = saved_s(job, size)
+    return saved is None or saved > PAYBACK * job.restart_cost_s
+
+
+def saved_s(job: JobState, size: int) -> float | None:
+    """Seconds by which the job would be done earlier with one more worker, if it can be told."""
     now, then = speed_at(job, size), speed_at(job, size + 1)
     if now is None or then is None or job.remaining_samples is None:
-        return True
-    saved_s = job.remaining_samples / now - job.remaining_samples / then
-    return saved_s > PAYBACK * job.restart_cost_s
+        return None
+    return job.remaining_samples / now - job.remaining_samples / then
 
 
 def better_smaller(job: JobState, size: int) -> int | None:

@@ -10,7 +10,7 @@ from fairlead.scheduling.board import Shape
 from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import remaining_s
 from fairlead.scheduling.state import Hold, JobState, Reason
-from fairlead.scheduling.words import devices, reason
+from fairlead.scheduling.words import devices, each, reason
 
 AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
@@ -45,7 +45,8 @@ class _Blocked:
             "needs": need, "free": free, "most": most, "ahead": ahead, "device_type": job.device_type,
             "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota,
         }  # fmt: skip
-        wants = f"needs {devices(need, job.device_type)}{_each(shape)}"
+        with_each = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
+        wants = f"needs {devices(need, job.device_type)}{with_each}"
         behind = f"; behind {ahead} job{'' if ahead == 1 else 's'}" if ahead else ""
         if most < need:
             text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
@@ -74,15 +75,6 @@ class _Blocked:
             held = sum(name in ready for seats in board.held.values() for name in seats)
             self._free[shape] = sum(board.room(shape).values()) + held
         return self._free[shape]
-
-
-def _each(shape: Shape) -> str:
-    parts = [_amount(name, value) for name, value in shape.need if name != "device"]
-    return f" with {' and '.join(parts)} each" if parts else ""
-
-
-def _amount(name: str, value: float) -> str:
-    return f"{value / 1e9:.3g} GB {name}" if name == "memory" else f"{value:.3g} {name}"
 
 
 def _expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | None]:

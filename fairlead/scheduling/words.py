@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from fairlead.cluster import DEVICE
 from fairlead.scheduling.state import Reason
 
 
@@ -23,6 +25,16 @@ def on(seats: tuple[str, ...]) -> str:
     if len(names) > 4:
         return f"{', '.join(names[:3])} and {len(names) - 3} more nodes"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def each(need: Iterable[tuple[str, float]]) -> str:
+    """`` with 1 cpu and 2 GB memory``: what a worker needs besides its device; empty if nothing."""
+    parts = [_amount(name, value) for name, value in need if name != DEVICE]
+    return f" with {' and '.join(parts)}" if parts else ""
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / 1e9:.3g} GB {name}" if name == "memory" else f"{value:.3g} {name}"
 
 
 def reason(code: str, text: str, **facts: Any) -> Reason:

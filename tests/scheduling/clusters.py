@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.scheduling import decide
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Round, Start, TenantState
 
 
@@ -86,6 +87,38 @@ def used_by_tenant(after: ClusterState) -> Counter[str]:
 
 def changes(round_: Round) -> list[Decision]:
     return [decision for decision in round_.decisions if not isinstance(decision, Hold)]
+
+
+class SlowBackend:
+    """Carries decisions out over several rounds: a job that changes settles first and holds old and new seats."""
+
+    def __init__(self, now: ClusterState, takes: int) -> None:
+        self.now, self.takes = now, takes
+        self.pending: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self.victims: Counter[str] = Counter()
+
+    def round(self, wait_s: float) -> list[Decision]:
+        """What changes when the next round is held after this time."""
+        self.now = replace(self.now, now_s=self.now.now_s + wait_s)
+        round_ = decide(self.now)
+        decided = by_job(round_)
+        self.pending = {name: (left - 1, seats) for name, (left, seats) in self.pending.items()}
+        jobs = []
+        for one in self.now.jobs:
+            decision = decided.get(one.id)
+            assert decision is None or not one.settling
+            if isinstance(decision, Start | Resize | Preempt):
+                after = () if isinstance(decision, Preempt) else decision.seats
+                self.pending[one.id] = (self.takes, after)
+                self.victims[one.id] += decision.reason.code == "make-room"
+                both = tuple((Counter(one.seats) | Counter(after)).elements())
+                one = replace(one, seats=both, settling=True, broken=False)
+            elif one.id in self.pending and self.pending[one.id][0] <= 0:
+                one = replace(one, seats=self.pending.pop(one.id)[1], settling=False, since_s=self.now.now_s)
+            jobs.append(one)
+        self.now = replace(self.now, jobs=jobs, memory=round_.memory)
+        assert overfull(self.now) == []
+        return changes(round_)
 
 
 def calls(action: Callable[[], object]) -> int:

@@ -95,3 +95,77 @@ def test_a_dry_run_says_where_a_job_would_start_without_changing_anything() -> N
     assert isinstance(decision, Start) and decision.seats == ("node-1",)
     assert isinstance(dry_run(before, job("new", "b", (4, 4))), Hold)
     assert [one.id for one in before.jobs] == ["run"]
+
+
+FOUR = ("node-0", "node-1", "node-2", "node-3")
+HELD = [job("long", "b", (4, 4), submitted_s=-500.0, since_s=-500.0)]
+CPU = {"cpu": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("gang", "others", "code", "text"),
+    [
+        (job("j", workers=(1, 4), seats=FOUR[:1], speeds={1: 100.0, 2: 80.0}), [], "measured-slower",
+         "it was measured slower with 2 workers (80 samples/s) than with 1 (100)"),
+        (job("j", workers=(1, 4), seats=FOUR[:1], since_s=97.0), [], "settling", "settles for another 2 s"),
+        (job("j", workers=(1, 4), seats=FOUR[:1], speeds={1: 100.0}, remaining_samples=150.0), [], "no-payback",
+         "would not pay back: one more worker would save about 0.7 s of what is left to do, and must save 2 times the"),
+        (job("j", "q", workers=(1, 4), seats=FOUR[:2]), [], "quota", "tenant q uses 2 of its quota of 2 devices"),
+        (job("j", workers=(1, 4), seats=FOUR[:1], elastic=False), [], "not-elastic", "keeps the size it started with"),
+        (job("j", workers=(1, 8), seats=FOUR), [], "no-such-room", "no more than 4 workers of its kind fit"),
+        (job("j", workers=(1, 4), seats=FOUR[1:]), [job("x", "b", seats=FOUR[:1])], "no-free-device", "no device is"),
+        (job("j", workers=(1, 2), seats=FOUR[1:2]), HELD, "held-for-others", "3 devices idle, but held for jobs that"),
+    ],
+)  # fmt: skip
+def test_why_says_what_keeps_a_running_gang_from_growing(
+    gang: JobState, others: list[JobState], code: str, text: str
+) -> None:
+    owners = [TenantState("a"), TenantState("b"), TenantState("q", quota=2)]
+    answer = explain(state([gang, *others], tenants=owners), "j")
+    assert answer is not None and answer.decision is None and answer.reason is not None
+    assert answer.reason.code == code
+    assert (
+        answer.headline.startswith(f"runs with {len(gang.seats)} worker")
+        and f"does not grow: {answer.reason.text}" in answer.headline
+    )
+    assert text in answer.headline
+    assert bool(answer.would_help) == (code == "quota")
+
+
+def test_why_says_that_the_idle_devices_do_not_fit() -> None:
+    pool = [Node("full", {DEVICE: 2, "cpu": 2.0}), Node("idle", {DEVICE: 2, "cpu": 2.0})]
+    hog = job("hog", "b", seats=("idle",), demand={"cpu": 2.0})
+    answer = explain(state([job("j", workers=(1, 4), seats=("full", "full"), demand=CPU), hog], nodes=pool), "j")
+    assert answer is not None and answer.reason is not None and answer.reason.code == "no-fitting-device"
+    assert "1 device idle, but none fits: another worker needs 1 device with 1 cpu" in answer.headline
+
+
+def test_a_gang_with_all_it_asked_for_needs_no_excuse() -> None:
+    answer = explain(state([job("j", workers=(1, 2), seats=FOUR[:2])]), "j")
+    assert (
+        answer is not None and answer.headline == "runs with 2 workers on node-0 and node-1" and answer.reason is None
+    )
+
+
+@few
+@given(clusters())
+def test_every_gang_that_could_be_larger_and_stays_is_told_why(before: ClusterState) -> None:
+    for one in before.jobs:
+        answer = explain(before, one.id)
+        assert answer is not None
+        if one.seats and answer.decision is None and not one.settling:
+            assert (answer.reason is None) == (len(one.seats) >= one.max_workers)
+
+
+def priority_suggested(*others: JobState) -> bool:
+    full = job("full", "b", (4, 4), seats=FOUR)
+    answer = explain(state([full, *others, job("j", workers=(2, 2), submitted_s=50.0)]), "j")
+    assert answer is not None and isinstance(answer.decision, Hold)
+    return any("higher priority" in hint for hint in answer.would_help)
+
+
+def test_a_higher_priority_is_suggested_only_where_the_tenant_has_another_job_ahead() -> None:
+    assert not priority_suggested()
+    assert not priority_suggested(job("stranger", "c", submitted_s=0.0))
+    assert not priority_suggested(job("later", "a", submitted_s=60.0))
+    assert priority_suggested(job("sibling", "a", submitted_s=0.0))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.cluster import NodeState
 from fairlead.scheduling import decide
 from fairlead.scheduling.board import Board, Shape
-from fairlead.scheduling.state import ClusterState, Preempt, Resize, Start, TenantState
+from fairlead.scheduling.state import ClusterState, Start, TenantState
 
-from .clusters import apply, by_job, changes, clusters, few, job, nodes, overfull, state, tenants, used_by_tenant
+from .clusters import apply, by_job, clusters, few, job, nodes, overfull, state, tenants, used_by_tenant
 
 
 def rounds(now: ClusterState, count: int, wait_s: float = 6.0) -> ClusterState:
@@ -94,54 +92,3 @@ def test_a_tiny_tenant_is_not_starved_by_a_heavy_one_with_endless_jobs() -> None
         heavy = TenantState("heavy", 100.0, attained_device_s=now.now_s)
         now = replace(now, jobs=[one for one in now.jobs if not one.seats], tenants=[heavy, TenantState("tiny")])
     raise AssertionError("the tiny tenant never ran")
-
-
-class SlowBackend:
-    """Carries decisions out over several rounds: a job that changes settles first and holds old and new seats."""
-
-    def __init__(self, now: ClusterState, takes: int) -> None:
-        self.now, self.takes = now, takes
-        self.pending: dict[str, tuple[int, tuple[str, ...]]] = {}
-        self.victims: Counter[str] = Counter()
-
-    def round(self) -> None:
-        round_ = decide(self.now)
-        decided = by_job(round_)
-        self.pending = {name: (left - 1, seats) for name, (left, seats) in self.pending.items()}
-        jobs = []
-        for one in self.now.jobs:
-            decision = decided.get(one.id)
-            assert decision is None or not one.settling
-            if isinstance(decision, Start | Resize | Preempt):
-                after = () if isinstance(decision, Preempt) else decision.seats
-                self.pending[one.id] = (self.takes, after)
-                self.victims[one.id] += decision.reason.code == "make-room"
-                both = tuple((Counter(one.seats) | Counter(after)).elements())
-                one = replace(one, seats=both, settling=True, broken=False)
-            elif one.id in self.pending and self.pending[one.id][0] <= 0:
-                one = replace(one, seats=self.pending.pop(one.id)[1], settling=False, since_s=self.now.now_s)
-            jobs.append(one)
-        self.now = replace(self.now, jobs=jobs, now_s=self.now.now_s + 0.5, memory=round_.memory)
-        assert overfull(self.now) == []
-
-
-@few
-@given(clusters(max_jobs=10), st.integers(1, 4))
-def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: ClusterState, takes: int) -> None:
-    alive = [node for node in before.nodes if node.state is not NodeState.LOST]
-    quiet = replace(before, nodes=alive, jobs=[replace(one, settling=False, broken=False) for one in before.jobs])
-    backend = SlowBackend(quiet, takes)
-    for _ in range(150):
-        backend.round()
-    assert not backend.pending
-    assert not [d for d in changes(decide(backend.now)) if not isinstance(d, Start)]
-
-
-@pytest.mark.parametrize("takes", [1, 2, 5, 80])
-def test_no_more_victims_are_taken_while_the_first_ones_are_still_leaving(takes: int) -> None:
-    running = [job(f"run-{i}", "a", seats=(f"node-{i}",)) for i in range(4)]
-    backend = SlowBackend(state([*running, job("new", "b")], tenants=tenants(a=3, b=1)), takes)
-    for _ in range(20 + 2 * takes):
-        backend.round()
-    assert sum(backend.victims.values()) == 1
-    assert {one.id for one in backend.now.jobs if one.seats} >= {"new"}

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fairlead.cluster import DEVICE, Node
+from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling import decide
 from fairlead.scheduling.state import ClusterState, Decision, Start, TenantState
 
-from .clusters import apply, changes, clusters, few, job, nodes, state
+from .clusters import SlowBackend, apply, changes, clusters, few, job, nodes, state, tenants
 
 LONGEST_S = 2000.0  # longer than any time after which the policy treats a waiting job differently
 ROUNDS = 400
 
 
-def until_rest(now: ClusterState, step_s: float) -> list[Decision]:
+def until_rest(round_after: Callable[[float], list[Decision]], step_s: float) -> list[Decision]:
     """Every change on the way to rest. The clock runs faster while nothing moves, and on past every deadline.
 
     A later deadline or a job that has waited too long may still set something off. So rest is not "nothing
     moved for some rounds" but "nothing moved for longer than the policy knows how to wait".
     """
     moved: list[Decision] = []
-    quiet_s, wait_s = 0.0, step_s
+    quiet_s, wait_s = 0.0, 0.0
     for _ in range(ROUNDS):
-        round_ = decide(now)
-        if changes(round_):
-            moved += changes(round_)
+        changed = round_after(wait_s)
+        quiet_s += wait_s
+        if changed:
+            moved += changed
             quiet_s, wait_s = 0.0, step_s
         elif quiet_s > LONGEST_S:
             return moved
         else:
-            quiet_s += wait_s
-            wait_s = min(1.5 * wait_s, 300.0)
-        now = apply(now, round_, wait_s=wait_s)
+            wait_s = min(max(step_s, 1.5 * wait_s), 300.0)
     last = "; ".join(f"{type(change).__name__} {change.job}: {change.reason.text}" for change in moved[-4:])
     raise AssertionError(f"{len(moved)} changes in {ROUNDS} rounds, the last ones: {last}")
+
+
+def changes_until_rest(now: ClusterState, step_s: float) -> list[Decision]:
+    """The changes of a cluster in which decisions are carried out at once."""
+
+    def round_after(wait_s: float) -> list[Decision]:
+        nonlocal now
+        now = replace(now, now_s=now.now_s + wait_s)
+        round_ = decide(now)
+        now = apply(now, round_)
+        return changes(round_)
+
+    return until_rest(round_after, step_s)
 
 
 def promised_until_1030() -> ClusterState:
@@ -58,11 +72,31 @@ def promised_until_1030() -> ClusterState:
 @given(clusters(), st.sampled_from([0.5, 10.0]))
 @example(promised_until_1030(), 0.5)
 def test_rounds_come_to_rest_when_only_the_clock_changes(before: ClusterState, step_s: float) -> None:
-    until_rest(replace(before, jobs=[replace(one, settling=False) for one in before.jobs]), step_s)
+    changes_until_rest(replace(before, jobs=[replace(one, settling=False) for one in before.jobs]), step_s)
+
+
+@few
+@given(clusters(max_jobs=10), st.integers(1, 4))
+def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: ClusterState, takes: int) -> None:
+    alive = [node for node in before.nodes if node.state is not NodeState.LOST]
+    quiet = replace(before, nodes=alive, jobs=[replace(one, settling=False, broken=False) for one in before.jobs])
+    backend = SlowBackend(quiet, takes)
+    until_rest(backend.round, 0.5)
+    assert not backend.pending
+
+
+@pytest.mark.parametrize("takes", [1, 2, 5, 80])
+def test_no_more_victims_are_taken_while_the_first_ones_are_still_leaving(takes: int) -> None:
+    running = [job(f"run-{i}", "a", seats=(f"node-{i}",)) for i in range(4)]
+    backend = SlowBackend(state([*running, job("new", "b")], tenants=tenants(a=3, b=1)), takes)
+    for _ in range(20 + 2 * takes):
+        backend.round(0.5)
+    assert sum(backend.victims.values()) == 1
+    assert {one.id for one in backend.now.jobs if one.seats} >= {"new"}
 
 
 def test_a_tenant_that_has_had_nothing_for_long_is_first_with_whichever_of_its_jobs_is() -> None:
-    moved = until_rest(promised_until_1030(), 0.5)
+    moved = changes_until_rest(promised_until_1030(), 0.5)
     assert all(isinstance(change, Start) for change in moved)
     assert ("job-3", "waited-long") in [(change.job, change.reason.code) for change in moved]
 
@@ -71,7 +105,7 @@ def test_a_gang_whose_speed_falls_little_by_little_does_not_grow_back_to_where_i
     """Each size is nearly as fast as the one before, but four workers are clearly slower than one."""
     speeds = {1: 100.0, 2: 96.0, 3: 92.5, 4: 89.0}
     before = state([job("j", workers=(1, 4), seats=("node-0", "node-1", "node-2", "node-3"), speeds=speeds)])
-    assert [change.reason.code for change in until_rest(before, 1.0)] == ["slower", "spare-devices"]
+    assert [change.reason.code for change in changes_until_rest(before, 1.0)] == ["slower", "spare-devices"]
 
 
 def test_nobody_shrinks_for_a_gang_that_could_not_use_the_device() -> None:
@@ -80,11 +114,11 @@ def test_nobody_shrinks_for_a_gang_that_could_not_use_the_device() -> None:
     hog = job("hog", "a", seats=("big",), demand={"cpu": 2.0})
     wide = job("wide", "a", (1, 4), seats=("big", "big", "big"))
     narrow = job("narrow", "b", (1, 4), seats=("small",), demand={"cpu": 1.0})
-    assert until_rest(state([hog, wide, narrow], nodes=pool), 1.0) == []
+    assert changes_until_rest(state([hog, wide, narrow], nodes=pool), 1.0) == []
 
 
 def test_a_gang_grows_by_as_much_as_others_above_their_share_can_give() -> None:
     wide = job("wide", "a", (1, 6), seats=tuple(f"node-{i}" for i in range(6)))
     narrow = job("narrow", "b", (1, 6), seats=("node-6",))
-    moved = until_rest(state([wide, narrow], nodes=nodes(8)), 6.0)
+    moved = changes_until_rest(state([wide, narrow], nodes=nodes(8)), 6.0)
     assert [(change.job, len(getattr(change, "seats", ()))) for change in moved][-1] == ("narrow", 4)

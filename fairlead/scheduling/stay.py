@@ -1,0 +1,79 @@
+"""Why a running gang does not grow: what stands in the way of one more worker, in words for the people who wait for it.
+
+The questions are those of ``scale.may_grow`` and of the stages that grow gangs, asked of the finished draft of a round.
+Other tenants' jobs are not named: who asks may not be allowed to see them.
+"""
+
+from __future__ import annotations
+
+from fairlead.scheduling.draft import Draft
+from fairlead.scheduling.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
+from fairlead.scheduling.scale import SETTLE_S, settled
+from fairlead.scheduling.state import JobState, Reason
+from fairlead.scheduling.words import devices, each, reason, workers
+
+
+def why_it_stays(draft: Draft, job: JobState) -> Reason | None:
+    """What keeps this running gang, about which nothing was decided, from growing; None if it has all it asked for."""
+    size = len(job.seats)
+    if size >= job.max_workers:
+        return None
+    if not job.elastic:
+        text = f"it keeps the size it started with: it is not elastic, so its {job.max_workers} workers are no goal"
+        return reason("not-elastic", text, size=size)
+    return _of_its_own(draft, job, size) or _of_the_cluster(draft, job, size)
+
+
+def _of_its_own(draft: Draft, job: JobState, size: int) -> Reason | None:
+    """What would keep it from growing on an empty cluster, too; what lasts longest first."""
+    if size >= ceiling(job):
+        return _slower(job, size)
+    tenant = draft.tenants[job.tenant]
+    if tenant.quota is not None and draft.quota_room(job.tenant) <= 0:
+        text = f"tenant {tenant.name} uses {draft.used(tenant.name)} of its quota of {devices(tenant.quota)}"
+        return reason("quota", text, size=size, quota=tenant.quota)
+    if not worth_restarting(job, size):
+        saved = saved_s(job, size) or 0.0
+        gain = f"would save about {saved:.1f} s" if saved > 0 else "would save nothing"
+        text = (
+            f"growing would not pay back: one more worker {gain} of what is left to do, "
+            f"and must save {PAYBACK:g} times the {job.restart_cost_s:.1f} s that a new generation costs"
+        )
+        return reason("no-payback", text, size=size, saved_s=saved, cost_s=job.restart_cost_s)
+    if not settled(draft, job):
+        left = SETTLE_S - (draft.now_s - job.since_s)
+        text = f"its generation is young and settles for another {left:.0f} s"
+        return reason("settling", text, size=size, left_s=left)
+    return None
+
+
+def _slower(job: JobState, size: int) -> Reason:
+    slower = first_slower(job)
+    assert slower is not None  # a ceiling below max_workers comes from a measurement
+    smaller = [n for n, speed in job.speeds.items() if job.min_workers <= n < slower and speed > 0]
+    best = max(smaller, key=lambda n: (job.speeds[n], -n))
+    text = (
+        f"it was measured slower with {workers(slower)} ({job.speeds[slower]:.3g} samples/s) "
+        f"than with {best} ({job.speeds[best]:.3g})"
+    )
+    return reason("measured-slower", text, size=size, slower=slower, best=best)
+
+
+def _of_the_cluster(draft: Draft, job: JobState, size: int) -> Reason:
+    board, shape = draft.board, draft.board.shape(job)
+    wants = f"{devices(1, job.device_type)}{each(shape.need)}"
+    ready = board.ready(job.device_type)
+    held = sum(name in ready for seats in board.held.values() for name in seats)
+    idle = board.free_devices()
+    if board.most(shape) <= size:
+        text = f"no more than {workers(size)} of its kind fit on the nodes in service, even when empty ({wants} each)"
+        return reason("no-such-room", text, size=size, idle=idle)
+    if board.room(shape):
+        return reason("giving", f"tenant {job.tenant} is giving devices to others in this round", size=size, idle=idle)
+    if held:
+        text = f"{devices(held)} idle, but held for jobs that waited long or were promised room"
+        return reason("held-for-others", text, size=size, held=held)
+    if idle:
+        text = f"{devices(idle)} idle, but none fits: another worker needs {wants}"
+        return reason("no-fitting-device", text, size=size, idle=idle)
+    return reason("no-free-device", "no device is free for another worker", size=size, idle=0)
