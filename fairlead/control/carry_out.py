@@ -103,6 +103,8 @@ class CarryOut:
     async def _reserve(self, job: Job, generation: Generation, *, has_former: bool) -> None:
         lease = await self._backend.reserve(_gang(job, generation), RESERVE_WITHIN_S)
         if isinstance(lease, NotReserved):
+            strangers = {m.worker: m.node for m in generation.members if m.worker not in self._known.of(job.id)}
+            await self._backend.release(job.id, strangers)  # a node whose answer was lost may hold some all the same
             why = f"devices could not be reserved: {lease.why}"
             if has_former:
                 await self._abandon(job, generation, why)

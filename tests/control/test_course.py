@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from fairlead.backends.protocol import Backend
+from fairlead.backends.protocol import Backend, NotReserved
 from fairlead.control import gangs
 from fairlead.control.carry_out import LONG_LIFE_S, CarryOut, Gangs
 from fairlead.control.gangs import GangView, WorkerFact
@@ -95,3 +95,26 @@ def test_a_command_that_did_not_arrive_is_given_again(db: Opened, clock: Clock, 
         run(carry_out(db, clock, CutLine(), known).do(action(generation), view))
     assert known.told.get(JOB, set()) == set()
     assert known.of(JOB)["w0"].phase == "reserved"
+
+
+class FullHouse:
+    """A backend that cannot reserve, though a node may hold a device whose answer was lost."""
+
+    def __init__(self) -> None:
+        self.released: dict[str, str] = {}
+
+    async def reserve(self, *arguments: object) -> NotReserved:
+        return NotReserved(JOB, 1, "the line is cut")
+
+    async def release(self, job: str, workers: dict[str, str]) -> None:
+        self.released |= workers
+
+
+def test_a_reservation_that_failed_leaves_no_device_behind(db: Opened, clock: Clock) -> None:
+    known = Gangs({JOB: {"w0": WorkerFact("node-0", "joined")}}, {}, {})
+    generation = made.generation(("w0", "node-0"), ("w1", "node-1"), phase=GenerationPhase.PLANNED)
+    view = stored(db, made.job(phase=JobPhase.STARTING), generation)
+    backend = FullHouse()
+    run(carry_out(db, clock, backend, known).do(gangs.Reserve(generation), view))
+    assert backend.released == {"w1": "node-1"}
+    assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.QUEUED)

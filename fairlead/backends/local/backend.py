@@ -228,7 +228,7 @@ class LocalBackend:
         """A fresh file in the tenant's own part of the job's folder, and a free port on the machine."""
         path = self._home.job(gang.job) / "rendezvous" / f"g{gang.generation}-{uuid.uuid4().hex[:8]}"
         first = min(gang.members, key=lambda member: member.rank)
-        reply = await self._ask(first.node, wire.Ports(1))
+        reply = await self._ask(first.node, wire.Ports(1), must=True)
         port = reply.ports[0] if reply else 0
         return {"init_method": f"file://{path}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
