@@ -34,7 +34,9 @@ def up(
         int | None, typer.Option("--port", min=0, max=65535, help=f"Default: {PORT}, or a free one if it is taken.")
     ] = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
-    store: Annotated[str | None, typer.Option("--store", help="A database's URL; default: SQLite in the home.")] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", help="A database's URL; default: the last one, or SQLite.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it runs on behind.")] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
     as_json: Json = False,

@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Settings:
     nodes: str | None = None  # None: as last time, or one node per core
     host: str = "127.0.0.1"
     port: int = 0
-    store: str | None = None  # None: SQLite in the home folder
+    store: str | None = None  # None: as last time, or SQLite in the home folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -
     home = Home(settings.home.absolute())
     shapes = parse_nodes(settings.nodes) if settings.nodes else ()
     home.create()
-    store = Store.open(settings.store or f"sqlite:///{home.database}")
+    url = store_url(settings.store, home)
+    store = Store.open(url)
     ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: with all that runs
     _on_signals(ending)
     try:
@@ -82,7 +83,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -
         if ending.done():
             return 0
         backend = LocalBackend(home, shapes)
-        return await _lead_on(settings, home, store, backend, ready, door, ending)
+        return await _lead_on(replace(settings, store=url), home, store, backend, ready, door, ending)
     finally:
         await store.close()
 
@@ -108,7 +109,7 @@ async def _lead_on(
         def opened(port: int) -> None:
             url = f"http://{settings.host}:{port}"
             gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
-            _write_profile(home, url, token)
+            write_profile(home, url, token, settings.store)
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
@@ -197,8 +198,14 @@ def read_profile(home: Home) -> dict[str, str]:
     return profile if isinstance(profile, dict) else {}
 
 
-def _write_profile(home: Home, url: str, token: str) -> None:
-    profile = {"url": url, "token": token, "pid": os.getpid(), "version": __version__}
+def store_url(wanted: str | None, home: Home) -> str:
+    """The store to open: the one asked for, else the last one, so that no start ever misses what a home's jobs are."""
+    return wanted or read_profile(home).get("store") or f"sqlite:///{home.database}"
+
+
+def write_profile(home: Home, url: str, token: str, store: str | None) -> None:
+    """For clients on this machine, and for the next start."""
+    profile = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
     part = home.profile.with_suffix(".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -225,5 +232,3 @@ def _on_signals(ending: asyncio.Future[bool]) -> None:
 def _end(ending: asyncio.Future[bool], everything: bool) -> None:
     if not ending.done():
         ending.set_result(everything)
-
-

@@ -91,6 +91,14 @@ def test_run_takes_a_function_with_its_params(platform: Platform) -> None:
     assert (spec["env"], spec["priority"], spec["sla"]["class"]) == ({"A": "b"}, 5, "gold")
 
 
+def test_code_that_was_deleted_from_the_home_is_sent_again(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("print('hello')\n")
+    platform.vision("run", "--watch", "--", "python", "hello.py", cwd=tmp_path)
+    for bundle in (platform.admin.home / "bundles" / "vision").iterdir():
+        bundle.unlink()
+    platform.vision("run", "--watch", "--", "python", "hello.py", cwd=tmp_path)
+
+
 def test_a_dry_run_says_whether_where_and_when_and_stores_nothing(platform: Platform) -> None:
     before = platform.vision("queue", "--all", "--json").data["total"]
     answer = platform.vision("submit", "hello/job.yaml", "--dry-run", "--json").data

@@ -119,9 +119,10 @@ class SubmitVerbs(Verbs):
         return view
 
     async def has_bundle(self, who: Token, digest: str, tenant: str | None) -> bool:
-        """Whether this tenant has uploaded this code before."""
+        """Whether this tenant has uploaded this code before, and nobody deleted it since."""
         name = acting_for(who, tenant)
-        return await self._read(lambda connection: bundles.has(connection, name, digest))
+        known = await self._read(lambda connection: bundles.has(connection, name, digest))
+        return known and self._core.home.bundle(name, digest).exists()
 
     async def put_bundle(self, who: Token, digest: str, stream: AsyncIterator[bytes], tenant: str | None) -> None:
         """Keep the packed code if it is what its digest says; half an upload leaves nothing."""

@@ -1,0 +1,17 @@
+"""Promises of starting a platform: what a home was started with is found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairlead.control.serve import store_url, write_profile
+from fairlead.home import Home
+
+
+def test_a_home_goes_on_with_its_last_store(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert store_url(None, home) == f"sqlite:///{tmp_path}/fairlead.db"
+    write_profile(home, "http://127.0.0.1:1", "fl_a_b", "postgresql://me@host/jobs")
+    assert store_url(None, home) == "postgresql://me@host/jobs"
+    assert store_url("sqlite:////elsewhere.db", home) == "sqlite:////elsewhere.db"
+    assert home.profile.stat().st_mode & 0o777 == 0o600
