@@ -137,7 +137,7 @@ class Story:
         if self.kill is not None:
             return f"{self.names[self.kill.job]} has recovered from the loss of {self.kill.node}"
         if self.grown:
-            return "; ".join(f"{self.names[job]} has grown to {size} workers" for job, size in self.grown.items())
+            return "; ".join(f"{self.names[job]} grows to {size} workers" for job, size in self.grown.items())
         if len(sight.trainings()) == sum(work.run is not None for work in WORK):
             return "all three tenants train; there is more demand than room"
         ending = any(job.state in ("stopping", *ENDED) for job in sight.jobs)
