@@ -70,6 +70,13 @@ class Draft:
         quota = self.tenants[tenant].quota
         return 1 << 30 if quota is None else quota - self.used(tenant)
 
+    def unheld(self) -> Board:
+        """The board as it would be if no free seats were held for anybody."""
+        board = self.board.copy()
+        for name in self.board.held:
+            board.let_go(self.jobs[name])
+        return board
+
     def untouched(self, job: JobState) -> bool:
         """Whether the job runs and may still be decided about in this round."""
         steady = bool(job.seats) and not job.settling and not job.broken

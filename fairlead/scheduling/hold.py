@@ -34,6 +34,7 @@ class _Blocked:
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
+        self._unheld = draft.unheld()
         self._free: dict[Shape, int] = {}
 
     def reason(self, job: JobState, ahead: int) -> Reason:
@@ -70,10 +71,7 @@ class _Blocked:
     def _free_for(self, shape: Shape) -> int:
         """Places for this shape, counting what is held for others as free: it is, only not for everybody."""
         if shape not in self._free:
-            board = self.draft.board
-            ready = board.ready(shape.device_type)
-            held = sum(name in ready for seats in board.held.values() for name in seats)
-            self._free[shape] = sum(board.room(shape).values()) + held
+            self._free[shape] = sum(self._unheld.room(shape).values())
         return self._free[shape]
 
 

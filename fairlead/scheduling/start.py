@@ -50,11 +50,10 @@ def start_within_claims(draft: Draft) -> None:
 
 
 def start_borrowers(draft: Draft) -> None:
-    """What is still free is lent, in order, to whoever fits."""
+    """What is still free is lent, in order, to whoever fits, counting what is held for it."""
     full = _Full()
     for job in draft.queue:
-        if job.id not in draft.board.held:
-            _try_start(draft, job, "borrowing", full)
+        _try_start(draft, job, "borrowing", full)
 
 
 def overdue(draft: Draft, job: JobState) -> bool:

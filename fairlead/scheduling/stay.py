@@ -62,9 +62,8 @@ def _slower(job: JobState, size: int) -> Reason:
 def _of_the_cluster(draft: Draft, job: JobState, size: int) -> Reason:
     board, shape = draft.board, draft.board.shape(job)
     wants = f"{devices(1, job.device_type)}{each(shape.need)}"
-    ready = board.ready(job.device_type)
-    held = sum(name in ready for seats in board.held.values() for name in seats)
-    idle = board.free_devices()
+    unheld = draft.unheld()
+    held, idle = sum(unheld.room(shape).values()), unheld.free_devices()
     if board.most(shape) <= size:
         text = f"no more than {workers(size)} of its kind fit on the nodes in service, even when empty ({wants} each)"
         return reason("no-such-room", text, size=size, idle=idle)

@@ -307,6 +307,18 @@ def test_free_devices_are_kept_for_a_gang_that_waited() -> None:
     assert "3 devices kept for it" in kept["gang"].reason.text
 
 
+def test_what_is_held_for_a_gang_lets_it_start_once_it_suffices_even_beyond_its_tenants_share() -> None:
+    """Tenant b is entitled to a device, but only the one in use has the memory it needs: nobody claims the rest."""
+    pool = [
+        Node("large", {DEVICE: 1, "memory": 9e9}),
+        *(Node(f"small-{i}", {DEVICE: 1, "memory": 1e9}) for i in range(3)),
+    ]
+    other = job("other", "b", demand={"memory": 5e9}, submitted_s=99.0)
+    decided = by_job(decide(state([job("run", seats=("large",)), job("gang", workers=(3, 3)), other], nodes=pool)))
+    assert isinstance(decided["gang"], Start) and decided["gang"].reason.code == "borrowed"
+    assert "with 5 GB memory each, 0 free" in decided["other"].reason.text
+
+
 def test_the_work_of_a_round_grows_no_faster_than_the_queue() -> None:
     def queue_of(count: int) -> ClusterState:
         sizes = [(1 + i % 2, 4) for i in range(count)]
