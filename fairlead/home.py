@@ -86,5 +86,9 @@ class Home:
 
 
 def _folder(path: Path, mode: int) -> None:
-    path.mkdir(parents=True, exist_ok=True)
+    """Make the folder if it is not there; one that somebody else made keeps its mode."""
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError:
+        return
     path.chmod(mode)

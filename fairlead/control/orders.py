@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from fairlead.errors import NotFound
 from fairlead.home import Home
 from fairlead.wire import WorkerSpec
 
-FIRST_TENANT_UID = 210_000
-"""When the platform runs as root, tenant number n works as this user plus n: a range that no login uses."""
+FIRST_UID, UIDS_EACH, PLATFORMS = 1_000_000, 100_000, 20_000
+"""When the platform runs as root, each tenant works as a user of its own: far above those that people log in as."""
+
+
+def tenant_uid(home: Home, number: int) -> int:
+    """The user of this platform's tenant. Platforms side by side on one machine have different users."""
+    return FIRST_UID + zlib.crc32(str(home.root).encode()) % PLATFORMS * UIDS_EACH + number
 
 
 def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
@@ -30,7 +36,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
         return WorkerSpec(
             job=job.id,
             tenant=job.tenant,
-            uid=FIRST_TENANT_UID + tenant.number if os.geteuid() == 0 else None,
+            uid=tenant_uid(home, tenant.number) if os.geteuid() == 0 else None,
             run=spec.get("run"),
             command=spec.get("command"),
             params=spec.get("params", {}),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fairlead.cluster import DEVICE, Member, Node
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.orders import tenant_uid
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.control.rounds import Devices, batch_shares, job_state, rank_environment
+from fairlead.home import Home
 from tests.control import made
 
 NODES = [Node(f"node-{n}", {"cpu": 1.0, DEVICE: 2.0}) for n in range(3)]
@@ -96,3 +100,9 @@ def test_commands_get_the_variables_that_torchrun_users_know() -> None:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
     }  # fmt: skip
     assert (environment["w2"]["LOCAL_RANK"], environment["w2"]["GROUP_RANK"]) == ("0", "1")
+
+
+def test_tenants_of_platforms_side_by_side_are_different_users() -> None:
+    users = {tenant_uid(Home(Path(f"/srv/platform-{p}")), number) for p in range(5) for number in range(20)}
+    assert len(users) == 100
+    assert all(1_000_000 <= user < 2**31 for user in users)

@@ -20,6 +20,7 @@ from fairlead.errors import NotFound
 from fairlead.views import NodeView, Report
 
 REPORT_JOBS = 1000  # the newest ones; older ones are in the ledger
+REPORT_S = 24 * 3600.0  # the report is about the last day
 
 NodeAction = Literal["cordon", "uncordon", "drain"]
 _STATES: dict[NodeAction, NodeState] = {
@@ -64,14 +65,14 @@ class ClusterVerbs(Verbs):
         return next(view for view in await self.nodes(who) if view.name == name)
 
     async def report(self, who: Token) -> Report:
-        """The figures of REQUIREMENTS; a tenant sees its own lines."""
+        """The figures of REQUIREMENTS for the last day; a tenant sees its own lines."""
         now_s = self._core.clock()
         capacity = total(node.capacity for node in self._core.controller.nodes.values())
         tenant = scope(who)
 
         def work(connection: Connection) -> Report:
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
-            lines = ledger.lines(connection, 0.0, now_s)
+            lines = ledger.lines(connection, now_s - REPORT_S, now_s)
             found = platform_report(
                 tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
             )
