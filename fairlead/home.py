@@ -86,9 +86,9 @@ class Home:
 
 
 def _folder(path: Path, mode: int) -> None:
-    """Make the folder if it is not there; one that somebody else made keeps its mode."""
+    """Make the folder. One that is there already keeps its mode, but can be passed through where that is needed."""
     try:
         path.mkdir(parents=True)
     except FileExistsError:
-        return
+        mode = stat.S_IMODE(path.stat().st_mode) | mode & 0o011
     path.chmod(mode)
