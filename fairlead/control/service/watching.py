@@ -20,7 +20,7 @@ from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.scheduling.explain import explain
-from fairlead.scheduling.state import Hold
+from fairlead.scheduling.state import Hold, Reason
 from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
 
 LONGEST_LINE = 1 << 16  # of a log; more than this without an end is told in pieces
@@ -83,13 +83,13 @@ class WatchVerbs(Verbs):
         unblocks: list[str] = []
         ahead: list[str] = []
         expected_s: float | None = None
-        if job.phase is JobPhase.QUEUED:
+        if job.phase in (JobPhase.QUEUED, JobPhase.RUNNING):
             state = await read_state(self._core.store, now_s, controller.nodes, controller.known, frozenset())
             answer = explain(state.cluster, job.id)
-            if answer is not None and answer.decision is not None:
-                reason, unblocks = reason_view(answer.decision.reason), list(answer.would_help)
-                expected_s = answer.expected_start_s
+            if answer is not None and answer.reason is not None:
+                unblocks, expected_s = list(answer.would_help), answer.expected_start_s
                 ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
+                reason = reason_view(answer.reason) if job.phase is JobPhase.QUEUED else _stays(reason, answer.reason)
         visible = await self._read(lambda connection: _only_visible(connection, ahead, scope(who)))
         view = job_view(job, detail.labels, live, hold, now_s)
         return Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
@@ -201,6 +201,12 @@ def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
         os.close(descriptor)
         raise FileNotFoundError(name)
     return os.fdopen(descriptor, "rb"), status.st_size
+
+
+def _stays(reason: ReasonView, why: Reason) -> ReasonView:
+    """Why a gang runs on what it has, and why it is not more (or what is about to change)."""
+    facts = {**reason.facts, "now": why.code, **why.facts}
+    return ReasonView(code=reason.code, text=f"{reason.text}; now: {why.text}", facts=facts)
 
 
 def _cores(line: Usage, nodes: Mapping[str, Node]) -> float:
