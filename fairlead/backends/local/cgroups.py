@@ -48,6 +48,7 @@ class Group:
         self._write("pids.max", None if tasks is None else str(tasks), optional=True)
         if self.version == 2:
             self._write("cpu.max", None if cpu is None else "{} {}".format(*quota(cpu)))
+            self._write("cpu.max.burst", None if cpu is None else str(quota(cpu)[0]), optional=True)
             self._write("memory.max", memory)
             self._write("memory.swap.max", None if memory is None else "0", optional=True)
         elif self.version == 1:
@@ -55,6 +56,7 @@ class Group:
                 amount, period = quota(cpu)
                 self._write("cpu.cfs_period_us", str(period))
                 self._write("cpu.cfs_quota_us", str(amount))
+                self._write("cpu.cfs_burst_us", str(amount), optional=True)
             self._write("memory.limit_in_bytes", memory)
             self._write("memory.memsw.limit_in_bytes", memory, optional=True)
 
