@@ -123,6 +123,21 @@ class Crashable:
     def losses(self, job: str) -> dict[int, float]:
         return {int(row["step"]): row["loss"] for row in self.call(lambda c: c.metrics(job))}
 
+    def wait_for_end(self, job: str, timeout_s: float = 60) -> None:
+        """Until the job has ended; if it does not, the error tells its whole story."""
+        try:
+            wait_until(lambda: self.ended(job), timeout_s, f"{job} ends")
+        except AssertionError as late:
+            raise AssertionError(f"{late}\n{self.story(job)}") from None
+
+    def story(self, job: str) -> str:
+        """All that is known of a job: for the error of a test that waited for it in vain."""
+        events = "\n".join(f"{e.time_s:.2f} {e.kind} {e.text}" for e in self.call(lambda c: list(c.events(limit=200))))
+        words = "\n".join(f"{line.worker}: {line.text}" for line in self.call(lambda c: list(c.logs(job))))
+        detail = self.call(lambda c: c.detail(job)).model_dump_json(indent=1)
+        own = "".join(f"== {path.name}\n{path.read_text()[-2000:]}\n" for path in sorted(self.home.glob("logs/*.log")))
+        return f"{detail}\n{events}\n{words}\n{json.dumps(self.node_records(), indent=1)}\n{own}"
+
     def log(self) -> str:
         return (self.home / "logs" / "control.log").read_text()
 

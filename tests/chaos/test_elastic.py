@@ -17,7 +17,7 @@ STEPS = 600
 @pytest.fixture(scope="module")
 def undisturbed(platform: Crashable) -> dict[int, float]:
     job = platform.train("undisturbed", workers="1", steps=STEPS, pause_s=0.0)
-    wait_until(lambda: platform.ended(job.id), 60, "the undisturbed job ends")
+    platform.wait_for_end(job.id)
     return platform.losses(job.id)
 
 

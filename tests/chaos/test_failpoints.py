@@ -18,7 +18,7 @@ STEPS = 400
 def undisturbed(platform: Crashable) -> dict[int, float]:
     """The loss curve of a run that nobody disturbed."""
     job = platform.train("undisturbed", workers="1", steps=STEPS, pause_s=0.0)
-    wait_until(lambda: platform.ended(job.id), 60, "the undisturbed job ends")
+    platform.wait_for_end(job.id)
     assert platform.state(job.id) == "succeeded", platform.view(job.id).message
     return platform.losses(job.id)
 

@@ -15,7 +15,7 @@ STEPS = 2000
 def test_twenty_random_kills_lose_nothing(platform: Crashable) -> None:
     chance = random.Random(20261116)
     reference = platform.train("reference", workers="1", steps=STEPS, pause_s=0.0)
-    wait_until(lambda: platform.ended(reference.id), 60, "the undisturbed job ends")
+    platform.wait_for_end(reference.id)
     jobs = [platform.train(f"alpha-{n}", workers="1:3", steps=STEPS, pause_s=0.05) for n in range(2)]
     jobs += [platform.train("beta-0", tenant="beta", workers="1:2", steps=STEPS, pause_s=0.05)]
 
