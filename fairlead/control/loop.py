@@ -73,6 +73,7 @@ class Controller:
         self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
         self._nudged = asyncio.Event()
         self._round_due = True
+        self._unfinished = False  # the last round decided something that could not be stored yet
         self._paused = False
         self._advancing: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -161,7 +162,8 @@ class Controller:
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
-        busy = bool(self.known.workers) or bool(self.outlook.holds) or self._round_due
+        waiting = bool(self.outlook.holds) or bool(self.known.cooling_until_s) or self._unfinished
+        busy = bool(self.known.workers) or waiting or self._round_due
         if not self._nudged.is_set():
             try:
                 await asyncio.wait_for(self._nudged.wait(), TICK_S if busy else IDLE_S)
@@ -280,17 +282,18 @@ class Controller:
     # ------------------------------------------------------------ deciding
 
     async def _round(self) -> None:
+        self._round_due = False  # before anything is read: what is written from here on asks for another round
         await self.refresh()
         started_s = time.monotonic()
         now_s = self.clock()
         state = await read_state(self.store, now_s, self._nodes, self.known, self._undecided())
         decided = decide(state.cluster)
-        self._round_due = False
         changed = await self.store.write(lambda connection: apply_round(connection, state, decided))
         if changed:
             failpoint("round-stored")
         holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
         self.outlook = Outlook(holds, decided.entitlements, now_s)
+        self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
         self._round_cost_s = time.monotonic() - started_s
 

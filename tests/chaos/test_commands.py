@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.chaos.crashable import Crashable, kill, wait_until
+from tests.chaos.crashable import PROGRAMS, Crashable, kill, wait_until
 
 
 def test_a_command_shorter_than_its_own_start_succeeds(platform: Crashable) -> None:
@@ -27,3 +27,12 @@ def test_a_command_that_ended_while_nobody_led_ran_once(platform: Crashable) -> 
     wait_until(lambda: platform.state(job.id) == "succeeded", 20, "it has succeeded")
     assert workers
     assert (output / "runs").read_text() == "begin\n"
+
+
+def test_a_job_that_comes_in_the_middle_of_a_round_is_not_forgotten(platform: Crashable) -> None:
+    """On an idle platform nothing else would ask for the next round."""
+    for turn in range(12):
+        platform.call(lambda c, turn=turn: c.update_tenant("beta", weight=1 + turn % 2))  # asks for a round
+        spec = {"name": f"soon-{turn}", "tenant": "beta", "command": ["true"]}
+        job = platform.call(lambda c, spec=spec: c.submit(spec, folder=PROGRAMS, key=spec["name"]))
+        wait_until(lambda job=job: platform.ended(job.id), 20, platform.view(job.id).name + " ends")
