@@ -56,8 +56,6 @@ class Team:
 
 @pytest.fixture(scope="session")
 def platform_server() -> Iterator[Served]:
-    pytest.importorskip("fairlead.control.service")
-    pytest.importorskip("fairlead.control.serve")
     from fairlead.control.serve import sweep
 
     home = Path(tempfile.mkdtemp(prefix="fairlead-api-"))
