@@ -41,8 +41,7 @@ demo: $(STAMP) ## three tenants train real models on four virtual nodes, one of 
 	@$(BIN)/python -m fairlead.demo $(ARGS)
 
 test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses)
-	@$(BIN)/python -m pytest $(ARGS) || { echo "== once more, those that failed; whatever passes now is flaky, and a bug"; \
-	  $(BIN)/python -m pytest --last-failed --last-failed-no-failures none $(ARGS); }
+	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check .
