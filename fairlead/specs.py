@@ -13,11 +13,14 @@ from fairlead.complaints import NAME_PATTERN, invalid
 from fairlead.errors import InvalidSpec
 
 __all__ = [
-    "API_VERSION", "NAME_PATTERN", "SLA_CLASSES", "JobSpec", "Name", "Seconds", "Size", "Sla", "Spec", "TenantSpec",
-    "WorkerResources", "Workers", "invalid", "parse_duration", "parse_job", "parse_size", "parse_tenant",
+    "API_VERSION", "NAME_PATTERN", "SECRET_PATTERN", "SLA_CLASSES", "Budget", "JobSpec", "Name", "Policy", "Retention",
+    "Seconds", "Size", "Sla", "Spec", "TenantSpec", "WorkerResources", "Workers", "invalid", "parse_duration",
+    "parse_job", "parse_size", "parse_tenant",
 ]  # fmt: skip
 
 API_VERSION = "fairlead/v1"
+SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
+"""A secret is named like the environment variable that it becomes in the jobs that ask for it."""
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$", re.IGNORECASE)
@@ -167,6 +170,7 @@ class JobSpec(Spec):
     sla: Sla | None = None  # None: the tenant's default
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
     env: dict[str, str] = Field(default_factory=dict)
+    secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
     venv: str | None = None
     retries: int = Field(default=0, ge=0, le=100, strict=True)
     silence_timeout: Seconds | None = None  # None: max(30 s, ten usual steps)
@@ -223,6 +227,42 @@ class JobSpec(Spec):
         return self.run is not None and self.workers.max > self.workers.min
 
 
+class Retention(Spec):
+    """How long what an ended job leaves behind is kept; what is not said is kept for ever."""
+
+    logs: Seconds | None = None
+    metrics: Seconds | None = None
+    results: Seconds | None = None
+
+
+class Policy(Spec):
+    """What a tenant's jobs may reach and how much they may leave behind, as an administrator decides."""
+
+    network: Literal["closed", "open"] = "closed"  # closed: a gang reaches itself only; open: what the machine reaches
+    folders: list[str] = Field(default_factory=list, max_length=64)  # readable inside its sandbox, never writable
+    disk: Size = 10 * 1024**3  # of one job: code, home, temporary files, snapshots and output together
+    log: Size = 64 * 1024**2  # the newest bytes of each worker's log that are kept
+    files: int = Field(default=65_536, ge=64, le=1_048_576)  # open at once, in each process
+    processes: int = Field(default=4096, ge=16, le=100_000)  # and threads, of one worker
+    retention: Retention = Retention()
+
+    @field_validator("folders")
+    @classmethod
+    def _whole_paths(cls, folders: list[str]) -> list[str]:
+        for folder in folders:
+            if not folder.startswith("/") or ".." in folder.split("/") or folder.rstrip("/") == "":
+                raise ValueError(f"{folder}: is not a whole path of a folder; write it like /data/images")
+        return [folder.rstrip("/") for folder in folders]
+
+
+class Budget(Spec):
+    """How much device time a tenant may use in each day, week (from Monday) or month, all in UTC."""
+
+    device_hours: float = Field(gt=0, le=1e9, allow_inf_nan=False)
+    per: Literal["day", "week", "month"] = "month"
+    warn_at: float = Field(default=0.8, gt=0, le=1, allow_inf_nan=False)  # fraction at which a warning is given
+
+
 class TenantSpec(Spec):
     """One team: its weight in the shares, what it may never exceed, and its default promise."""
 
@@ -232,6 +272,8 @@ class TenantSpec(Spec):
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     quota: int | None = Field(default=None, ge=1)  # devices at the same time; None: no limit of its own
     sla: Sla = Sla()
+    policy: Policy = Policy()
+    budget: Budget | None = None
 
 
 def parse_job(data: Any, *, source: str | None = None) -> JobSpec:

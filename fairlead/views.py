@@ -157,6 +157,8 @@ class TenantView(View):
     running: int = 0
     queued: int = 0
     device_s: float = 0.0  # attained so far, from the ledger
+    policy: dict[str, Any] = Field(default_factory=dict)
+    budget: dict[str, Any] = Field(default_factory=dict)
 
 
 class TenantReport(View):

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterable
@@ -37,6 +38,8 @@ BEFORE = _shared_memory() | _cgroups()
 def pytest_configure() -> None:
     os.environ["TMPDIR"] = str(ROOT)
     tempfile.tempdir = None  # read it again
+    # A shell that starts the suite in the background has Ctrl-C ignored, and every process below would ignore it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

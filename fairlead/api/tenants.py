@@ -23,7 +23,7 @@ from fairlead.api.context import (
 )
 from fairlead.control.records import Role
 from fairlead.errors import InvalidSpec, NotFound
-from fairlead.specs import Name, Seconds, Sla, Spec, TenantSpec, parse_tenant
+from fairlead.specs import Budget, Name, Policy, Seconds, Sla, Spec, TenantSpec, parse_tenant
 from fairlead.views import NewTenant, NewToken, TenantView, TokenView
 
 router = APIRouter(responses=PROBLEMS)
@@ -33,11 +33,13 @@ TokenId = Annotated[str, Path(max_length=100, description="The token's id, not i
 
 
 class TenantChange(Spec):
-    """What of a tenant is to change; what is not named stays. A quota of null takes the limit away."""
+    """What of a tenant is to change; what is not named stays. A quota or budget of null takes the limit away."""
 
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     quota: int | None = Field(default=None, ge=1)
     sla: Sla = Sla()
+    policy: Policy = Policy()
+    budget: Budget | None = None
 
 
 class TokenSpec(Spec):
@@ -89,13 +91,19 @@ async def tenant(platform: Platform, who: Who, name: TenantName) -> Response:
     openapi_extra=body_of(TenantChange),
 )
 async def update_tenant(request: Request, platform: Platform, who: Who, name: TenantName) -> Response:
-    """Change weight, quota or default SLA; the next round of decisions goes by it."""
+    """Change weight, quota, default SLA, policy or budget; the next round of decisions goes by it."""
     change = await read_spec(request, TenantChange)
     changes: dict[str, Any] = {field: getattr(change, field) for field in change.model_fields_set}
     if not changes:
-        raise InvalidSpec("nothing to change", field="body", fix="name at least one of weight, quota and sla")
+        raise InvalidSpec(
+            "nothing to change", field="body", fix="name at least one of weight, quota, sla, policy and budget"
+        )
     if "sla" in changes:
         changes["sla"] = change.sla.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if "policy" in changes:
+        changes["policy"] = change.policy.model_dump(mode="json", exclude_unset=True)
+    if change.budget is not None:
+        changes["budget"] = change.budget.model_dump(mode="json")
     return answer(await platform.update_tenant(who, name, changes))
 
 

@@ -10,6 +10,7 @@ from fairlead.cluster import Node
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
 from fairlead.scheduling.state import Hold, Reason
+from fairlead.specs import Policy
 from fairlead.views import (
     EventView,
     GenerationView,
@@ -140,6 +141,7 @@ def tenant_view(
     return TenantView(
         name=tenant.name, weight=tenant.weight, quota=tenant.quota, sla=dict(tenant.sla), entitlement=entitlement,
         devices=devices, running=sum(counts.values()) - waiting - ended, queued=waiting, device_s=device_s,
+        policy=Policy.model_validate(dict(tenant.policy)).model_dump(mode="json"), budget=dict(tenant.budget),
     )  # fmt: skip
 
 

@@ -105,6 +105,8 @@ class Tenant:
     sla: Mapping[str, Any]
     number: int  # 0, 1, 2, ...: its user id follows from it
     created_s: float
+    policy: Mapping[str, Any] = field(default_factory=dict)  # what is not in it is as specs.Policy has it
+    budget: Mapping[str, Any] = field(default_factory=dict)  # empty: none
 
 
 class Role(StrEnum):

@@ -19,6 +19,7 @@ from fairlead.errors import InvalidSpec, NotFound, Unauthenticated
 from fairlead.specs import TenantSpec, parse_tenant
 from fairlead.views import AuditView, NewTenant, NewToken, TenantView, TokenView, WhoAmI
 
+_CHANGEABLE = ("weight", "quota", "sla", "policy", "budget")
 TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
 
 
@@ -100,20 +101,22 @@ class TenantVerbs(Verbs):
         return await self._read(work)
 
     async def update_tenant(self, who: Token, name: str, changes: dict[str, Any]) -> TenantView:
-        """Change weight, quota or default SLA; takes effect in the next round."""
+        """Change weight, quota, default SLA, budget, or fields of the policy; takes effect in the next round."""
         require(who, Role.ADMIN, "change tenants")
-        unknown = sorted(set(changes) - {"weight", "quota", "sla"})
+        unknown = sorted(set(changes) - set(_CHANGEABLE))
         if unknown:
-            raise InvalidSpec("cannot be changed", field=unknown[0], fix="change weight, quota or sla")
+            raise InvalidSpec("cannot be changed", field=unknown[0], fix=f"change one of {', '.join(_CHANGEABLE)}")
 
         def work(connection: Connection) -> None:
             tenant = tenants.get(connection, name)
             if tenant is None:
                 raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name, fix="see fairlead tenants")
             present = {"name": name, "weight": tenant.weight, "quota": tenant.quota, "sla": dict(tenant.sla)}
-            spec = parse_tenant({**present, **changes})
-            sla = spec.sla.model_dump(mode="json", by_alias=True, exclude_none=True)
-            tenants.update(connection, name, weight=spec.weight, quota=spec.quota, sla=sla)
+            present |= {"policy": dict(tenant.policy), "budget": dict(tenant.budget) or None}
+            changed = {**present, **changes}
+            if "policy" in changes:  # of the policy, too, what is not named stays
+                changed["policy"] = {**tenant.policy, **changes["policy"]}
+            tenants.update(connection, name, **tenants.columns(parse_tenant(changed)))
             self._audit(connection, who, "tenant.update", name, **changes)
 
         await self._write(work)

@@ -11,6 +11,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     String,
@@ -51,6 +52,29 @@ tenants = Table(
     Column("sla", JSON, nullable=False),
     Column("number", Integer, nullable=False, unique=True),
     Column("created_s", Double, nullable=False),
+    Column("policy", JSON, nullable=False),
+    Column("budget", JSON, nullable=False),  # empty: none
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("tenant", Key, ForeignKey("tenants.name"), nullable=False),
+    Column("name", Key, nullable=False),
+    Column("ciphertext", LargeBinary, nullable=False),
+    Column("changed_s", Double, nullable=False),
+    Column("changed_by", String, nullable=False),
+    PrimaryKeyConstraint("tenant", "name"),
+)
+
+# Of people who logged in on the page: the cookie's digest, never the cookie, and the token it stands for.
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", Key, primary_key=True),
+    Column("token", Key, ForeignKey("tokens.id"), nullable=False),
+    Column("created_s", Double, nullable=False),
+    Column("expires_s", Double, nullable=False),
 )
 
 tokens = Table(

@@ -27,14 +27,23 @@ def insert(conn: Connection, spec: TenantSpec, created_s: float | None = None) -
     highest = conn.execute(select(func.max(tenants.c.number))).scalar()
     tenant = Tenant(
         name=spec.name,
-        weight=spec.weight,
-        quota=spec.quota,
-        sla=spec.sla.model_dump(mode="json", by_alias=True, exclude_none=True),
         number=0 if highest is None else highest + 1,
         created_s=time.time() if created_s is None else created_s,
+        **columns(spec),
     )
     conn.execute(insert_row(tenants), fields(tenant))
     return tenant
+
+
+def columns(spec: TenantSpec) -> dict[str, Any]:
+    """What of a spec is kept and may change."""
+    return {
+        "weight": spec.weight,
+        "quota": spec.quota,
+        "sla": spec.sla.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "policy": spec.policy.model_dump(mode="json", exclude_defaults=True),
+        "budget": {} if spec.budget is None else spec.budget.model_dump(mode="json"),
+    }
 
 
 def get(conn: Connection, name: str) -> Tenant | None:
