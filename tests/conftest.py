@@ -40,6 +40,7 @@ def pytest_configure() -> None:
     tempfile.tempdir = None  # read it again
     # A shell that starts the suite in the background has Ctrl-C ignored, and every process below would ignore it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # told to end, it still ends what it started
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
