@@ -13,7 +13,7 @@ BRIEF  := awk '/^ *Downloading .*[0-9] (MB|GB)/ { print "   " $$2, $$3, $$4; ffl
                /^Installing collected/ { print "    unpacking"; fflush() } /^ERROR/ { print; fflush() }'
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help setup demo test system lint bench clean clean-all
+.PHONY: help setup demo test fuzz system lint bench clean clean-all
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "2/3 $(TORCH) (by far the largest part)"
 	@$(PIP) "$(TORCH)" | $(BRIEF)
 	@echo "3/3 Fairlead and what else it needs"
-	@$(PIP) -e '.[postgres,demo,dev]' | $(BRIEF)
+	@$(PIP) -e '.[postgres,demo,dev,otel]' | $(BRIEF)
 	@touch $@
 	@echo "ready: $(BIN)/fairlead"
 
@@ -42,6 +42,9 @@ demo: $(STAMP) ## three tenants train real models on four virtual nodes, one of 
 
 test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses)
 	@$(BIN)/python -m pytest $(ARGS)
+
+fuzz: $(STAMP) ## fuzz the API for long: every role, random seeds, until EXAMPLES per operation are tried
+	@FAIRLEAD_FUZZ_EXAMPLES=$${EXAMPLES:-300} $(BIN)/python -m pytest tests/api/test_fuzz.py --timeout 7200 $(ARGS)
 
 lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/ruff check .
