@@ -14,13 +14,24 @@ from fairlead.cli.main import app
 from fairlead.control import failpoints
 from fairlead.errors import FairleadError
 from fairlead.sdk.documents import read_yaml
-from fairlead.specs import JobSpec, Sla, Spec, TenantSpec, WorkerResources, Workers, parse_job, parse_tenant
+from fairlead.specs import (
+    Budget,
+    JobSpec,
+    Policy,
+    Sla,
+    Spec,
+    TenantSpec,
+    WorkerResources,
+    Workers,
+    parse_job,
+    parse_tenant,
+)
 from fairlead.training.definition import Training
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")])
 TEXTS = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
-KINDS = (JobSpec, TenantSpec, Workers, WorkerResources, Sla)
+KINDS = (JobSpec, TenantSpec, Policy, Budget, Workers, WorkerResources, Sla)
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
