@@ -33,8 +33,8 @@ TAGS = {
 }
 
 
-def create_app(platform: PlatformDoor, *, limits: Limits | None = None) -> FastAPI:
-    """The API over this platform. Serve it with :func:`fairlead.api.server.serve`."""
+def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: bool = False) -> FastAPI:
+    """The API over this platform, ``secure`` if TLS is spoken. Serve it with :func:`fairlead.api.server.serve`."""
     limits = limits or Limits()
     app = FastAPI(
         title="Fairlead",
@@ -47,7 +47,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None) -> FastA
         generate_unique_id_function=lambda route: route.name,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
     )
-    app.state.context = Context(platform, limits, RateLimiter(limits))
+    app.state.context = Context(platform, limits, RateLimiter(limits), secure)
     problems.install(app)
     for room in (jobs, logs, files, tenants, nodes, events, system):
         app.include_router(room.router, prefix=PREFIX)

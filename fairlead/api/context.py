@@ -30,6 +30,7 @@ class Context:
     platform: PlatformDoor
     limits: Limits
     rate: RateLimiter
+    secure: bool = False  # TLS is spoken: cookies are for TLS only, and browsers may be told to insist on it
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # ends the streams when the server ends
 
 
