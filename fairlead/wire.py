@@ -128,6 +128,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None
     silence_s: float | None = None
     seed: int = 0
+    log_bytes: int = 64 << 20  # the newest of each worker's log that are kept
 
 
 class Reserve(msgspec.Struct, tag="reserve", frozen=True):

@@ -13,6 +13,7 @@ from fairlead.control.records import Job
 from fairlead.control.store import jobs, tenants
 from fairlead.errors import NotFound
 from fairlead.home import Home
+from fairlead.specs import Policy
 from fairlead.wire import WorkerSpec
 
 FIRST_UID, UIDS_EACH, PLATFORMS = 1_000_000, 100_000, 20_000
@@ -32,6 +33,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
         if tenant is None:
             raise NotFound(f"{job.tenant!r}: no such tenant", field="tenant", value=job.tenant)
         spec = jobs.spec(connection, job.id)
+        policy = Policy.model_validate(dict(tenant.policy))
         code = spec.get("code")
         return WorkerSpec(
             job=job.id,
@@ -48,6 +50,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             cpu=float(job.demand.get("cpu", 0.0)),
             memory_bytes=int(job.demand["memory"]) if "memory" in job.demand else None,
             silence_s=spec.get("silence_timeout"),
+            log_bytes=policy.log,
         )
 
     return order

@@ -38,11 +38,12 @@ class CannotStart(Exception):
 
 
 def be_born(
-    birth: Birth, channel: socket.socket, group: cgroups.Group, parent: int, first_core: int = 0
+    birth: Birth, channel: socket.socket, output: int, group: cgroups.Group, parent: int, first_core: int = 0
 ) -> NoReturn:
     """Turn the calling process, just forked, into the worker; never returns."""
     code = 1
     try:
+        _redirect(output)
         code = _live(birth, channel, group, parent, first_core)
     except (CannotStart, bundles.BadBundle) as error:
         _say(channel, wire.Raised(error=str(error), permanent=True))
@@ -66,9 +67,7 @@ def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: in
     else:
         cgroups.limit_without_cgroup(spec.cpu, spec.memory_bytes, birth.device, first_core)
     folders.prepare(spec)
-    log = folders.open_log(spec, birth.worker)
     bundle = None if spec.bundle is None else os.open(spec.bundle, os.O_RDONLY)
-    _redirect(log)
     _drop_privileges(spec.uid, parent)
     code = Path(spec.folder) / "code"
     if bundle is not None:
@@ -83,13 +82,13 @@ def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: in
     return _run(birth, channel, environment)
 
 
-def _redirect(log: int) -> None:
-    """Standard input from nowhere, output to the log."""
+def _redirect(output: int) -> None:
+    """Standard input from nowhere, output to the pipe that the node manager carries into the log."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.close(nothing)
-    os.close(log)
+    os.close(output)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
 

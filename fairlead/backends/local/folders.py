@@ -12,9 +12,7 @@ TENANT_FOLDERS = ("output", "snapshots", "code", "home", "rendezvous")
 
 def prepare(spec: wire.WorkerSpec) -> None:
     """Make the job's folders; other tenants may pass through the outermost, and look into none."""
-    folder = Path(spec.folder)
-    _make(folder, 0o711)
-    _make(folder / "logs", 0o700)
+    folder = logs(spec).parent
     for name in TENANT_FOLDERS:
         _make(folder / name, 0o700, spec.uid)
     memory = Path(spec.memory_folder)
@@ -22,10 +20,12 @@ def prepare(spec: wire.WorkerSpec) -> None:
     _make(memory, 0o700, spec.uid)
 
 
-def open_log(spec: wire.WorkerSpec, worker: str) -> int:
-    """The worker's log, opened by the platform: the worker may write to it and not read its neighbours'."""
-    path = Path(spec.folder) / "logs" / f"{worker}.log"
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+def logs(spec: wire.WorkerSpec) -> Path:
+    """The folder of the job's logs, made if need be: the platform's own, which the job can neither read nor write."""
+    folder = Path(spec.folder)
+    _make(folder, 0o711)
+    _make(folder / "logs", 0o700)
+    return folder / "logs"
 
 
 def _make(path: Path, mode: int, owner: int | None = None) -> None:

@@ -83,7 +83,7 @@ class ForkServer:
             self._start(message.key, *descriptors)
         return True
 
-    def _start(self, key: str, channel: int, letter: int) -> None:
+    def _start(self, key: str, channel: int, letter: int, output: int) -> None:
         group = cgroups.Group(0)
         try:
             with os.fdopen(letter, "rb") as file:
@@ -92,13 +92,15 @@ class ForkServer:
             parent, pid = os.getpid(), os.fork()
         except OSError as error:
             os.close(channel)
+            os.close(output)
             self._empty.append(group)
             self._send(Ended(key, None, None, problem=f"the node could not start it: {error}"))
             return
         if pid == 0:
-            _close_all_but(channel)
-            be_born(birth, socket.socket(fileno=channel), group, parent, self._config.first_core)
+            _close_all_but(channel, output)
+            be_born(birth, socket.socket(fileno=channel), output, group, parent, self._config.first_core)
         os.close(channel)
+        os.close(output)
         self._children[key] = _Child(key, pid, os.pidfd_open(pid), group)
         self._send(Started(key, pid, [str(folder) for folder in group.folders]))
 
@@ -171,6 +173,8 @@ def _signal(child: _Child, number: int) -> None:
             signal.pidfd_send_signal(child.watch, number)
 
 
-def _close_all_but(kept: int) -> None:
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+def _close_all_but(*kept: int) -> None:
+    begin = 3
+    for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(begin, descriptor)
+        begin = descriptor + 1

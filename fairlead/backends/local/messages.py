@@ -18,7 +18,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
-    """Fork a worker; the packet carries its channel and a file with its Birth."""
+    """Fork a worker; the packet carries its channel, a file with its Birth and the pipe for its output."""
 
     key: str
 

@@ -60,9 +60,9 @@ class ForkServerLine:
                 self.process = processes.identify(message.pid)
             self._listener(message)
 
-    def start(self, key: str, channel: int, letter: int) -> None:
-        """Have the worker forked whose channel and Birth these files are."""
-        self._send(Start(key), [channel, letter])
+    def start(self, key: str, channel: int, letter: int, output: int) -> None:
+        """Have the worker forked whose channel and Birth these files are, and whose output goes to the last."""
+        self._send(Start(key), [channel, letter, output])
 
     def kill(self, key: str, number: int) -> None:
         self._send(Kill(key, number))

@@ -13,9 +13,10 @@ from typing import Protocol
 import msgspec
 
 from fairlead import wire
-from fairlead.backends.local import cgroups, silence
+from fairlead.backends.local import cgroups, folders, silence
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
+from fairlead.backends.local.pump import LogFile, Pump, make_pipe
 from fairlead.backends.local.supply import letter
 from fairlead.cluster import Resources
 
@@ -34,7 +35,7 @@ Emit = Callable[["Worker", wire.FromWorker | wire.Exited], None]
 class Line(Protocol):
     """The fork server, as far as a worker needs it."""
 
-    def start(self, key: str, channel: int, letter: int) -> None: ...
+    def start(self, key: str, channel: int, letter: int, output: int) -> None: ...
     def kill(self, key: str, number: int) -> None: ...
 
 
@@ -52,6 +53,7 @@ class Worker:
         self._birth: Birth | None = None
         self._submitted = False
         self._channel: asyncio.Task[None] | None = None
+        self._output: Pump | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
@@ -85,11 +87,21 @@ class Worker:
 
     def submit(self) -> None:
         """Have it forked now."""
+        assert self._birth is not None
+        spec = self._birth.spec
+        self._submitted = True
+        try:
+            target = LogFile(folders.logs(spec), self.name, spec.log_bytes)
+        except OSError as error:
+            self._say(wire.Raised(error=f"the node could not start it: its log cannot be opened: {error}"))
+            self._end(wire.Exited(code=None))
+            return
+        source, sink = make_pipe(spec.uid)
         ours, theirs = socket.socketpair()
-        with theirs, os.fdopen(letter(msgspec.msgpack.encode(self._birth)), "rb") as birth:
-            self._submitted = True
+        with theirs, os.fdopen(sink, "wb"), os.fdopen(letter(msgspec.msgpack.encode(self._birth)), "rb") as birth:
             self._channel = asyncio.create_task(self._converse(ours))
-            self._line.start(self.key, theirs.fileno(), birth.fileno())
+            self._output = Pump(source, target)
+            self._line.start(self.key, theirs.fileno(), birth.fileno(), sink)
 
     # ------------------------------------------------------------ words
 
@@ -183,12 +195,12 @@ class Worker:
             self._line.kill(self.key, signal.SIGKILL)
 
     async def ended(self, end: Ended) -> None:
-        """Its process is gone: let its last words arrive, and then say so."""
+        """Its process is gone: let its last words and lines arrive, and then say so."""
         if self._ending:
             return
         self._ending = True
-        if self._channel is not None:
-            await asyncio.wait([self._channel], timeout=_DRAIN_S)
+        if self._channel is not None and self._output is not None:
+            await asyncio.gather(asyncio.wait([self._channel], timeout=_DRAIN_S), self._output.finish(_DRAIN_S))
             self._channel.cancel()
         if end.problem is not None:
             self._say(wire.Raised(error=end.problem))
