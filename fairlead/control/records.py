@@ -128,6 +128,7 @@ class Token:
     created_s: float
     expires_s: float | None = None
     revoked_s: float | None = None
+    used_s: float | None = None  # last, to about a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +174,4 @@ class AuditEntry:
     action: str
     target: str
     detail: Mapping[str, Any] = field(default_factory=dict)
+    tenant: str | None = None  # whose things it is about; None: the platform's

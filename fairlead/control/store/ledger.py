@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, case, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from fairlead.control.records import Usage
+from fairlead.control.store import sums
 from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.rows import fields
 from fairlead.control.store.schema import usage
@@ -19,8 +20,11 @@ _LINE = [usage.c[name] for name in Usage.__slots__]
 
 
 def append(conn: Connection, lines: Sequence[Usage]) -> None:
+    """Add lines, cut at full hours, and add them to the sums: both or neither."""
     if lines:
-        conn.execute(insert(usage), [fields(line) for line in lines])
+        pieces = [piece for line in lines for piece in sums.cut(line)]
+        conn.execute(insert(usage), [fields(piece) for piece in pieces])
+        sums.add(conn, pieces)
 
 
 @dataclass(slots=True)
@@ -57,24 +61,32 @@ def attained(conn: Connection, now_s: float, half_life_s: float) -> dict[str, fl
     return dict(device_s)
 
 
-def totals(conn: Connection, since_s: float, until_s: float) -> dict[str, float]:
-    """Device seconds of each tenant between two moments; of a line that reaches beyond, only what lies within."""
-    begin = case((usage.c.from_s < since_s, since_s), else_=usage.c.from_s)
-    end = case((usage.c.to_s > until_s, until_s), else_=usage.c.to_s)
-    query = select(usage.c.tenant, func.sum(usage.c.devices * (end - begin)))
-    within = usage.c.to_s > since_s, usage.c.from_s < until_s
-    rows = conn.execute(query.where(*within).group_by(usage.c.tenant))
-    return {tenant: float(device_s) for tenant, device_s in rows}
-
-
 def lines(conn: Connection, since_s: float, until_s: float) -> list[Usage]:
     """The whole lines that touch the time between two moments, as written."""
     within = usage.c.to_s > since_s, usage.c.from_s < until_s
     return _usage(conn.execute(select(*_LINE).where(*within).order_by(usage.c.id)))
 
 
+def grouped(conn: Connection, since_s: float, until_s: float) -> list[Usage]:
+    """Like :func:`lines`, but the lines of a tenant for the same time are one: all that shares over time need.
+
+    The meter writes one line for each gang and node at the same moment, so this is fewer by far.
+    """
+    within = usage.c.to_s > since_s, usage.c.from_s < until_s
+    span = usage.c.tenant, usage.c.from_s, usage.c.to_s
+    query = select(*span, func.sum(usage.c.devices), func.sum(usage.c.cpu_s)).where(*within).group_by(*span)
+    return [
+        Usage(job="", tenant=tenant, submitted_by="", generation=0, node="", device_type="", devices=int(devices),
+              speed=1.0, from_s=from_s, to_s=to_s, cpu_s=float(cpu_s))  # fmt: skip
+        for tenant, from_s, to_s, devices, cpu_s in conn.execute(query)
+    ]
+
+
 def by_job(conn: Connection, job: str) -> list[Usage]:
     return _usage(conn.execute(select(*_LINE).where(usage.c.job == job).order_by(usage.c.id)))
+
+
+totals = sums.totals
 
 
 def _usage(rows: Iterable[Any]) -> list[Usage]:

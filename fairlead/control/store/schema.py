@@ -88,6 +88,7 @@ tokens = Table(
     Column("created_s", Double, nullable=False),
     Column("expires_s", Double),
     Column("revoked_s", Double),
+    Column("used_s", Double),  # last, to about a minute
 )
 
 # A column for each field of records.Job; a test holds them together.
@@ -221,6 +222,41 @@ usage = Table(
     sqlite_autoincrement=True,
 )
 
+# What the ledger adds up to, kept in the transaction that adds a line: sums must not cost more the longer it gets.
+usage_hours = Table(
+    "usage_hours",
+    metadata,
+    Column("hour", Integer, nullable=False),  # since the epoch
+    Column("job", Key, nullable=False),
+    Column("node", Key, nullable=False),
+    Column("device_type", Key, nullable=False),
+    Column("tenant", Key, nullable=False),
+    Column("submitted_by", Key, nullable=False),
+    Column("device_s", Double, nullable=False),
+    Column("cpu_s", Double, nullable=False),
+    PrimaryKeyConstraint("hour", "job", "node", "device_type"),
+)
+
+usage_days = Table(
+    "usage_days",
+    metadata,
+    Column("day", Integer, nullable=False),  # since the epoch, in UTC
+    Column("tenant", Key, nullable=False),
+    Column("device_s", Double, nullable=False),
+    PrimaryKeyConstraint("day", "tenant"),
+)
+
+# What a tenant was told about a budget in a period, so that it is told once.
+budget_notes = Table(
+    "budget_notes",
+    metadata,
+    Column("tenant", Key, nullable=False),
+    Column("since_s", Double, nullable=False),
+    Column("device_hours", Double, nullable=False),
+    Column("kind", Key, nullable=False),
+    PrimaryKeyConstraint("tenant", "since_s", "device_hours", "kind"),
+)
+
 node_states = Table(
     "node_states",
     metadata,
@@ -246,6 +282,8 @@ audit = Table(
     Column("action", String, nullable=False),
     Column("target", String, nullable=False),
     Column("detail", JSON, nullable=False),
+    Column("tenant", Key),  # whose things it is about; NULL: the platform's
+    Index(None, "tenant", "id"),
     sqlite_autoincrement=True,
 )
 

@@ -1,0 +1,121 @@
+"""What the ledger adds up to: sums by hour and by day, kept with every line, and questions answered from them.
+
+Lines are cut at full hours when they are written. So whole hours come from the sums, only what a question cuts off of
+an hour comes from the lines themselves, and an answer about a month costs the same however often was metered.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from sqlalchemy import Connection, Select, Subquery, case, func, select, union_all
+
+from fairlead.control.records import Usage
+from fairlead.control.store.rows import insert_into
+from fairlead.control.store.schema import usage, usage_days, usage_hours
+
+HOUR_S = 3600.0
+DAY_S = 86400.0
+FOREVER = 1 << 30  # an hour or a day that never comes
+
+
+def cut(line: Usage) -> Iterator[Usage]:
+    """The line in pieces of which none reaches across a full hour; its cpu time goes evenly with it."""
+    if line.from_s // HOUR_S == line.to_s // HOUR_S or line.to_s <= line.from_s:
+        yield line
+        return
+    begin_s = line.from_s
+    while begin_s < line.to_s:
+        end_s = min(line.to_s, (begin_s // HOUR_S + 1) * HOUR_S)
+        part = (end_s - begin_s) / (line.to_s - line.from_s)
+        yield replace(line, from_s=begin_s, to_s=end_s, cpu_s=line.cpu_s * part)
+        begin_s = end_s
+
+
+def add(conn: Connection, pieces: Sequence[Usage]) -> None:
+    """Add lines that were cut to the sums of their hours and days."""
+    hours: dict[tuple[int, str, str, str], dict[str, object]] = {}
+    days: dict[tuple[int, str], float] = defaultdict(float)
+    for piece in pieces:
+        key = (int(piece.from_s // HOUR_S), piece.job, piece.node, piece.device_type)
+        row = hours.setdefault(key, {"device_s": 0.0, "cpu_s": 0.0})
+        row |= dict(zip(("hour", "job", "node", "device_type"), key, strict=True))
+        row |= {"tenant": piece.tenant, "submitted_by": piece.submitted_by}
+        row["device_s"] += piece.device_s  # type: ignore[operator]
+        row["cpu_s"] += piece.cpu_s  # type: ignore[operator]
+        days[int(piece.from_s // DAY_S), piece.tenant] += piece.device_s
+    by_hour = insert_into(conn.dialect.name, usage_hours)
+    grown = {name: usage_hours.c[name] + by_hour.excluded[name] for name in ("device_s", "cpu_s")}
+    conn.execute(by_hour.on_conflict_do_update(usage_hours.primary_key, set_=grown), list(hours.values()))
+    by_day = insert_into(conn.dialect.name, usage_days)
+    more = {"device_s": usage_days.c.device_s + by_day.excluded.device_s}
+    rows = [{"day": day, "tenant": tenant, "device_s": device_s} for (day, tenant), device_s in days.items()]
+    conn.execute(by_day.on_conflict_do_update(usage_days.primary_key, set_=more), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The whole units of time within a question, and what it cuts off before and after them."""
+
+    first: int
+    last: int  # exclusive
+    edges: tuple[tuple[float, float], ...]
+
+
+def _span(conn: Connection, since_s: float, until_s: float, unit_s: float) -> _Span:
+    newest_s = conn.execute(select(func.max(usage.c.to_s))).scalar()
+    first = ceil(since_s / unit_s)
+    endless = newest_s is None or until_s >= newest_s  # nothing lies beyond: the last unit counts whole
+    last = FOREVER if endless else int(until_s // unit_s)
+    if first > last:
+        return _Span(first, first, ((since_s, until_s),))
+    edges = [(since_s, min(first * unit_s, until_s))] if since_s < first * unit_s else []
+    if not endless and last * unit_s < until_s:
+        edges.append((last * unit_s, until_s))
+    return _Span(first, last, tuple(edges))
+
+
+def totals(conn: Connection, since_s: float, until_s: float) -> dict[str, float]:
+    """Device seconds of each tenant between two moments; of a line that reaches beyond, only what lies within."""
+    span = _span(conn, since_s, until_s, DAY_S)
+    whole = select(usage_days.c.tenant, func.sum(usage_days.c.device_s))
+    within = usage_days.c.day >= span.first, usage_days.c.day < span.last
+    found: dict[str, float] = defaultdict(float)
+    for tenant, device_s in conn.execute(whole.where(*within).group_by(usage_days.c.tenant)):
+        found[tenant] += float(device_s)
+    for begin_s, end_s in span.edges:
+        part = used(conn, begin_s, end_s)
+        by_tenant = select(part.c.tenant, func.sum(part.c.device_s)).group_by(part.c.tenant)
+        for tenant, device_s in conn.execute(by_tenant):
+            found[tenant] += float(device_s)
+    return dict(found)
+
+
+def used(conn: Connection, since_s: float, until_s: float) -> Subquery:
+    """Rows of job, node, device_type, tenant, submitted_by, device_s and cpu_s between two moments, to be added up."""
+    names = ("job", "node", "device_type", "tenant", "submitted_by", "device_s", "cpu_s")
+    span = _span(conn, since_s, until_s, HOUR_S)
+    hours = usage_hours.c
+    parts: list[Select[tuple[object, ...]]] = [
+        select(*(hours[name] for name in names)).where(hours.hour >= span.first, hours.hour < span.last)
+    ]
+    for begin_s, end_s in span.edges:
+        parts.append(_clipped(begin_s, end_s))
+    return union_all(*parts).subquery()
+
+
+def _clipped(since_s: float, until_s: float) -> Select[tuple[object, ...]]:
+    """What lies between two moments less than an hour apart, from the lines themselves."""
+    line = usage.c
+    begin = case((line.from_s < since_s, since_s), else_=line.from_s)
+    end = case((line.to_s > until_s, until_s), else_=line.to_s)
+    part = (end - begin) / (line.to_s - line.from_s)
+    # The far end spares a look at all later lines; it is an hour off because lines of old were not cut.
+    near = line.to_s > since_s, line.to_s <= until_s + HOUR_S, line.from_s < until_s, line.to_s > line.from_s
+    return select(
+        line.job, line.node, line.device_type, line.tenant, line.submitted_by,
+        (line.devices * (end - begin)).label("device_s"), (line.cpu_s * part).label("cpu_s"),
+    ).where(*near)  # fmt: skip
