@@ -1,0 +1,57 @@
+"""A trace as a value: which jobs come when, and the truth about how fast each runs, which no policy sees whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairlead.cluster import Node
+from fairlead.scheduling.curves import SpeedCurve
+
+
+class JobModel(Protocol):
+    """How one job really behaves. Work is counted in units of the trace's own: steps, epochs, progress, seconds."""
+
+    @property
+    def work(self) -> float:
+        """Units from start to end."""
+
+    def rate(self, done: float, device_type: str, spread: Sequence[int]) -> float:
+        """Units per second after this much work, on a gang with so many devices on each of its nodes."""
+
+    def changes_at(self, done: float) -> float:
+        """How much work is done when the rate changes by itself the next time (its batch size, its phase)."""
+
+    def curve(self, done: float) -> SpeedCurve:
+        """What a profile would say about it now; the same object for as long as nothing changed."""
+
+    def declared_work_left(self, done: float) -> float:
+        """In units of the present curve's rate: what the job itself would declare."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    id: str
+    arrival_s: float
+    model: JobModel
+    min_workers: int
+    max_workers: int  # as wide as it may grow; equal to the minimum for a rigid gang
+    tenant: str = "all"
+    weight: float = 1.0
+    deadline_s: float | None = None  # absolute
+    exclusive_s: float = 0.0  # alone on the best devices with the gang it asked for: the T of finish-time fairness
+    restart_cost_s: float | None = None  # None: the simulation's default
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a reader makes of a file, with the settings of the simulator it comes from as defaults."""
+
+    name: str
+    format: str
+    jobs: Sequence[TraceJob]
+    round_s: float
+    restart_cost_s: float
+    nodes: Sequence[Node] = ()  # the cluster it was made for, when the trace says so
