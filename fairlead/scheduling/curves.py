@@ -13,8 +13,8 @@ NEAR, FAR = 0, 1
 class SpeedCurve:
     """Units of work per second for each gang that the job could be given.
 
-    ``speeds[type][level][i]`` belongs to a gang of ``sizes[i]`` devices; 0 where it cannot run so. One object is shared by
-    all jobs of the same shape, so that a policy may work per shape and not per job.
+    ``speeds[type][level][i]`` belongs to a gang of ``sizes[i]`` devices; 0 where it cannot run so. One object is shared
+    by all jobs of the same shape, so that a policy may work per shape and not per job.
     """
 
     sizes: tuple[int, ...]  # ascending
@@ -30,4 +30,5 @@ class SpeedCurve:
     def fastest(self, size: int | None = None) -> float:
         """On the best devices there are: of gangs of one size, or of any."""
         wanted = range(len(self.sizes)) if size is None else [self.sizes.index(size)]
-        return max((max(levels[NEAR][i], levels[FAR][i]) for levels in self.speeds.values() for i in wanted), default=0.0)
+        known = [level[i] for levels in self.speeds.values() for level in levels for i in wanted]
+        return max(known, default=0.0)
