@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -15,6 +16,9 @@ from fairlead.api.app import create_app
 from fairlead.api.context import Context
 from fairlead.api.door import PlatformDoor
 from fairlead.errors import Refused
+
+if TYPE_CHECKING:  # most platforms speak plain HTTP on loopback, and need no cryptography
+    from fairlead.api.tls import Tls
 
 GRACE_S = 5  # for requests that are under way when the server stops
 IDLE_S = 75  # longer than clients keep a connection, so that it is they who let go of it
@@ -36,7 +40,7 @@ class _Server(uvicorn.Server):
         self._listening()
 
 
-async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]) -> None:
+async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None], tls: Tls | None = None) -> None:
     """Serve until :func:`stop` or until cancelled, then end open streams and finish what is under way.
 
     ``ready`` is called once with the real port (which matters for port 0), when connections are taken.
@@ -55,22 +59,29 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=GRACE_S,
     )
+    config.load()
+    config.ssl = tls.context if tls is not None else None  # ours, because it is renewed while it is in use
     server = _Server(config, lambda: ready(real_port))
     context: Context = app.state.context
+    renewing = asyncio.create_task(tls.keep_fresh()) if tls is not None else None
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     told = asyncio.create_task(context.stopping.wait())
     try:
         await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         told.cancel()
+        if renewing is not None:
+            renewing.cancel()
         stop(app)
         server.should_exit = True
         await serving
 
 
-async def open_door(platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None]) -> None:
+async def open_door(
+    platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None], *, tls: Tls | None = None
+) -> None:
     """Serve the API over this platform until cancelled: the door that the control plane is started with."""
-    await serve(create_app(platform), host, port, opened)
+    await serve(create_app(platform, secure=tls is not None), host, port, opened, tls)
 
 
 def stop(app: FastAPI) -> None:

@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairlead.cli import show
+from fairlead.cli.listening import Insecure, Listening, SelfSigned, TlsCert, TlsKey
+from fairlead.cli.listening import told as of_certificate
 from fairlead.cli.options import HomeDir, Json, client
 from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
 from fairlead.home import Home, default_home
@@ -37,17 +40,23 @@ def up(
     store: Annotated[
         str | None, typer.Option("--store", help="A database's URL; default: the last one, or SQLite.")
     ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_self_signed: SelfSigned = False,
+    insecure: Insecure = False,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it runs on behind.")] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
     """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
+    listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure)
     folder = (home or default_home()).expanduser().absolute()
     _refuse_second(folder)
     _make(folder)
     chosen = _port(host) if port is None else port
+    tls = listening.load(Home(folder))  # also when it is served by the process behind: what is wrong is said here
     if detach:
-        arguments = ["--home", str(folder), "--port", str(chosen), "--host", host]
+        arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments()]
         arguments += ["--nodes", nodes] if nodes else []
         arguments += ["--store", store] if store else []
         raise typer.Exit(_detached(folder, arguments, as_json))
@@ -56,16 +65,18 @@ def up(
     from fairlead.api.server import open_door
     from fairlead.control import serve
 
-    settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store)
+    certificate = tls.served if tls is not None else None
+    settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
 
     def ready(news: Ready) -> None:
         told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder)}
+        told |= of_certificate(tls, self_signed=tls_self_signed)
         if ready_fd is None:
             _say(told, as_json, foreground=True)
         else:
             _report(ready_fd, told)
 
-    raise typer.Exit(serve.run(settings, ready, open_door))
+    raise typer.Exit(serve.run(settings, ready, partial(open_door, tls=tls)))
 
 
 def _refuse_second(folder: Path) -> None:
@@ -121,6 +132,10 @@ def _say(told: dict[str, Any], as_json: bool, *, foreground: bool = False) -> No
     show.line(f"Fairlead is up at {told['url']} (home {told['home']})")
     if told["admin_token"]:
         show.line(f"  admin token, shown only now: {told['admin_token']}")
+    if told.get("fingerprint"):
+        show.line(f"  clients elsewhere: FAIRLEAD_CA={told['fingerprint']}")
+    if told.get("warning"):
+        show.line(f"  {told['warning']}", style="yellow")
     next_step = "fairlead tenant create NAME" if told["admin_token"] else "fairlead queue"
     show.line(f"  next: {next_step}" + ("    end it: Ctrl-C" if foreground else ""), style="dim")
     sys.stdout.flush()

@@ -21,7 +21,9 @@ from fairlead import __version__
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.control import holders, identity
 from fairlead.control.failpoints import failpoint
+from fairlead.control.follower import Follower
 from fairlead.control.loop import Controller
+from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
 from fairlead.control.orders import worker_orders
 from fairlead.control.records import JobPhase, Role
@@ -47,6 +49,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 0
     store: str | None = None  # None: as last time, or SQLite in the home folder
+    certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +106,20 @@ async def _lead_on(
     try:
         await backend.open(store.epoch or 0)
         controller = Controller(store, backend, worker_orders(home))
-        core = Core(store, controller, home, time.time, lambda: _end(ending, True), time.time())
+        follower = Follower(store, controller)
+        await follower.begin()
+        scraper = Scraper(store, controller, follower, home)
+        core = Core(store, controller, home, time.time, lambda: _end(ending, True), time.time(), scraper)
         token, fresh = await _admin_token(store, home)
 
         def opened(port: int) -> None:
-            url = f"http://{settings.host}:{port}"
+            url = address(settings, port)
             gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
-            write_profile(home, url, token, settings.store)
+            write_profile(home, url, token, settings.store, settings.certificate)
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
+        tasks.append(asyncio.ensure_future(follower.run()))
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -203,9 +210,18 @@ def store_url(wanted: str | None, home: Home) -> str:
     return wanted or read_profile(home).get("store") or f"sqlite:///{home.database}"
 
 
-def write_profile(home: Home, url: str, token: str, store: str | None) -> None:
+def address(settings: Settings, port: int) -> str:
+    """Where clients of this machine reach the API."""
+    scheme = "http" if settings.certificate is None else "https"
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def write_profile(home: Home, url: str, token: str, store: str | None, certificate: Path | None = None) -> None:
     """For clients on this machine, and for the next start."""
     profile = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
+    if certificate is not None:
+        profile["certificate"] = str(certificate)
     part = home.profile.with_suffix(".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

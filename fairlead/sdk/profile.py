@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.errors import Unauthenticated, Unavailable
@@ -19,6 +19,8 @@ class Profile:
     token: str
     pid: int | None = None  # of the control plane, when it was started on this machine
     version: str | None = None
+    certificate: str | None = None  # a file: exactly what a platform of this machine answers with, when it speaks TLS
+    ca: str | None = None  # instead of the system's authorities: a PEM file, or sha256:... of the server's certificate
 
 
 def read(home: Path) -> Profile | None:
@@ -26,7 +28,8 @@ def read(home: Path) -> Profile | None:
     path = Home(home).profile
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return Profile(str(data["url"]), str(data["token"]), data.get("pid"), data.get("version"))
+        found = (data.get(name) for name in ("pid", "version", "certificate"))
+        return Profile(str(data["url"]), str(data["token"]), *found)
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -50,7 +53,7 @@ def locate(url: str | None = None, token: str | None = None, home: str | Path | 
         url = url or os.environ.get("FAIRLEAD_URL") or None
         token = token or os.environ.get("FAIRLEAD_TOKEN") or None
     if url and token:
-        return Profile(url.rstrip("/"), token)
+        return Profile(url.rstrip("/"), token, ca=os.environ.get("FAIRLEAD_CA") or None)
     folder = Path(home).expanduser().absolute() if home is not None else default_home()
     found = read(folder)
     if url:
@@ -62,7 +65,7 @@ def locate(url: str | None = None, token: str | None = None, home: str | Path | 
             f"no platform was started under {folder}",
             fix="start one: fairlead up; or set FAIRLEAD_URL and FAIRLEAD_TOKEN to reach one elsewhere",
         )
-    return Profile(found.url.rstrip("/"), token or found.token, found.pid, found.version)
+    return replace(found, url=found.url.rstrip("/"), token=token or found.token)
 
 
 def alive(pid: int | None) -> bool:

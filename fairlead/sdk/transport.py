@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,11 +12,12 @@ import httpx
 from fairlead.errors import FairleadError, RateLimited, Unavailable
 from fairlead.sdk.profile import Profile, alive
 from fairlead.sdk.sse import ServerEvent, parse
+from fairlead.sdk.trust import complaint, verification
 
 PREFIX = "/api/v1"
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts: a control plane that restarts is back within this
 STREAM_SILENCE_S = 60.0  # the server sends a sign of life more often than this
-LOOPBACK = ("http://127.", "http://localhost", "http://[::1]")
+LOOPBACK = tuple(f"{scheme}://{host}" for scheme in ("http", "https") for host in ("127.", "localhost", "[::1]"))
 
 
 class Transport:
@@ -25,15 +25,12 @@ class Transport:
 
     def __init__(self, profile: Profile, timeout_s: float = 30.0) -> None:
         self.profile = profile
-        # Loading the system's certificates costs more CPU than a whole call: only where TLS is spoken.
-        plain = profile.url.startswith("http://")
-        verify: ssl.SSLContext | bool = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
         try:
             self._http = httpx.Client(
                 base_url=profile.url,
                 headers={"Authorization": f"Bearer {profile.token}"},
                 timeout=httpx.Timeout(timeout_s, connect=5.0),
-                verify=verify,
+                verify=verification(profile),
                 trust_env=not profile.url.startswith(LOOPBACK),  # a proxy has no business on the way to oneself
             )
         except (httpx.InvalidURL, ValueError) as error:
@@ -97,6 +94,11 @@ class Transport:
             return Unavailable(f"the platform at {self.profile.url} does not answer", fix="try again, or fairlead up")
         if isinstance(error, httpx.UnsupportedProtocol):
             return Unavailable(f"{self.profile.url!r} is not an address", fix="write it like http://127.0.0.1:8471")
+        if self.profile.url.startswith("https://") and (said := complaint(self.profile.url, error)) is not None:
+            return said
+        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError) and self.profile.url.startswith("http://"):
+            fix = "write https:// if it speaks TLS; else try again, or fairlead up"
+            return Unavailable(f"{self.profile.url} hung up without an answer", fix=fix)
         return Unavailable(f"no platform answers at {self.profile.url}", fix="start it: fairlead up")
 
     def stream(
