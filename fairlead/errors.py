@@ -54,6 +54,12 @@ class Refused(FairleadError):
     code, status, exit_code = "refused", 409, 4
 
 
+class OverBudget(Refused):
+    """The tenant's budget is used up; the fix says when it will be possible."""
+
+    code = "over-budget"
+
+
 class NotFound(FairleadError):
     code, status, exit_code = "not-found", 404, 3
 
@@ -107,7 +113,7 @@ class JobCancelled(FairleadError):
 _BY_CODE: dict[str, type[FairleadError]] = {
     kind.code: kind
     for kind in (
-        InvalidSpec, Refused, NotFound, Unauthenticated, Forbidden, Conflict, TooLarge, RateLimited,
+        InvalidSpec, Refused, OverBudget, NotFound, Unauthenticated, Forbidden, Conflict, TooLarge, RateLimited,
         Unavailable, LostLeadership, JobFailed, StillRunning, JobCancelled,
     )
 }  # fmt: skip

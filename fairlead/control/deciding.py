@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection
 
 from fairlead.cluster import Node, nodes_of, same_seats
+from fairlead.control.budgets import Spending, spendings, tell
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.observe import stop_changes
@@ -30,6 +31,7 @@ class RoundInput:
     generations: Mapping[str, list[Generation]]
     facts: Mapping[str, Mapping[str, WorkerFact]]
     departing: bool  # devices are on their way back already
+    spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
 
 
 async def read_state(
@@ -39,28 +41,33 @@ async def read_state(
 
     def work(
         connection: Connection,
-    ) -> tuple[list[Job], dict[str, list[Generation]], list[Tenant], dict[str, float], dict[str, Any]]:
+    ) -> tuple[
+        list[Job], dict[str, list[Generation]], list[Tenant], dict[str, float], dict[str, Any], dict[str, Spending]
+    ]:
         active = jobs.active(connection)
         busy = {job.id for job in active if job.phase is not JobPhase.QUEUED}
+        teams = tenants.all(connection)
         return (
             active,
             generations.current(connection, busy),
-            tenants.all(connection),
+            teams,
             ledger.attained(connection, now_s, ATTAINED_HALF_LIFE_S),
             memory.load(connection),
+            spendings(connection, teams, now_s),
         )
 
-    active, live, teams, attained, remembered = await store.read(work)
+    active, live, teams, attained, remembered, budgets = await store.read(work)
     facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
     cluster = cluster_state(
-        now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered
-    )
+        now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
+        {name: spending.spent for name, spending in budgets.items()},
+    )  # fmt: skip
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
-    return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing)
+    return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
 
 
 def apply_round(connection: Connection, state: RoundInput, decided: Round) -> set[str]:
@@ -75,6 +82,7 @@ def apply_round(connection: Connection, state: RoundInput, decided: Round) -> se
             case Preempt(job=job, reason=reason):
                 if not state.departing and _preempt(connection, state, job, reason):
                     changed.add(job)
+    tell(connection, state.spendings.values(), state.cluster.now_s)
     if dict(decided.memory) != dict(state.cluster.memory):
         memory.save(connection, dict(decided.memory))
     return changed

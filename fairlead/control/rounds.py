@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fairlead.cluster import Member, Node, Placement
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
-from fairlead.scheduling.state import ClusterState, JobState, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 Facts = Mapping[str, Mapping[str, WorkerFact]]  # job -> worker -> fact
 LiveGenerations = Mapping[str, Sequence[Generation]]
@@ -24,13 +24,17 @@ def cluster_state(
     facts: Facts,
     cooling: frozenset[str],
     memory: Mapping[str, object],
+    spent: Mapping[str, Spent | None] | None = None,
 ) -> ClusterState:
     """The value that one round of decisions depends on."""
     return ClusterState(
         now_s=now_s,
         nodes=tuple(nodes),
         tenants=tuple(
-            TenantState(tenant.name, tenant.weight, tenant.quota, attained_device_s.get(tenant.name, 0.0))
+            TenantState(
+                tenant.name, tenant.weight, tenant.quota, attained_device_s.get(tenant.name, 0.0),
+                (spent or {}).get(tenant.name),
+            )
             for tenant in tenants
         ),
         jobs=tuple(

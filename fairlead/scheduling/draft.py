@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlead.scheduling.board import Board
@@ -39,8 +39,8 @@ class Draft:
         named = {tenant.name: tenant for tenant in state.tenants}
         for job in jobs.values():
             named.setdefault(job.tenant, TenantState(job.tenant))
-        tenants = dict(sorted(named.items()))
         board = Board(state.nodes, jobs.values())
+        tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
         entitled = entitlements(tenants.values(), demands(board, jobs.values()), board.capacity())
         waiting = [job for job in jobs.values() if not job.seats and not job.settling and not job.broken]
         return cls(
@@ -48,7 +48,7 @@ class Draft:
             board=board,
             jobs=jobs,
             tenants=tenants,
-            line=line_up(waiting, tenants, board.used, state.now_s),
+            line=sorted(line_up(waiting, tenants, board.used, state.now_s), key=lambda job: _barred(tenants, job)),
             entitled=entitled,
             claims=claims(entitled, tenants.values(), board.used),
             promised=_still_promised(state, jobs),
@@ -84,6 +84,20 @@ class Draft:
 
     def decide(self, decision: Decision) -> None:
         self.decisions[decision.job] = decision
+
+
+def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState:
+    """Without a budget left it keeps what its gangs have, or need to be whole again, and gets nothing on top."""
+    if tenant.spent is None:
+        return tenant
+    gangs = [job for job in jobs if job.tenant == tenant.name and (job.seats or job.broken)]
+    kept = sum(max(len(job.seats), job.min_workers if job.broken else 0) for job in gangs)
+    return replace(tenant, quota=kept if tenant.quota is None else min(kept, tenant.quota))
+
+
+def _barred(tenants: Mapping[str, TenantState], job: JobState) -> bool:
+    """Whether the job cannot start before another period: nobody waits behind it."""
+    return tenants[job.tenant].spent is not None
 
 
 def _still_promised(state: ClusterState, jobs: Mapping[str, JobState]) -> dict[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from fairlead.scheduling.decide import decide, drafted, written
 from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Reason, Resize, Start
 from fairlead.scheduling.stay import why_it_stays
-from fairlead.scheduling.words import devices, on, workers
+from fairlead.scheduling.words import devices, moment, on, workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ def _runs_on(draft: Draft, job: JobState) -> Explanation:
     if why is None:
         return Explanation(job.id, runs, None)
     hints = (f"raise the quota of tenant {job.tenant} (now {why.facts['quota']})",) if why.code == "quota" else ()
+    if why.code == "budget":
+        hints = (f"raise the budget of tenant {job.tenant}",)
     return Explanation(job.id, f"{runs} and does not grow: {why.text}", None, hints, None, why)
 
 
@@ -80,6 +82,8 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) ->
         return (*back, *fewer, *any_type, "add nodes")
     if hold.reason.code == "quota":
         return (f"wait for a job of tenant {job.tenant} to end", f"raise its quota (now {facts['quota']})", *fewer)
+    if hold.reason.code == "budget":
+        return (f"raise the budget of tenant {job.tenant}", f"wait until {moment(facts['again_s'])}")
     if hold.reason.code == "making-room":
         return ()
     sooner = ("a higher priority (only within its tenant)",) if _siblings_first(draft, job) else ()

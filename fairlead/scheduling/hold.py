@@ -10,7 +10,7 @@ from fairlead.scheduling.board import Shape
 from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import remaining_s
 from fairlead.scheduling.state import Hold, JobState, Reason
-from fairlead.scheduling.words import devices, each, reason
+from fairlead.scheduling.words import budget, devices, each, moment, reason
 
 AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
@@ -52,6 +52,12 @@ class _Blocked:
         if most < need:
             text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
             return reason("no-such-room", text, **facts)
+        if tenant.spent is not None:
+            text = (
+                f"tenant {tenant.name} has used up its {budget(tenant.spent)}; "
+                f"the next begins {moment(tenant.spent.again_s)}"
+            )
+            return reason("budget", text, again_s=tenant.spent.again_s, **facts)
         if tenant.quota is not None and used + need > tenant.quota:
             text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}{behind}"
             return reason("quota", text, **facts)
@@ -101,6 +107,10 @@ def _play(
 ) -> Iterator[float | None]:
     now = draft.now_s
     for job in queue:
+        spent = draft.tenants[job.tenant].spent
+        if spent is not None:
+            yield spent.again_s  # at the earliest; those that can start before come before it in the queue
+            continue
         kinds = sorted(free) if job.device_type is None else [job.device_type]
         while sum(free.get(kind, 0) for kind in kinds) < job.min_workers and ends:
             now, freed = heapq.heappop(ends)

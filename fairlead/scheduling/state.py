@@ -10,6 +10,15 @@ from fairlead.cluster import DEVICE, Node, Resources, add
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """A budget that is used up: nothing of its tenant starts or grows until the next period begins."""
+
+    device_hours: float
+    per: str  # day, week or month
+    again_s: float  # when the next one begins
+
+
+@dataclass(frozen=True, slots=True)
 class TenantState:
     """One tenant as the policy sees it."""
 
@@ -17,6 +26,7 @@ class TenantState:
     weight: float = 1.0
     quota: int | None = None  # devices at the same time
     attained_device_s: float = 0.0  # from the usage ledger, decayed
+    spent: Spent | None = None  # None: it has no budget, or something is left of it
 
 
 @dataclass(frozen=True, slots=True)

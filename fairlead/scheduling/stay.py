@@ -10,7 +10,7 @@ from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
 from fairlead.scheduling.scale import SETTLE_S, settled
 from fairlead.scheduling.state import JobState, Reason
-from fairlead.scheduling.words import devices, each, reason, workers
+from fairlead.scheduling.words import budget, devices, each, moment, reason, workers
 
 
 def why_it_stays(draft: Draft, job: JobState) -> Reason | None:
@@ -29,6 +29,9 @@ def _of_its_own(draft: Draft, job: JobState, size: int) -> Reason | None:
     if size >= ceiling(job):
         return _slower(job, size)
     tenant = draft.tenants[job.tenant]
+    if tenant.spent is not None:
+        text = f"tenant {tenant.name} has used up its {budget(tenant.spent)} until {moment(tenant.spent.again_s)}"
+        return reason("budget", text, size=size, again_s=tenant.spent.again_s)
     if tenant.quota is not None and draft.quota_room(job.tenant) <= 0:
         text = f"tenant {tenant.name} uses {draft.used(tenant.name)} of its quota of {devices(tenant.quota)}"
         return reason("quota", text, size=size, quota=tenant.quota)

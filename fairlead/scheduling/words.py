@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.cluster import DEVICE
-from fairlead.scheduling.state import Reason
+from fairlead.scheduling.state import Reason, Spent
 
 
 def devices(count: int, device_type: str | None = None) -> str:
@@ -35,6 +36,15 @@ def each(need: Iterable[tuple[str, float]]) -> str:
 
 def _amount(name: str, value: float) -> str:
     return f"{value / 1e9:.3g} GB {name}" if name == "memory" else f"{value:.3g} {name}"
+
+
+def moment(epoch_s: float) -> str:
+    """``2026-12-01 00:00 UTC``: a time that is the same for everybody."""
+    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def budget(spent: Spent) -> str:
+    return f"budget of {spent.device_hours:g} device hours a {spent.per}"
 
 
 def reason(code: str, text: str, **facts: Any) -> Reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Subquery, Text, cast, distinct, func, literal, select
@@ -38,7 +39,7 @@ def broken_down(
     source = part.outerjoin(submissions, submissions.c.job == part.c.job) if _labelled(by) else part
     figures = func.sum(part.c.device_s), func.sum(part.c.cpu_s), func.count(distinct(part.c.job))
     query = select(*keys, *figures).select_from(source).group_by(*keys)
-    lines = _merged([_line(row[: len(by)], by, *row[len(by) :]) for row in conn.execute(query)])
+    lines = _merged([_line(tuple(row), by) for row in conn.execute(query)])
     jobs = sum(line.jobs for line in lines)
     if spread:  # a job that ran on two nodes stands in two lines
         jobs = conn.execute(select(func.count(distinct(part.c.job)))).scalar_one()
@@ -67,7 +68,8 @@ def _key(name: str, part: Subquery) -> ColumnElement[str]:
     return part.c[_COLUMNS[kind]]
 
 
-def _line(keys: Sequence[str], by: Sequence[str], device_s: float, cpu_s: float, jobs: int) -> Used:
+def _line(row: tuple[Any, ...], by: Sequence[str]) -> Used:
+    *keys, device_s, cpu_s, jobs = row
     readable = (_labels(key) if name == "label" else key for name, key in zip(by, keys, strict=True))
     return Used(tuple(readable), float(device_s), float(cpu_s), int(jobs))
 

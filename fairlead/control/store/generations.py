@@ -13,6 +13,7 @@ from fairlead.cluster import Member, Placement
 from fairlead.control.records import Generation, GenerationPhase
 from fairlead.control.store.rows import column_values, fields
 from fairlead.control.store.schema import generations
+from fairlead.control.store.schema import jobs as job_rows
 from fairlead.errors import NotFound
 
 _LIVE = [phase.value for phase in GenerationPhase if phase is not GenerationPhase.ENDED]
@@ -53,6 +54,14 @@ def current(conn: Connection, jobs: Collection[str]) -> dict[str, list[Generatio
         if row.job in wanted:
             found.setdefault(row.job, []).append(_generation(row))
     return found
+
+
+def unmetered(conn: Connection) -> list[tuple[str, int, float]]:
+    """Of each generation that runs: its tenant, its devices, and up to when the ledger knows of it."""
+    columns = job_rows.c.tenant, generations.c.members, generations.c.metered_s
+    running = generations.c.phase.in_(_LIVE), generations.c.metered_s.is_not(None)
+    query = select(*columns).join(job_rows, job_rows.c.id == generations.c.job).where(*running)
+    return [(tenant, len(members), float(metered_s)) for tenant, members, metered_s in conn.execute(query)]
 
 
 def _seats(members: Placement) -> list[dict[str, Any]]:
