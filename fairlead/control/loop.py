@@ -19,6 +19,8 @@ from fairlead.control.deciding import apply_round, read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
 from fairlead.control.ledger import meter
+from fairlead.control.metrics import families, live
+from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import fact_after, store_events
 from fairlead.control.records import ENDED, Generation, Job
 from fairlead.control.store import events, generations, jobs, nodes
@@ -66,6 +68,7 @@ class Controller:
         self.outlook = Outlook({}, {})
         self.telemetry: dict[str, wire.Telemetry] = {}
         self.known = Gangs({}, {}, {})
+        self.meter = WorkerMeter()
         self._nodes: dict[str, Node] = {}
         self._joined: dict[str, NodeJoined] = {}
         self._lost: set[str] = set()
@@ -143,6 +146,7 @@ class Controller:
                 self.telemetry[event.node] = event.body
                 self.known.cpu.observe(event.body)
                 continue
+                self.meter.take(event.node, event.body)
             self._inbox.put_nowait(event)
             self._nudged.set()
 
@@ -297,6 +301,10 @@ class Controller:
         self._again |= changed
         self._round_cost_s = time.monotonic() - started_s
 
+        live.observe(families.ROUND_TIME, self._round_cost_s)
+        live.count(families.ROUNDS, "changed" if changed else "unchanged")
+        for decision in decided.decisions:
+            live.count(families.DECISIONS, type(decision).__name__.lower())
     def _undecided(self) -> frozenset[str]:
         """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
         return frozenset(self._nodes) - self._joined.keys() - self._lost

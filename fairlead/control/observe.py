@@ -14,6 +14,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 from fairlead import wire
 from fairlead.backends.protocol import WorkerEvent
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 
@@ -94,7 +95,8 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             jobs.update(connection, job.id, batch_size=batch, total_steps=steps)
         case wire.Progress() as progress if progress.steps:
             _store_progress(connection, event, job, progress)
-        case wire.Snapshot(step=step):
+        case wire.Snapshot(step=step, where=where, seconds=seconds):
+            live.observe(families.SNAPSHOT, seconds, "disk" if where == "disk" else "memory")
             jobs.update(connection, job.id, snapshot_step=max(step, job.snapshot_step))
         case wire.Finished() as finished if job.training and _is_leader(connection, event):
             result = {"metrics": finished.metrics, "artifacts": finished.artifacts}
@@ -128,7 +130,9 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
     if generation is not None and generation.first_step is None and own:  # it may first tell of the former
         generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
-        changes |= _recovered(connection, job, generation, float(own[0].get("time_s", event.time_s)))
+        stepped_s = float(own[0].get("time_s", event.time_s))
+        live.observe(families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
+        changes |= _recovered(connection, job, generation, stepped_s)
     jobs.update(connection, job.id, **changes)
 
 

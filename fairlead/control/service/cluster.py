@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from sqlalchemy import Connection
 
 from fairlead import __version__
@@ -88,31 +86,7 @@ class ClusterVerbs(Verbs):
 
     async def prometheus(self) -> bytes:
         """The platform in Prometheus' text format."""
-        controller = self._core.controller
-        counts, used = await self._read(
-            lambda connection: (jobs.counts(connection), ledger.totals(connection, 0.0, self._core.clock()))
-        )
-        registry = CollectorRegistry()
-        by_phase = Gauge("fairlead_jobs", "Jobs by tenant and state", ["tenant", "state"], registry=registry)
-        for tenant, phases in counts.items():
-            for phase, number in phases.items():
-                by_phase.labels(tenant, phase).set(number)
-        service = Gauge("fairlead_device_seconds_total", "Device time from the ledger", ["tenant"], registry=registry)
-        for tenant, device_s in used.items():
-            service.labels(tenant).set(device_s)
-        entitled = Gauge("fairlead_entitlement_devices", "Devices a tenant may claim", ["tenant"], registry=registry)
-        for tenant, devices in controller.outlook.entitlements.items():
-            entitled.labels(tenant).set(devices)
-        states = Gauge("fairlead_nodes", "Nodes by state", ["state"], registry=registry)
-        for state, number in Tally(str(node.state) for node in controller.nodes.values()).items():
-            states.labels(state).set(number)
-        cpu = Gauge("fairlead_node_cpu_fraction", "Use of a node's cores", ["node"], registry=registry)
-        memory = Gauge("fairlead_node_memory_bytes", "Memory used on a node", ["node"], registry=registry)
-        for name, body in controller.telemetry.items():
-            cpu.labels(name).set(body.cpu_fraction)
-            memory.labels(name).set(body.memory_bytes)
-        Gauge("fairlead_epoch", "Epoch of this leader", registry=registry).set(self._core.store.epoch or 0)
-        return generate_latest(registry)
+        return await self._core.scraper.exposition()
 
     async def shutdown(self, who: Token) -> None:
         """End the platform with all that runs on it; jobs on their way go on when it is started again."""

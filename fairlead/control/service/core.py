@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from fairlead.control.access import scope
 from fairlead.control.loop import Controller
+from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.records import Generation, Job, Token
 from fairlead.control.store import audit, generations, jobs
 from fairlead.control.store.engine import Store
@@ -30,6 +31,7 @@ class Core:
     started_s: float
 
 
+    scraper: Scraper
 class Verbs:
     """Base of a group of verbs."""
 

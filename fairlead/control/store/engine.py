@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
+from fairlead.control.metrics import families, live
 from fairlead.control.store import lease
 from fairlead.control.store.connections import READERS, Engines, busy, connect, unavailable
 from fairlead.control.store.migrate import migrate
@@ -45,7 +46,11 @@ class Store:
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """What the work finds in one consistent snapshot of the store; it cannot write."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        began_s = time.perf_counter()
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+        finally:
+            live.observe(families.STORE_READ, time.perf_counter() - began_s)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -93,6 +98,7 @@ class Store:
         if not await self._writer.put(extend, first=True):
             self._lost(mine)
             raise LostLeadership("another control plane leads now")
+        live.level(families.RENEWED, self._clock())
 
     async def resign(self) -> None:
         """Let the next one lead at once, after all that was written before."""
@@ -107,6 +113,11 @@ class Store:
         await loop.run_in_executor(None, self._writer.close)
         await loop.run_in_executor(None, self._readers.shutdown)
         self._engines.dispose()
+
+    @property
+    def waiting(self) -> int:
+        """How many writes wait for the writer."""
+        return self._writer.waiting
 
     def _leading(self) -> int:
         if self.epoch is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from fairlead.control.metrics import families, live
 from fairlead.control.store import lease
 from fairlead.control.store.connections import shown
 from fairlead.errors import LostLeadership, Unavailable
@@ -30,6 +32,7 @@ class Work:
     alone: bool = False  # a change of the lease: in a transaction of its own
     done: Callable[[Any], None] | None = None  # called in the writer's thread once committed
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    asked_s: float = field(default_factory=time.perf_counter)
     future: asyncio.Future[Any] = field(init=False)
     value: Any = None
     error: BaseException | None = None
@@ -76,9 +79,18 @@ class Writer:
             self._wake.notify()
         self._thread.join()
 
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
     def _serve(self) -> None:
         while group := self._next():
+            began_s = time.perf_counter()
             self._commit(group)
+            durable_s = time.perf_counter()
+            live.observe(families.STORE_COMMIT, durable_s - began_s)
+            for work in group:
+                live.observe(families.STORE_WRITE, durable_s - work.asked_s)
             for loop in {work.loop for work in group}:
                 _answer(loop, [work for work in group if work.loop is loop])
 
@@ -103,6 +115,7 @@ class Writer:
                     else:
                         _attempt(conn, work)
         except Exception as error:  # noqa: BLE001 (the transaction failed whole; the thread lives, its callers raise this)
+            live.count(families.STORE_FAILED)
             for work in group:
                 work.error = shown(error)
         for work in group:

@@ -1,0 +1,104 @@
+"""Follows the store's events inside the control plane: metrics, traces and the platform's log are made from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead.control.loop import Controller
+from fairlead.control.metrics.jobs import JobCounts
+from fairlead.control.records import Generation, Job, LoggedEvent
+from fairlead.control.store import events, generations, jobs
+from fairlead.control.store.engine import Store
+from fairlead.errors import LostLeadership, Unavailable
+
+BATCH = 500
+IDLE_S = 10.0  # events of nobody's doing are seen after so long
+SPACING_S = 0.5  # a busy platform is looked at so often, not at every event
+ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
+
+log = structlog.get_logger("fairlead.events")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job that has ended, with all its generations."""
+
+    job: Job
+    generations: Sequence[Generation]
+
+
+Listener = Callable[[LoggedEvent, Ended | None], None]
+
+
+class Follower:
+    """Hands every new event, once and in order, to the counts, the log and whoever else listens."""
+
+    def __init__(self, store: Store, controller: Controller, listeners: Sequence[Listener] = ()) -> None:
+        self._store = store
+        self._controller = controller
+        self._listeners = listeners
+        self._seen: int | None = None
+        self._turn = asyncio.Lock()
+        self.counts = JobCounts()
+        controller.meter.tenants = self.counts.tenants
+
+    async def run(self) -> None:
+        """Follow until cancelled. A store that does not answer is asked again."""
+        while True:
+            try:
+                await self.catch_up()
+            except LostLeadership:
+                raise
+            except Unavailable as error:
+                log.warning("events cannot be read at the moment", error=str(error))
+            await asyncio.sleep(SPACING_S)
+            await self._controller.news(IDLE_S)
+
+    async def begin(self) -> None:
+        """What happened before this process is not counted; what goes on is known."""
+
+        def work(connection: Connection) -> tuple[int, dict[str, Job]]:
+            return events.newest_id(connection), {job.id: job for job in jobs.active(connection)}
+
+        self._seen, active = await self._store.read(work)
+        self.counts.begin(active)
+
+    async def catch_up(self) -> None:
+        """Take in all that is in the store by now."""
+        async with self._turn:
+            if self._seen is None:
+                await self.begin()
+            while True:
+                batch, ended = await self._store.read(self._next)
+                for event in batch:
+                    self._take(event, ended.get(event.job or "") if event.kind in ENDS else None)
+                if len(batch) < BATCH:
+                    return
+
+    def _next(self, connection: Connection) -> tuple[list[LoggedEvent], Mapping[str, Ended]]:
+        batch = events.after(connection, self._seen or 0, BATCH)
+        ended: dict[str, Ended] = {}
+        for event in batch:
+            job = jobs.get(connection, event.job) if event.kind in ENDS and event.job else None
+            if job is not None:
+                ended[job.id] = Ended(job, generations.of_job(connection, job.id))
+        return batch, ended
+
+    def _take(self, event: LoggedEvent, ended: Ended | None) -> None:
+        self._seen = event.id
+        self.counts.take(event, ended.job if ended else None)
+        log.info(event.kind, text=event.text, **_facts(event))
+        for listener in self._listeners:
+            listener(event, ended)
+
+
+def _facts(event: LoggedEvent) -> dict[str, object]:
+    """What the line of a log says beside the text: job, tenant, generation, node, reason."""
+    named = {"event_id": event.id, "tenant": event.tenant, "job": event.job, "node": event.node}
+    facts = {key: value for key, value in event.facts.items() if key in ("generation", "reason", "workers", "outcome")}
+    return {key: value for key, value in {**named, **facts}.items() if value is not None}

@@ -1,0 +1,90 @@
+"""What happened to jobs and nodes, counted from the store's events, so that no path of the control plane is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairlead.control.metrics import families, live
+from fairlead.control.present import sla_met
+from fairlead.control.records import Job, LoggedEvent
+
+NOBODY = "none"
+_ENDS = {"job-succeeded": "succeeded", "job-failed": "failed", "job-cancelled": "cancelled"}
+
+
+class JobCounts:
+    """Counts one event after the other. Remembers since when jobs wait, and whose they are."""
+
+    def __init__(self) -> None:
+        self.tenants: dict[str, str] = {}  # of jobs that have not ended
+        self._waiting_since_s: dict[str, float] = {}
+        self._decided_s: dict[str, float] = {}
+
+    def begin(self, active: Mapping[str, Job]) -> None:
+        """Know the jobs that were there before this process."""
+        for job in active.values():
+            self.tenants[job.id] = job.tenant
+            self._waiting_since_s[job.id] = job.since_s or job.submitted_s
+
+    def take(self, event: LoggedEvent, job: Job | None) -> None:
+        """Count this event; of one that ends a job, the job is needed too."""
+        tenant = event.tenant or NOBODY
+        if event.job is not None:
+            self.tenants[event.job] = tenant
+        match event.kind:
+            case "node-joined":
+                live.count(families.JOINED, event.node or NOBODY)
+            case "node-lost":
+                live.count(families.LOST, event.node or NOBODY)
+            case "job-submitted":
+                live.count(families.SUBMITTED, tenant)
+            case "job-preempted":
+                live.count(families.PREEMPTED, tenant, _reason(event))
+            case "job-failing":
+                live.count(families.FAILED_ATTEMPTS, tenant)
+            case "worker-lost":
+                live.count(families.LOST_WORKERS, tenant, by=len(event.facts.get("workers", ())) or 1)
+            case "generation-abandoned":
+                live.count(families.ABANDONED, tenant)
+            case "job-recovered":
+                live.observe(families.RECOVERY, float(event.facts.get("seconds", 0.0)), tenant)
+        if event.job is not None:
+            self._on_its_way(event, event.job, tenant, job)
+
+    def _on_its_way(self, event: LoggedEvent, name: str, tenant: str, job: Job | None) -> None:
+        match event.kind:
+            case "job-submitted":
+                self._waiting_since_s[name] = event.time_s
+            case "job-starting":
+                live.count(families.ADMITTED, tenant, _reason(event))
+                since_s = self._waiting_since_s.pop(name, None)
+                if since_s is not None:
+                    live.observe(families.WAIT, event.time_s - since_s, tenant)
+                self._decided_s[name] = event.time_s
+            case "job-resizing":
+                live.count(families.RESIZED, tenant, _reason(event))
+                self._decided_s[name] = event.time_s
+            case "generation-running":
+                live.count(families.GENERATIONS, tenant)
+                decided_s = self._decided_s.pop(name, None)
+                if decided_s is not None:
+                    live.observe(families.START, event.time_s - decided_s, tenant)
+            case "job-queued":
+                live.count(families.EVICTED, tenant, str(event.facts.get("outcome", "unknown")))
+                self._waiting_since_s[name] = event.time_s
+            case kind if kind in _ENDS:
+                self._ended(event, name, tenant, _ENDS[kind], job)
+
+    def _ended(self, event: LoggedEvent, name: str, tenant: str, outcome: str, job: Job | None) -> None:
+        live.count(families.FINISHED, tenant, outcome)
+        if job is not None:
+            live.observe(families.COMPLETION, event.time_s - job.submitted_s, tenant, outcome)
+            kept = sla_met(job, event.time_s)
+            if kept is not None:
+                live.count(families.SLA, tenant, "kept" if kept else "missed")
+        for memory in (self.tenants, self._waiting_since_s, self._decided_s):
+            memory.pop(name, None)
+
+
+def _reason(event: LoggedEvent) -> str:
+    return str(event.facts.get("reason", "unknown"))

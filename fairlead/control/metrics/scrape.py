@@ -1,0 +1,198 @@
+"""One scrape: what the store, the controller and the disk say now, together with all that was counted since."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection
+
+from fairlead import __version__
+from fairlead.cluster import NodeState
+from fairlead.control.follower import Follower
+from fairlead.control.loop import Controller
+from fairlead.control.metrics import families as f
+from fairlead.control.metrics import live, workers
+from fairlead.control.metrics.disk import Disk, DiskGauge
+from fairlead.control.records import JobPhase, Tenant
+from fairlead.control.report import fairness
+from fairlead.control.store import figures, jobs, ledger, tenants
+from fairlead.control.store.engine import Store
+from fairlead.home import Home
+
+FAIRNESS_S = 3600.0
+FAIRNESS_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a scrape reads from the store at one moment."""
+
+    tenants: list[Tenant]
+    counts: Mapping[str, Mapping[str, int]]
+    oldest: Mapping[str, float]
+    device_s: Mapping[str, float]
+    spent_s: Mapping[str, float]
+    owners: Mapping[str, str]
+
+
+class Families(Collector):
+    """Values gathered for one exposition."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Metric] = {}
+
+    def put(self, family: f.Family, value: float, *labels: str) -> None:
+        """One sample; labels with too many values are folded together."""
+        metric = self._found.get(family.name)
+        if metric is None:
+            kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+            metric = self._found[family.name] = kind(family.name, family.help, labels=family.labels)
+        assert isinstance(metric, CounterMetricFamily | GaugeMetricFamily)
+        metric.add_metric(live.bounded(family, labels) if labels else (), value)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found.values()
+
+
+class Scraper:
+    """Answers ``GET /metrics``."""
+
+    def __init__(self, store: Store, controller: Controller, follower: Follower, home: Home) -> None:
+        self._store = store
+        self._controller = controller
+        self._follower = follower
+        self._disk = DiskGauge(home)
+        self._fairness: tuple[float, float | None] = (0.0, None)
+
+    async def exposition(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        await self._follower.catch_up()
+        stored = await self._store.read(self._read)
+        disk = await self._disk.read(stored.owners)
+        found = Families()
+        self._jobs(found, stored)
+        self._leadership(found)
+        self._nodes(found)
+        self._tenants(found, stored)
+        _disk(found, disk)
+        found.put(f.BUILD, 1.0, __version__, platform.python_version())
+        registry = CollectorRegistry()
+        registry.register(found)
+        return generate_latest(live.REGISTRY) + generate_latest(registry)
+
+    def _read(self, connection: Connection) -> Stored:
+        now_s = self._controller.clock()
+        known = tenants.all(connection)
+        if now_s - self._fairness[0] >= FAIRNESS_EVERY_S:
+            used = ledger.grouped(connection, now_s - FAIRNESS_S, now_s)
+            self._fairness = now_s, fairness(known, used)
+        return Stored(
+            known,
+            jobs.counts(connection),
+            figures.waiting_since(connection),
+            ledger.totals(connection, 0.0, now_s),
+            _spent(connection, known, now_s),
+            figures.owners(connection) if self._disk.due else {},
+        )
+
+    def _jobs(self, found: Families, stored: Stored) -> None:
+        for tenant, phases in stored.counts.items():
+            for phase in JobPhase:
+                found.put(f.JOBS, phases.get(phase, 0), tenant, phase)
+        now_s, owners = self._controller.clock(), self._follower.counts.tenants
+        waiting = Counter(
+            (owners[job], hold.reason.code) for job, hold in self._controller.outlook.holds.items() if job in owners
+        )
+        for (tenant, reason), number in waiting.items():
+            found.put(f.PENDING, number, tenant, reason)
+        for team in stored.tenants:
+            since_s = stored.oldest.get(team.name)
+            found.put(f.PENDING_AGE, 0.0 if since_s is None else max(0.0, now_s - since_s), team.name)
+
+    def _leadership(self, found: Families) -> None:
+        found.put(f.LEADER, float(self._store.epoch is not None))
+        found.put(f.EPOCH, float(self._store.epoch or 0))
+        found.put(f.STORE_QUEUE, float(self._store.waiting))
+        found.put(f.LAST_ROUND, self._controller.outlook.decided_s)
+
+    def _nodes(self, found: Families) -> None:
+        controller, facts = self._controller, self._controller.backend.facts()
+        states = Counter(node.state for node in controller.nodes.values())
+        for state in NodeState:
+            found.put(f.NODES, states[state], state)
+        held = Counter(w.node for of_job in controller.known.workers.values() for w in of_job.values() if w.alive)
+        for name, node in sorted(controller.nodes.items()):
+            more = facts.get(name, {})
+            found.put(f.NODE_UP, float(node.state is not NodeState.LOST), name)
+            found.put(f.NODE_INFO, 1.0, name, node.device_type, str(more.get("isolation", "none")))
+            for state in NodeState:
+                found.put(f.NODE_STATUS, float(node.state is state), name, state)
+            found.put(f.DEVICES, node.devices, name, node.device_type)
+            found.put(f.DEVICES_USED, held[name], name, node.device_type)
+            found.put(f.NODE_CORES, node.capacity.get("cpu", 0.0), name)
+            found.put(f.NODE_MEMORY, node.capacity.get("memory", 0.0), name)
+            found.put(f.NODE_WARM, float(bool(more.get("warm", False))), name)
+        self._telemetry(found)
+
+    def _telemetry(self, found: Families) -> None:
+        for name, body in self._controller.telemetry.items():
+            found.put(f.NODE_CPU, body.cpu_fraction, name)
+            found.put(f.NODE_MEMORY_USED, body.memory_bytes, name)
+        alive, used = workers.memory(self._controller.telemetry.items(), self._follower.counts.tenants)
+        for key, number in alive.items():
+            found.put(f.WORKERS, number, *key)
+        for key, amount in used.items():
+            found.put(f.WORKER_MEMORY, amount, *key)
+
+    def _tenants(self, found: Families, stored: Stored) -> None:
+        controller, owners = self._controller, self._follower.counts.tenants
+        held: Counter[str] = Counter()
+        for job, of_job in controller.known.workers.items():
+            held[owners.get(job, "unknown")] += sum(fact.alive for fact in of_job.values())
+        devices = sum(node.devices for node in controller.nodes.values())
+        for team in stored.tenants:
+            name = team.name
+            found.put(f.TENANT_WEIGHT, team.weight, name)
+            if team.quota is not None:
+                found.put(f.TENANT_QUOTA, team.quota, name)
+            found.put(f.TENANT_ENTITLED, controller.outlook.entitlements.get(name, 0.0), name)
+            found.put(f.TENANT_DEVICES, held[name], name)
+            found.put(f.TENANT_SHARE, held[name] / devices if devices else 0.0, name)
+            found.put(f.DEVICE_TIME, stored.device_s.get(name, 0.0), name)
+            if team.budget:
+                found.put(f.TENANT_BUDGET, float(team.budget["device_hours"]) * 3600.0, name)
+                found.put(f.TENANT_SPENT, stored.spent_s.get(name, 0.0), name)
+        if self._fairness[1] is not None:
+            found.put(f.FAIRNESS, self._fairness[1])
+
+
+def _spent(connection: Connection, known: list[Tenant], now_s: float) -> dict[str, float]:
+    """What the tenants with a budget used of it in the present period."""
+    begins = {team.name: _begin(str(team.budget.get("per", "month")), now_s) for team in known if team.budget}
+    totals = {since_s: ledger.totals(connection, since_s, now_s) for since_s in set(begins.values())}
+    return {name: totals[since_s].get(name, 0.0) for name, since_s in begins.items()}
+
+
+def _begin(per: str, now_s: float) -> float:
+    """When the present day, week or month began, in UTC."""
+    day = datetime.fromtimestamp(now_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    begins = {"day": day, "week": day - timedelta(days=day.weekday()), "month": day.replace(day=1)}
+    return begins[per].timestamp()
+
+
+def _disk(found: Families, disk: Disk) -> None:
+    for (tenant, kind), size in disk.by_tenant.items():
+        found.put(f.TENANT_DISK, size, tenant, kind)
+    if disk.store is not None:
+        found.put(f.STORE_SIZE, disk.store)
+    found.put(f.PLATFORM_LOGS, disk.platform_logs)
+    found.put(f.DISK_SIZE, disk.size)
+    found.put(f.DISK_FREE, disk.free)
