@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fairlead.cluster import Node
@@ -43,6 +43,13 @@ class TraceJob:
     exclusive_s: float = 0.0  # alone on the best devices with the gang it asked for: the T of finish-time fairness
     restart_cost_s: float | None = None  # None: the simulation's default
     facts: Mapping[str, Any] = field(default_factory=dict)
+    asked: int | None = None  # the gang its user asked for, when it may also run on others
+    asked_model: JobModel | None = None  # how it behaves when nothing is adapted for it, where that differs
+
+    def rigid(self) -> TraceJob:
+        """The job just as its user asked for it: one gang size, its own batch size; inelastic policies run these."""
+        gang = self.min_workers if self.asked is None else self.asked
+        return replace(self, min_workers=gang, max_workers=gang, model=self.asked_model or self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +62,7 @@ class Trace:
     round_s: float
     restart_cost_s: float
     nodes: Sequence[Node] = ()  # the cluster it was made for, when the trace says so
+
+    def rigid(self) -> Trace:
+        """The same jobs for a policy that cannot change a gang's size."""
+        return replace(self, jobs=tuple(job.rigid() for job in self.jobs))
