@@ -29,9 +29,9 @@ class Core:
     clock: Callable[[], float]
     stop: Callable[[], None]  # ends the platform
     started_s: float
-
-
     scraper: Scraper
+
+
 class Verbs:
     """Base of a group of verbs."""
 
