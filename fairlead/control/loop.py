@@ -67,8 +67,8 @@ class Controller:
         self.clock = clock
         self.outlook = Outlook({}, {})
         self.telemetry: dict[str, wire.Telemetry] = {}
-        self.known = Gangs({}, {}, {})
         self.meter = WorkerMeter()
+        self.known = Gangs({}, {}, {})
         self._nodes: dict[str, Node] = {}
         self._joined: dict[str, NodeJoined] = {}
         self._lost: set[str] = set()
@@ -145,8 +145,8 @@ class Controller:
             if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
                 self.telemetry[event.node] = event.body
                 self.known.cpu.observe(event.body)
-                continue
                 self.meter.take(event.node, event.body)
+                continue
             self._inbox.put_nowait(event)
             self._nudged.set()
 
@@ -300,11 +300,11 @@ class Controller:
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
         self._round_cost_s = time.monotonic() - started_s
-
         live.observe(families.ROUND_TIME, self._round_cost_s)
         live.count(families.ROUNDS, "changed" if changed else "unchanged")
         for decision in decided.decisions:
             live.count(families.DECISIONS, type(decision).__name__.lower())
+
     def _undecided(self) -> frozenset[str]:
         """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
         return frozenset(self._nodes) - self._joined.keys() - self._lost
