@@ -35,6 +35,11 @@ class Home:
         return self.root / "fairlead.db"
 
     @property
+    def secret_key(self) -> Path:
+        """What the tenants' secrets are encrypted with, unless another key is given (mode 0600)."""
+        return self.root / "secret.key"
+
+    @property
     def bundles(self) -> Path:
         return self.root / "bundles"
 

@@ -13,7 +13,8 @@ from fairlead.complaints import NAME_PATTERN, invalid
 from fairlead.errors import InvalidSpec
 
 __all__ = [
-    "API_VERSION", "NAME_PATTERN", "SECRET_PATTERN", "SLA_CLASSES", "Budget", "JobSpec", "Name", "Policy", "Retention",
+    "API_VERSION", "LONGEST_SECRET", "NAME_PATTERN", "SECRET_PATTERN", "SHORTEST_SECRET", "SLA_CLASSES",
+    "Budget", "JobSpec", "Name", "Policy", "Retention",
     "Seconds", "Size", "Sla", "Spec", "TenantSpec", "WorkerResources", "Workers", "invalid", "parse_duration",
     "parse_job", "parse_size", "parse_tenant",
 ]  # fmt: skip
@@ -21,6 +22,8 @@ __all__ = [
 API_VERSION = "fairlead/v1"
 SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
 """A secret is named like the environment variable that it becomes in the jobs that ask for it."""
+
+SHORTEST_SECRET, LONGEST_SECRET = 4, 32_768  # a shorter one could not be told from any other text in a log
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$", re.IGNORECASE)
@@ -219,6 +222,8 @@ class JobSpec(Spec):
             raise ValueError("command: stands beside run, and a job runs one thing; keep one of them")
         if self.params and self.run is None:
             raise ValueError("params: are for the function of run; put arguments of a command into command")
+        if twice := sorted(set(self.env) & set(self.secrets)):
+            raise ValueError(f"env: {twice[0]} stands in secrets as well; keep one of them")
         return self
 
     @property

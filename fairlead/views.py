@@ -228,6 +228,15 @@ class TokenView(View):
     revoked_s: float | None = None
 
 
+class SecretView(View):
+    """A secret, without its value."""
+
+    name: str
+    tenant: str
+    changed_s: float
+    changed_by: str
+
+
 class NewToken(TokenView):
     """A token just made: the only time its secret is shown."""
 

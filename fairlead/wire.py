@@ -140,6 +140,15 @@ class Reserve(msgspec.Struct, tag="reserve", frozen=True):
     demand: dict[str, float]
 
 
+class Secrets(msgspec.Struct, frozen=True):
+    """Variables whose values appear in no log: not even in the representation of a message."""
+
+    values: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(self.values)})"
+
+
 class Launch(msgspec.Struct, tag="launch", frozen=True):
     """Start these workers of a reserved gang; those that live already are left alone."""
 
@@ -148,6 +157,7 @@ class Launch(msgspec.Struct, tag="launch", frozen=True):
     workers: list[str]
     worker: WorkerSpec
     environment: dict[str, dict[str, str]] = {}  # per worker: RANK, WORLD_SIZE, MASTER_ADDR, ...
+    secrets: Secrets = Secrets()  # for all of them
 
 
 class Tell(msgspec.Struct, tag="tell", frozen=True):

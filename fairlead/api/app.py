@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 import fairlead
-from fairlead.api import events, files, jobs, logs, nodes, problems, system, tenants
+from fairlead.api import events, files, jobs, logs, nodes, problems, secrets, system, tenants
 from fairlead.api.context import Context
 from fairlead.api.door import PlatformDoor
 from fairlead.api.edge import BodyLimit, Edge
@@ -27,6 +27,7 @@ TAGS = {
     "bundles": "The folders that jobs run from, packed and named by their hash.",
     "tenants": "Teams with their weight, quota and default SLA.",
     "tokens": "Who may do what.",
+    "secrets": "Values that jobs get as variables, and nobody is shown.",
     "nodes": "The machines, and taking them out of use.",
     "events": "What happened, listed or live.",
     "platform": "The platform as a whole.",
@@ -49,7 +50,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
     )
     app.state.context = Context(platform, limits, RateLimiter(limits), secure)
     problems.install(app)
-    for room in (jobs, logs, files, tenants, nodes, events, system):
+    for room in (jobs, logs, files, secrets, tenants, nodes, events, system):
         app.include_router(room.router, prefix=PREFIX)
     app.include_router(system.open_router)
     bundles = f"{PREFIX}/bundles/"
@@ -68,7 +69,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
         )
-        kinds = (JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, problems.Problem)
+        kinds = (JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec, problems.Problem)
         _, schemas = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}"
         )

@@ -107,6 +107,7 @@ class LaunchOrder:
 
     worker: wire.WorkerSpec
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # variables that no log may show
 
 
 class Backend(Protocol):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import jobs, nodes, platform, reports, tenants, work
+from fairlead.cli import jobs, nodes, platform, reports, secrets, tenants, work
 from fairlead.cli.edge import execute
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.add_typer(nodes.app, name="nodes")
 app.add_typer(tenants.tenant, name="tenant")
 app.command("tenants")(tenants.list_tenants)
 app.add_typer(tenants.token, name="token")
+app.add_typer(secrets.secret, name="secret")
 app.command("events")(reports.events)
 app.command("report")(reports.report)
 app.command("audit")(reports.audit)

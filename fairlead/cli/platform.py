@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +45,9 @@ def up(
     tls_key: TlsKey = None,
     tls_self_signed: SelfSigned = False,
     insecure: Insecure = False,
+    secret_key_file: Annotated[
+        Path | None, typer.Option("--secret-key-file", help="With the key of the secrets; default: one in the home.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it runs on behind.")] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
     as_json: Json = False,
@@ -59,6 +63,7 @@ def up(
         arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments()]
         arguments += ["--nodes", nodes] if nodes else []
         arguments += ["--store", store] if store else []
+        arguments += ["--secret-key-file", str(secret_key_file.absolute())] if secret_key_file else []
         raise typer.Exit(_detached(folder, arguments, as_json))
     if ready_fd is not None:
         os.set_inheritable(ready_fd, False)  # else the nodes would hold it open, and who waits would wait for them
@@ -67,6 +72,7 @@ def up(
 
     certificate = tls.served if tls is not None else None
     settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
+    settings = replace(settings, secret_key_file=secret_key_file)
 
     def ready(news: Ready) -> None:
         told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder)}

@@ -19,7 +19,7 @@ from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, Jo
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Refused
 
 RESERVE_WITHIN_S = 5.0
 LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
@@ -47,6 +47,11 @@ class Gangs:
         self.cpu.forget(job)
 
 
+def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:
+    """For platforms that keep none."""
+    return {}
+
+
 class CarryOut:
     """Executes one action after the other for one job at a time."""
 
@@ -58,6 +63,7 @@ class CarryOut:
         order_for: Callable[[Connection, Job], wire.WorkerSpec],
         nodes: Callable[[], Mapping[str, Node]],
         clock: Callable[[], float],
+        secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -65,6 +71,7 @@ class CarryOut:
         self._order_for = order_for
         self._nodes = nodes
         self._clock = clock
+        self._secrets_for = secrets_for
 
     async def do(self, action: gangs.Action, view: GangView) -> None:
         """Carry out one action. Raises nothing that a later look at the facts would not mend."""
@@ -119,6 +126,11 @@ class CarryOut:
 
     async def _launch(self, job: Job, generation: Generation) -> None:
         worker = await self._store.read(lambda connection: self._order_for(connection, job))
+        try:
+            secrets = await self._store.read(lambda connection: self._secrets_for(connection, job))
+        except Refused as error:
+            await self._begin_stop(job, JobPhase.FAILED, "failed", f"{error.message}; {error.fix}")
+            return
         environment: dict[str, dict[str, str]] = {}
         if not job.training:
             point = await self._backend.meeting_point(_gang(job, generation))
@@ -128,7 +140,7 @@ class CarryOut:
             if known[member.worker].phase == "reserved":
                 known[member.worker] = WorkerFact(member.node, "starting", device=member.device)
         try:
-            await self._backend.launch(_lease(job, generation), LaunchOrder(worker, environment))
+            await self._backend.launch(_lease(job, generation), LaunchOrder(worker, environment, secrets))
         except FairleadError:  # the order may not have arrived; who lives already is left alone the next time
             for member in generation.members:
                 if known[member.worker].phase == "starting":

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeJoined, NodeLost, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node, NodeState
-from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import apply_round, read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
@@ -61,6 +61,7 @@ class Controller:
         backend: Backend,
         order_for: Callable[[Connection, Job], wire.WorkerSpec],
         clock: Callable[[], float] = time.time,
+        secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -84,7 +85,7 @@ class Controller:
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self._fatal: asyncio.Future[None] | None = None
-        self._carry_out = CarryOut(store, backend, self.known, order_for, lambda: self._nodes, clock)
+        self._carry_out = CarryOut(store, backend, self.known, order_for, lambda: self._nodes, clock, secrets_for)
 
     # ------------------------------------------------------------ doors
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from fairlead.control.records import Job
-from fairlead.control.store import jobs, tenants
-from fairlead.errors import NotFound
+from fairlead.control.store import jobs, secrets, tenants
+from fairlead.control.vault import Vault
+from fairlead.errors import NotFound, Refused
 from fairlead.home import Home
 from fairlead.specs import Policy
 from fairlead.wire import WorkerSpec
@@ -54,3 +55,20 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
         )
 
     return order
+
+
+def launch_secrets(vault: Vault) -> Callable[[Connection, Job], dict[str, str]]:
+    """A function that opens the secrets a job asks for, right when it is started; :class:`Refused` if it cannot."""
+
+    def opened(connection: Connection, job: Job) -> dict[str, str]:
+        wanted = jobs.spec(connection, job.id).get("secrets", [])
+        if not wanted:
+            return {}
+        kept = {secret.name: secret.ciphertext for secret in secrets.of_tenant(connection, job.tenant)}
+        for name in wanted:
+            if name not in kept:
+                raise Refused(f"the secret {name} was removed", field="secrets", value=name,
+                              fix=f"set it and submit the job again: fairlead secret set {name}")  # fmt: skip
+        return {name: vault.open(job.tenant, name, kept[name]) for name in wanted}
+
+    return opened

@@ -117,6 +117,17 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A tenant's secret as stored: sealed."""
+
+    tenant: str
+    name: str
+    ciphertext: bytes
+    changed_s: float
+    changed_by: str  # the token's id
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """A bearer token as stored: never the secret itself."""
 

@@ -25,12 +25,13 @@ from fairlead.control.follower import Follower
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
-from fairlead.control.orders import worker_orders
+from fairlead.control.orders import launch_secrets, worker_orders
 from fairlead.control.records import JobPhase, Role
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
 from fairlead.control.store import jobs, tokens
 from fairlead.control.store.engine import Store
+from fairlead.control.vault import Vault
 from fairlead.errors import FairleadError, LostLeadership
 from fairlead.home import Home
 
@@ -49,6 +50,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 0
     store: str | None = None  # None: as last time, or SQLite in the home folder
+    secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
@@ -77,6 +79,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -
     home = Home(settings.home.absolute())
     shapes = parse_nodes(settings.nodes) if settings.nodes else ()
     home.create()
+    vault = Vault.of(home, settings.secret_key_file)
     url = store_url(settings.store, home)
     store = Store.open(url)
     ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: with all that runs
@@ -86,7 +89,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -
         if ending.done():
             return 0
         backend = LocalBackend(home, shapes)
-        return await _lead_on(replace(settings, store=url), home, store, backend, ready, door, ending)
+        return await _lead_on(replace(settings, store=url), home, store, backend, vault, ready, door, ending)
     finally:
         await store.close()
 
@@ -96,6 +99,7 @@ async def _lead_on(
     home: Home,
     store: Store,
     backend: LocalBackend,
+    vault: Vault,
     ready: Callable[[Ready], None],
     door: Door,
     ending: asyncio.Future[bool],
@@ -105,11 +109,11 @@ async def _lead_on(
     tasks: list[asyncio.Future[Any]] = [renewing]
     try:
         await backend.open(store.epoch or 0)
-        controller = Controller(store, backend, worker_orders(home))
+        controller = Controller(store, backend, worker_orders(home), secrets_for=launch_secrets(vault))
         follower = Follower(store, controller)
         await follower.begin()
         scraper = Scraper(store, controller, follower, home)
-        core = Core(store, controller, home, time.time, lambda: _end(ending, True), time.time(), scraper)
+        core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper)
         token, fresh = await _admin_token(store, home)
 
         def opened(port: int) -> None:

@@ -26,6 +26,7 @@ from fairlead.views import (
     Page,
     Report,
     ResultView,
+    SecretView,
     TenantView,
     TokenView,
     View,
@@ -220,6 +221,20 @@ class Client:
 
     def revoke_token(self, id: str) -> TokenView:
         return self._one(TokenView, "DELETE", f"/tokens/{quote(id, safe='')}")
+
+    def secrets(self, *, tenant: str | None = None) -> list[SecretView]:
+        """The names of a tenant's secrets; nobody is ever shown their values."""
+        return self._many(SecretView, "/secrets", {"tenant": tenant})
+
+    def set_secret(self, name: str, value: str, *, tenant: str | None = None) -> SecretView:
+        """Keep a value, encrypted, that jobs with this name in ``secrets`` get as a variable."""
+        place = f"/secrets/{quote(name, safe='')}"
+        return SecretView.model_validate(
+            self._wire.call("PUT", place, params={"tenant": tenant}, body={"value": value})
+        )
+
+    def remove_secret(self, name: str, *, tenant: str | None = None) -> None:
+        self._wire.call("DELETE", f"/secrets/{quote(name, safe='')}", params={"tenant": tenant})
 
     # ------------------------------------------------------------ the platform
 

@@ -207,11 +207,12 @@ class LocalBackend:
     async def launch(self, lease: Lease, order: LaunchOrder) -> None:
         """Start the members on every node at once; each node's workers keep its own snapshots in memory."""
         environment = {worker: dict(variables) for worker, variables in order.environment.items()}
+        secrets = wire.Secrets(dict(order.secrets))
 
         def ordered(node: str, workers: list[str]) -> wire.Launch:
             memory = str(self._home.job_memory(node, lease.job))
             spec = msgspec.structs.replace(order.worker, memory_folder=memory)
-            return wire.Launch(lease.job, lease.generation, workers, spec, environment)
+            return wire.Launch(lease.job, lease.generation, workers, spec, environment, secrets)
 
         await self._each(_by_node(lease), ordered)
 

@@ -155,7 +155,8 @@ class NodeManager:
             return wire.Reply(number, error=f"not reserved: {', '.join(missing)}", code="unknown-worker")
         for worker in workers:
             if worker.phase == "reserved":
-                worker.prepare(body.worker, body.environment.get(worker.name, {}), body.generation)
+                variables = body.environment.get(worker.name, {})
+                worker.prepare(body.worker, variables, body.generation, body.secrets.values)
         self._submit()
         return wire.Reply(number)
 

@@ -9,6 +9,8 @@ import os
 import time
 from pathlib import Path
 
+from fairlead.backends.local.scrub import Scrubber
+
 RATE_BYTES_PER_S = 8 << 20  # a worker that prints more than this has to wait, and nobody else
 BURST_BYTES = 16 << 20
 _TAKE_BYTES = 1 << 18
@@ -75,8 +77,9 @@ class LogFile:
 class Pump:
     """One worker's output, from its first byte to its last."""
 
-    def __init__(self, source: int, target: LogFile) -> None:
+    def __init__(self, source: int, target: LogFile, scrubber: Scrubber | None = None) -> None:
         self._source, self._target = source, target
+        self._scrubber = scrubber or Scrubber({})
         self._left_bytes = float(BURST_BYTES)
         self._counted_s = time.monotonic()
         self._hurry = asyncio.Event()  # the worker has ended: what is left comes at once
@@ -95,13 +98,14 @@ class Pump:
                 busy_s = await asyncio.to_thread(self._carry, data)
                 await self._rest(len(data), busy_s)
                 transport.resume_reading()
+            await asyncio.to_thread(self._target.append, self._scrubber.finish())
         finally:
             transport.close()
             self._target.close()
 
     def _carry(self, data: bytes) -> float:
         begun_s = time.thread_time()
-        self._target.append(data)
+        self._target.append(self._scrubber.feed(data))
         return time.thread_time() - begun_s
 
     async def _rest(self, size_bytes: int, busy_s: float) -> None:

@@ -17,6 +17,7 @@ from fairlead.backends.local import cgroups, folders, silence
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
 from fairlead.backends.local.pump import LogFile, Pump, make_pipe
+from fairlead.backends.local.scrub import Scrubber
 from fairlead.backends.local.supply import letter
 from fairlead.cluster import Resources
 
@@ -54,6 +55,7 @@ class Worker:
         self._submitted = False
         self._channel: asyncio.Task[None] | None = None
         self._output: Pump | None = None
+        self._scrubber = Scrubber({})
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
@@ -79,10 +81,13 @@ class Worker:
 
     # ------------------------------------------------------------ start
 
-    def prepare(self, spec: wire.WorkerSpec, environment: Mapping[str, str], generation: int) -> None:
+    def prepare(
+        self, spec: wire.WorkerSpec, environment: Mapping[str, str], generation: int, secrets: Mapping[str, str]
+    ) -> None:
         """It is to be started as soon as there is a fork server."""
+        self._scrubber = Scrubber(secrets)
         granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
-        self._birth = Birth(self.name, self.device, granted, dict(environment))
+        self._birth = Birth(self.name, self.device, granted, {**secrets, **environment})
         self.phase, self.generation = "starting", generation
 
     def submit(self) -> None:
@@ -100,8 +105,9 @@ class Worker:
         ours, theirs = socket.socketpair()
         with theirs, os.fdopen(sink, "wb"), os.fdopen(letter(msgspec.msgpack.encode(self._birth)), "rb") as birth:
             self._channel = asyncio.create_task(self._converse(ours))
-            self._output = Pump(source, target)
+            self._output = Pump(source, target, self._scrubber)
             self._line.start(self.key, theirs.fileno(), birth.fileno(), sink)
+        self._birth = msgspec.structs.replace(self._birth, environment={})  # what is secret in it is not kept
 
     # ------------------------------------------------------------ words
 
@@ -147,6 +153,7 @@ class Worker:
             raise ValueError(f"more than {_MOST_WORDS_PER_S} messages in a second")
 
     def _say(self, message: wire.FromWorker) -> None:
+        message = self._scrubber.message(message)
         self.phase = _PHASES.get(type(message), self.phase)
         self._raised = self._raised or isinstance(message, wire.Raised)
         self._emit(self, message)

@@ -14,6 +14,7 @@ from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.records import Generation, Job, Token
 from fairlead.control.store import audit, generations, jobs
 from fairlead.control.store.engine import Store
+from fairlead.control.vault import Vault
 from fairlead.home import Home
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class Core:
     store: Store
     controller: Controller
     home: Home
+    vault: Vault
     clock: Callable[[], float]
     stop: Callable[[], None]  # ends the platform
     started_s: float

@@ -5,12 +5,13 @@ from __future__ import annotations
 from fairlead.control.records import Token
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
+from fairlead.control.service.secrets import SecretVerbs
 from fairlead.control.service.submitting import SubmitVerbs
 from fairlead.control.service.tenancy import TenantVerbs
 from fairlead.control.service.watching import WatchVerbs
 
 
-class Platform(SubmitVerbs, WatchVerbs, TenantVerbs, ClusterVerbs):
+class Platform(SubmitVerbs, SecretVerbs, WatchVerbs, TenantVerbs, ClusterVerbs):
     """The platform as its doors see it."""
 
     def __init__(self, core: Core) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from secrets import token_hex
 
 from sqlalchemy import Connection
 
@@ -19,7 +19,7 @@ from fairlead.control.present import job_view, reason_view
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs
-from fairlead.control.store import bundles, events, generations, jobs, tenants
+from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, Refused, TooLarge
 from fairlead.scheduling.explain import dry_run as decide_dry
 from fairlead.scheduling.explain import impossible
@@ -46,6 +46,7 @@ class SubmitVerbs(Verbs):
             tenant = _tenant(connection, tenant_name)
             job = new_job(spec, tenant, who, now_s)
             self._admit(connection, job, spec, tenant)
+            _need_secrets(connection, tenant, spec)
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
             if created:
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
@@ -79,6 +80,7 @@ class SubmitVerbs(Verbs):
         controller = self._core.controller
         now_s = self._core.clock()
         tenant = await self._read(lambda connection: _tenant(connection, tenant_name))
+        await self._read(lambda connection: _need_secrets(connection, tenant, spec))
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         problem = impossible(job, list(controller.nodes.values()), tenant.quota)
         if problem is not None:
@@ -131,7 +133,7 @@ class SubmitVerbs(Verbs):
         await self._read(lambda connection: _tenant(connection, name))
         target = self._core.home.bundle(name, digest)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = target.with_suffix(f".{secrets.token_hex(4)}.part")
+        part = target.with_suffix(f".{token_hex(4)}.part")
         hasher, size = hashlib.sha256(), 0
         try:
             with part.open("wb") as file:
@@ -175,6 +177,13 @@ def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
         since_s=now_s,
     )
     return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
+
+
+def _need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
+    missing = secrets.unknown(connection, tenant.name, spec.secrets)
+    if missing:
+        raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],
+                          fix=f"set it first: fairlead secret set {missing[0]}")  # fmt: skip
 
 
 def _tenant(connection: Connection, name: str) -> Tenant:
