@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.cluster import DEVICE, Node, Resources, add
+from fairlead.scheduling.curves import SpeedCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,14 @@ class JobState:
     speeds: Mapping[int, float] = field(default_factory=dict)  # workers -> samples per second, as measured
     remaining_samples: float | None = None
     restart_cost_s: float = 1.0  # what a new generation costs it
+    curve: SpeedCurve | None = None  # units of work per second on any gang; the same object while nothing changed
+    work_left: float | None = None  # units of the curve, as declared; None when durations are not known
+    work_done: float = 0.0
+    weight: float = 1.0  # of the job among its tenant's
+    attained_device_s: float = 0.0  # devices times seconds that it was served
+    ran_s: Mapping[str, float] = field(default_factory=dict)  # seconds that its gangs ran, by device type
+    exclusive_s: float | None = None  # alone on the best devices with the gang it asked for: for the fair finish time
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what else its source says about it
 
     @property
     def need(self) -> dict[str, float]:
@@ -67,6 +76,8 @@ class ClusterState:
     tenants: Sequence[TenantState]
     jobs: Sequence[JobState]
     memory: Mapping[str, Any] = field(default_factory=dict)  # what the last round wanted to see again
+    round_s: float | None = None  # how long what is decided now will stand; None: until something happens
+    at_once: bool = False  # devices that a decision frees may be given away in the same round
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fairlead.cluster import Node
 from fairlead.scheduling.curves import SpeedCurve
@@ -28,6 +29,53 @@ class JobModel(Protocol):
 
     def declared_work_left(self, done: float) -> float:
         """In units of the present curve's rate: what the job itself would declare."""
+
+
+class Ran(NamedTuple):
+    """What came of letting a gang run for a while."""
+
+    took_s: float  # until it stopped: the whole time, or less when it was done earlier
+    service_s: float  # of that, what counts as having been served
+
+
+class Course(Protocol):
+    """One job on its way through one simulation; unlike its model it changes as the job runs."""
+
+    @property
+    def finished(self) -> bool: ...
+
+    @property
+    def done(self) -> float:
+        """Units of work so far."""
+
+    def run(self, seconds: float, device_type: str, spread: Sequence[int], restart_s: float) -> Ran:
+        """Train for at most so long; so many seconds of it are lost to a restart."""
+
+    def seconds_left(self, device_type: str, spread: Sequence[int]) -> float:
+        """How long it would still train on this gang; infinite where it cannot."""
+
+    def lose(self, work: float) -> None:
+        """A failure threw it back by so many units."""
+
+    def curve(self) -> SpeedCurve: ...
+
+    def work_left(self) -> float:
+        """In units of the present curve's rate, as the job itself would declare it."""
+
+
+@runtime_checkable
+class Stepped(Protocol):
+    """A model with a course of its own, where steps are whole or the past matters to the rate."""
+
+    def begin(self) -> Course: ...
+
+
+class Clock(StrEnum):
+    """When decisions are made."""
+
+    ROUNDS = "rounds"  # on a fixed grid
+    LAST = "last"  # a round ends when its last gang has stopped, after at most the round's length (Gavel, Shockwave)
+    EVENTS = "events"  # at arrivals and completions, and after at most the round's length
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +110,9 @@ class Trace:
     round_s: float
     restart_cost_s: float
     nodes: Sequence[Node] = ()  # the cluster it was made for, when the trace says so
+    clock: Clock = Clock.ROUNDS
+    first_round_free: bool = False  # nothing ran before the first round, and its simulator charges no restart there
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of its own simulator, for policies that want the same
 
     def rigid(self) -> Trace:
         """The same jobs for a policy that cannot change a gang's size."""
