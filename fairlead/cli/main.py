@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import jobs, nodes, platform, reports, secrets, tenants, work
+from fairlead.cli import jobs, keeping, nodes, platform, reports, secrets, tenants, work
 from fairlead.cli.edge import execute
 
 app = typer.Typer(
@@ -36,6 +36,8 @@ def _options(
 
 app.command("up")(platform.up)
 app.command("down")(platform.down)
+app.command("backup")(keeping.backup)
+app.command("restore")(keeping.restore)
 app.command("submit")(work.submit)
 app.command("run")(work.run)
 app.command("queue")(jobs.queue)

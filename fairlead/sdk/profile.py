@@ -28,6 +28,8 @@ def read(home: Path) -> Profile | None:
     path = Home(home).profile
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(data, dict) and "url" not in data:  # a home that was restored and not started since
+            return None
         found = (data.get(name) for name in ("pid", "version", "certificate"))
         return Profile(str(data["url"]), str(data["token"]), *found)
     except FileNotFoundError:

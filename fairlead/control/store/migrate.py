@@ -21,26 +21,28 @@ def migrate(engine: Engine) -> None:
     """Upgrade to :data:`HEAD` if need be; a store written by a newer Fairlead is left alone and refused."""
     try:
         with engine.connect() as connection:
-            if _version(connection) == HEAD:
+            if version_of(connection) == HEAD:
                 return
         with engine.begin() as connection:  # holds SQLite's write lock
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL lock_timeout = '60s'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            version = _version(connection)  # another may have migrated while this one waited
+            version = version_of(connection)  # another may have migrated while this one waited
             if version != HEAD:
-                _upgrade(connection, version)
+                upgrade(connection, version)
     except OperationalError as error:
         raise unavailable(error) from error
 
 
-def _version(connection: Connection) -> str | None:
+def version_of(connection: Connection) -> str | None:
+    """The version of the schema that is there; None: none."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _upgrade(connection: Connection, version: str | None) -> None:
+def upgrade(connection: Connection, version: str | None, to: str = HEAD) -> None:
+    """Take the schema from one version (None: nothing is there) to another, within the transaction that is open."""
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -54,4 +56,4 @@ def _upgrade(connection: Connection, version: str | None) -> None:
             f"the store has schema version {version}, which is newer than the {HEAD} of this Fairlead",
             field="store", fix="upgrade Fairlead, or open another store",
         )  # fmt: skip
-    command.upgrade(config, HEAD)
+    command.upgrade(config, to)

@@ -1,0 +1,1 @@
+"""Keeping a platform alive over years: its backup while it runs, and its return from one."""
