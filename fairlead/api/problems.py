@@ -9,12 +9,17 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from fairlead.errors import FairleadError, InvalidSpec, RateLimited, Unauthenticated
+from fairlead.api.requests import request_id
+from fairlead.control.metrics import families, live
+from fairlead.errors import FairleadError, Forbidden, InvalidSpec, RateLimited, Unauthenticated
+
+log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 SHOWN_CHARS = 500  # what a client sent is shown to it again, but not a megabyte of it
@@ -31,6 +36,7 @@ class Problem(BaseModel):
     field: str | None = None
     value: Any = None
     fix: str | None = None
+    request_id: str | None = None
 
 
 class Malformed(InvalidSpec):
@@ -42,9 +48,10 @@ class Malformed(InvalidSpec):
 class TooFast(RateLimited):
     """A token has used up its rate; says when to come again."""
 
-    def __init__(self, message: str, *, wait_s: float) -> None:
+    def __init__(self, message: str, *, wait_s: float, limit: str = "rate") -> None:
         super().__init__(message, fix=f"try again in {wait_s:.1f} s, or ask for fewer things at once")
         self.wait_s = wait_s
+        self.limit = limit  # which it was: rate, streams, logins
 
 
 def problem_response(error: FairleadError) -> Response:
@@ -54,6 +61,7 @@ def problem_response(error: FairleadError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="fairlead"'
     if isinstance(error, TooFast):
         headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
+        live.count(families.LIMITED, error.limit)
     return _answer(error.problem(), headers)
 
 
@@ -130,6 +138,8 @@ def invalid_request(errors: Sequence[Any]) -> InvalidSpec:
 
 def _answer(document: dict[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     shown = {key: _short(value) for key, value in document.items()}
+    if (asked := request_id.get()) is not None:
+        shown["request_id"] = asked
     body = msgspec.json.encode(shown, enc_hook=str)
     return Response(body, status_code=document["status"], headers=headers, media_type=MEDIA_TYPE)
 

@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fairlead.control.metrics import families, live
 from fairlead.errors import FairleadError
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -51,7 +52,7 @@ class EventStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._held:
+        with self._held, live.raised(families.STREAMS):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 await self._pump(receive, send)

@@ -19,6 +19,7 @@ from fairlead.cli import show
 from fairlead.cli.listening import Insecure, Listening, SelfSigned, TlsCert, TlsKey
 from fairlead.cli.listening import told as of_certificate
 from fairlead.cli.options import HomeDir, Json, client
+from fairlead.cli.telling import LogFormat, LogLevel, Otlp, Telling
 from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
 from fairlead.home import Home, default_home
 
@@ -48,19 +49,23 @@ def up(
     secret_key_file: Annotated[
         Path | None, typer.Option("--secret-key-file", help="With the key of the secrets; default: one in the home.")
     ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    otlp: Otlp = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it runs on behind.")] = False,
     ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
     """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
     listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure)
+    telling = Telling(log_format, log_level, otlp)
     folder = (home or default_home()).expanduser().absolute()
     _refuse_second(folder)
     _make(folder)
     chosen = _port(host) if port is None else port
     tls = listening.load(Home(folder))  # also when it is served by the process behind: what is wrong is said here
     if detach:
-        arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments()]
+        arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments(), *telling.arguments()]
         arguments += ["--nodes", nodes] if nodes else []
         arguments += ["--store", store] if store else []
         arguments += ["--secret-key-file", str(secret_key_file.absolute())] if secret_key_file else []
@@ -73,6 +78,10 @@ def up(
     certificate = tls.served if tls is not None else None
     settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
     settings = replace(settings, secret_key_file=secret_key_file)
+
+    log_file = Home(folder).logs / "control.log" if ready_fd is not None else None
+    told_by = serve.Telling(telling.log_format, telling.log_level, log_file, telling.endpoint)
+    settings = replace(settings, telling=told_by)
 
     def ready(news: Ready) -> None:
         told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection
 
+from fairlead.control import tracing
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.jobs import JobCounts
 from fairlead.control.records import Generation, Job, LoggedEvent
@@ -32,16 +34,12 @@ class Ended:
     generations: Sequence[Generation]
 
 
-Listener = Callable[[LoggedEvent, Ended | None], None]
-
-
 class Follower:
-    """Hands every new event, once and in order, to the counts, the log and whoever else listens."""
+    """Hands every new event, once and in order, to the counts, the log and the traces."""
 
-    def __init__(self, store: Store, controller: Controller, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(self, store: Store, controller: Controller) -> None:
         self._store = store
         self._controller = controller
-        self._listeners = listeners
         self._seen: int | None = None
         self._turn = asyncio.Lock()
         self.counts = JobCounts()
@@ -76,7 +74,8 @@ class Follower:
             while True:
                 batch, ended = await self._store.read(self._next)
                 for event in batch:
-                    self._take(event, ended.get(event.job or "") if event.kind in ENDS else None)
+                    job = ended.get(event.job or "") if event.kind in ENDS else None
+                    Context().run(self._take, event, job)  # not in the name of the request that happens to look
                 if len(batch) < BATCH:
                     return
 
@@ -93,8 +92,8 @@ class Follower:
         self._seen = event.id
         self.counts.take(event, ended.job if ended else None)
         log.info(event.kind, text=event.text, **_facts(event))
-        for listener in self._listeners:
-            listener(event, ended)
+        if ended is not None:
+            tracing.life(event, ended.job, ended.generations)
 
 
 def _facts(event: LoggedEvent) -> dict[str, object]:

@@ -10,16 +10,18 @@ from dataclasses import dataclass, replace
 
 import structlog
 from sqlalchemy import Connection
+from structlog.contextvars import bind_contextvars
 
 from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeJoined, NodeLost, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node, NodeState
+from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import apply_round, read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
 from fairlead.control.ledger import meter
-from fairlead.control.metrics import families, live
+from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import fact_after, store_events
 from fairlead.control.records import ENDED, Generation, Job
@@ -157,7 +159,8 @@ class Controller:
             await self._absorb(batch)
             live = await self.store.read(jobs.on_their_way)
             if self._round_due and not self._paused:
-                await self._round()
+                with tracing.round():
+                    await self._round()
             if self.clock() - self._metered_s >= METER_S:
                 await self._meter(live)
             for job in sorted({*live, *self._again} - self._advancing.keys()):
@@ -301,10 +304,8 @@ class Controller:
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
         self._round_cost_s = time.monotonic() - started_s
-        live.observe(families.ROUND_TIME, self._round_cost_s)
-        live.count(families.ROUNDS, "changed" if changed else "unchanged")
-        for decision in decided.decisions:
-            live.count(families.DECISIONS, type(decision).__name__.lower())
+        live.round_held(self._round_cost_s, bool(changed), decided.decisions)
+        tracing.decided(decided.decisions, changed, now_s)
 
     def _undecided(self) -> frozenset[str]:
         """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
@@ -361,6 +362,7 @@ class Controller:
             view = await self._view(job)
             if view is None or self._touches(view, self._undecided()):
                 return
+            bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
             if VALIDATE:
                 wrong = contradiction(view)
                 if wrong is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from fairlead import __version__
+from fairlead import __version__, logbook
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
-from fairlead.control import holders, identity
+from fairlead.control import holders, identity, tracing
 from fairlead.control.failpoints import failpoint
 from fairlead.control.follower import Follower
 from fairlead.control.loop import Controller
@@ -42,6 +41,16 @@ PUT_AWAY_S = 10.0  # how long running gangs may take to put their state away whe
 
 
 @dataclass(frozen=True, slots=True)
+class Telling:
+    """How the platform tells what it does."""
+
+    log_format: str | None = None  # text or json; None: as the environment says
+    log_level: str | None = None
+    log_file: Path | None = None  # behind standard error, to be put aside when it is large
+    otlp: str | None = None  # where traces go
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """How a platform is started."""
 
@@ -51,6 +60,7 @@ class Settings:
     port: int = 0
     store: str | None = None  # None: as last time, or SQLite in the home folder
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
+    telling: Telling = Telling()
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
@@ -70,12 +80,24 @@ Door = Callable[[Platform, str, int, Opened], Awaitable[None]]
 
 def run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
     """Run the platform until it is told to end. Returns an exit code."""
-    level = logging.DEBUG if os.environ.get("FAIRLEAD_DEBUG") else logging.INFO
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
-    return asyncio.run(_run(settings, ready, door))
+    facts: dict[str, Any] = {}
+    tell(settings.telling, facts)
+    try:
+        return asyncio.run(_run(settings, ready, door, facts))
+    finally:
+        tracing.stop()
 
 
-async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -> int:
+def tell(telling: Telling, facts: Mapping[str, Any]) -> None:
+    """Set up the log, of the processes started from here too, and the traces if anybody wants them."""
+    os.environ[logbook.FORMAT_VARIABLE] = logbook.wanted_format(telling.log_format)
+    os.environ[logbook.LEVEL_VARIABLE] = logbook.wanted_level(telling.log_level)
+    logbook.configure("control", path=telling.log_file, facts=lambda: facts)
+    if telling.otlp is not None:
+        tracing.start(telling.otlp)
+
+
+async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, facts: dict[str, Any]) -> int:
     home = Home(settings.home.absolute())
     shapes = parse_nodes(settings.nodes) if settings.nodes else ()
     home.create()
@@ -88,6 +110,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door) -
         await _lead(store, ready, ending)
         if ending.done():
             return 0
+        facts["epoch"] = store.epoch
         backend = LocalBackend(home, shapes)
         return await _lead_on(replace(settings, store=url), home, store, backend, vault, ready, door, ending)
     finally:

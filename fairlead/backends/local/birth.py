@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgspec
 
 import fairlead
-from fairlead import wire
+from fairlead import logbook, wire
 from fairlead.backends.local import bundles, cgroups, folders, linux
 
 WORKER_MODULE = "fairlead.training.worker"
@@ -91,6 +91,7 @@ def _redirect(output: int) -> None:
     os.close(output)
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    logbook.forget()
 
 
 def _drop_privileges(uid: int | None, parent: int) -> None:

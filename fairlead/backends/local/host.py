@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import msgspec
 
+from fairlead import logbook
 from fairlead.backends.local import node, processes, reach, sockets
 from fairlead.backends.local.forkserver import ForkServer
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, StartNode, Supply
@@ -140,6 +141,7 @@ class Host:
         for other in (self._listener, *self._clients.values(), *(connection for _, connection in self._waiting)):
             other.close()
         write_to(log_path)
+        logbook.configure(log_path.stem, path=log_path, facts=lambda: {"node": log_path.stem})
         return run_and_exit(body)
 
     def _reap(self) -> bool:
@@ -191,7 +193,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home = Home(arguments.home)
     settled = _detach()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
+    logbook.configure("host", path=home.logs / "host.log")
     held = processes.lock(home.run / "host.lock")
     if held is None:
         os._exit(0)

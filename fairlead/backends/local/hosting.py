@@ -13,12 +13,13 @@ from pathlib import Path
 import msgspec
 
 import fairlead
+from fairlead import logbook
 from fairlead.backends.local import processes, sockets
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.errors import Unavailable
 from fairlead.home import Home
 
-_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA")
+_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA", *logbook.VARIABLES)
 _START_S = 30.0
 _ANSWER_S = 60.0  # the host may be loading torch
 _FOLLOW_S = 3.0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from fairlead.control.metrics import families
 from fairlead.control.metrics.families import ALL, Family
 
 REASONS = 64  # distinct values of one label that are ours to choose; whatever comes after them is "other"
@@ -44,6 +48,14 @@ def observe(family: Family, seconds: float, *labels: str) -> None:
     child.observe(max(0.0, seconds))
 
 
+def round_held(seconds: float, changed: bool, decisions: Iterable[object]) -> None:
+    """Count a round of decisions."""
+    observe(families.ROUND_TIME, seconds)
+    count(families.ROUNDS, "changed" if changed else "unchanged")
+    for decision in decisions:
+        count(families.DECISIONS, type(decision).__name__.lower())
+
+
 def level(family: Family, value: float) -> None:
     """Set a gauge."""
     gauge = _of(family, ())
@@ -51,11 +63,16 @@ def level(family: Family, value: float) -> None:
     gauge.set(value)
 
 
-def move(family: Family, by: float) -> None:
-    """Raise or lower a gauge."""
+@contextmanager
+def raised(family: Family) -> Iterator[None]:
+    """Hold a gauge one higher for as long as this lasts."""
     gauge = _of(family, ())
     assert isinstance(gauge, Gauge)
-    gauge.inc(by)
+    gauge.inc()
+    try:
+        yield
+    finally:
+        gauge.dec()
 
 
 def bounded(family: Family, labels: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from secrets import token_hex
 
 from sqlalchemy import Connection
 
+from fairlead.control import tracing
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.deciding import read_state
 from fairlead.control.failpoints import failpoint
@@ -56,6 +57,7 @@ class SubmitVerbs(Verbs):
         job, created = await self._write(work)
         failpoint("submit-stored")
         if created:
+            tracing.submitted(job.id)
             self._core.controller.nudge()
             self._core.controller.publish()
         return job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s), created

@@ -1,0 +1,18 @@
+"""The log of the platform's own processes: structured lines, without secrets, in files that do not grow for ever."""
+
+from fairlead.logbook.redact import redact
+from fairlead.logbook.rotate import roll_over
+from fairlead.logbook.setup import (
+    FORMAT_VARIABLE,
+    LEVEL_VARIABLE,
+    VARIABLES,
+    configure,
+    forget,
+    wanted_format,
+    wanted_level,
+)
+
+__all__ = [
+    "FORMAT_VARIABLE", "LEVEL_VARIABLE", "VARIABLES", "configure", "forget", "redact", "roll_over", "wanted_format",
+    "wanted_level",
+]  # fmt: skip
