@@ -127,7 +127,17 @@ class MetricsView(View):
     """History per step: one entry per step, ready for a data frame."""
 
     job: str
-    steps: list[dict[str, float]]
+    steps: list[dict[str, float | None]]
+    batch_size: int = 0  # samples of one step of the whole gang; 0: not known
+
+
+class SlotView(View):
+    """A device in use. Who uses it is told to the platform's admins and to its own tenant only."""
+
+    device: int
+    job: str | None = None
+    tenant: str | None = None
+    worker: str | None = None
 
 
 class NodeView(View):
@@ -145,6 +155,20 @@ class NodeView(View):
     jobs: list[str] = Field(default_factory=list)
     pid: int | None = None
     warm: bool = False
+    slots: list[SlotView] = Field(default_factory=list)  # the devices in use
+    temperature_c: float | None = None  # None: this machine does not tell
+    power_w: float | None = None
+
+
+class SpendingView(View):
+    """What a tenant has used of its budget in the present period, counted in UTC."""
+
+    device_hours: float  # the budget
+    per: str  # day, week or month
+    used_hours: float
+    since_s: float
+    until_s: float  # when the next period begins
+    used_up: bool = False  # new jobs are refused, and those in the queue wait
 
 
 class TenantView(View):
@@ -159,6 +183,8 @@ class TenantView(View):
     device_s: float = 0.0  # attained so far, from the ledger
     policy: dict[str, Any] = Field(default_factory=dict)
     budget: dict[str, Any] = Field(default_factory=dict)
+    spending: SpendingView | None = None  # None: it has no budget
+    created_s: float | None = None
 
 
 class TenantReport(View):
@@ -207,6 +233,26 @@ class Report(View):
     shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
 
 
+class ShareLine(View):
+    """A tenant's devices over time, one value per interval."""
+
+    tenant: str
+    weight: float
+    held: list[float]
+    entitlement: list[float]  # what it could claim then, had every tenant with jobs wanted all
+
+
+class SharesView(View):
+    """Who held how much, against what each was entitled to, in evenly long intervals."""
+
+    since_s: float
+    until_s: float
+    step_s: float
+    devices: int  # of the cluster now
+    fairness: float | None = None  # FI, Jain's index over the whole time
+    tenants: list[ShareLine] = Field(default_factory=list)
+
+
 class EventView(View):
     id: int
     time_s: float
@@ -226,6 +272,7 @@ class TokenView(View):
     created_s: float
     expires_s: float | None = None
     revoked_s: float | None = None
+    used_s: float | None = None  # last, to about a minute
 
 
 class SecretView(View):
@@ -262,6 +309,29 @@ class AuditView(View):
     action: str
     target: str
     detail: dict[str, Any] = Field(default_factory=dict)
+    tenant: str | None = None  # whose things it is about; None: the platform's
+    actor_label: str | None = None  # what the token is for, if you may know
+
+
+class UsageLine(View):
+    """What was used under one combination of keys."""
+
+    keys: dict[str, str]  # such as tenant, user, job: what it was broken down by
+    device_hours: float
+    cpu_hours: float
+    jobs: int
+    user_label: str | None = None  # what the user's token is for, if you may know
+
+
+class UsageView(View):
+    """What was used between two moments, from the ledger; most device time first."""
+
+    since_s: float
+    until_s: float
+    by: list[str]
+    lines: list[UsageLine]
+    total: UsageLine
+    groups: int  # how many lines there are; more than are shown if there was a limit
 
 
 class LogLine(View):

@@ -9,17 +9,21 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 import fairlead
-from fairlead.api import events, files, jobs, logs, nodes, problems, secrets, system, tenants
+from fairlead import dashboard
+from fairlead.api import accounts, events, files, jobs, logs, nodes, problems, secrets, sessions, system, tenants
 from fairlead.api.context import Context
 from fairlead.api.door import PlatformDoor
 from fairlead.api.edge import BodyLimit, Edge
-from fairlead.api.limits import Limits, RateLimiter
+from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
+from fairlead.api.observed import Observed
 from fairlead.specs import JobSpec, TenantSpec
 
 PREFIX = "/api/v1"
 DESCRIPTION = """One shared training cluster out of a pool of unlike machines: fair, elastic, crash-safe.
 
-Send `Authorization: Bearer <token>` with every request but `/healthz`. Whatever goes wrong is answered as
+Send `Authorization: Bearer <token>` with every request but `/healthz`. The page at `/` logs in with
+`POST /api/v1/session` instead and is known by a cookie; what changes something must then carry `X-Fairlead-Page` and
+come from the platform's own origin. Whatever goes wrong is answered as
 `application/problem+json` (RFC 9457) with a machine-readable `code` and, where a field is at fault, with that
 field, its value and the fix. Times are seconds since the epoch."""
 TAGS = {
@@ -28,6 +32,7 @@ TAGS = {
     "tenants": "Teams with their weight, quota and default SLA.",
     "tokens": "Who may do what.",
     "secrets": "Values that jobs get as variables, and nobody is shown.",
+    "sessions": "Logging in on the page.",
     "nodes": "The machines, and taking them out of use.",
     "events": "What happened, listed or live.",
     "platform": "The platform as a whole.",
@@ -48,17 +53,19 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
         generate_unique_id_function=lambda route: route.name,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
     )
-    app.state.context = Context(platform, limits, RateLimiter(limits), secure)
+    app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits), secure)
     problems.install(app)
-    for room in (jobs, logs, files, secrets, tenants, nodes, events, system):
+    for room in (jobs, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
         app.include_router(room.router, prefix=PREFIX)
     app.include_router(system.open_router)
+    dashboard.install(app)
     bundles = f"{PREFIX}/bundles/"
     app.add_middleware(
         BodyLimit,
         limit_bytes=lambda path: platform.bundle_limit_bytes if path.startswith(bundles) else limits.body_bytes,
     )
     app.add_middleware(Edge)
+    app.add_middleware(Observed)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
@@ -69,7 +76,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
         )
-        kinds = (JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec, problems.Problem)
+        kinds = (
+            JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec, sessions.SessionSpec,
+            problems.Problem,
+        )  # fmt: skip
         _, schemas = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}"
         )

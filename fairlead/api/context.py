@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
 
@@ -11,9 +11,11 @@ import msgspec
 from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, ValidationError
+from structlog.contextvars import bind_contextvars
 
+from fairlead.api.cookies import SAFE, require_our_page, session_secret
 from fairlead.api.door import PlatformDoor
-from fairlead.api.limits import Limits, RateLimiter
+from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
 from fairlead.api.problems import MEDIA_TYPE, Malformed
 from fairlead.api.sse import EventStream
 from fairlead.control.records import Token
@@ -30,6 +32,7 @@ class Context:
     platform: PlatformDoor
     limits: Limits
     rate: RateLimiter
+    logins: LoginLimiter
     secure: bool = False  # TLS is spoken: cookies are for TLS only, and browsers may be told to insist on it
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # ends the streams when the server ends
 
@@ -43,7 +46,10 @@ async def _platform(request: Request) -> PlatformDoor:
 
 
 class Bearer(HTTPBearer):
-    """Who asks, from ``Authorization: Bearer fl_<id>_<secret>``; counts the request against the token's rate."""
+    """Who asks, from ``Authorization: Bearer fl_<id>_<secret>``; counts the request against the token's rate.
+
+    A browser that logged in has no header but a cookie: POST /api/v1/session.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -53,10 +59,22 @@ class Bearer(HTTPBearer):
         )
 
     async def __call__(self, request: Request) -> Token:  # type: ignore[override]
-        shared, secret = context(request), _secret(request)
-        who = await shared.platform.authenticate(secret)
-        shared.rate.admit(who.id)
+        who = await _proof(request)()
+        request.state.who = who  # for the note that is taken when it is refused
+        bind_contextvars(actor=who.id, tenant=who.tenant)  # in every line of the log from here on
+        context(request).rate.admit(who.id)
         return who
+
+
+def _proof(request: Request) -> Callable[[], Awaitable[Token]]:
+    """How this client proves who it is: by token, or by the cookie of its session. May be asked again later."""
+    platform, cookie = context(request).platform, session_secret(request)
+    if cookie is not None and "authorization" not in request.headers:
+        if request.method not in SAFE:
+            require_our_page(request)
+        return lambda: platform.session(cookie)
+    secret = _secret(request)
+    return lambda: platform.authenticate(secret)
 
 
 def _secret(request: Request) -> str:
@@ -147,12 +165,11 @@ def answer_list(views: Iterable[BaseModel]) -> Response:
 def event_stream(request: Request, who: Token, source: AsyncGenerator[bytes, None]) -> Response:
     """A stream of events for this client, as long as its token is good."""
     shared = context(request)
-    secret = _secret(request)
     return EventStream(
         source,
         stopping=shared.stopping,
         keep_alive_s=shared.limits.keep_alive_s,
-        check=lambda: shared.platform.authenticate(secret),
+        check=_proof(request),
         held=shared.rate.stream(who.id),
     )
 

@@ -88,7 +88,21 @@ def install(app: FastAPI) -> None:
 
 async def _on_fairlead_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FairleadError)
+    if isinstance(error, Forbidden) and request.method not in ("GET", "HEAD"):
+        await _note(request, error)
     return problem_response(error)
+
+
+async def _note(request: Request, error: Forbidden) -> None:
+    """Put into the audit log who tried to change what they may not."""
+    who, route = getattr(request.state, "who", None), request.scope.get("route")
+    if who is None:
+        return
+    deed = f"{request.method} {getattr(route, 'path', '')}"
+    try:
+        await request.app.state.context.platform.refused(who, deed, f"{request.method} {request.url.path}", error)
+    except FairleadError as trouble:
+        log.warning("a refusal was not noted", deed=deed, error=str(trouble))
 
 
 async def _on_invalid_request(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Routes of the platform as a whole: health, who one is, the report, the audit log, metrics, shutdown."""
+"""Routes of the platform as a whole: health, who one is, the report, metrics, shutdown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from fastapi import APIRouter, Response
 from fastapi import Query as QueryParameters
 from pydantic import Field
 
-from fairlead.api.context import PROBLEMS, Platform, Query, Who, answer, answer_list
-from fairlead.api.events import NEWEST
+from fairlead.api.context import PROBLEMS, Platform, Query, Who, answer
 from fairlead.control.records import Role
 from fairlead.errors import Forbidden
-from fairlead.views import AuditView, Report, WhoAmI
+from fairlead.views import Report, SharesView, WhoAmI
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -21,11 +20,17 @@ router = APIRouter(tags=["platform"], responses=PROBLEMS)
 open_router = APIRouter(tags=["platform"])  # outside /api/v1, where probes and scrapers look
 
 
-class AuditQuery(Query):
-    """Which part of the audit log to read."""
+class SharesQuery(Query):
+    """Which stretch of time to look at."""
 
-    after: int = Field(default=0, ge=0, le=NEWEST, description="Only entries with a greater id.")
-    limit: int = Field(default=100, ge=1, le=1000, description="At most so many.")
+    window_s: float = Field(default=3600.0, ge=60.0, le=31 * 86400.0, description="Seconds back from now.")
+    points: int = Field(default=120, ge=2, le=1000, description="So many evenly long intervals.")
+
+
+@router.get("/shares", summary="Read shares over time", response_model=SharesView)
+async def shares(platform: Platform, who: Who, query: Annotated[SharesQuery, QueryParameters()]) -> Response:
+    """Devices that each tenant held, against what it was entitled to; a tenant sees its own line."""
+    return answer(await platform.shares(who, query.window_s, query.points))
 
 
 @router.get("/report", summary="Read the report", response_model=Report)
@@ -38,12 +43,6 @@ async def report(platform: Platform, who: Who) -> Response:
 async def whoami(platform: Platform, who: Who) -> Response:
     """Role and tenant of the token."""
     return answer(await platform.whoami(who))
-
-
-@router.get("/audit", summary="Read the audit log", response_model=list[AuditView])
-async def audit(platform: Platform, who: Who, query: Annotated[AuditQuery, QueryParameters()]) -> Response:
-    """Who did what, oldest first."""
-    return answer_list(await platform.audit(who, query.after, query.limit))
 
 
 @router.post("/shutdown", status_code=202, summary="Stop the platform", response_model=dict[str, str])

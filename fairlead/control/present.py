@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead import wire
 from fairlead.cluster import Node
+from fairlead.control.budgets import Spending
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
 from fairlead.scheduling.state import Hold, Reason
@@ -18,6 +20,8 @@ from fairlead.views import (
     MemberView,
     NodeView,
     ReasonView,
+    SlotView,
+    SpendingView,
     TenantView,
     TokenView,
 )
@@ -105,50 +109,81 @@ def generation_view(generation: Generation) -> GenerationView:
     )
 
 
+def node_views(
+    nodes: Mapping[str, Node],
+    workers: Mapping[str, Mapping[str, WorkerFact]],
+    telemetry: Mapping[str, wire.Telemetry],
+    more: Mapping[str, Mapping[str, Any]],
+    tenant_of: Mapping[str, str],
+    tenant: str | None,
+) -> list[NodeView]:
+    """All nodes, by name. Of what runs there a tenant is told only its own; None: all of it."""
+    here: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+    for job, facts in list(workers.items()):
+        for worker, fact in list(facts.items()):
+            if fact.alive:
+                here[fact.node].append((fact.device, job, worker))
+    views = []
+    for name, node in sorted(nodes.items()):
+        slots = [
+            SlotView(device=device, job=job, tenant=tenant_of.get(job), worker=worker)
+            if tenant is None or tenant_of.get(job) == tenant
+            else SlotView(device=device)
+            for device, job, worker in sorted(here[name])
+        ]
+        views.append(node_view(node, slots, telemetry.get(name), more.get(name, {})))
+    return views
+
+
 def node_view(
-    node: Node,
-    facts: Mapping[str, Mapping[str, WorkerFact]],
-    visible: frozenset[str] | None,
-    telemetry: wire.Telemetry | None,
-    more: Mapping[str, Any],
+    node: Node, slots: list[SlotView], telemetry: wire.Telemetry | None, more: Mapping[str, Any]
 ) -> NodeView:
-    """One node; of the jobs on it only those that the asking tenant may see (None: all)."""
-    here = {job: [f for f in workers.values() if f.node == node.name and f.alive] for job, workers in facts.items()}
-    names = sorted(job for job, workers in here.items() if workers and (visible is None or job in visible))
     return NodeView(
         name=node.name,
         state=str(node.state),
         device_type=node.device_type,
         devices=node.devices,
-        devices_used=sum(len(workers) for workers in here.values()),
+        devices_used=len(slots),
         cpu=node.capacity.get("cpu", 0.0),
         memory_bytes=int(node.capacity.get("memory", 0)),
         speed=node.speed,
         cpu_fraction=telemetry.cpu_fraction if telemetry else None,
         memory_used_bytes=telemetry.memory_bytes if telemetry else None,
         isolation=str(more.get("isolation", "none")),
-        jobs=names,
+        jobs=sorted({slot.job for slot in slots if slot.job is not None}),
         pid=more.get("pid"),
         warm=bool(more.get("warm", False)),
+        slots=slots,
+        temperature_c=getattr(telemetry, "temperature_c", None),
+        power_w=getattr(telemetry, "power_w", None),
     )
 
 
+def spending_view(spending: Spending) -> SpendingView:
+    return SpendingView(
+        device_hours=spending.device_hours, per=spending.per, used_hours=spending.used_hours,
+        since_s=spending.since_s, until_s=spending.until_s, used_up=spending.spent is not None,
+    )  # fmt: skip
+
+
 def tenant_view(
-    tenant: Tenant, entitlement: float, devices: int, counts: Mapping[str, int], device_s: float
-) -> TenantView:
+    tenant: Tenant, entitlement: float, devices: int, counts: Mapping[str, int], device_s: float,
+    spending: Spending | None = None,
+) -> TenantView:  # fmt: skip
     waiting = counts.get(JobPhase.QUEUED, 0)
     ended = sum(counts.get(phase, 0) for phase in ENDED)
     return TenantView(
         name=tenant.name, weight=tenant.weight, quota=tenant.quota, sla=dict(tenant.sla), entitlement=entitlement,
         devices=devices, running=sum(counts.values()) - waiting - ended, queued=waiting, device_s=device_s,
         policy=Policy.model_validate(dict(tenant.policy)).model_dump(mode="json"), budget=dict(tenant.budget),
+        spending=None if spending is None else spending_view(spending), created_s=tenant.created_s,
     )  # fmt: skip
 
 
 def token_view(token: Token) -> TokenView:
     return TokenView(
         id=token.id, tenant=token.tenant, role=str(token.role), label=token.label, created_s=token.created_s,
-        expires_s=token.expires_s, revoked_s=token.revoked_s,
+        expires_s=token.expires_s, revoked_s=token.revoked_s, used_s=token.used_s,
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import inf
 
 from fairlead.cluster import Member, Node, Placement
 from fairlead.control.gangs import WorkerFact
@@ -43,6 +44,21 @@ def cluster_state(
         ),
         memory=memory,
     )
+
+
+def entitled(
+    tenants: Sequence[Tenant], decided: Mapping[str, float], devices: int, barred: Collection[str] = ()
+) -> dict[str, float]:
+    """Devices that each tenant may claim. One without jobs claims nothing: it is told what it could if all wanted all.
+
+    ``barred`` ones (their budget is used up) may claim no more than was decided.
+    """
+    per_weight = devices / max(sum(tenant.weight for tenant in tenants), 1e-9)
+    return {
+        tenant.name: decided.get(tenant.name)
+        or (0.0 if tenant.name in barred else min(tenant.weight * per_weight, tenant.quota or inf))
+        for tenant in tenants
+    }
 
 
 def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool) -> JobState:

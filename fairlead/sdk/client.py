@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from fairlead.views import (
     SecretView,
     TenantView,
     TokenView,
+    UsageView,
     View,
     WhoAmI,
     Why,
@@ -192,6 +193,9 @@ class Client:
     def tenants(self) -> list[TenantView]:
         return self._many(TenantView, "/tenants")
 
+    def tenant(self, name: str) -> TenantView:
+        return self._one(TenantView, "GET", f"/tenants/{quote(name, safe='')}")
+
     def create_tenant(self, tenant: str | TenantSpec | Mapping[str, Any], **fields: Any) -> NewTenant:
         """A new tenant with its first token, which is shown this one time."""
         from fairlead.specs import TenantSpec, parse_tenant
@@ -250,8 +254,22 @@ class Client:
     def report(self) -> Report:
         return self._one(Report, "GET", "/report")
 
-    def audit(self, *, after: int | None = None, limit: int | None = None) -> list[AuditView]:
-        return self._many(AuditView, "/audit", {"after": after, "limit": limit})
+    def usage(
+        self, by: str | Sequence[str] = "tenant", *, since_s: float | None = None, until_s: float | None = None,
+        tenant: str | None = None, limit: int | None = None,
+    ) -> UsageView:  # fmt: skip
+        """Device hours, cpu hours and jobs of the last 30 days (or another time), by tenant, user, label[:KEY], ..."""
+        keys = by if isinstance(by, str) else ",".join(by)
+        params = {"by": keys, "since_s": since_s, "until_s": until_s, "tenant": tenant, "limit": limit}
+        return self._one(UsageView, "GET", "/usage", params)
+
+    def audit(
+        self, *, after: int | None = None, limit: int | None = None, tenant: str | None = None,
+        actor: str | None = None, action: str | None = None, since_s: float | None = None, until_s: float | None = None,
+    ) -> list[AuditView]:  # fmt: skip
+        """Who did what, oldest first; ``after=-20`` begins with the twenty newest."""
+        params = {"after": after, "limit": limit, "tenant": tenant, "actor": actor, "action": action}
+        return self._many(AuditView, "/audit", params | {"since_s": since_s, "until_s": until_s})
 
     def whoami(self) -> WhoAmI:
         return self._one(WhoAmI, "GET", "/whoami")

@@ -95,7 +95,6 @@ FORBIDDEN = [
     ("tenant-admin", "POST", "/nodes/node-0/cordon", None),
     ("tenant-admin", "POST", "/nodes/node-0/uncordon", None),
     ("tenant-admin", "POST", "/shutdown", None),
-    ("tenant-admin", "GET", "/audit", None),
 ]
 
 

@@ -20,8 +20,8 @@ PUT /api/v1/bundles/{digest}, HEAD /api/v1/bundles/{digest}, POST /api/v1/tenant
 GET /api/v1/tenants/{name}, PATCH /api/v1/tenants/{name}, POST /api/v1/tokens, GET /api/v1/tokens,
 DELETE /api/v1/tokens/{id}, GET /api/v1/nodes, POST /api/v1/nodes/{name}/cordon,
 POST /api/v1/nodes/{name}/uncordon, POST /api/v1/nodes/{name}/drain, GET /api/v1/events,
-GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/whoami, GET /api/v1/audit, POST /api/v1/shutdown,
-GET /healthz, GET /metrics
+GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/whoami, GET /api/v1/audit, GET /api/v1/usage, POST /api/v1/shutdown,
+GET /healthz, GET /metrics, POST /api/v1/session, GET /api/v1/session, DELETE /api/v1/session, GET /api/v1/shares
 """
 METHODS = ("get", "put", "post", "delete", "head", "patch")
 
@@ -61,7 +61,7 @@ def test_the_document_is_fairlead_s_and_says_how_to_authenticate(document: dict[
     (scheme,) = document["components"]["securitySchemes"].values()
     assert scheme["type"] == "http" and scheme["scheme"] == "bearer"
     for route, operation in _operations(document):
-        assert bool(operation.get("security")) == (route != "GET /healthz"), route
+        assert bool(operation.get("security")) == (route not in ("GET /healthz", "POST /api/v1/session")), route
 
 
 def test_every_route_has_a_summary_a_description_a_tag_and_a_name_of_its_own(document: dict[str, Any]) -> None:
@@ -106,4 +106,5 @@ def test_every_route_with_a_body_says_so(document: dict[str, Any]) -> None:
     assert with_body == {
         "POST /api/v1/jobs", "POST /api/v1/jobs/dry-run", "PUT /api/v1/bundles/{digest}",
         "POST /api/v1/tenants", "PATCH /api/v1/tenants/{name}", "POST /api/v1/tokens",
+        "POST /api/v1/session",
     }  # fmt: skip

@@ -55,5 +55,10 @@ class Verbs:
 
         return await self._read(work)
 
-    def _audit(self, connection: Connection, who: Token, action: str, target: str, **detail: object) -> None:
-        audit.append(connection, time_s=self._core.clock(), actor=who.id, action=action, target=target, detail=detail)
+    def _audit(
+        self, connection: Connection, who: Token, action: str, target: str, *, tenant: str | None = None,
+        **detail: object,
+    ) -> None:  # fmt: skip
+        """Write down who did what; ``tenant`` is whose things it is about, if not the asking one's own."""
+        audit.append(connection, time_s=self._core.clock(), actor=who.id, action=action, target=target, detail=detail,
+                     tenant=tenant or who.tenant)  # fmt: skip

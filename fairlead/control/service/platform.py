@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fairlead.control.records import Token
+from fairlead.control.service.accounting import AccountVerbs
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
+from fairlead.control.service.live import LiveVerbs
 from fairlead.control.service.secrets import SecretVerbs
+from fairlead.control.service.sessions import SessionVerbs
 from fairlead.control.service.submitting import SubmitVerbs
 from fairlead.control.service.tenancy import TenantVerbs
 from fairlead.control.service.watching import WatchVerbs
 
 
-class Platform(SubmitVerbs, SecretVerbs, WatchVerbs, TenantVerbs, ClusterVerbs):
+class Platform(SubmitVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs, LiveVerbs):
     """The platform as its doors see it."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._tokens: dict[str, tuple[float, Token]] = {}
         self._revoked: set[str] = set()
+        self._used: dict[str, float] = {}
+        self._noting: set[asyncio.Task[None]] = set()
+        self._noted: dict[tuple[str, str], float] = {}
+        self._taking = asyncio.Lock()

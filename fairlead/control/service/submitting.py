@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from fairlead.control import tracing
 from fairlead.control.access import acting_for, require, scope
+from fairlead.control.budgets import afford
 from fairlead.control.deciding import read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.observe import stop_changes
@@ -21,7 +22,7 @@ from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
-from fairlead.errors import InvalidSpec, NotFound, Refused, TooLarge
+from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, TooLarge
 from fairlead.scheduling.explain import dry_run as decide_dry
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Hold, Preempt, Reason
@@ -50,6 +51,8 @@ class SubmitVerbs(Verbs):
             _need_secrets(connection, tenant, spec)
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
             if created:
+                afford(connection, tenant, now_s)  # not before: who asks again with the same key gets what it had
+                self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
                               tenant=tenant_name, job=stored.id, facts={"by": who.id})  # fmt: skip
             return stored, created
@@ -88,6 +91,10 @@ class SubmitVerbs(Verbs):
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never))
+        try:
+            await self._read(lambda connection: afford(connection, tenant, now_s))
+        except OverBudget as error:
+            return DryRun(admitted=False, reason=reason_view(Reason(error.code, f"{error.message}; {error.fix}")))
         state = await read_state(self._core.store, now_s, controller.nodes, controller.known, frozenset())
         decision = decide_dry(state.cluster, job)
         if isinstance(decision, Hold):
@@ -112,7 +119,7 @@ class SubmitVerbs(Verbs):
             job = jobs.update(connection, job.id, **changes)
             events.append(connection, time_s=now_s, kind="job-cancelled", text=f"{job.id} was cancelled by {who.id}",
                           tenant=job.tenant, job=job.id)  # fmt: skip
-            self._audit(connection, who, "job.cancel", job.id)
+            self._audit(connection, who, "job.cancel", job.id, tenant=job.tenant)
             live = generations.current(connection, {job.id}).get(job.id, [])
             return job_view(job, jobs.labels(connection, [job.id]).get(job.id, {}), live, None, now_s)
 
@@ -155,7 +162,12 @@ class SubmitVerbs(Verbs):
         finally:
             part.unlink(missing_ok=True)
         now_s = self._core.clock()
-        await self._write(lambda connection: bundles.add(connection, name, digest, size, now_s))
+
+        def work(connection: Connection) -> None:
+            bundles.add(connection, name, digest, size, now_s)
+            self._audit(connection, who, "bundle.put", digest, tenant=name, size_bytes=size)
+
+        await self._write(work)
 
 
 def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from math import inf
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.control import identity
 from fairlead.control.access import acting_for, may_grant, require, scope
+from fairlead.control.budgets import spendings
 from fairlead.control.present import tenant_view, token_view
 from fairlead.control.records import Role, Tenant, Token
+from fairlead.control.rounds import entitled
 from fairlead.control.service.core import Verbs
-from fairlead.control.store import audit, events, jobs, ledger, tenants, tokens
-from fairlead.errors import InvalidSpec, NotFound, Unauthenticated
+from fairlead.control.store import events, jobs, ledger, tenants, tokens
+from fairlead.errors import FairleadError, InvalidSpec, NotFound, Unauthenticated
 from fairlead.specs import TenantSpec, parse_tenant
-from fairlead.views import AuditView, NewTenant, NewToken, TenantView, TokenView, WhoAmI
+from fairlead.views import NewTenant, NewToken, TenantView, TokenView, WhoAmI
+
+log = structlog.get_logger()
 
 _CHANGEABLE = ("weight", "quota", "sla", "policy", "budget")
+USED_EVERY_S = 60.0  # when a token was used is noted so often
 TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
 
 
@@ -28,6 +34,8 @@ class TenantVerbs(Verbs):
 
     _tokens: dict[str, tuple[float, Token]]
     _revoked: set[str]
+    _used: dict[str, float]
+    _noting: set[asyncio.Task[None]]
 
     async def authenticate(self, secret: str) -> Token:
         """The token behind a bearer string, or Unauthenticated; takes as long for a wrong one as for a right one."""
@@ -43,7 +51,19 @@ class TenantVerbs(Verbs):
             raise Unauthenticated("the token was revoked", fix="ask an admin for another")
         if cached is None or cached[1] is not known:
             self._tokens[token_id] = (now_s, known)
+        if now_s - self._used.get(token_id, 0.0) >= USED_EVERY_S:
+            self._used[token_id] = now_s
+            noting = asyncio.create_task(self._note_use(token_id, now_s))
+            self._noting.add(noting)
+            noting.add_done_callback(self._noting.discard)
         return known
+
+    async def _note_use(self, token_id: str, now_s: float) -> None:
+        """Beside the request, which need not wait for the disk; one that is lost is made up for a minute later."""
+        try:
+            await self._write(lambda connection: tokens.used(connection, token_id, now_s))
+        except FairleadError as error:
+            log.info("the use of a token was not noted", token=token_id, error=str(error))
 
     async def whoami(self, who: Token) -> WhoAmI:
         return WhoAmI(token=who.id, role=str(who.role), tenant=who.tenant, version=__version__)
@@ -57,7 +77,7 @@ class TenantVerbs(Verbs):
             tenant = tenants.insert(connection, spec)
             token, secret = identity.mint(spec.name, Role.TENANT_ADMIN, "first token", None, now_s)
             tokens.insert(connection, token)
-            self._audit(connection, who, "tenant.create", spec.name, weight=spec.weight)
+            self._audit(connection, who, "tenant.create", spec.name, tenant=spec.name, **_given(spec))
             events.append(connection, time_s=now_s, kind="tenant-created", tenant=spec.name,
                           text=f"tenant {spec.name} was created with weight {spec.weight:g}")  # fmt: skip
             return tenant, token, secret
@@ -65,7 +85,8 @@ class TenantVerbs(Verbs):
         tenant, token, secret = await self._write(work)
         self._core.controller.nudge()
         shown = NewToken(**token_view(token).model_dump(), token=secret)
-        return NewTenant(tenant=tenant_view(tenant, 0.0, 0, {}, 0.0), token=shown)
+        view = next(view for view in await self.tenants(who) if view.name == tenant.name)
+        return NewTenant(tenant=view, token=shown)
 
     async def tenants(self, who: Token) -> list[TenantView]:
         """Tenants with their entitlement, what they hold and what they used.
@@ -85,14 +106,17 @@ class TenantVerbs(Verbs):
                 if found is not None:
                     held[found.tenant] += number
             known = tenants.all(connection)
-            share = devices / max(sum(tenant.weight for tenant in known), 1e-9)
+            spending = spendings(connection, known, now_s)
+            barred = {name for name, found in spending.items() if found.spent is not None}
+            claims = entitled(known, controller.outlook.entitlements, devices, barred)
             return [
                 tenant_view(
                     tenant,
-                    controller.outlook.entitlements.get(tenant.name) or min(tenant.weight * share, tenant.quota or inf),
+                    claims[tenant.name],
                     held[tenant.name],
                     counts.get(tenant.name, {}),
                     used.get(tenant.name, 0.0),
+                    spending.get(tenant.name),
                 )
                 for tenant in known
                 if scope(who) in (None, tenant.name)
@@ -115,9 +139,10 @@ class TenantVerbs(Verbs):
             present |= {"policy": dict(tenant.policy), "budget": dict(tenant.budget) or None}
             changed = {**present, **changes}
             if "policy" in changes:  # of the policy, too, what is not named stays
-                changed["policy"] = {**tenant.policy, **changes["policy"]}
+                kept = {**tenant.policy.get("retention", {}), **changes["policy"].get("retention", {})}
+                changed["policy"] = {**tenant.policy, **changes["policy"]} | ({"retention": kept} if kept else {})
             tenants.update(connection, name, **tenants.columns(parse_tenant(changed)))
-            self._audit(connection, who, "tenant.update", name, **changes)
+            self._audit(connection, who, "tenant.update", name, tenant=name, **changes)
 
         await self._write(work)
         self._core.controller.nudge()
@@ -143,7 +168,7 @@ class TenantVerbs(Verbs):
             if owner is not None and tenants.get(connection, owner) is None:
                 raise NotFound(f"{owner!r}: no such tenant", field="tenant", value=owner, fix="see fairlead tenants")
             tokens.insert(connection, token)
-            self._audit(connection, who, "token.create", token.id, role=role, tenant=owner)
+            self._audit(connection, who, "token.create", token.id, tenant=owner, role=role, label=label)
 
         await self._write(work)
         return NewToken(**token_view(token).model_dump(), token=secret)
@@ -162,7 +187,7 @@ class TenantVerbs(Verbs):
             token = tokens.get(connection, id)
             if token is None or (scope(who) is not None and token.tenant != scope(who)):
                 raise NotFound(f"{id!r}: no such token", field="token", value=id, fix="see fairlead token list")
-            self._audit(connection, who, "token.revoke", id)
+            self._audit(connection, who, "token.revoke", id, tenant=token.tenant)
             return tokens.revoke(connection, id, now_s)
 
         revoked = await self._write(work)
@@ -170,11 +195,7 @@ class TenantVerbs(Verbs):
         self._tokens.pop(id, None)
         return token_view(revoked)
 
-    async def audit(self, who: Token, after: int, limit: int) -> list[AuditView]:
-        """Who did what, oldest first."""
-        require(who, Role.ADMIN, "read the audit log")
-        found = await self._read(lambda connection: audit.after(connection, after, limit))
-        return [
-            AuditView(id=e.id, time_s=e.time_s, actor=e.actor, action=e.action, target=e.target, detail=dict(e.detail))
-            for e in found
-        ]
+
+def _given(spec: TenantSpec) -> dict[str, Any]:
+    """What was asked for beyond the name, for the audit log."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name", "apiVersion", "kind"})

@@ -42,6 +42,12 @@ def revoke(conn: Connection, token_id: str, now_s: float) -> Token:
     return token
 
 
+def used(conn: Connection, token_id: str, now_s: float) -> None:
+    """Note that the token was used; never to an earlier time."""
+    earlier = tokens.c.used_s.is_(None) | (tokens.c.used_s < now_s)
+    conn.execute(update(tokens).where(tokens.c.id == token_id, earlier).values(used_s=now_s))
+
+
 def _token(row: Row[Any]) -> Token:
     values = list(row)
     values[_ROLE] = Role(values[_ROLE])

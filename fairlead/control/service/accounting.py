@@ -1,0 +1,108 @@
+"""Accounts: what was used by whom, who did what, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from fairlead.control.access import require, scope
+from fairlead.control.records import AuditEntry, Role, Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import audit
+from fairlead.control.store.breakdown import KEYS, Used, broken_down, token_labels
+from fairlead.errors import FairleadError, InvalidSpec, NotFound
+from fairlead.views import AuditView, UsageLine, UsageView
+
+HOUR_S = 3600.0
+MOST_KEYS = 6
+LONGEST = 200  # characters of an address that are noted
+REFUSALS_EVERY_S = 60.0  # of one token and deed: who is refused again and again shall not fill the store
+
+
+class AccountVerbs(Verbs):
+    """How the platform team, and each tenant for itself, looks back."""
+
+    _noted: dict[tuple[str, str], float]
+
+    async def usage(
+        self, who: Token, by: Sequence[str], since_s: float, until_s: float, tenant: str | None, limit: int
+    ) -> UsageView:
+        """Device hours, cpu hours and jobs from the ledger, broken down; a tenant sees its own only."""
+        keys = _keys(by)
+        if until_s <= since_s:
+            raise InvalidSpec("is not before until_s", field="since_s", value=since_s, fix="ask for an earlier one")
+        own = scope(who)
+        if own is not None and tenant not in (None, own):
+            raise NotFound(f"{tenant!r}: no such tenant for this token", field="tenant", value=tenant,
+                           fix="leave tenant out, or use a token of that tenant")  # fmt: skip
+
+        def work(connection: Connection) -> UsageView:
+            lines, whole = broken_down(connection, keys, since_s, until_s, own or tenant)
+            users = {line.keys[keys.index("user")] for line in lines} if "user" in keys else set()
+            labels = token_labels(connection, users, own) if users else {}
+            return UsageView(
+                since_s=since_s, until_s=until_s, by=keys, groups=len(lines), total=_line([], whole, {}),
+                lines=[_line(keys, line, labels) for line in lines[:limit]],
+            )  # fmt: skip
+
+        return await self._read(work)
+
+    async def audit(self, who: Token, after: int, limit: int, wanted: audit.Wanted = audit.ALL) -> list[AuditView]:
+        """Who did what, oldest first; negative ``after``: that many of the newest. A tenant-admin sees its tenant's."""
+        require(who, Role.TENANT_ADMIN, "read the audit log")
+        own = scope(who)
+        if own is not None and wanted.tenant not in (None, own):
+            raise NotFound(f"{wanted.tenant!r}: no such tenant for this token", field="tenant", value=wanted.tenant,
+                           fix="leave tenant out, or use a token of that tenant")  # fmt: skip
+        asked = wanted if own is None else replace(wanted, tenant=own)
+
+        def work(connection: Connection) -> list[AuditView]:
+            start = audit.before_newest(connection, -after, asked) if after < 0 else after
+            found = audit.after(connection, start, limit, asked)
+            labels = token_labels(connection, {entry.actor for entry in found}, own)
+            return [_entry(entry, labels) for entry in found]
+
+        return await self._read(work)
+
+    async def refused(self, who: Token, deed: str, place: str, error: FairleadError) -> None:
+        """Note that somebody tried what they may not; of one token the same deed at most once a minute."""
+        now_s = self._core.clock()
+        if now_s - self._noted.get((who.id, deed), -REFUSALS_EVERY_S) < REFUSALS_EVERY_S:
+            return
+        fresh = {key: noted_s for key, noted_s in self._noted.items() if now_s - noted_s < REFUSALS_EVERY_S}
+        self._noted = fresh | {(who.id, deed): now_s}
+        detail = {"role": str(who.role), "why": error.message}
+        await self._write(lambda connection: self._audit(connection, who, "refused", place[:LONGEST], **detail))
+
+
+def _keys(by: Sequence[str]) -> list[str]:
+    fix = "use tenant, user, label, label:KEY, job, node, device"
+    if not 1 <= len(by) <= MOST_KEYS:
+        raise InvalidSpec(f"takes one to {MOST_KEYS} keys", field="by", value=",".join(by), fix=fix)
+    for name in by:
+        kind, colon, label = name.partition(":")
+        if kind not in KEYS or (colon and (kind != "label" or not label)):
+            raise InvalidSpec(f"{name!r} is not what usage can be broken down by", field="by", value=name, fix=fix)
+        if set(label) & {'"', "\\"} or len(label) > 63:
+            raise InvalidSpec(f"{label!r} is not the name of a label", field="by", value=name,
+                              fix="use at most 63 characters, without quotes and backslashes")  # fmt: skip
+    if len(set(by)) < len(by):
+        raise InvalidSpec("names a key twice", field="by", value=",".join(by), fix="name each key once")
+    return list(by)
+
+
+def _line(by: Sequence[str], line: Used, labels: dict[str, str]) -> UsageLine:
+    keys = dict(zip(by, line.keys, strict=True))
+    return UsageLine(
+        keys=keys, device_hours=line.device_s / HOUR_S, cpu_hours=line.cpu_s / HOUR_S, jobs=line.jobs,
+        user_label=labels.get(keys.get("user", "")),
+    )  # fmt: skip
+
+
+def _entry(entry: AuditEntry, labels: dict[str, str]) -> AuditView:
+    return AuditView(
+        id=entry.id, time_s=entry.time_s, actor=entry.actor, action=entry.action, target=entry.target,
+        detail=dict(entry.detail), tenant=entry.tenant, actor_label=labels.get(entry.actor),
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Accounts: usage broken down from the ledger, and the audit log with its filters."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.control.records import Role, Token, Usage
+from fairlead.control.store import audit, ledger, sums, tokens
+from fairlead.control.store.audit import Wanted
+from fairlead.control.store.breakdown import Used, broken_down, token_labels
+
+from .stores import Opened, a_job, submit
+
+HOUR_S = 3600.0
+
+
+def a_line(job: str, from_s: float, to_s: float, node: str = "n1", tenant: str = "vision", user: str = "ann") -> Usage:
+    return Usage(job, tenant, user, 1, node, "cpu", 2, 1.0, from_s, to_s, cpu_s=to_s - from_s)
+
+
+def lines(
+    db: Opened, by: list[str], since_s: float = 0.0, until_s: float = 1e9, tenant: str | None = None
+) -> list[Used]:
+    return db.read(broken_down, by, since_s, until_s, tenant)[0]
+
+
+def test_lines_are_cut_at_full_hours_and_lose_nothing(db: Opened) -> None:
+    db.write(ledger.append, [a_line("j", 3000.0, 3 * HOUR_S + 1)])
+    written = db.read(ledger.by_job, "j")
+    assert [(line.from_s, line.to_s) for line in written] == [
+        (3000.0, HOUR_S), (HOUR_S, 2 * HOUR_S), (2 * HOUR_S, 3 * HOUR_S), (3 * HOUR_S, 3 * HOUR_S + 1),
+    ]  # fmt: skip
+    assert sum(line.cpu_s for line in written) == pytest.approx(3 * HOUR_S + 1 - 3000)
+    assert db.read(ledger.totals, 0, 1e9) == pytest.approx({"vision": 2 * (3 * HOUR_S + 1 - 3000)})
+
+
+@pytest.mark.parametrize("since_s", [0.0, 1234.5, HOUR_S, 90_000.0, 100_000.25, 172_800.0])
+@pytest.mark.parametrize("until_s", [1300.0, 2 * HOUR_S, 86_400.0, 100_001.0, 172_801.5, 200_000.0, 1e9])
+def test_sums_say_what_the_lines_say(db: Opened, since_s: float, until_s: float) -> None:
+    moments = [100.0 + 7919.0 * place for place in range(26)]
+    written = [a_line("j", begin, begin + 7000.0) for begin in moments]
+    written += [a_line("k", begin + 3, begin + 5000.0, tenant="text") for begin in moments]
+    db.write(ledger.append, written)
+    expected: dict[str, float] = {}
+    for line in written:
+        within = max(0.0, min(line.to_s, until_s) - max(line.from_s, since_s))
+        expected[line.tenant] = expected.get(line.tenant, 0.0) + line.devices * within
+    expected = {tenant: amount for tenant, amount in expected.items() if amount}
+    assert db.read(ledger.totals, since_s, until_s) == pytest.approx(expected)
+    found = {line.keys[0]: line.device_s for line in lines(db, ["tenant"], since_s, until_s)}
+    assert found == pytest.approx(expected)
+
+
+def test_usage_can_be_broken_down_by_everything(db: Opened) -> None:
+    for name, tenant, labels in (("a", "vision", {"team": "x", "run": "1"}), ("b", "vision", {"run": "1", "team": "x"}),
+                                 ("c", "text", {"team": "y"}), ("d", "text", {})):  # fmt: skip
+        submit(db, a_job(name, tenant, id=name), **labels)
+    db.write(ledger.append, [
+        a_line("a", 0, 100), a_line("a", 0, 50, node="n2"), a_line("b", 0, 10, user="bob"),
+        a_line("c", 0, 1000, tenant="text"), a_line("d", 0, 1, tenant="text"), a_line("gone", 0, 2, tenant="text"),
+    ])  # fmt: skip
+    assert lines(db, ["tenant"]) == [Used(("text",), 2006, 1003, 3), Used(("vision",), 320, 160, 2)]
+    assert lines(db, ["user"], tenant="vision") == [Used(("ann",), 300, 150, 1), Used(("bob",), 20, 10, 1)]
+    assert lines(db, ["job"], tenant="vision") == [Used(("a",), 300, 150, 1), Used(("b",), 20, 10, 1)]
+    assert lines(db, ["node"], tenant="vision") == [Used(("n1",), 220, 110, 2), Used(("n2",), 100, 50, 1)]
+    assert lines(db, ["device"]) == [Used(("cpu",), 2326, 1163, 5)]
+    # Labels in another order are the same; a job without any, or of which only the ledger knows, counts under none.
+    by_label = lines(db, ["label"])
+    assert by_label == [Used(("team=y",), 2000, 1000, 1), Used(("run=1,team=x",), 320, 160, 2), Used(("",), 6, 3, 2)]
+    assert lines(db, ["label:team"]) == [Used(("y",), 2000, 1000, 1), Used(("x",), 320, 160, 2), Used(("",), 6, 3, 2)]
+    assert lines(db, ["label:nobody's"]) == [Used(("",), 2326, 1163, 5)]
+    assert lines(db, ["tenant", "node"])[-1] == Used(("vision", "n2"), 100, 50, 1)
+
+
+def test_the_total_counts_a_job_once_wherever_it_ran(db: Opened) -> None:
+    db.write(ledger.append, [a_line("a", 0, 100), a_line("a", 0, 50, node="n2")])
+    found, whole = db.read(broken_down, ["node"], 0.0, 1e9)
+    assert [line.jobs for line in found] == [1, 1]
+    assert whole == Used((), 300, 150, 1)
+
+
+def test_an_empty_ledger_has_no_lines(db: Opened) -> None:
+    assert db.read(broken_down, ["tenant"], 0.0, 1e9) == ([], Used((), 0, 0, 0))
+
+
+def test_what_is_undone_is_not_in_the_sums(db: Opened) -> None:
+    def fails(conn: object) -> None:
+        ledger.append(conn, [a_line("j", 0, 100)])  # type: ignore[arg-type]
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        db.write(fails)
+    assert db.read(ledger.totals, 0, 1e9) == {}
+    assert db.read(broken_down, ["job"], 0.0, 1e9)[0] == []
+
+
+def test_a_piece_of_a_line_that_has_no_length_is_the_line() -> None:
+    line = a_line("j", HOUR_S, HOUR_S)
+    assert list(sums.cut(line)) == [line]
+
+
+def test_a_tenant_learns_the_labels_of_its_own_tokens_only(db: Opened) -> None:
+    for id, tenant, role in (("ann", "vision", Role.MEMBER), ("root", None, Role.ADMIN)):
+        db.write(tokens.insert, Token(id, tenant, role, f"for {id}", "digest", 1.0))
+    assert db.read(token_labels, {"ann", "root"}, None) == {"ann": "for ann", "root": "for root"}
+    assert db.read(token_labels, {"ann", "root"}, "vision") == {"ann": "for ann"}
+
+
+def test_when_a_token_was_used_only_moves_on(db: Opened) -> None:
+    db.write(tokens.insert, Token("ann", "vision", Role.MEMBER, "", "digest", 1.0))
+    for moment, known in ((5.0, 5.0), (4.0, 5.0), (6.0, 6.0)):
+        db.write(tokens.used, "ann", moment)
+        found = db.read(tokens.get, "ann")
+        assert found is not None and found.used_s == known
+
+
+def test_the_audit_log_can_be_asked_for_a_part_of_it(db: Opened) -> None:
+    entries = [
+        ("ann", "token.create", "vision"), ("ann", "job.cancel", "vision"), ("bob", "token.revoke", "text"),
+        ("bob", "node.drain", None), ("bob", "token_create", "text"),
+    ]  # fmt: skip
+    for moment, (actor, action, tenant) in enumerate(entries):
+        db.write(audit.append, time_s=float(moment), actor=actor, action=action, target="x", tenant=tenant)
+
+    def ids(wanted: Wanted, after: int = 0) -> list[int]:
+        return [entry.id for entry in db.read(audit.after, after, 10, wanted)]
+
+    assert ids(Wanted()) == [1, 2, 3, 4, 5]
+    assert ids(Wanted(actor="ann")) == [1, 2]
+    assert ids(Wanted(action="token.")) == [1, 3]
+    assert ids(Wanted(action="token_")) == [5]
+    assert ids(Wanted(tenant="text")) == [3, 5]
+    assert ids(Wanted(since_s=1.0, until_s=3.0)) == [2, 3]
+    assert ids(Wanted(actor="bob"), db.read(audit.before_newest, 2, Wanted(actor="bob"))) == [4, 5]
+    assert db.read(audit.before_newest, 2, Wanted(actor="nobody")) == 0
