@@ -66,7 +66,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     if shutil.which("bwrap") is None and not os.environ.get("FAIRLEAD_REQUIRE_ALL"):
         pytest.skip("bubblewrap is missing (Debian package bubblewrap)")
     folder = tmp_path_factory.mktemp("escape")
-    admin = Terminal(folder / "home")
+    # A canary in the operator's environment too: it must not come down to a worker.
+    admin = Terminal(folder / "home", environment={"OPERATORS_PASSWORD": f"fl-canary-{secrets.token_hex(16)}"})
     admin("up", "--detach", "--nodes", "2", "--port", "0")
     try:
         assert all(level.startswith("sandbox") for level in _isolation(admin)), _isolation(admin)
