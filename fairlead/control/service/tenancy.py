@@ -157,6 +157,7 @@ class TenantVerbs(Verbs):
         except ValueError:
             fix = f"use {', '.join(Role)}"
             raise InvalidSpec(f"{role!r} is not a role", field="role", value=role, fix=fix) from None
+        require(who, Role.TENANT_ADMIN, "make tokens")
         owner = None if wanted is Role.ADMIN and tenant is None else acting_for(who, tenant)
         may_grant(who, wanted, owner)
         now_s = self._core.clock()
