@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fairlead.complaints import NAME_PATTERN, invalid
 from fairlead.errors import InvalidSpec
+from fairlead.units import is_duration, parse_duration, parse_size
 
 __all__ = [
     "API_VERSION", "LONGEST_SECRET", "NAME_PATTERN", "SECRET_PATTERN", "SHORTEST_SECRET", "SLA_CLASSES",
@@ -25,42 +26,12 @@ SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
 
 SHORTEST_SECRET, LONGEST_SECRET = 4, 32_768  # a shorter one could not be told from any other text in a log
 
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
-_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$", re.IGNORECASE)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 SLA_CLASSES: Mapping[str, float] = {"gold": 60.0, "silver": 600.0, "bronze": 3600.0}
 """A class promises that the job starts within this many seconds of its submission."""
 
 
-def parse_size(value: Any) -> Any:
-    """Bytes from ``512MB``, ``1.5GiB`` or a plain number; anything else is left for pydantic to refuse."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.match(value)
-    if match is None:
-        raise ValueError("is not a size; write it like 512MB or 2GiB")
-    unit = match[2].lower().rstrip("b")
-    base = 1024 if unit.endswith("i") else 1000
-    power = " kmgt".index(unit.rstrip("i") or " ")
-    size = float(match[1]) * base**power
-    if size >= 2.0**63:
-        raise ValueError("is more bytes than any machine has; write it like 512MB or 2GiB")
-    return int(size)
-
-
-def parse_duration(value: Any) -> Any:
-    """Seconds from ``90s``, ``30m``, ``2h``, ``1d`` or a plain number."""
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.match(value)
-    if match is None:
-        raise ValueError("is not a duration; write it like 90s, 30m or 2h")
-    return float(match[1]) * _SECONDS[match[2].lower()]
-
-
 def _parse_deadline(value: Any) -> Any:
-    if isinstance(value, str) and _DURATION.match(value):
+    if is_duration(value):
         try:
             return timedelta(seconds=parse_duration(value))
         except OverflowError:

@@ -1,0 +1,40 @@
+"""Sizes and durations as people write them: 512MB, 2GiB, 90s, 30m, 2h, 30d."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*$", re.IGNORECASE)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_size(value: Any) -> Any:
+    """Bytes from ``512MB``, ``1.5GiB`` or a plain number; anything else is left for pydantic to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.match(value)
+    if match is None:
+        raise ValueError("is not a size; write it like 512MB or 2GiB")
+    unit = match[2].lower().rstrip("b")
+    base = 1024 if unit.endswith("i") else 1000
+    power = " kmgt".index(unit.rstrip("i") or " ")
+    size = float(match[1]) * base**power
+    if size >= 2.0**63:
+        raise ValueError("is more bytes than any machine has; write it like 512MB or 2GiB")
+    return int(size)
+
+
+def is_duration(value: Any) -> bool:
+    return isinstance(value, str) and _DURATION.match(value) is not None
+
+
+def parse_duration(value: Any) -> Any:
+    """Seconds from ``90s``, ``30m``, ``2h``, ``1d`` or a plain number."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.match(value)
+    if match is None:
+        raise ValueError("is not a duration; write it like 90s, 30m or 2h")
+    return float(match[1]) * _SECONDS[match[2].lower()]
