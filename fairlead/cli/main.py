@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import jobs, keeping, nodes, platform, reports, secrets, tenants, work
+from fairlead.cli import accounts, jobs, keeping, nodes, platform, reports, secrets, tenants, tokens, work
 from fairlead.cli.edge import execute
 
 app = typer.Typer(
@@ -47,13 +47,14 @@ app.command("cancel")(work.cancel)
 app.command("result")(jobs.result)
 app.command("metrics")(jobs.metrics)
 app.add_typer(nodes.app, name="nodes")
-app.add_typer(tenants.tenant, name="tenant")
+app.add_typer(tenants.app, name="tenant")
 app.command("tenants")(tenants.list_tenants)
-app.add_typer(tenants.token, name="token")
+app.add_typer(tokens.app, name="token")
 app.add_typer(secrets.secret, name="secret")
 app.command("events")(reports.events)
 app.command("report")(reports.report)
-app.command("audit")(reports.audit)
+app.command("usage")(accounts.usage)
+app.command("audit")(accounts.audit)
 app.command("whoami")(reports.whoami)
 app.command("version")(reports.version)
 

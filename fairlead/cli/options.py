@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairlead.errors import InvalidSpec
+from fairlead.units import is_duration, parse_duration
 
 if TYPE_CHECKING:  # the client costs more to import than all of --help
     from fairlead.sdk.client import Client
@@ -18,6 +21,8 @@ JobRef = Annotated[str, typer.Argument(metavar="JOB", help="Id, the beginning of
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until the job has ended.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say whether, where and when it would run.")]
 Folder = Annotated[Path | None, typer.Option("--folder", help="The folder that goes along as the job's code.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Print all rows as comma-separated values.")]
+TenantRef = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", "-t", help="For which tenant; default: the token's own.")]
 HomeDir = Annotated[Path | None, typer.Option("--home", help="The platform's home folder; default: FAIRLEAD_HOME.")]
 
@@ -53,6 +58,18 @@ def plain_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def moment(option: str, text: str) -> float:
+    """A moment in the past: so long ago (``12h``, ``30d``), or a date or time (UTC unless it says otherwise)."""
+    if is_duration(text):
+        return max(0.0, time.time() - float(parse_duration(text)))
+    try:
+        written = datetime.fromisoformat(text)
+    except ValueError:
+        fix = "write it like 12h, 30d, 2026-11-01 or 2026-11-01T12:00"
+        raise InvalidSpec(f"{text!r} is neither a time nor a duration", field=option, value=text, fix=fix) from None
+    return (written if written.tzinfo else written.replace(tzinfo=UTC)).timestamp()
 
 
 def sla(text: str | None) -> dict[str, str] | None:

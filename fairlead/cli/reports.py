@@ -1,4 +1,4 @@
-"""Verbs that look at the platform as a whole: events, report, audit, whoami, version."""
+"""Verbs that look at the platform as a whole: events, report, whoami, version."""
 
 from __future__ import annotations
 
@@ -99,21 +99,6 @@ def _jobs(answer: Report) -> None:
         for each in answer.jobs
     )  # fmt: skip
     show.table(columns, rows, empty="no jobs")
-
-
-def audit(
-    after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the entry with this id.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 100,
-    as_json: Json = False,
-) -> None:
-    """Who did what."""
-    found = client().audit(after=after, limit=limit)
-    if as_json:
-        show.print_json({"entries": found})
-        return
-    columns = [Column("ID", right=True), Column("WHEN"), Column("WHO"), Column("DID"), Column("TO")]
-    rows = ([each.id, show.when(each.time_s), each.actor, each.action, each.target] for each in found)
-    show.table(columns, rows, empty="nothing yet")
 
 
 def whoami(as_json: Json = False) -> None:

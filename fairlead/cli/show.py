@@ -21,6 +21,7 @@ STYLES = {
     "stopping": "cyan", "failed": "bold red", "lost": "bold red", "cancelled": "magenta", "cordoned": "yellow",
     "draining": "yellow", "drained": "yellow",
 }  # fmt: skip
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -92,6 +93,19 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, empty: st
         sys.stdout.write("".join(f"{text.rstrip()}\n" for text in captured.get().splitlines()))
 
 
+def csv(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """The rows as comma-separated values (RFC 4180) under their titles.
+
+    What a stranger named so that a spreadsheet would take it for a formula is disarmed by a quote before it.
+    """
+    import csv as format
+
+    writer = format.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(titles)
+    for row in rows:
+        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row])
+
+
 def duration(seconds: float | None) -> str:
     """Two figures at the most: 0.4s, 12s, 3m12s, 2h05m, 3d4h."""
     if seconds is None:
@@ -115,6 +129,20 @@ def when(epoch_s: float | None) -> str:
     moment = time.localtime(epoch_s)
     today = time.localtime()[:3] == moment[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M", moment)
+
+
+def now_s() -> float:
+    return time.time()
+
+
+def moment_iso(epoch_s: float) -> str:
+    """For machines: to the second, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch_s))
+
+
+def moment_utc(epoch_s: float) -> str:
+    """For people, where the same moment must be meant everywhere."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(epoch_s))
 
 
 def ahead(epoch_s: float | None) -> str:

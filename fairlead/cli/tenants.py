@@ -1,36 +1,54 @@
-"""The verbs tenant and token: who uses the platform, with which weight, and by which keys."""
+"""The verb tenant: who uses the platform, with which weight, within which limits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairlead.cli import show
-from fairlead.cli.options import Json, Tenant, client, sla
+from fairlead.cli import limits, show
+from fairlead.cli.limits import (
+    Budget,
+    Disk,
+    Files,
+    Grant,
+    KeepLogs,
+    KeepMetrics,
+    KeepResults,
+    Log,
+    Network,
+    Processes,
+    Promise,
+    Quota,
+    Revoke,
+    WarnAt,
+    Weight,
+)
+from fairlead.cli.options import Json, TenantRef, client
 from fairlead.cli.show import Column
 from fairlead.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from fairlead.views import TenantView
 
-tenant = typer.Typer(help="Create, list and change tenants.", rich_markup_mode=None)
-token = typer.Typer(help="Create, list and revoke tokens.", rich_markup_mode=None)
-
+app = typer.Typer(help="Create, list, show and change tenants.", rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
-Weight = Annotated[float | None, typer.Option("--weight", help="Its weight in the shares.")]
-Quota = Annotated[str | None, typer.Option("--quota", help="Devices it may hold at once; none: no limit.")]
-Promise = Annotated[
-    str | None, typer.Option("--sla", help="Its jobs' default: gold, silver, bronze, done within 30m, or none.")
-]
 
 
-@tenant.command("create")
-def create_tenant(
-    name: Name, weight: Weight = None, quota: Quota = None, promise: Promise = None, as_json: Json = False
-) -> None:
+@app.command("create")
+def create(
+    name: Name, weight: Weight = None, quota: Quota = None, promise: Promise = None, budget: Budget = None,
+    warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, log: Log = None,
+    files: Files = None, processes: Processes = None, keep_logs: KeepLogs = None, keep_results: KeepResults = None,
+    keep_metrics: KeepMetrics = None, as_json: Json = False,
+) -> None:  # fmt: skip
     """Create a tenant; its first token is printed this one time."""
-    made = client().create_tenant(name, weight=weight, quota=_quota(quota), sla=sla(promise))
+    written = limits.changes(
+        weight=weight, quota=quota, promise=promise, budget=budget, warn_at=warn_at, network=network, disk=disk,
+        log=log, files=files, processes=processes, keep_logs=keep_logs, keep_metrics=keep_metrics,
+        keep_results=keep_results, folders=limits.folders([], grant, None),
+    )  # fmt: skip
+    made = client().create_tenant({"name": name, **{key: value for key, value in written.items() if value is not None}})
     if as_json:
         show.print_json(made)
         return
@@ -39,28 +57,84 @@ def create_tenant(
     show.line("  its people set FAIRLEAD_TOKEN to it", style="dim")
 
 
-@tenant.command("update")
-def update_tenant(
-    name: Name, weight: Weight = None, quota: Quota = None, promise: Promise = None, as_json: Json = False
-) -> None:
-    """Change a tenant's weight, quota or default SLA."""
-    changes: dict[str, Any] = {}
-    if weight is not None:
-        changes["weight"] = weight
-    if quota is not None:
-        changes["quota"] = _quota(quota)
-    if promise is not None:
-        changes["sla"] = sla(promise)
-    if not changes:
-        raise InvalidSpec("nothing to change", fix="give --weight, --quota or --sla")
-    changed = client().update_tenant(name, **changes)
+@app.command("update")
+def update(
+    name: TenantRef, weight: Weight = None, quota: Quota = None, promise: Promise = None, budget: Budget = None,
+    warn_at: WarnAt = None, network: Network = None, grant: Grant = None, revoke: Revoke = None, disk: Disk = None,
+    log: Log = None, files: Files = None, processes: Processes = None, keep_logs: KeepLogs = None,
+    keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
+) -> None:  # fmt: skip
+    """Change a tenant; what is not named stays as it is."""
+    platform = client()
+    asks = grant or revoke or (warn_at is not None and budget is None)
+    present = platform.tenant(name) if asks else None  # these change a part of what there is
+    changed = limits.changes(
+        weight=weight, quota=quota, promise=promise, budget=budget, warn_at=warn_at, network=network, disk=disk,
+        log=log, files=files, processes=processes, keep_logs=keep_logs, keep_metrics=keep_metrics,
+        keep_results=keep_results, present_budget=present.budget if present else None,
+        folders=limits.folders(present.policy.get("folders", []) if present else [], grant, revoke),
+    )  # fmt: skip
+    if not changed:
+        raise InvalidSpec("nothing to change", fix="name what to change, such as --weight, --quota or --budget")
+    answer = platform.update_tenant(name, **changed)
     if as_json:
-        show.print_json(changed)
+        show.print_json(answer)
     else:
-        _table([changed])
+        _describe(answer)
 
 
-@tenant.command("list")
+@app.command("show")
+def describe(name: TenantRef, as_json: Json = False) -> None:
+    """Everything about one tenant."""
+    answer = client().tenant(name)
+    if as_json:
+        show.print_json(answer)
+    else:
+        _describe(answer)
+
+
+def _describe(tenant: TenantView) -> None:
+    policy, keeps = tenant.policy, tenant.policy.get("retention", {})
+    promise = " ".join(f"{name} {value}" for name, value in tenant.sla.items() if value is not None)
+    facts = {
+        "weight": show.number(tenant.weight),
+        "quota": "none" if tenant.quota is None else f"{tenant.quota} devices at once",
+        "default SLA": promise or "none",
+        "budget": _budget(tenant),
+        "entitled to": f"{show.number(tenant.entitlement)} devices now",
+        "holds": f"{tenant.devices} devices; {tenant.running} jobs run, {tenant.queued} wait",
+        "used": f"{show.number(tenant.device_s / 3600)} device hours since {show.when(tenant.created_s)}",
+        "network": f"{policy.get('network')} ({_REACH.get(str(policy.get('network')), '')})",
+        "folders": ", ".join(policy.get("folders", [])) or "none granted",
+        "disk": f"{show.size(policy.get('disk'))} of one job",
+        "log": f"{show.size(policy.get('log'))} of one worker",
+        "open files": f"{policy.get('files')} in one process",
+        "processes": f"{policy.get('processes')} of one worker",
+        "keeps": ", ".join(f"{kind} {_kept(keeps.get(kind))}" for kind in ("logs", "metrics", "results")),
+    }
+    show.line(f"tenant {tenant.name}")
+    for name, fact in facts.items():
+        show.line(f"  {name:<12} {fact}")
+
+
+_REACH = {"closed": "a gang reaches itself only", "open": "jobs reach what the machine reaches"}
+
+
+def _kept(seconds: float | None) -> str:
+    return "for ever" if seconds is None else f"for {show.duration(seconds)}"
+
+
+def _budget(tenant: TenantView) -> str:
+    spending = tenant.spending
+    if spending is None:
+        return "none"
+    used = f"{show.number(spending.used_hours)} of {show.number(spending.device_hours)} device hours"
+    ends = show.moment_utc(spending.until_s)
+    state = f"used up until {ends}" if spending.used_up else f"the next begins {ends}"
+    return f"{used} this {spending.per} used, {state}; warns at {show.percent(tenant.budget.get('warn_at'))}"
+
+
+@app.command("list")
 def list_tenants(as_json: Json = False) -> None:
     """Tenants with their weight, what they may claim and what they hold."""
     found = client().tenants()
@@ -71,79 +145,26 @@ def list_tenants(as_json: Json = False) -> None:
 
 
 def _table(tenants: list[TenantView]) -> None:
+    limited = any(each.spending is not None for each in tenants)
     columns = [
         Column("TENANT"), Column("WEIGHT", right=True), Column("QUOTA", right=True), Column("ENTITLED", right=True),
         Column("HOLDS", right=True), Column("RUNNING", right=True), Column("QUEUED", right=True),
-        Column("USED", right=True), Column("SLA", from_width=90),
+        Column("USED", right=True), Column("BUDGET", right=True, from_width=0 if limited else 10_000),
+        Column("SLA", from_width=100 if limited else 90),
     ]  # fmt: skip
     rows = (
         [
             each.name, show.number(each.weight), "–" if each.quota is None else each.quota,
             show.number(each.entitlement), each.devices, each.running, each.queued, show.duration(each.device_s),
-            " ".join(f"{name} {value}" for name, value in each.sla.items() if value is not None) or "–",
+            _spent(each), " ".join(f"{name} {value}" for name, value in each.sla.items() if value is not None) or "–",
         ]
         for each in tenants
     )  # fmt: skip
     show.table(columns, rows, empty="no tenants; create one: fairlead tenant create NAME")
 
 
-def _quota(text: str | None) -> int | None:
-    if text is None or text == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidSpec(f"{text!r} is not a number of devices", field="--quota", fix="write 4, or none") from None
-
-
-@token.command("create")
-def create_token(
-    of: Tenant = None,
-    role: Annotated[str, typer.Option("--role", help="admin, tenant-admin, member or viewer.")] = "member",
-    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
-    expires: Annotated[str | None, typer.Option("--expires", help="Good for so long, such as 30d.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Create a token; its secret is printed this one time."""
-    made = client().create_token(role, tenant=of, label=label, expires_s=_expires_s(expires))
-    if as_json:
-        show.print_json(made)
-        return
-    show.line(f"created token {made.id}: {made.role} of {made.tenant or 'the platform'}")
-    show.line(f"  shown only now: {made.token}")
-
-
-def _expires_s(text: str | None) -> float | None:
-    from fairlead.specs import parse_duration
-
-    try:
-        return None if text is None else float(parse_duration(text))
-    except ValueError as error:
-        raise InvalidSpec(f"{text!r} {error}", field="--expires", fix="write it like 12h or 30d") from None
-
-
-@token.command("list")
-def list_tokens(as_json: Json = False) -> None:
-    """Tokens without their secrets."""
-    found = client().tokens()
-    if as_json:
-        show.print_json({"tokens": found})
-        return
-    columns = [Column("ID"), Column("TENANT"), Column("ROLE"), Column("LABEL"), Column("EXPIRES"), Column("REVOKED")]
-    rows = (
-        [each.id, each.tenant or "–", each.role, each.label, show.when(each.expires_s), show.when(each.revoked_s)]
-        for each in found
-    )
-    show.table(columns, rows, empty="no tokens")
-
-
-@token.command("revoke")
-def revoke_token(
-    id: Annotated[str, typer.Argument(metavar="ID", help="The token's id, as in the list.")], as_json: Json = False
-) -> None:
-    """Make a token useless at once."""
-    revoked = client().revoke_token(id)
-    if as_json:
-        show.print_json(revoked)
-    else:
-        show.line(f"revoked token {revoked.id}")
+def _spent(tenant: TenantView) -> str:
+    if tenant.spending is None:
+        return "–"
+    used = show.percent(tenant.spending.used_hours / tenant.spending.device_hours)
+    return f"{used} of {limits.written(tenant.budget)}"
