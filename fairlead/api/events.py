@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi import Query as QueryParameters
 from pydantic import Field
@@ -18,6 +20,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.views import EventView
 
 BATCH = 500
+BEAT_S = 1.0
 NEWEST = (1 << 63) - 1  # ids are 64-bit integers in every store
 
 router = APIRouter(prefix="/events", tags=["events"], responses=PROBLEMS | NOT_FOUND)
@@ -30,6 +33,14 @@ class StreamQuery(Query):
         default=0, ge=-1000, le=NEWEST, description="Only events with a greater id; -10 begins with the ten newest."
     )
     job: str | None = Field(default=None, max_length=200, description="Only events of this job.")
+
+
+class FollowQuery(StreamQuery):
+    beats: bool = Field(
+        default=False,
+        description="Also say, in events `beat` without an id and at most once a second, what moved: of jobs and nodes "
+        "the fields of their views that changed, by name; `gone` lists jobs that hold no devices any more.",
+    )
 
 
 class EventsQuery(StreamQuery):
@@ -52,7 +63,7 @@ async def stream(
     request: Request,
     platform: Platform,
     who: Who,
-    query: Annotated[StreamQuery, QueryParameters()],
+    query: Annotated[FollowQuery, QueryParameters()],
     last: LastEventId = None,
 ) -> Response:
     """Events as they happen. A client that was cut off goes on where it was with `Last-Event-ID`."""
@@ -62,7 +73,8 @@ async def stream(
     if after < 0:  # counts from the end, which moves: settle it once
         after = first[0].id - 1 if first else newest
     keep_alive_s = context(request).limits.keep_alive_s
-    return event_stream(request, who, _follow(platform, who, after, query.job, first, keep_alive_s))
+    pulse = Pulse(platform, who) if query.beats else None
+    return event_stream(request, who, _follow(platform, who, after, query.job, first, keep_alive_s, pulse))
 
 
 def _after(last: str) -> int:
@@ -71,14 +83,59 @@ def _after(last: str) -> int:
     raise InvalidSpec("is no event's id", field="Last-Event-ID", value=last, fix="send the last id as it came, or none")
 
 
+class Pulse:
+    """What one follower was told of jobs and nodes, so that it is told only what is new."""
+
+    def __init__(self, platform: PlatformDoor, who: Token) -> None:
+        self._platform, self._who = platform, who
+        self._told: dict[str, Any] = {"jobs": {}, "nodes": {}}
+        self._due_s = 0.0
+
+    async def beat(self) -> bytes:
+        """The frame to send, empty when nothing moved or when it is not time yet."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return b""
+        self._due_s = now_s + BEAT_S
+        before, now = self._told, await self._platform.beat(self._who)
+        self._told = now
+        news = {kind: _changes(before[kind], now[kind]) for kind in ("jobs", "nodes")}
+        gone = sorted(before["jobs"].keys() - now["jobs"].keys())
+        decided = before.get("decided_s") != now["decided_s"]
+        if not (news["jobs"] or news["nodes"] or gone or decided):
+            return b""
+        told = {**news, "gone": gone, "decided_s": now["decided_s"]}
+        return frame(msgspec.json.encode(told, enc_hook=str), event="beat")
+
+
+def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """Of each entry the fields that are not as they were; of a new entry all."""
+    changed = {}
+    for name, fields in now.items():
+        known = before.get(name, {})
+        fresh = {field: value for field, value in fields.items() if field not in known or known[field] != value}
+        if fresh:
+            changed[name] = fresh
+    return changed
+
+
 async def _follow(
-    platform: PlatformDoor, who: Token, after: int, job: str | None, batch: list[EventView], wait_s: float
+    platform: PlatformDoor,
+    who: Token,
+    after: int,
+    job: str | None,
+    batch: list[EventView],
+    wait_s: float,
+    pulse: Pulse | None,
 ) -> AsyncGenerator[bytes, None]:
     seen = after  # of all events; `after` is only of those that this client may see
     while True:
-        if batch:
-            yield b"".join(frame(event.model_dump_json(), event=event.kind, id=str(event.id)) for event in batch)
-            after = batch[-1].id
+        chunk = b"".join(frame(event.model_dump_json(), event=event.kind, id=str(event.id)) for event in batch)
+        after = batch[-1].id if batch else after
+        if pulse is not None:
+            chunk += await pulse.beat()
+        if chunk:
+            yield chunk
         if len(batch) < BATCH:
-            seen = await platform.wait_for_events(max(seen, after), wait_s)
+            seen = await platform.wait_for_events(max(seen, after), wait_s if pulse is None else min(wait_s, BEAT_S))
         batch = await platform.events(who, after, BATCH, job)

@@ -27,9 +27,18 @@ class JobsQuery(Query):
     )
     tenant: str | None = Field(default=None, max_length=40, description="Only jobs of this tenant.")
     name: str | None = Field(default=None, max_length=40, description="Only jobs of this name.")
+    ids: str | None = Field(default=None, max_length=20_000, description="Only jobs with these ids (a,b).")
     limit: int = Field(default=100, ge=1, le=1000, description="Jobs per page.")
     cursor: str | None = Field(default=None, max_length=200, description="The `next` of the page before.")
     order: Order = Field(default="newest", description="Which come first.")
+
+
+class MetricsQuery(Query):
+    """How much of a history to read."""
+
+    points: int | None = Field(
+        default=None, ge=1, le=100_000, description="Thin it out to at most so many, each the mean of a run of steps."
+    )
 
 
 IdempotencyKey = Annotated[
@@ -69,8 +78,9 @@ async def dry_run(request: Request, platform: Platform, who: Who) -> Response:
 @router.get("", summary="List jobs", response_model=Page)
 async def jobs(platform: Platform, who: Who, query: Annotated[JobsQuery, QueryParameters()]) -> Response:
     """One page of the jobs that the token may see; `next` of a page is the `cursor` of the following one."""
+    ids = None if query.ids is None else query.ids.split(",")
     return answer(
-        await platform.jobs(who, query.state, query.tenant, query.name, query.limit, query.cursor, query.order)
+        await platform.jobs(who, query.state, query.tenant, query.name, query.limit, query.cursor, query.order, ids)
     )
 
 
@@ -93,9 +103,11 @@ async def why(platform: Platform, who: Who, job: JobRef) -> Response:
 
 
 @router.get("/{job}/metrics", summary="Read a job's history", response_model=MetricsView, responses=NOT_FOUND)
-async def metrics(platform: Platform, who: Who, job: JobRef) -> Response:
+async def metrics(
+    platform: Platform, who: Who, job: JobRef, query: Annotated[MetricsQuery, QueryParameters()]
+) -> Response:
     """Loss and metrics per step."""
-    return answer(await platform.metrics(who, job))
+    return answer(await platform.metrics(who, job, query.points))
 
 
 @router.get("/{job}/result", summary="Read a result", response_model=ResultView, responses=NOT_FOUND | CONFLICT)

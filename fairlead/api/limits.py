@@ -23,6 +23,8 @@ class Limits:
     body_bytes: int = 1024 * 1024  # of JSON; code bundles have the platform's own limit
     streams: int = 64  # event and log streams open at once
     keep_alive_s: float = 15.0  # silence on a stream after which it gives a sign of life
+    failed_logins: int = 10  # of one address at once; then one in so many seconds
+    failed_login_every_s: float = 6.0
 
 
 @dataclass(slots=True)
@@ -52,24 +54,66 @@ class TokenBucket:
         return self.level >= self.size
 
 
+class Buckets:
+    """A bucket for each who asks; those that are full again say nothing, and are forgotten when there are too many."""
+
+    def __init__(self, per_s: float, size: float, clock: Callable[[], float]) -> None:
+        self._per_s, self._size, self._clock = per_s, size, clock
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, key: str) -> float:
+        """Take one out of this one's bucket, and say 0; or say for how many seconds there is none."""
+        now_s = self._clock()
+        bucket = self._buckets.get(key)
+        if bucket is None:
+            self._forget_full(now_s)
+            bucket = self._buckets[key] = TokenBucket(self._per_s, self._size, self._size, now_s)
+        return bucket.take(now_s)
+
+    def give_back(self, key: str) -> None:
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.level = min(bucket.size, bucket.level + 1.0)
+
+    def _forget_full(self, now_s: float) -> None:
+        if len(self._buckets) < MEMORY:
+            return
+        for bucket in self._buckets.values():
+            bucket.fill(now_s)
+        self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.full}
+
+
+class LoginLimiter:
+    """Who guesses tokens is slowed down; who logs in with a good one is not."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._buckets = Buckets(1.0 / limits.failed_login_every_s, float(limits.failed_logins), clock)
+
+    def attempt(self, address: str) -> None:
+        """Count an attempt from this address as a failed one, or raise :class:`TooFast`."""
+        wait_s = self._buckets.take(address)
+        if wait_s > 0:
+            raise TooFast("too many failed logins from this address", wait_s=wait_s)
+
+    def succeeded(self, address: str) -> None:
+        """The attempt was none of a guesser's."""
+        self._buckets.give_back(address)
+
+
 class RateLimiter:
     """One bucket per token, asked only after the token has proved itself: no stranger can use up another's rate."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
-        self._clock = clock
-        self._buckets: dict[str, TokenBucket] = {}
+        self._buckets = Buckets(limits.requests_per_s, float(limits.burst), clock)
         self._streams: Counter[str] = Counter()
 
     def admit(self, token: str) -> None:
         """Count one request, or raise :class:`TooFast`."""
-        now_s = self._clock()
-        bucket = self._buckets.get(token)
-        if bucket is None:
-            self._forget_full(now_s)
-            size = float(self._limits.burst)
-            bucket = self._buckets[token] = TokenBucket(self._limits.requests_per_s, size, size, now_s)
-        wait_s = bucket.take(now_s)
+        wait_s = self._buckets.take(token)
         if wait_s > 0:
             raise TooFast(f"more than {self._limits.requests_per_s:g} requests per second", wait_s=wait_s)
 
@@ -85,10 +129,3 @@ class RateLimiter:
             self._streams[token] -= 1
             if not self._streams[token]:
                 del self._streams[token]
-
-    def _forget_full(self, now_s: float) -> None:
-        if len(self._buckets) < MEMORY:
-            return
-        for bucket in self._buckets.values():
-            bucket.fill(now_s)
-        self._buckets = {token: bucket for token, bucket in self._buckets.items() if not bucket.full}

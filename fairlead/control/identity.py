@@ -44,6 +44,11 @@ def verify(token: Token | None, secret: str, now_s: float) -> Token:
     right = hmac.compare_digest(_NOBODY if token is None else token.digest, _digest(secret))
     if token is None or not right:
         raise Unauthenticated("the token is unknown", fix=_FIX)
+    return standing(token, now_s)
+
+
+def standing(token: Token, now_s: float) -> Token:
+    """The token, if it was neither revoked nor has expired."""
     if token.revoked_s is not None and token.revoked_s <= now_s:
         raise Unauthenticated("the token was revoked", fix=_FIX)
     if token.expires_s is not None and token.expires_s <= now_s:

@@ -9,10 +9,10 @@ from sqlalchemy import Connection
 from fairlead import __version__
 from fairlead.cluster import NodeState, total
 from fairlead.control.access import require, scope
-from fairlead.control.present import node_view
 from fairlead.control.records import Role, Token
 from fairlead.control.report import platform_report
 from fairlead.control.service.core import Verbs
+from fairlead.control.service.live import moving, seen_nodes
 from fairlead.control.store import events, jobs, ledger, nodes, tenants
 from fairlead.errors import NotFound
 from fairlead.views import NodeView, Report
@@ -33,17 +33,8 @@ class ClusterVerbs(Verbs):
 
     async def nodes(self, who: Token) -> list[NodeView]:
         """All nodes; a tenant sees its own jobs on them."""
-        controller = self._core.controller
-        visible: frozenset[str] | None = None
-        tenant = scope(who)
-        if tenant is not None:
-            found = await self._read(jobs.active)
-            visible = frozenset(job.id for job in found if job.tenant == tenant)
-        facts = controller.backend.facts()
-        return [
-            node_view(node, controller.known.workers, visible, controller.telemetry.get(name), facts.get(name, {}))
-            for name, node in sorted(controller.nodes.items())
-        ]
+        found = await self._read(moving)
+        return seen_nodes(self._core.controller, {job.id: job.tenant for job in found}, scope(who))
 
     async def node_action(self, who: Token, name: str, action: NodeAction) -> NodeView:
         """Cordon: nothing new; drain: what runs moves away; uncordon: back to work."""

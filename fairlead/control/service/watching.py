@@ -38,6 +38,7 @@ class WatchVerbs(Verbs):
         limit: int,
         cursor: str | None,
         order: str = "newest",
+        ids: list[str] | None = None,
     ) -> Page:
         """One page of the jobs that this token may see."""
         wanted = scope(who) if tenant is None else acting_for(who, tenant)
@@ -46,10 +47,10 @@ class WatchVerbs(Verbs):
 
         def work(connection: Connection) -> Page:
             found, following, total = jobs.page(
-                connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor, order=order
+                connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor, order=order, ids=ids
             )
-            ids = [job.id for job in found]
-            labels, live = jobs.labels(connection, ids), generations.current(connection, set(ids))
+            shown = [job.id for job in found]
+            labels, live = jobs.labels(connection, shown), generations.current(connection, set(shown))
             holds = controller.outlook.holds
             views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), holds.get(j.id), now_s) for j in found]
             return Page(items=views, next=following, total=total)
@@ -95,11 +96,13 @@ class WatchVerbs(Verbs):
         return Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
                    generations=detail.generations)  # fmt: skip
 
-    async def metrics(self, who: Token, ref: str) -> MetricsView:
-        """The history per step."""
+    async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView:
+        """The history per step, or thinned out to about so many points."""
         job, _ = await self._find(who, ref)
         steps = await self._read(lambda connection: metrics.history(connection, job.id))
-        return MetricsView(job=job.id, steps=steps)
+        if points is not None:
+            steps = metrics.thinned(steps, points)
+        return MetricsView(job=job.id, steps=steps, batch_size=job.batch_size)
 
     async def result(self, who: Token, ref: str) -> ResultView:
         """What the job left behind, with the figures that every run reports."""

@@ -156,7 +156,7 @@ def _not_found(ref: str) -> NotFound:
 
 def page(
     conn: Connection, *, tenant: str | None = None, phases: Collection[str] | None = None, name: str | None = None,
-    limit: int = 100, before: str | None = None, order: str = "newest",
+    limit: int = 100, before: str | None = None, order: str = "newest", ids: Collection[str] | None = None,
 ) -> tuple[list[Job], str | None, int]:  # fmt: skip
     """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all."""
     where: list[ColumnElement[bool]] = []
@@ -166,6 +166,8 @@ def page(
         where.append(jobs.c.phase.in_([_phase(phase) for phase in phases]))
     if name is not None:
         where.append(jobs.c.name == name)
+    if ids is not None:
+        where.append(jobs.c.id.in_(list(ids)))
     total = conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one()
     place, oldest = tuple_(jobs.c.submitted_s, jobs.c.id), order == "oldest"
     by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
@@ -202,6 +204,13 @@ def update(conn: Connection, job_id: str, **changes: Any) -> Job:
     if job is None:
         raise _not_found(job_id)
     return job
+
+
+def spans(conn: Connection, since_s: float, until_s: float) -> list[tuple[str, float, float]]:
+    """Tenant, submission and end of each job that wanted something since then; what has not ended ends now."""
+    wanted = (jobs.c.finished_s.is_(None) | (jobs.c.finished_s > since_s)) & (jobs.c.submitted_s < until_s)
+    query = select(jobs.c.tenant, jobs.c.submitted_s, jobs.c.finished_s).where(wanted)
+    return [(tenant, from_s, until_s if to_s is None else to_s) for tenant, from_s, to_s in conn.execute(query)]
 
 
 def counts(conn: Connection) -> dict[str, dict[str, int]]:

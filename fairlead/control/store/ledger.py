@@ -76,8 +76,7 @@ def grouped(conn: Connection, since_s: float, until_s: float) -> list[Usage]:
     span = usage.c.tenant, usage.c.from_s, usage.c.to_s
     query = select(*span, func.sum(usage.c.devices), func.sum(usage.c.cpu_s)).where(*within).group_by(*span)
     return [
-        Usage(job="", tenant=tenant, submitted_by="", generation=0, node="", device_type="", devices=int(devices),
-              speed=1.0, from_s=from_s, to_s=to_s, cpu_s=float(cpu_s))  # fmt: skip
+        Usage("", tenant, "", 0, "", "", int(devices), 1.0, from_s, to_s, float(cpu_s))
         for tenant, from_s, to_s, devices, cpu_s in conn.execute(query)
     ]
 

@@ -22,3 +22,19 @@ def history(conn: Connection, job: str) -> list[dict[str, Any]]:
     query = select(metrics.c.points).where(metrics.c.job == job).order_by(metrics.c.id)
     by_step = {point["step"]: point for points in conn.execute(query).scalars() for point in points}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def thinned(steps: Sequence[Mapping[str, Any]], points: int) -> list[dict[str, Any]]:
+    """At most so many points: each is the last of a run of steps, with their mean loss and all their metrics."""
+    if len(steps) <= points:
+        return [dict(step) for step in steps]
+    size = -(-len(steps) // points)
+    return [_one(steps[start : start + size]) for start in range(0, len(steps), size)]
+
+
+def _one(run: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for step in run:
+        merged |= step
+    losses = [step["loss"] for step in run if step.get("loss") is not None]
+    return merged | ({"loss": sum(losses) / len(losses)} if losses else {})

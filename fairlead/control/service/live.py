@@ -1,0 +1,91 @@
+"""What moves without being an event: progress of jobs, use of nodes, shares over time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.control.access import scope
+from fairlead.control.loop import Controller
+from fairlead.control.present import node_views
+from fairlead.control.records import ENDED, Job, JobPhase, Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.shares import Window, Wish, shares
+from fairlead.control.store import jobs, ledger, tenants
+from fairlead.views import NodeView, SharesView
+
+BEAT_S = 1.0
+MOVING = [phase for phase in JobPhase if phase not in ENDED and phase is not JobPhase.QUEUED]
+MOST = 1000  # jobs that hold devices at the same time, of which a beat tells
+_OF_JOB = ("step", "total_steps", "epoch", "loss", "samples_per_s", "generation", "recoveries", "preemptions",
+           "resizes")  # fmt: skip
+_OF_NODE = {"state", "devices_used", "cpu_fraction", "memory_used_bytes", "isolation", "jobs", "slots", "warm", "pid",
+            "temperature_c", "power_w"}  # fmt: skip
+
+Beat = dict[str, Any]
+
+
+class LiveVerbs(Verbs):
+    """What a page shows that is never still."""
+
+    _taking: asyncio.Lock
+    _taken: tuple[float, list[Job]] = (0.0, [])
+
+    async def beat(self, who: Token) -> Beat:
+        """Jobs that hold devices and all nodes, each with the fields that move; and when was last decided.
+
+        The fields are named as in a job's and a node's view, so that who has those may lay these over them.
+        """
+        found, controller, tenant = await self._moving(), self._core.controller, scope(who)
+        own = [job for job in found if tenant in (None, job.tenant)]
+        alive = {job.id: sum(f.alive for f in controller.known.workers.get(job.id, {}).values()) for job in own}
+        views = seen_nodes(controller, {job.id: job.tenant for job in found}, tenant)
+        return {
+            "jobs": {job.id: _job(job, alive) for job in own},
+            "nodes": {view.name: view.model_dump(include=_OF_NODE) for view in views},
+            "decided_s": controller.outlook.decided_s,
+        }
+
+    async def _moving(self) -> Sequence[Job]:
+        """Read once for all who listen."""
+        async with self._taking:
+            taken_s, found = self._taken
+            if abs(self._core.clock() - taken_s) >= 0.8 * BEAT_S:
+                found = await self._read(moving)
+                self._taken = self._core.clock(), found
+            return found
+
+    async def shares(self, who: Token, window_s: float, points: int) -> SharesView:
+        """Devices held and entitled to over time; a tenant sees its own line."""
+        now_s = self._core.clock()
+        window = Window(now_s - window_s, now_s, points)
+        devices = sum(node.devices for node in self._core.controller.nodes.values())
+
+        def work(connection: Connection) -> SharesView:
+            wishes = [Wish(*row) for row in jobs.spans(connection, window.since_s, now_s)]
+            lines = ledger.grouped(connection, window.since_s, now_s)
+            return shares(tenants.all(connection), wishes, lines, devices, window)
+
+        found = await self._read(work)
+        own = [line for line in found.tenants if scope(who) in (None, line.tenant)]
+        return found.model_copy(update={"tenants": own})
+
+
+def seen_nodes(controller: Controller, tenant_of: Mapping[str, str], tenant: str | None) -> list[NodeView]:
+    """The nodes as this tenant may see them; None: as they are."""
+    known, facts = controller.known.workers, controller.backend.facts()
+    return node_views(controller.nodes, known, controller.telemetry, facts, tenant_of, tenant)
+
+
+def moving(connection: Connection) -> list[Job]:
+    """The jobs that hold devices, or are about to."""
+    found, _, _ = jobs.page(connection, phases=MOVING, limit=MOST)
+    return found
+
+
+def _job(job: Job, alive: Mapping[str, int]) -> dict[str, Any]:
+    told = {name: getattr(job, name) for name in _OF_JOB}
+    return told | {"state": str(job.phase), "workers": alive[job.id]}

@@ -1,0 +1,55 @@
+"""Sessions: a token shown once to the page becomes a cookie for a working day, and never lies in the browser."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from sqlalchemy import Connection
+
+from fairlead.control import identity
+from fairlead.control.records import Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import sessions
+from fairlead.errors import Unauthenticated
+
+SESSION_S = 12 * 3600.0
+MOST = 50  # sessions of one token at a time; the oldest give way
+
+
+class SessionVerbs(Verbs):
+    """How people come in by the page. A session is good for what its token is good for, and never longer."""
+
+    async def open_session(self, who: Token) -> tuple[str, float]:
+        """The secret of a new session, of which only the digest is kept, and how many seconds it is good for."""
+        now_s, secret = self._core.clock(), secrets.token_urlsafe(32)
+        left_s = SESSION_S if who.expires_s is None else min(SESSION_S, who.expires_s - now_s)
+
+        def work(connection: Connection) -> None:
+            sessions.insert(connection, _digest(secret), who.id, now_s, now_s + left_s, MOST)
+            self._audit(connection, who, "session.open", who.id)
+
+        await self._write(work)
+        return secret, left_s
+
+    async def session(self, secret: str) -> Token:
+        """The token behind a session, read anew each time: a revoked token's sessions are over at once."""
+        now_s, digest = self._core.clock(), _digest(secret)
+        token = await self._read(lambda connection: sessions.token_of(connection, digest, now_s))
+        if token is None:
+            raise Unauthenticated("this session is over", fix="log in again")
+        return identity.standing(token, now_s)
+
+    async def close_session(self, who: Token, secret: str) -> None:
+        """From now on this cookie opens nothing."""
+
+        def work(connection: Connection) -> None:
+            if sessions.remove(connection, _digest(secret)):
+                self._audit(connection, who, "session.close", who.id)
+
+        await self._write(work)
+
+
+def _digest(secret: str) -> str:
+    # 256 random bits: a plain digest cannot be searched through.
+    return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,0 +1,92 @@
+"""Shares over time, from the ledger and the jobs: what each tenant held, and what it was entitled to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from fairlead.control.records import Tenant, Usage
+from fairlead.control.report import fairness
+from fairlead.scheduling.shares import entitlements
+from fairlead.scheduling.state import TenantState
+from fairlead.views import ShareLine, SharesView
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time in evenly long intervals."""
+
+    since_s: float
+    until_s: float
+    points: int
+
+    @property
+    def step_s(self) -> float:
+        return (self.until_s - self.since_s) / self.points
+
+    def overlaps(self, from_s: float, to_s: float) -> Iterable[tuple[int, float]]:
+        """The intervals that this time touches, each with the part of it that is covered."""
+        begin, end = ((max(from_s, self.since_s) - self.since_s) / self.step_s,
+                      (min(to_s, self.until_s) - self.since_s) / self.step_s)  # fmt: skip
+        for index in range(int(begin), min(ceil(end), self.points)):
+            yield index, min(end, index + 1) - max(begin, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """From when to when a tenant had at least one job that wanted devices."""
+
+    tenant: str
+    from_s: float
+    to_s: float
+
+
+def shares(
+    tenants: Sequence[Tenant], wishes: Iterable[Wish], ledger: Sequence[Usage], devices: int, window: Window
+) -> SharesView:
+    """What a plot of share against entitlement shows."""
+    held = {tenant.name: [0.0] * window.points for tenant in tenants}
+    for line in ledger:
+        of_tenant = held.get(line.tenant)
+        if of_tenant is not None:
+            for index, part in window.overlaps(line.from_s, line.to_s):
+                of_tenant[index] += line.devices * part
+    entitled = _entitled(tenants, wishes, devices, window)
+    return SharesView(
+        since_s=window.since_s,
+        until_s=window.until_s,
+        step_s=window.step_s,
+        devices=devices,
+        fairness=fairness(tenants, ledger),
+        tenants=[
+            ShareLine(
+                tenant=tenant.name,
+                weight=tenant.weight,
+                held=[round(value, 3) for value in held[tenant.name]],
+                entitlement=entitled[tenant.name],
+            )
+            for tenant in tenants
+        ],
+    )
+
+
+def _entitled(
+    tenants: Sequence[Tenant], wishes: Iterable[Wish], devices: int, window: Window
+) -> dict[str, list[float]]:
+    """Weighted max-min among the tenants that had jobs in an interval; a tenant without any was entitled to nothing."""
+    active: list[set[str]] = [set() for _ in range(window.points)]
+    for wish in wishes:
+        for index, _ in window.overlaps(wish.from_s, wish.to_s):
+            active[index].add(wish.tenant)
+    states = {tenant.name: TenantState(tenant.name, tenant.weight, tenant.quota) for tenant in tenants}
+    entitled = {tenant.name: [0.0] * window.points for tenant in tenants}
+    known: dict[frozenset[str], dict[str, float]] = {}  # few sets of tenants, many intervals
+    for index, names in enumerate(active):
+        present = frozenset(names & states.keys())
+        if present not in known:
+            want_all = dict.fromkeys(present, float(devices))
+            known[present] = dict(entitlements([states[name] for name in sorted(present)], want_all, devices))
+        for name, amount in known[present].items():
+            entitled[name][index] = round(amount, 3)
+    return entitled

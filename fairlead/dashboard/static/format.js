@@ -1,0 +1,64 @@
+// Numbers, times and names as people read them.
+
+const group = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+export const NONE = "–";
+
+export function number(value) {
+  return value == null ? NONE : group.format(value);
+}
+
+// Four digits that matter, small and large alike.
+export function figure(value) {
+  if (value == null || !Number.isFinite(value)) return NONE;
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(2).replace("e+", "e");
+  return size >= 1000 ? group.format(value) : String(Number(value.toPrecision(4)));
+}
+
+export function percent(fraction, digits = 0) {
+  return fraction == null ? NONE : `${(fraction * 100).toFixed(digits)} %`;
+}
+
+export function bytes(value) {
+  if (value == null) return NONE;
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  let place = 0;
+  while (value >= 999.5 && place < units.length - 1) {
+    value /= 1000;
+    place += 1;
+  }
+  return `${value >= 100 || place === 0 ? Math.round(value) : value.toFixed(1)} ${units[place]}`;
+}
+
+export function duration(seconds) {
+  if (seconds == null) return NONE;
+  const s = Math.max(0, seconds);
+  if (s < 9.95) return `${s.toFixed(1)} s`;
+  if (s < 60) return `${Math.round(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} m ${String(Math.floor(s % 60)).padStart(2, "0")} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} m`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+export function time(seconds) {
+  if (seconds == null) return NONE;
+  const date = new Date(seconds * 1000);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? clock.format(date) : `${day.format(date)} ${clock.format(date)}`;
+}
+
+export function moment(seconds) {
+  return seconds == null ? "" : whole.format(new Date(seconds * 1000));
+}
+
+export function plural(count, one, many = `${one}s`) {
+  return `${number(count)} ${count === 1 ? one : many}`;
+}
+
+// node-2 comes before node-10.
+const natural = new Intl.Collator("en", { numeric: true });
+export const byName = (left, right) => natural.compare(left.name, right.name);

@@ -1,0 +1,162 @@
+// The page as a whole: who is logged in, where one is, and the frame around the views.
+
+import { askWho, logOut, who } from "./api.js";
+import { forget, link, on, start } from "./live.js";
+import { forgetAll, loadTenants } from "./model.js";
+import { Messages, Shape, complain } from "./parts.js";
+import { route } from "./router.js";
+import { theme, toggle } from "./theme.js";
+import { coalesced, html, render, useCell, useEffect, useRef, useState } from "./ui.js";
+import { ClusterView } from "./views/cluster.js";
+import { EventsView } from "./views/events.js";
+import { JobView } from "./views/job.js";
+import { LoginView } from "./views/login.js";
+import { QueueView } from "./views/queue.js";
+import { TenantsView } from "./views/tenants.js";
+
+const VIEWS = {
+  cluster: { name: "Cluster", draw: ClusterView, icon: "M3 4h14v5H3zM3 11h14v5H3zM6 6.5h.1M6 13.5h.1" },
+  queue: { name: "Queue", draw: QueueView, icon: "M3 5h14M3 10h14M3 15h9" },
+  tenants: { name: "Tenants", draw: TenantsView, icon: "M3 16V9m4.7 7V5m4.6 11v-8m4.7 8V3" },
+  events: { name: "Events", draw: EventsView, icon: "M3 10h3l2.5-6 4 12 2.2-6H17" },
+};
+
+function Brand() {
+  return html`<span class="brand">
+    <svg viewBox="0 0 24 24" aria-hidden="true"><path d="M12 3.2a8.8 8.8 0 1 0 0 17.6 8.8 8.8 0 0 0 0-17.6Z" />
+      <path d="M1.5 10h21M1.5 14h21" /></svg>
+    Fairlead
+  </span>`;
+}
+
+function Nav({ view }) {
+  const present = view === "job" ? "queue" : view;
+  return html`<nav class="nav" aria-label="Views"><ul>
+    ${Object.entries(VIEWS).map(
+      ([key, { name, icon }]) => html`<li key=${key}>
+        <a href=${`#/${key}`} aria-current=${key === present ? "page" : undefined}>
+          <svg viewBox="0 0 20 20" aria-hidden="true"><path d=${icon} /></svg><span>${name}</span>
+        </a>
+      </li>`,
+    )}
+  </ul></nav>`;
+}
+
+const LINK = {
+  live: ["live", "Live"],
+  connecting: ["starting", "Connecting"],
+  lost: ["lost", "Disconnected"],
+  resting: ["cordoned", "Resting"],
+};
+
+function Link() {
+  const { state } = useCell(link);
+  const [shape, text] = LINK[state];
+  return html`<span class=${`link l-${state}`} role="status"><${Shape} of=${shape} />${text}</span>`;
+}
+
+// Said only when it lasts: a stream that is back within a second disturbs nobody.
+function Away() {
+  const { state } = useCell(link);
+  const [long, setLong] = useState(false);
+  useEffect(() => {
+    if (state !== "lost") return setLong(false);
+    const timer = setTimeout(() => setLong(true), 900);
+    return () => clearTimeout(timer);
+  }, [state]);
+  return html`<div class="away" role="alert" hidden=${!(state === "lost" && long)}>
+    ${state === "lost" && long
+      ? html`<${Shape} of="lost" /> Disconnected from the platform. What you see may be old; trying again.`
+      : null}
+  </div>`;
+}
+
+function ThemeSwitch() {
+  const present = useCell(theme);
+  const other = present === "dark" ? "light" : "dark";
+  const icon = present === "dark"
+    ? "M10 3V1.5M10 18.5V17M3 10H1.5M18.5 10H17M5 5 4 4m12 12-1-1M5 15l-1 1M16 4l-1 1M10 6.5a3.5 3.5 0 1 0 0 7 3.5 3.5 0 0 0 0-7Z"
+    : "M16.5 12.2A7 7 0 0 1 7.8 3.5a7 7 0 1 0 8.7 8.7Z";
+  return html`<button class="icon-button" onClick=${toggle} aria-label=${`Use the ${other} theme`} title=${`Use the ${other} theme`}>
+    <svg viewBox="0 0 20 20" aria-hidden="true"><path d=${icon} /></svg>
+  </button>`;
+}
+
+function Me({ me }) {
+  const leave = () => logOut().catch(complain);
+  return html`<div class="me">
+    <span class="who"><b>${me.tenant ?? "platform"}</b><small>${me.role}</small></span>
+    <${ThemeSwitch} />
+    <button class="icon-button" onClick=${leave} aria-label="Log out" title="Log out">
+      <svg viewBox="0 0 20 20" aria-hidden="true"><path d="M8 3H4v14h4M13 6l4 4-4 4M17 10H8" /></svg>
+    </button>
+  </div>`;
+}
+
+function Frame({ me }) {
+  const { view, rest, query } = useCell(route);
+  const main = useRef(null), first = useRef(true);
+  const place = [view, ...rest].join("/");
+  useEffect(() => {
+    if (!first.current) main.current?.querySelector("h1")?.focus();
+    first.current = false;
+    scrollTo(0, 0);
+  }, [place]);
+  const skip = (event) => {
+    event.preventDefault();
+    main.current.querySelector("h1")?.focus();
+  };
+  const chosen = view === "job" ? JobView : VIEWS[view]?.draw;
+  return html`<div class="frame">
+    <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
+    <header class="side">
+      <a class="home" href="#/cluster" aria-label="Fairlead, to the cluster"><${Brand} /></a>
+      <${Nav} view=${view} />
+      <div class="foot"><${Link} /><${Me} me=${me} /></div>
+    </header>
+    <main class="main" id="main" ref=${main}>
+      <${Away} />
+      ${chosen
+        ? html`<${chosen} key=${place} id=${rest[0]} query=${query} />`
+        : html`<h1 tabindex="-1">There is no such view</h1><p><a href="#/cluster">To the cluster</a></p>`}
+    </main>
+    <${Messages} />
+  </div>`;
+}
+
+const freshTenants = coalesced(() => loadTenants().catch(() => {}), 5000);
+on("resync", freshTenants);
+on("event", (event) => event.kind.startsWith("tenant-") && freshTenants());
+
+function App() {
+  const me = useCell(who);
+  const [problem, setProblem] = useState(null);
+  const [known, setKnown] = useState(false);
+  useEffect(() => {
+    let timer = null;
+    const ask = () => askWho().then(() => setProblem(null), (error) => {
+      setProblem(error);
+      timer = setTimeout(ask, 2000);
+    });
+    ask();
+    return () => clearTimeout(timer);
+  }, []);
+  useEffect(() => {
+    if (!me) {
+      setKnown(false);
+      forget();
+      forgetAll();
+      return;
+    }
+    // Tenants first: they have the colours.
+    loadTenants().catch(() => {}).finally(() => setKnown(true));
+    start();
+  }, [me]);
+  if (me === undefined) {
+    return problem ? html`<main class="alone"><p role="alert">${problem.message}; trying again.</p></main>` : null;
+  }
+  if (me === null) return html`<${LoginView} brand=${html`<${Brand} />`} theme=${html`<${ThemeSwitch} />`} />`;
+  return known ? html`<${Frame} me=${me} />` : null;
+}
+
+render(html`<${App} />`, document.getElementById("app"));

@@ -1,0 +1,92 @@
+// Loss and throughput of a job while it trains.
+
+import { jobPath, request } from "../api.js";
+import { Chart } from "../chart.js";
+import * as format from "../format.js";
+import { on } from "../live.js";
+import { coalesced, html, useEffect, useMemo, useState } from "../ui.js";
+
+const POINTS = 600;
+
+export function Curves({ job }) {
+  const [history, setHistory] = useState(null);
+  const load = useMemo(() => coalesced(async () => {
+    try {
+      setHistory(await request(jobPath(job.id, "/metrics"), { query: { points: POINTS } }));
+    } catch {
+      return; // the view says that the platform is away
+    }
+  }, 1500), [job.id]);
+  useEffect(() => {
+    const off = on("resync", load);
+    return () => {
+      off();
+      load.cancel();
+    };
+  }, [load]);
+  useEffect(load, [load, job.step, job.state]);
+  const steps = history?.steps ?? [];
+  const metrics = useMemo(() => names(steps), [history]);
+  if (!history) return html`<p class="loading">Looking at its history …</p>`;
+  if (steps.length < 2) return null;
+  return html`<div class="two">
+    <${Loss} steps=${steps} metrics=${metrics} />
+    <${Throughput} steps=${steps} batch=${history.batch_size} />
+  </div>`;
+}
+
+// Metrics that lie where a loss lies; a curve of accuracy has its own scale and is in the result.
+function names(steps) {
+  const found = new Set();
+  for (const step of steps) for (const name of Object.keys(step)) if (/loss$/.test(name) && name !== "loss") found.add(name);
+  return [...found].slice(0, 3);
+}
+
+const value = (plot, amount) => format.figure(amount);
+
+function Loss({ steps, metrics }) {
+  const [log, setLog] = useState(false);
+  const data = useMemo(() => {
+    const positive = (amount) => (log && !(amount > 0) ? null : amount ?? null);
+    return [steps.map((step) => step.step), ...["loss", ...metrics].map((name) => steps.map((step) => positive(step[name])))];
+  }, [steps, metrics, log]);
+  const series = [
+    { label: "loss", colour: "--c-1", value, fill: !log },
+    ...metrics.map((name, place) => ({ label: name, colour: `--c-${place + 2}`, value, spanGaps: true, points: true, width: 1.25 })),
+  ];
+  const last = steps.at(-1), begin = steps[0];
+  return html`<section class="panel" aria-labelledby="loss-title">
+    <div class="panel-head"><h2 id="loss-title">Loss</h2>
+      <label class="check"><input type="checkbox" checked=${log} onChange=${(event) => setLog(event.target.checked)} /> log scale</label></div>
+    <${Chart} key=${log ? "log" : "linear"} series=${series} data=${data} x=${{ label: "step", value: (plot, step) => format.number(step) }}
+      scales=${log ? { y: { distr: 3 } } : undefined} y=${{ values: (plot, ticks) => ticks.map((tick) => (tick == null ? "" : format.figure(tick))) }}
+      words=${`Loss from ${format.figure(begin.loss)} at step ${begin.step} to ${format.figure(last.loss)} at step ${last.step}`} />
+  </section>`;
+}
+
+function Throughput({ steps, batch }) {
+  const { data, unit, recent } = useMemo(() => speeds(steps, batch), [steps, batch]);
+  return html`<section class="panel" aria-labelledby="speed-title">
+    <div class="panel-head"><h2 id="speed-title">Throughput</h2><span class="dim">${unit} per second</span></div>
+    <${Chart} series=${[{ label: unit, colour: "--c-2", value, fill: true }]} data=${data}
+      x=${{ time: true, label: "at", value: (plot, at) => (at == null ? format.NONE : format.time(at)) }}
+      y=${{ values: (plot, ticks) => ticks.map((tick) => format.figure(tick)) }}
+      scales=${{ y: { range: (plot, low, high) => [0, Math.max(high ?? 1, 1e-9) * 1.1] } }}
+      words=${`Throughput is ${format.figure(recent)} ${unit} per second at the end`} />
+  </section>`;
+}
+
+// Steps carry their time, so their density is the speed; where a gang paused, it falls to what it was.
+function speeds(steps, batch) {
+  const timed = steps.filter((step) => step.time_s != null);
+  const size = Math.max(1, Math.floor(timed.length / 120));
+  const times = [], rates = [];
+  for (let place = size; place < timed.length; place += size) {
+    const from = timed[place - size], to = timed[place];
+    const seconds = to.time_s - from.time_s;
+    if (seconds <= 0) continue;
+    times.push(to.time_s);
+    rates.push(((to.step - from.step) * (batch || 1)) / seconds);
+  }
+  return { data: [times, rates], unit: batch ? "samples" : "steps", recent: rates.at(-1) };
+}

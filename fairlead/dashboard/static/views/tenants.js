@@ -1,0 +1,126 @@
+// Tenants: what each held over time against what it was entitled to, how fair that was, and what it has used.
+
+import { request } from "../api.js";
+import { Chart } from "../chart.js";
+import * as format from "../format.js";
+import { on } from "../live.js";
+import { hue, loadTenants, tenants } from "../model.js";
+import { Empty, Figure, Meter, Tenant, Trouble } from "../parts.js";
+import { coalesced, html, useCell, useEffect, useMemo, useState } from "../ui.js";
+
+const WINDOWS = [[900, "15 minutes"], [3600, "1 hour"], [6 * 3600, "6 hours"], [86400, "1 day"], [7 * 86400, "1 week"]];
+const EVERY_MS = 5000;
+
+export function TenantsView() {
+  const teams = useCell(tenants);
+  const [shares, setShares] = useState(null);
+  const [window_s, setWindow] = useState(900);
+  const [problem, setProblem] = useState(null);
+  const load = useMemo(() => coalesced(async () => {
+    try {
+      const [found] = await Promise.all([request("shares", { query: { window_s, points: 150 } }), loadTenants()]);
+      setShares(found);
+      setProblem(null);
+    } catch (error) {
+      setProblem(error);
+    }
+  }, EVERY_MS), [window_s]);
+  useEffect(() => {
+    document.title = "Tenants · Fairlead";
+    load();
+    const timer = setInterval(() => document.hidden || load(), EVERY_MS);
+    const offs = [on("resync", load), on("event", (event) => event.tenant && load())];
+    return () => {
+      clearInterval(timer);
+      offs.forEach((off) => off());
+      load.cancel();
+    };
+  }, [load]);
+  const held = (teams ?? []).reduce((sum, team) => sum + team.devices, 0);
+  return html`
+    <div class="head"><h1 tabindex="-1">Tenants</h1>
+      <label class="window">Last <select value=${window_s} onChange=${(event) => setWindow(Number(event.target.value))}>
+        ${WINDOWS.map(([value, text]) => html`<option key=${value} value=${value}>${text}</option>`)}
+      </select></label>
+    </div>
+    <${Trouble} problem=${problem} again=${load} />
+    ${teams === null ? html`<p class="loading">Looking at the tenants …</p>` : html`
+      <dl class="figures">
+        <${Figure} label="Fairness (Jain's index)" value=${shares?.fairness == null ? format.NONE : shares.fairness.toFixed(3)}
+          note="1 is even, per weight" />
+        <${Figure} label="Devices held" value=${`${held} of ${shares?.devices ?? format.NONE}`} />
+        <${Figure} label="Tenants" value=${teams.length} note=${`${teams.filter((team) => team.running + team.queued).length} with jobs`} />
+      </dl>
+      ${teams.length === 0 ? html`<${Empty} title="No tenants yet">Make one: <code>fairlead tenant create NAME</code><//>` : null}
+      ${shares && shares.tenants.length ? html`<section class="panel" aria-labelledby="shares-title">
+        <h2 id="shares-title">Share against entitlement</h2>
+        <p class="dim">Devices held (lines) and what each could claim while it had jobs (dashed).</p>
+        <${Shares} shares=${shares} />
+      </section>` : null}
+      ${teams.length ? html`<${Ledger} teams=${teams} />` : null}
+    `}
+  `;
+}
+
+function Shares({ shares }) {
+  const shown = shares.tenants.slice(0, 10);
+  const series = shown.flatMap((line) => {
+    const colour = `--${hue(line.tenant)}`;
+    const value = (plot, amount) => (amount == null ? format.NONE : format.figure(amount));
+    return [
+      { label: line.tenant, colour, stepped: true, fill: true, width: 2, value },
+      { label: `${line.tenant} entitled`, colour, stepped: true, dash: [5, 4], width: 1.25, value },
+    ];
+  });
+  const data = useMemo(() => {
+    const times = shown[0].held.map((_, place) => shares.since_s + (place + 0.5) * shares.step_s);
+    return [times, ...shown.flatMap((line) => [line.held, line.entitlement.map((amount) => amount || null)])];
+  }, [shares]);
+  const words = shown
+    .map((line) => `${line.tenant} held ${format.figure(mean(line.held))} devices on average, entitled to ${format.figure(line.entitlement.at(-1))} now`)
+    .join("; ");
+  const clock = (plot, value) => (value == null ? format.NONE : format.time(value));
+  return html`<${Chart} series=${series} data=${data} words=${words} height=${280} x=${{ time: true, label: "at", value: clock }}
+    scales=${{ y: { range: (plot, low, high) => [0, Math.max(1, high ?? 1) * 1.05] } }} />`;
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+
+function Ledger({ teams }) {
+  return html`<section class="panel" aria-labelledby="ledger-title">
+    <h2 id="ledger-title">Ledger</h2>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Ledger by tenant"><table class="grid">
+      <thead><tr>
+        <th scope="col">Tenant</th><th scope="col" class="num">Weight</th><th scope="col" class="num">Quota</th>
+        <th scope="col">Holds of entitled</th><th scope="col" class="num">Running</th><th scope="col" class="num">Waiting</th>
+        <th scope="col" class="num">Device time</th><th scope="col">Budget</th><th scope="col">Promise</th><th scope="col">Network</th>
+        <th scope="col">Folders</th>
+      </tr></thead>
+      <tbody>${teams.map((team) => html`<tr key=${team.name}>
+        <th scope="row"><${Tenant} name=${team.name} /></th>
+        <td class="num">${format.figure(team.weight)}</td>
+        <td class="num">${team.quota ?? format.NONE}</td>
+        <td><span class="progress"><${Meter} part=${team.entitlement ? team.devices / team.entitlement : 0} tone=${hue(team.name)} />
+          <span class="num">${team.devices} of ${format.figure(team.entitlement)}</span></span></td>
+        <td class="num">${format.number(team.running)}</td>
+        <td class="num">${format.number(team.queued)}</td>
+        <td class="num">${format.duration(team.device_s)}</td>
+        <td>${budget(team)}</td>
+        <td>${promise(team.sla)}</td>
+        <td>${team.policy.network ?? format.NONE}</td>
+        <td class="num">${team.policy.folders?.length ?? 0}</td>
+      </tr>`)}</tbody>
+    </table></div>
+  </section>`;
+}
+
+function budget({ budget: limit }) {
+  if (!limit?.device_hours) return html`<span class="dim">none</span>`;
+  const used = limit.used_device_hours;
+  const text = `${format.figure(limit.device_hours)} h per ${limit.per}`;
+  return used == null ? text : `${format.figure(used)} of ${text}`;
+}
+
+function promise(sla) {
+  return sla?.class ?? (sla?.deadline ? `within ${sla.deadline}` : html`<span class="dim">none</span>`);
+}
