@@ -57,7 +57,6 @@ def restore(path: Path, home: Home, *, store: str | None = None, progress: Progr
         progress(0, 0, "files")
         _own(stage, owners)
         token = _finish(stage, store)
-        os.sync()
         _appear(stage, home)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
@@ -132,6 +131,7 @@ def _write(place: Path, pour: Callable[[Callable[[bytes], object]], None], mode:
         os.fchmod(descriptor, mode)
         file.flush()
         os.utime(descriptor, (time_s, time_s))
+        os.fsync(descriptor)
 
 
 # ---------------------------------------------------------------- the store

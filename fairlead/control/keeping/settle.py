@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fairlead.control import ledger
 from fairlead.control.records import ENDED, GenerationPhase, Job, JobPhase
 from fairlead.control.store import audit, events, generations, jobs
 
@@ -21,13 +20,14 @@ class Settled:
 
 
 def settle(connection: Connection, taken_s: float, now_s: float) -> Settled:
-    """Let nothing of the old platform seem alive: a job that held devices waits for new ones, with its snapshots."""
+    """Let nothing of the old platform seem alive: a job that held devices waits for new ones, with its snapshots.
+
+    The ledger stays as it is: for how long the gang lived after its last line nobody knows.
+    """
     moving = [job for job in jobs.active(connection) if job.phase is not JobPhase.QUEUED]
     live = generations.current(connection, {job.id for job in moving})
     for job in moving:
         for generation in live.get(job.id, []):
-            if generation.running_s is not None and generation.broken_s is None:
-                ledger.end_generation(connection, job, generation, {}, taken_s, {})
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=taken_s,
                                outcome="restored")  # fmt: skip
         _move(connection, job, taken_s, now_s)
