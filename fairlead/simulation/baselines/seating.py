@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from fairlead.cluster import same_seats
@@ -45,14 +45,36 @@ def tightest(free: dict[str, int], workers: int) -> Seats:
     return (name,) * workers
 
 
-def round_of(state: ClusterState, wanted: Mapping[str, Seats], policy: str, memory: Mapping[str, Any]) -> Round:
-    """The decisions that lead from the present seats to the wanted ones; no seats means to wait."""
-    made = [_decision(job, wanted.get(job.id, ()), policy) for job in state.jobs]
+def regrown(state: ClusterState, gangs: Mapping[str, int]) -> dict[str, Seats]:
+    """Seats for gangs of these sizes: whose size stays keeps its seats, the others sit anew, the widest first."""
+    free = free_devices(state)
+    seats: dict[str, Seats] = {}
+    for job in state.jobs:
+        if job.seats and gangs.get(job.id) == len(job.seats):
+            seats[job.id] = job.seats
+            sit(free, job.seats)
+    for name, size in sorted(gangs.items(), key=lambda item: -item[1]):
+        if name not in seats and size > 0:
+            seats[name] = tightest(free, size)
+    return seats
+
+
+def round_of(
+    state: ClusterState,
+    wanted: Mapping[str, Seats],
+    policy: str,
+    memory: Mapping[str, Any],
+    declined: Collection[str] = (),
+) -> Round:
+    """The decisions that lead from the present seats to the wanted ones; no seats means to wait, or to be declined."""
+    made = [_decision(job, wanted.get(job.id, ()), policy, job.id in declined) for job in state.jobs]
     return Round(tuple(one for one in made if one is not None), {}, memory)
 
 
-def _decision(job: JobState, seats: Seats, policy: str) -> Decision | None:
+def _decision(job: JobState, seats: Seats, policy: str, declined: bool) -> Decision | None:
     if not seats and not job.seats:
+        if declined:
+            return Hold(job.id, Reason("declined", f"{policy}: its deadline cannot be kept"))
         return Hold(job.id, Reason("behind-others", f"{policy}: others come first"))
     if not seats:
         return Preempt(job.id, Reason("preempted", f"{policy}: others come first"))

@@ -1,0 +1,105 @@
+"""A job that has arrived and is not done: where it sits, how far it is, and how a policy sees it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from fairlead.cluster import Node
+from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
+from fairlead.scheduling.state import JobState
+from fairlead.simulation.course import begin
+from fairlead.simulation.trace import Ran, TraceJob
+
+Segment = tuple[float, float, tuple[str, ...]]
+"""From when to when a gang sat on which nodes."""
+
+
+class Active:
+    """One job in a running simulation. Its view for the policy is kept until something about it changes."""
+
+    __slots__ = (
+        "_state", "attained_device_s", "course", "device_type", "job", "owed_s", "ran_s", "restart_cost_s", "seats",
+        "segments", "since_s", "spread", "started_s", "starts",
+    )  # fmt: skip
+
+    def __init__(self, job: TraceJob, restart_cost_s: float) -> None:
+        self.job = job
+        self.course = begin(job.model)
+        self.restart_cost_s = restart_cost_s if job.restart_cost_s is None else job.restart_cost_s
+        self.seats: tuple[str, ...] = ()
+        self.device_type = ""
+        self.spread: tuple[int, ...] = ()
+        self.since_s = job.arrival_s
+        self.owed_s = 0.0  # of the restart, still to be paid
+        self.starts = 0
+        self.started_s: float | None = None
+        self.attained_device_s = 0.0
+        self.ran_s: dict[str, float] = {}
+        self.segments: list[Segment] = []
+        self._state: JobState | None = None
+
+    @property
+    def gang(self) -> int:
+        """Devices that it wants at least."""
+        return self.job.min_workers
+
+    def sit(self, seats: tuple[str, ...], nodes: Mapping[str, Node], now_s: float, *, free: bool = False) -> None:
+        """Begin a generation on these nodes; it costs a restart unless this one is free."""
+        counts = Counter(seats)
+        self.seats = seats
+        self.spread = tuple(sorted(counts.values(), reverse=True))
+        self.device_type = nodes[seats[0]].device_type
+        self.since_s = now_s
+        self.owed_s = 0.0 if free else self.restart_cost_s
+        self.starts += 1
+        if self.started_s is None:
+            self.started_s = now_s
+        self._state = None
+
+    def leave(self, now_s: float) -> None:
+        self.seats, self.spread = (), ()
+        self.since_s, self.owed_s = now_s, 0.0
+        self._state = None
+
+    def run(self, seconds: float) -> Ran:
+        """Let its gang run for at most so long."""
+        ran = self.course.run(seconds, self.device_type, self.spread, self.owed_s)
+        self.owed_s = max(0.0, self.owed_s - seconds)
+        self.attained_device_s += ran.service_s * len(self.seats)
+        self.ran_s[self.device_type] = self.ran_s.get(self.device_type, 0.0) + ran.service_s
+        self._state = None
+        return ran
+
+    def speed(self) -> float:
+        """Units of work per second on the gang it has."""
+        return self.course.curve().speed(self.device_type, len(self.seats), FAR if len(self.spread) > 1 else NEAR)
+
+    def ends_in(self) -> float:
+        """Seconds until it is done if nothing changes."""
+        return self.owed_s + self.course.seconds_left(self.device_type, self.spread)
+
+    def state(self, declared: bool) -> JobState:
+        """What a policy may know of it."""
+        if self._state is None:
+            self._state = self._seen(declared)
+        return self._state
+
+    def _seen(self, declared: bool) -> JobState:
+        job, curve = self.job, self.course.curve()
+        left = self.course.work_left() if declared else None
+        elastic = job.max_workers > job.min_workers
+        return JobState(
+            id=job.id, tenant=job.tenant, submitted_s=job.arrival_s, min_workers=job.min_workers,
+            max_workers=job.max_workers, finish_by_s=job.deadline_s, seats=self.seats, since_s=self.since_s,
+            elastic=elastic, speeds=_speeds(curve, self.device_type) if elastic else {}, remaining_samples=left,
+            restart_cost_s=self.restart_cost_s, curve=curve, work_left=left, work_done=self.course.done,
+            weight=job.weight, attained_device_s=self.attained_device_s, ran_s=dict(self.ran_s),
+            exclusive_s=job.exclusive_s if declared else None, facts=job.facts,
+        )  # fmt: skip
+
+
+def _speeds(curve: SpeedCurve, device_type: str) -> dict[int, float]:
+    """By gang size on the devices it has, or on the first there are: what telemetry would have measured."""
+    levels = curve.speeds.get(device_type) or next(iter(curve.speeds.values()))
+    return {size: speed for size, speed in zip(curve.sizes, levels[NEAR], strict=True) if speed > 0}

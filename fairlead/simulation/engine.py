@@ -1,0 +1,281 @@
+"""The simulator: a virtual clock, arrivals and completions, and a policy that is asked as the live platform asks it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+from fairlead.cluster import Node, NodeState, same_seats
+from fairlead.errors import FairleadError
+from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, Round, Start, TenantState
+from fairlead.simulation.active import Active
+from fairlead.simulation.failures import Failure, NoFailures, Outages
+from fairlead.simulation.outcome import JobOutcome, Outcome
+from fairlead.simulation.tally import Tally
+from fairlead.simulation.trace import Clock, Trace
+
+Policy = Callable[[ClusterState], Round]
+Progress = Callable[[int, int, float], None]
+"""Told after each step: jobs done, jobs in all, the virtual time."""
+
+DECLINED = "declined"
+"""The code of a hold that is for ever."""
+
+PATIENCE = 10_000
+"""Rounds in which nothing runs, nothing arrives and jobs wait: then the policy is not going to start them."""
+
+
+class SimulationError(FairleadError):
+    """The policy did what cannot be done, or does nothing for ever."""
+
+    code, status, exit_code = "simulation", 500, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a trace is run; what is None is as the trace's own simulator has it."""
+
+    round_s: float | None = None
+    restart_cost_s: float | None = None
+    clock: Clock | None = None
+    declared: bool = True  # whether a policy may see how much work is left
+    tenants: Sequence[TenantState] = ()
+    outages: Outages = field(default_factory=NoFailures)
+    draw: bool = False  # keep what the plots need
+
+
+def simulate(
+    trace: Trace,
+    nodes: Sequence[Node],
+    policy: Policy,
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run the whole trace on these nodes under this policy."""
+    return Simulation(trace, nodes, policy, settings or Settings()).run(progress)
+
+
+class Simulation:
+    """One run. Time moves in steps; between two steps nothing changes but work that gets done."""
+
+    def __init__(self, trace: Trace, nodes: Sequence[Node], policy: Policy, settings: Settings) -> None:
+        self.trace, self.policy, self.settings = trace, policy, settings
+        self.round_s = trace.round_s if settings.round_s is None else settings.round_s
+        self.clock = settings.clock or trace.clock
+        self.restart_cost_s = trace.restart_cost_s if settings.restart_cost_s is None else settings.restart_cost_s
+        self.nodes = {node.name: node for node in nodes}
+        self.free = {node.name: node.devices for node in nodes}
+        self.waiting = sorted(trace.jobs, key=lambda job: job.arrival_s)
+        self.waiting.reverse()  # the next one is popped from the end
+        self.active: dict[str, Active] = {}
+        self.memory: Mapping[str, Any] = {}
+        self.now_s = self.waiting[-1].arrival_s if self.waiting else 0.0
+        self.began_s = self.now_s
+        self.rounds, self._idle = 0, 0
+        self.done: list[JobOutcome] = []
+        self.declined: list[JobOutcome] = []
+        self.cpu: list[float] = []
+        self.tally = Tally(_tenants(trace, settings.tenants), nodes, draw=settings.draw)
+        self._down: list[tuple[float, str]] = []  # when which node comes back
+
+    def run(self, progress: Progress | None = None) -> Outcome:
+        total = len(self.waiting)
+        while self.waiting or self.active:
+            self._admit()
+            if not self.active:
+                self._jump()
+                continue
+            self._decide()
+            self._step()
+            self._fail_and_mend()
+            if progress is not None:
+                progress(len(self.done), total, self.now_s)
+        return self._outcome(total)
+
+    # ------------------------------------------------------------ arrivals
+
+    def _admit(self) -> None:
+        while self.waiting and self.waiting[-1].arrival_s <= self.now_s:
+            job = self.waiting.pop()
+            if job.id in self.active:
+                raise SimulationError(f"two jobs of the trace are called {job.id!r}")
+            self.active[job.id] = Active(job, self.restart_cost_s)
+            self.tally.arrive(self.active[job.id])
+
+    def _jump(self) -> None:
+        """Nobody is there: go on when somebody comes."""
+        arrival_s = self.waiting[-1].arrival_s
+        if self.clock is Clock.ROUNDS:
+            arrival_s = self.began_s + math.ceil((arrival_s - self.began_s) / self.round_s) * self.round_s
+        self.tally.step(self.now_s, arrival_s, ())
+        self.now_s = arrival_s
+        self._fail_and_mend()
+
+    # ------------------------------------------------------------ decisions
+
+    def _decide(self) -> None:
+        state = self.state()
+        begun_s = time.process_time()
+        decided = self.policy(state)
+        self.cpu.append(time.process_time() - begun_s)
+        self.memory = decided.memory
+        self._apply(decided)
+        self.rounds += 1
+
+    def state(self) -> ClusterState:
+        """What the policy sees now."""
+        declared = self.settings.declared
+        return ClusterState(
+            now_s=self.now_s,
+            nodes=tuple(self.nodes.values()),
+            tenants=self.tally.states(),
+            jobs=[job.state(declared) for job in self.active.values()],
+            memory=self.memory,
+            round_s=None if self.clock is Clock.EVENTS else self.round_s,
+            at_once=True,
+        )
+
+    def _apply(self, decided: Round) -> None:
+        """First all who leave, then all who come: what is freed can be given away at once."""
+        coming: list[tuple[Active, tuple[str, ...]]] = []
+        for decision in decided.decisions:
+            if isinstance(decision, Start | Resize):
+                job = self.active[decision.job]
+                if job.seats and same_seats(job.seats, decision.seats):
+                    continue
+                self._stand_up(job)
+                coming.append((job, decision.seats))
+            elif isinstance(decision, Preempt):
+                self._stand_up(self.active[decision.job])
+            elif isinstance(decision, Hold) and decision.reason.code == DECLINED:
+                self._turn_away(self.active[decision.job])
+        free = self.rounds == 0 and self.trace.first_round_free
+        for job, seats in coming:
+            self._sit_down(job, seats, free)
+
+    def _turn_away(self, job: Active) -> None:
+        """The policy will never run it: it goes, and counts as not done."""
+        del self.active[job.job.id]
+        self.tally.depart(job)
+        self.declined.append(_fate(job, math.inf))
+
+    def _stand_up(self, job: Active) -> None:
+        for name in job.seats:
+            self.free[name] += 1
+        job.leave(self.now_s)
+
+    def _sit_down(self, job: Active, seats: tuple[str, ...], free: bool) -> None:
+        if not job.job.min_workers <= len(seats) <= job.job.max_workers:
+            raise SimulationError(f"the policy gives job {job.job.id} a gang of {len(seats)}")
+        for name in seats:
+            self.free[name] -= 1
+            if self.free[name] < 0 or not self.nodes[name].schedulable:
+                raise SimulationError(f"the policy gives job {job.job.id} a device of {name} that is not free")
+        job.sit(seats, self.nodes, self.now_s, free=free)
+
+    # ------------------------------------------------------------ time
+
+    def _step(self) -> None:
+        """Let all gangs run until the next moment at which decisions are made."""
+        running = [job for job in self.active.values() if job.seats]
+        seconds = self._ahead_s(running)
+        longest_s = 0.0
+        for job in running:
+            ran = job.run(seconds)
+            self.tally.serve(job, ran.service_s)
+            longest_s = max(longest_s, ran.took_s)
+            if self.settings.draw:
+                job.segments.append((self.now_s, self.now_s + ran.took_s, job.seats))
+            if job.course.finished:
+                self._finish(job, self.now_s + ran.took_s)
+        if self.clock is Clock.LAST and longest_s > 0:
+            seconds = longest_s
+        self._idle = 0 if running or self.waiting else self._idle + 1
+        if self._idle > PATIENCE:
+            raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none of them")
+        self.tally.step(self.now_s, self.now_s + seconds, running)
+        self.now_s += seconds
+
+    def _ahead_s(self, running: Sequence[Active]) -> float:
+        """How far to the next moment; the end of the last gang is found on the way."""
+        if self.clock is Clock.ROUNDS:
+            return self.round_s
+        arrival_s = self.waiting[-1].arrival_s - self.now_s if self.waiting else math.inf
+        if self.clock is Clock.LAST:
+            return self.round_s if running or arrival_s == math.inf else arrival_s
+        ends_s = min((job.ends_in() for job in running), default=math.inf)
+        wake_s = float(self.memory.get("wake_s", math.inf)) - self.now_s
+        return min(self.round_s, arrival_s, ends_s, wake_s if wake_s > 0 else math.inf)
+
+    def _finish(self, job: Active, when_s: float) -> None:
+        for name in job.seats:
+            self.free[name] += 1
+        del self.active[job.job.id]
+        self.tally.depart(job)
+        self.done.append(_fate(job, when_s))
+
+    # ------------------------------------------------------------ failures
+
+    def _fail_and_mend(self) -> None:
+        for back_s, name in [down for down in self._down if down[0] <= self.now_s]:
+            self._down.remove((back_s, name))
+            self.nodes[name] = replace(self.nodes[name], state=NodeState.READY)
+        for failure in self.settings.outages.until(self.now_s, tuple(self.nodes.values())):
+            self._fail(failure)
+
+    def _fail(self, failure: Failure) -> None:
+        """The nodes are gone for a while; gangs on them fall back to their last snapshot and wait."""
+        for name in failure.nodes:
+            if self.nodes[name].state is NodeState.LOST:
+                continue
+            self.nodes[name] = replace(self.nodes[name], state=NodeState.LOST)
+            self._down.append((failure.back_s, name))
+        gone = set(failure.nodes)
+        for job in [job for job in self.active.values() if gone.intersection(job.seats)]:
+            running_s = self.now_s - job.since_s
+            behind_s = min(running_s, math.fmod(running_s, self.settings.outages.snapshot_s))
+            job.course.lose(behind_s * job.speed())
+            self._stand_up(job)
+
+    # ------------------------------------------------------------ the end
+
+    def _outcome(self, total: int) -> Outcome:
+        ended_s = max((job.finished_s for job in self.done), default=self.began_s)
+        self.tally.close_window(self.now_s)
+        return Outcome(
+            jobs=sorted(self.done, key=lambda job: (job.arrival_s, job.id)), devices=self.tally.capacity,
+            jobs_in_trace=total, began_s=self.began_s, ended_s=ended_s,
+            energy_kwh=self.tally.energy_kwh(ended_s - self.began_s), decide_cpu_s=self.cpu,
+            windows=self.tally.windows, busy=self.tally.busy, shares=self.tally.shares, rounds=self.rounds,
+            declined=self.declined,
+        )  # fmt: skip
+
+
+def _fate(job: Active, when_s: float) -> JobOutcome:
+    return JobOutcome(
+        job.job.id, job.job.tenant, job.job.arrival_s, job.started_s or 0.0, when_s, job.job.exclusive_s,
+        job.job.deadline_s, max(0, job.starts - 1), job.attained_device_s, merged(job.segments),
+    )  # fmt: skip
+
+
+def merged(segments: Sequence[tuple[float, float, tuple[str, ...]]]) -> list[tuple[float, float, tuple[str, ...]]]:
+    """Neighbouring stretches on the same seats as one."""
+    kept: list[tuple[float, float, tuple[str, ...]]] = list(segments[:1])
+    for before, after in pairwise(segments):
+        if before[1] == after[0] and before[2] == after[2]:
+            kept[-1] = (kept[-1][0], after[1], after[2])
+        else:
+            kept.append(after)
+    return kept
+
+
+def _tenants(trace: Trace, given: Sequence[TenantState]) -> list[TenantState]:
+    """Those of the settings, and whoever else has jobs in the trace."""
+    known = {tenant.name: tenant for tenant in given}
+    for name in sorted({job.tenant for job in trace.jobs}):
+        known.setdefault(name, TenantState(name))
+    return list(known.values())

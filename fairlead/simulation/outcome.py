@@ -1,0 +1,118 @@
+"""What came of a simulation: each job's fate, and the figures that published schedulers are compared by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.scheduling.metrics import jain
+from fairlead.simulation.active import Segment
+
+UNFAIR = 1.05
+"""A job whose finish-time fairness is worse than this counts as treated unfairly (Shockwave's threshold)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    id: str
+    tenant: str
+    arrival_s: float
+    started_s: float
+    finished_s: float
+    exclusive_s: float
+    deadline_s: float | None
+    restarts: int
+    device_s: float
+    segments: Sequence[Segment] = ()
+
+    @property
+    def jct_s(self) -> float:
+        return self.finished_s - self.arrival_s
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time, and by tenant the device seconds it was served and those it was due."""
+
+    begins_s: float
+    ends_s: float
+    served: Mapping[str, float]
+    due: Mapping[str, float]
+
+    def ratios(self) -> dict[str, float]:
+        """Served over due, where something was due."""
+        return {name: min(1.0, self.served.get(name, 0.0) / due) for name, due in self.due.items() if due > 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A whole run."""
+
+    jobs: Sequence[JobOutcome]
+    devices: int
+    jobs_in_trace: int
+    began_s: float
+    ended_s: float
+    energy_kwh: float
+    decide_cpu_s: Sequence[float]
+    windows: Sequence[Window] = ()
+    busy: Sequence[tuple[float, int]] = ()  # (from when, devices in use)
+    shares: Sequence[tuple[float, Mapping[str, int]]] = ()  # (from when, devices in use by tenant)
+    rounds: int = 0
+    declined: Sequence[JobOutcome] = ()  # turned away by the policy, never run
+
+    @property
+    def makespan_s(self) -> float:
+        return self.ended_s - self.began_s
+
+    def rho(self, job: JobOutcome) -> float:
+        """Static finish-time fairness: over what an equal share of the cluster would have taken (Shockwave)."""
+        crowd = max(1.0, self.jobs_in_trace / self.devices)
+        return job.jct_s / (job.exclusive_s * crowd) if job.exclusive_s > 0 else 0.0
+
+    def figures(self) -> dict[str, float | int | None]:
+        """The figures by name, as ``fairlead simulate --json`` prints them."""
+        jcts = sorted(job.jct_s for job in self.jobs)
+        rhos = [self.rho(job) for job in self.jobs if job.exclusive_s > 0]
+        bound = [job for job in (*self.jobs, *self.declined) if job.deadline_s is not None]
+        met = [job for job in bound if job.finished_s <= (job.deadline_s or 0.0)]
+        served_s = sum(job.device_s for job in self.jobs)
+        cpu = sorted(self.decide_cpu_s)
+        return {
+            "makespan_s": self.makespan_s,
+            "avg_jct_s": _mean(jcts),
+            "p50_jct_s": percentile(jcts, 50),
+            "p99_jct_s": percentile(jcts, 99),
+            "worst_rho": max(rhos, default=0.0),
+            "unfair_fraction": sum(rho > UNFAIR for rho in rhos) / len(rhos) if rhos else 0.0,
+            "utilisation": served_s / (self.devices * self.makespan_s) if self.makespan_s > 0 else 0.0,
+            "deadlines_met": len(met) / len(bound) if bound else None,
+            "jain": self.jain(),
+            "restarts_per_job": _mean([float(job.restarts) for job in self.jobs]),
+            "energy_kwh": self.energy_kwh,
+            "decide_cpu_s_mean": _mean(cpu),
+            "decide_cpu_s_p99": percentile(cpu, 99),
+            "jobs": len(self.jobs),
+        }
+
+    def jain(self) -> float:
+        """Between tenants: the mean over days of the index of served over due; of one tenant: between its jobs."""
+        if len({job.tenant for job in self.jobs}) > 1:
+            return _mean([jain(window.ratios().values()) for window in self.windows])
+        rhos = [self.rho(job) for job in self.jobs if job.exclusive_s > 0]
+        return jain(1.0 / rho for rho in rhos if rho > 0)
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of values in ascending order, with linear interpolation between neighbours as the published figures have it."""
+    if not ordered:
+        return 0.0
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
