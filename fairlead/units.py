@@ -26,6 +26,15 @@ def parse_size(value: Any) -> Any:
     return int(size)
 
 
+def shown_size(count: float) -> str:
+    """Bytes as people read them: 12.3 GB."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
 def is_duration(value: Any) -> bool:
     return isinstance(value, str) and _DURATION.match(value) is not None
 

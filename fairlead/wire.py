@@ -129,6 +129,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     silence_s: float | None = None
     seed: int = 0
     log_bytes: int = 64 << 20  # the newest of each worker's log that are kept
+    disk_bytes: int = 10 << 30  # of the whole job, and so of each of its files
 
 
 class Reserve(msgspec.Struct, tag="reserve", frozen=True):
@@ -257,7 +258,8 @@ class Exited(msgspec.Struct, tag="exited", frozen=True):
 
     code: int | None  # exit code, or None if a signal ended it
     signal: int | None = None
-    cause: str | None = None  # out-of-memory, silent, stopped
+    cause: str | None = None  # out-of-memory, disk-full, silent, stopped
+    detail: str = ""  # of the cause, for the tenant
 
 
 class WorkerUsage(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
+from fairlead.units import shown_size
 
 SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
 LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
@@ -110,7 +111,8 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
             message = failure_of(exited, job, event.worker)
             if message is not None:
-                fail(connection, job, message, final=job.failures >= job.retries, now_s=now_s)
+                final = exited.cause == "disk-full" or job.failures >= job.retries  # its folder stays as full as it is
+                fail(connection, job, message, final=final, now_s=now_s)
 
 
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
@@ -171,8 +173,10 @@ def failure_of(exited: wire.Exited, job: Job, worker: str) -> str | None:
     """Why the end of this worker is the fault of the job's own code, or None if the worker was merely lost."""
     if exited.cause == "out-of-memory":
         asked = job.demand.get("memory")
-        limit = f"asked for {asked / 1e6:.0f} MB" if asked else "no resources.memory was asked for"
+        limit = f"asked for {shown_size(asked)}" if asked else "no resources.memory was asked for"
         return f"{worker}: ended because it used more memory than granted ({limit}); raise resources.memory"
+    if exited.cause == "disk-full":
+        return f"{worker}: ended because {exited.detail}"
     if exited.cause in ("silent", "stopped") or exited.code == 0:
         return None
     if exited.code is not None:

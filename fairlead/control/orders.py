@@ -52,6 +52,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             memory_bytes=int(job.demand["memory"]) if "memory" in job.demand else None,
             silence_s=spec.get("silence_timeout"),
             log_bytes=policy.log,
+            disk_bytes=policy.disk,
         )
 
     return order

@@ -208,3 +208,31 @@ for name in ("/dev/stdout", "/dev/stderr"):
             assert await here.log("j") == "denied\ndenied\nby name\nby name\n"
 
     run(scene())
+
+
+def test_the_platforms_own_last_line_stands_on_a_line_of_its_own(folder: Path) -> None:
+    async def scene() -> None:
+        source, sink = make_pipe(None)
+        carrying = Pump(source, log_file(folder))
+        os.write(sink, b"half a line")
+        os.close(sink)
+        await carrying.finish(5.0, "ended because it had to")
+
+    run(scene())
+    assert text(folder) == "half a line\nfairlead: ended because it had to\n"
+
+
+@needs_root
+def test_the_log_of_a_worker_out_of_memory_says_what_was_asked_for_and_what_to_do(home: Path) -> None:
+    bomb = python("held = []\nwhile True: held.append(bytearray(1 << 20))")
+
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            await here.start("bomb", ["node-0"], *bomb, memory_bytes=64 << 20)
+            assert (await here.some(wire.Exited, job="bomb"))[0].cause == "out-of-memory"
+            assert await here.log("bomb") == (
+                "fairlead: ended because it used more memory than the 67.1 MB that were asked for; "
+                "raise resources.memory\n"
+            )
+
+    run(scene())

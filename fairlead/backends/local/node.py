@@ -17,6 +17,7 @@ from pathlib import Path
 from fairlead import wire
 from fairlead.backends.local import cgroups, linux, messages, processes, sockets
 from fairlead.backends.local.control import ControlLine
+from fairlead.backends.local.diskwatch import DiskWatch
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.outbox import Outbox
 from fairlead.backends.local.records import (
@@ -56,6 +57,7 @@ class NodeManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._end = asyncio.Event()
         self._used_s = time.monotonic()
+        self._disk = DiskWatch(self._home.run)
 
     async def run(self) -> None:
         """Serve until told to end, or until nobody has needed this node for a while."""
@@ -93,6 +95,7 @@ class NodeManager:
             now_s = time.monotonic()
             for worker in self._workers.values():
                 worker.check_silence(now_s)
+            self._disk.look([worker for worker in self._workers.values() if worker.pid and worker.phase != "gone"])
             living = any(worker.phase != "gone" for worker in self._workers.values())
             if self._control.connected or living:
                 self._used_s = now_s

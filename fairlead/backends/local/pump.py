@@ -32,7 +32,13 @@ class LogFile:
         self._start = 0  # what lies before has been dropped
         self._lost_bytes = 0  # not written, because the disk was full or broken
         self._trouble = ""
+        self._at_line_start = True
         self._full = False
+
+    @property
+    def to_new_line(self) -> str:
+        """What must be written to be at the beginning of a line."""
+        return "" if self._at_line_start else "\n"
 
     def append(self, data: bytes) -> None:
         """Write the data and drop the oldest beyond the limit; a full disk loses data and later says how much."""
@@ -54,6 +60,7 @@ class LogFile:
         while data:
             written = os.write(self._file, data)
             self._size += written
+            self._at_line_start = data[written - 1 : written] == b"\n"
             data = data[written:]
 
     def _drop(self, until: int) -> None:
@@ -98,10 +105,8 @@ class Pump:
                 busy_s = await asyncio.to_thread(self._carry, data)
                 await self._rest(len(data), busy_s)
                 transport.resume_reading()
-            await asyncio.to_thread(self._target.append, self._scrubber.finish())
         finally:
             transport.close()
-            self._target.close()
 
     def _carry(self, data: bytes) -> float:
         begun_s = time.thread_time()
@@ -118,13 +123,20 @@ class Pump:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), wait_s)
 
-    async def finish(self, within_s: float) -> None:
-        """The worker has ended: carry what it left in the pipe. A stray that holds the pipe open is not waited for."""
+    async def finish(self, within_s: float, last_line: str | None = None) -> None:
+        """The worker has ended: carry what it left in the pipe. A stray that holds the pipe open is not waited for.
+
+        The last line is the platform's own, about how the worker ended.
+        """
         self._hurry.set()
         await asyncio.wait([self._task], timeout=within_s)
         if self._transport is not None:
             self._transport.close()
         await asyncio.wait([self._task])
+        await asyncio.to_thread(self._target.append, self._scrubber.finish())
+        if last_line is not None:
+            await asyncio.to_thread(self._target.append, f"{self._target.to_new_line}fairlead: {last_line}\n".encode())
+        self._target.close()
 
 
 def make_pipe(owner: int | None) -> tuple[int, int]:

@@ -13,13 +13,14 @@ from typing import Protocol
 import msgspec
 
 from fairlead import wire
-from fairlead.backends.local import cgroups, folders, silence
+from fairlead.backends.local import cgroups, folders, processes, silence
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
 from fairlead.backends.local.pump import LogFile, Pump, make_pipe
 from fairlead.backends.local.scrub import Scrubber
 from fairlead.backends.local.supply import letter
 from fairlead.cluster import Resources
+from fairlead.units import shown_size
 
 LEAVE_GRACE_S = 5.0
 _MOST_WORDS_PER_S = 2000
@@ -59,6 +60,7 @@ class Worker:
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
+        self._detail = ""
         self._leaving = self._raised = self._ending = False
         self._heard_s: float | None = None  # since it trains
         self._step_s = 0.0
@@ -75,6 +77,15 @@ class Worker:
     @property
     def _command(self) -> bool:
         return self._birth is not None and self._birth.spec.command is not None
+
+    @property
+    def spec(self) -> wire.WorkerSpec | None:
+        """What it was started as; None before that."""
+        return None if self._birth is None else self._birth.spec
+
+    def pids(self) -> set[int]:
+        """All its processes."""
+        return self.group.pids() or {self.pid, *processes.descendants(self.pid)}
 
     def status(self) -> wire.WorkerStatus:
         return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase, self.pid)
@@ -201,23 +212,44 @@ class Worker:
             self._cause = "silent"
             self._line.kill(self.key, signal.SIGKILL)
 
+    def overstep(self, cause: str, detail: str) -> None:
+        """Kill it because it took more than it was given."""
+        if self._submitted and self._cause is None and not self.gone.is_set():
+            self._cause, self._detail = cause, detail
+            self._line.kill(self.key, signal.SIGKILL)
+
     async def ended(self, end: Ended) -> None:
         """Its process is gone: let its last words and lines arrive, and then say so."""
         if self._ending:
             return
         self._ending = True
+        if end.out_of_memory and self._cause not in ("silent", "disk-full"):
+            self._cause = "out-of-memory"
         if self._channel is not None and self._output is not None:
-            await asyncio.gather(asyncio.wait([self._channel], timeout=_DRAIN_S), self._output.finish(_DRAIN_S))
-            self._channel.cancel()
+            channel, output = self._channel, self._output.finish(_DRAIN_S, self._obituary())
+            await asyncio.gather(asyncio.wait([channel], timeout=_DRAIN_S), output)
+            channel.cancel()
         if end.problem is not None:
             self._say(wire.Raised(error=end.problem))
-        if end.out_of_memory and self._cause != "silent":
-            self._cause = "out-of-memory"
         if self._command and self._leaving:
             self._say(wire.Left(generation=self.generation, step=0))
         elif self._command and end.code == 0 and self._cause is None:
             self._say(wire.Finished(generation=self.generation, step=0))
-        self._end(wire.Exited(code=end.code, signal=end.signal, cause=self._cause))
+        self._end(wire.Exited(code=end.code, signal=end.signal, cause=self._cause, detail=self._detail))
+
+    def _obituary(self) -> str | None:
+        """What its log says last, if it is the platform that knows why it ended."""
+        match self._cause:
+            case "out-of-memory":
+                asked = None if self._birth is None else self._birth.spec.memory_bytes
+                limit = f"the {shown_size(asked)} that were asked for" if asked else "there was, and asked for none"
+                return f"ended because it used more memory than {limit}; raise resources.memory"
+            case "disk-full":
+                return f"ended because {self._detail}"
+            case "silent":
+                return "ended because it reported no progress for too long; raise silence_timeout if that is its way"
+            case _:
+                return None
 
     def _end(self, exited: wire.Exited) -> None:
         if not self.gone.is_set():

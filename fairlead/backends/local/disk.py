@@ -1,0 +1,148 @@
+"""Measures what a job holds on the disk, as the one who must not be fooled: by links, by depth, by deleted files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.units import shown_size
+
+MOST_FILES = 1_000_000
+DEEPEST = 128  # folders in folders: what lies deeper could not be measured
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+DELETED = "deleted files that are still open"
+
+
+@dataclass(slots=True)
+class Held:
+    """What a job's folder holds, by its parts (output, logs, ...)."""
+
+    bytes_by_part: dict[str, int] = field(default_factory=dict)
+    files: int = 0
+    problem: str | None = None  # why it cannot be measured
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.bytes_by_part.values())
+
+    def complaint(self, allowed_bytes: int, tenant: str) -> str | None:
+        """Why this is too much, in one line with what is used, what is allowed and what to do; None: it is not."""
+        if self.problem is not None:
+            return self.problem
+        if self.files > MOST_FILES:
+            return f"its folder holds more than {MOST_FILES} files; write fewer, larger ones"
+        if self.total_bytes <= allowed_bytes:
+            return None
+        name, size = max(self.bytes_by_part.items(), key=lambda part: part[1])
+        return (
+            f"its folder holds {shown_size(self.total_bytes)}, and {shown_size(allowed_bytes)} are allowed; the "
+            f"biggest part is {name} with {shown_size(size)}; write less, or let an admin allow more: "
+            f"fairlead tenant update {tenant} --disk {shown_size(2 * self.total_bytes).replace(' ', '')}"
+        )
+
+
+class _Walk:
+    """One walk through a folder; ends early where nobody could follow."""
+
+    def __init__(self) -> None:
+        self.held = Held()
+        self.linked: set[tuple[int, int]] = set()  # files with several names count once
+
+    @property
+    def over(self) -> bool:
+        return self.held.files > MOST_FILES or self.held.problem is not None
+
+    def count(self, part: str, found: os.stat_result) -> None:
+        if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+            if (found.st_dev, found.st_ino) in self.linked:
+                return
+            self.linked.add((found.st_dev, found.st_ino))
+        size = found.st_blocks * 512
+        self.held.files += 1
+        self.held.bytes_by_part[part] = self.held.bytes_by_part.get(part, 0) + size
+
+    def into(self, folder: int, part: str) -> None:
+        """Count all below this open folder, which is closed in the end; depth is bounded, so descriptors are, too."""
+        stack: list[tuple[int, Iterator[os.DirEntry[str]]]] = [(folder, _entries(folder))]
+        try:
+            while stack and not self.over:
+                here, entries = stack[-1]
+                entry = next(entries, None)
+                if entry is None:
+                    os.close(stack.pop()[0])
+                    continue
+                found = _look(entry.name, here)
+                if found is None:
+                    continue
+                self.count(part, found)
+                if stat.S_ISDIR(found.st_mode):
+                    self._deeper(stack, here, entry.name)
+        finally:
+            for descriptor, _ in stack:
+                os.close(descriptor)
+
+    def _deeper(self, stack: list[tuple[int, Iterator[os.DirEntry[str]]]], here: int, name: str) -> None:
+        if len(stack) >= DEEPEST:
+            self.held.problem = f"its folder is more than {DEEPEST} folders deep; write into fewer levels"
+            return
+        try:
+            descriptor = os.open(name, _FLAGS, dir_fd=here)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            self.held.problem = f"its folder {name!r} cannot be looked into ({error.strerror}); leave it readable"
+            return
+        stack.append((descriptor, _entries(descriptor)))
+
+
+def measure(folder: Path, open_bytes: int = 0) -> Held:
+    """What the folder holds on the disk, without following any link."""
+    walk = _Walk()
+    if open_bytes:
+        walk.held.bytes_by_part[DELETED] = open_bytes
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as parts:
+        for part in parts:
+            if walk.over:
+                break
+            with contextlib.suppress(FileNotFoundError):  # it has just been removed
+                found = part.stat(follow_symlinks=False)
+                walk.count(part.name, found)
+                if stat.S_ISDIR(found.st_mode):
+                    walk.into(os.open(part.path, _FLAGS), part.name)
+    return walk.held
+
+
+def deleted_bytes(pids: Iterable[int], device: int) -> int:
+    """What files that these processes hold open or mapped take on this file system although they were deleted."""
+    sizes: dict[int, int] = {}
+    for pid in pids:
+        for path in (*_links(f"/proc/{pid}/fd"), *_links(f"/proc/{pid}/map_files")):
+            with contextlib.suppress(OSError):  # it has just ended
+                found = path.stat()
+                if found.st_dev == device and found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
+                    sizes[found.st_ino] = found.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _links(folder: str) -> Iterator[Path]:
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if str((link := Path(entry.path)).readlink()).endswith(" (deleted)"):
+                    yield link
+
+
+def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        yield from entries
+
+
+def _look(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:  # it has just been removed
+        return None
