@@ -127,7 +127,7 @@ class MetricsView(View):
     """History per step: one entry per step, ready for a data frame."""
 
     job: str
-    steps: list[dict[str, float | None]]
+    steps: list[dict[str, Any]]  # numbers; null where a loss was none
     batch_size: int = 0  # samples of one step of the whole gang; 0: not known
 
 

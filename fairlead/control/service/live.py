@@ -11,10 +11,10 @@ from sqlalchemy import Connection
 from fairlead.control.access import scope
 from fairlead.control.loop import Controller
 from fairlead.control.present import node_views
-from fairlead.control.records import ENDED, Job, JobPhase, Token
+from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
 from fairlead.control.service.core import Verbs
 from fairlead.control.shares import Window, Wish, shares
-from fairlead.control.store import jobs, ledger, tenants
+from fairlead.control.store import generations, jobs, ledger, tenants
 from fairlead.views import NodeView, SharesView
 
 BEAT_S = 1.0
@@ -66,7 +66,7 @@ class LiveVerbs(Verbs):
 
         def work(connection: Connection) -> SharesView:
             wishes = [Wish(*row) for row in jobs.spans(connection, window.since_s, now_s)]
-            lines = ledger.grouped(connection, window.since_s, now_s)
+            lines = ledger.grouped(connection, window.since_s, now_s) + unmetered(connection, now_s)
             return shares(tenants.all(connection), wishes, lines, devices, window)
 
         found = await self._read(work)
@@ -84,6 +84,19 @@ def moving(connection: Connection) -> list[Job]:
     """The jobs that hold devices, or are about to."""
     found, _, _ = jobs.page(connection, phases=MOVING, limit=MOST)
     return found
+
+
+def unmetered(connection: Connection, now_s: float) -> list[Usage]:
+    """What runs now and is not in the ledger yet, as the lines that it will be."""
+    owners = {job.id: job for job in moving(connection)}
+    lines = []
+    for job, live in generations.current(connection, owners.keys()).items():
+        for generation in live:
+            if generation.running_s is not None and generation.broken_s is None:
+                from_s = max(generation.running_s, generation.metered_s or 0.0)
+                lines.append(Usage(job, owners[job].tenant, "", generation.number, "", "", len(generation.members),
+                                   1.0, from_s, max(from_s, now_s)))  # fmt: skip
+    return lines
 
 
 def _job(job: Job, alive: Mapping[str, int]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 // A chart in the page's own colours that follows its box, its theme and its data.
 
+import * as format from "./format.js";
 import { theme, colour } from "./theme.js";
 import { html, useCell, useEffect, useRef } from "./ui.js";
 import uPlot from "./vendor/uPlot.esm.js";
@@ -12,7 +13,7 @@ export function Chart({ series, data, words, x, y, height = 220, hooks, bands, s
     const size = () => ({ width: Math.max(160, box.current.clientWidth), height });
     const made = new uPlot(options({ ...size(), series, x, y, hooks, bands, scales }), data, box.current);
     plot.current = made;
-    const watcher = new ResizeObserver(() => made.setSize(size()));
+    const watcher = new ResizeObserver(() => box.current && made.setSize(size()));
     watcher.observe(box.current);
     return () => {
       watcher.disconnect();
@@ -24,6 +25,8 @@ export function Chart({ series, data, words, x, y, height = 220, hooks, bands, s
   return html`<div class="chart" ref=${box} role="img" aria-label=${words}></div>`;
 }
 
+const clock = (plot, ticks) => ticks.map((tick) => (tick == null ? "" : format.time(tick)));
+
 function options({ width, height, series, x, y, hooks, bands, scales }) {
   const ink = colour("--ink-dim"), grid = colour("--line");
   const font = `11px ${getComputedStyle(document.body).fontFamily}`;
@@ -33,7 +36,7 @@ function options({ width, height, series, x, y, hooks, bands, scales }) {
     legend: { live: true },
     cursor: { drag: { x: true, y: false }, points: { size: 7 } },
     scales: { x: { time: Boolean(x?.time) }, ...scales },
-    axes: [{ ...axis, size: 30, ...(x?.values ? { values: x.values } : {}) },
+    axes: [{ ...axis, size: 30, ...(x?.time ? { values: clock, space: 72 } : {}) },
       { ...axis, size: 52, ...(y?.values ? { values: y.values } : {}) }],
     series: [
       { label: x?.label ?? "", value: x?.value },

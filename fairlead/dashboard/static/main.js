@@ -77,7 +77,7 @@ function ThemeSwitch() {
   const icon = present === "dark"
     ? "M10 3V1.5M10 18.5V17M3 10H1.5M18.5 10H17M5 5 4 4m12 12-1-1M5 15l-1 1M16 4l-1 1M10 6.5a3.5 3.5 0 1 0 0 7 3.5 3.5 0 0 0 0-7Z"
     : "M16.5 12.2A7 7 0 0 1 7.8 3.5a7 7 0 1 0 8.7 8.7Z";
-  return html`<button class="icon-button" onClick=${toggle} aria-label=${`Use the ${other} theme`} title=${`Use the ${other} theme`}>
+  return html`<button type="button" class="icon-button" onClick=${toggle} aria-label=${`Use the ${other} theme`} title=${`Use the ${other} theme`}>
     <svg viewBox="0 0 20 20" aria-hidden="true"><path d=${icon} /></svg>
   </button>`;
 }
@@ -87,7 +87,7 @@ function Me({ me }) {
   return html`<div class="me">
     <span class="who"><b>${me.tenant ?? "platform"}</b><small>${me.role}</small></span>
     <${ThemeSwitch} />
-    <button class="icon-button" onClick=${leave} aria-label="Log out" title="Log out">
+    <button type="button" class="icon-button" onClick=${leave} aria-label="Log out" title="Log out">
       <svg viewBox="0 0 20 20" aria-hidden="true"><path d="M8 3H4v14h4M13 6l4 4-4 4M17 10H8" /></svg>
     </button>
   </div>`;

@@ -7,18 +7,18 @@ import { cell, html, useCell, useEffect, useRef, useState } from "./ui.js";
 
 // Shape and word say what the colour says.
 const SHAPES = {
-  queued: "M8 2.75a5.25 5.25 0 1 0 0 10.5 5.25 5.25 0 0 0 0-10.5Z|line",
-  starting: "M8 2.75a5.25 5.25 0 0 1 5.25 5.25M8 2.75A5.25 5.25 0 1 0 13.25 8|line",
-  running: "M4.5 2.9v10.2c0 .6.7 1 1.2.7l8-5.1c.5-.3.5-1 0-1.3l-8-5.2c-.5-.3-1.2 0-1.2.7Z|fill",
-  stopping: "M4 4h8v8H4z|fill",
-  succeeded: "m3.2 8.6 3.1 3.1 6.5-7|line",
-  failed: "m4 4 8 8M12 4l-8 8|line",
-  cancelled: "M3 8h10|line",
-  ready: "M8 3.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9Z|fill",
-  cordoned: "M5.5 3v10M10.5 3v10|line",
-  draining: "M8 2.5v9m0 0L4.5 8M8 11.5 11.5 8M3.5 13.75h9|line",
-  lost: "M8 2.2 14.3 13.5H1.7ZM8 6.3v3.4m0 1.6v.2|line",
-  live: "M8 3.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9Z|fill",
+  queued: "M8 2.75a5.25 5.25 0 1 0 0 10.5 5.25 5.25 0 0 0 0-10.5Z|stroke",
+  starting: "M8 2a6 6 0 1 0 0 12A6 6 0 0 0 8 2Zm0 1.8a4.2 4.2 0 1 0 0 8.4Z|solid",
+  running: "M4.5 2.9v10.2c0 .6.7 1 1.2.7l8-5.1c.5-.3.5-1 0-1.3l-8-5.2c-.5-.3-1.2 0-1.2.7Z|solid",
+  stopping: "M4 4h8v8H4z|solid",
+  succeeded: "m3.2 8.6 3.1 3.1 6.5-7|stroke",
+  failed: "m4 4 8 8M12 4l-8 8|stroke",
+  cancelled: "M3 8h10|stroke",
+  ready: "M8 3.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9Z|solid",
+  cordoned: "M5.5 3v10M10.5 3v10|stroke",
+  draining: "M8 2.5v9m0 0L4.5 8M8 11.5 11.5 8M3.5 13.75h9|stroke",
+  lost: "M8 2.2 14.3 13.5H1.7ZM8 6.3v3.4m0 1.6v.2|stroke",
+  live: "M8 3.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9Z|solid",
 };
 
 export function Shape({ of, className = "" }) {

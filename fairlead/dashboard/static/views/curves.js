@@ -28,7 +28,7 @@ export function Curves({ job }) {
   const steps = history?.steps ?? [];
   const metrics = useMemo(() => names(steps), [history]);
   if (!history) return html`<p class="loading">Looking at its history …</p>`;
-  if (steps.length < 2) return null;
+  if (steps.length < 2 || steps.some((step) => step.step == null)) return null;
   return html`<div class="two">
     <${Loss} steps=${steps} metrics=${metrics} />
     <${Throughput} steps=${steps} batch=${history.batch_size} />
@@ -52,7 +52,7 @@ function Loss({ steps, metrics }) {
   }, [steps, metrics, log]);
   const series = [
     { label: "loss", colour: "--c-1", value, fill: !log },
-    ...metrics.map((name, place) => ({ label: name, colour: `--c-${place + 2}`, value, spanGaps: true, points: true, width: 1.25 })),
+    ...metrics.map((name, place) => ({ label: name, colour: `--c-${place + 2}`, value, spanGaps: true, width: 1.5 })),
   ];
   const last = steps.at(-1), begin = steps[0];
   return html`<section class="panel" aria-labelledby="loss-title">
@@ -66,6 +66,7 @@ function Loss({ steps, metrics }) {
 
 function Throughput({ steps, batch }) {
   const { data, unit, recent } = useMemo(() => speeds(steps, batch), [steps, batch]);
+  if (data[0].length < 2) return null;
   return html`<section class="panel" aria-labelledby="speed-title">
     <div class="panel-head"><h2 id="speed-title">Throughput</h2><span class="dim">${unit} per second</span></div>
     <${Chart} series=${[{ label: unit, colour: "--c-2", value, fill: true }]} data=${data}
@@ -76,17 +77,19 @@ function Throughput({ steps, batch }) {
   </section>`;
 }
 
-// Steps carry their time, so their density is the speed; where a gang paused, it falls to what it was.
+// Steps carry their time, so their density is the speed. It is told per stretch of at least a second: a gang whose
+// cores are shared moves in jerks, and those say nothing.
 function speeds(steps, batch) {
   const timed = steps.filter((step) => step.time_s != null);
-  const size = Math.max(1, Math.floor(timed.length / 120));
+  const stretch = Math.max(1, (timed.at(-1).time_s - timed[0].time_s) / 80);
   const times = [], rates = [];
-  for (let place = size; place < timed.length; place += size) {
-    const from = timed[place - size], to = timed[place];
+  let from = timed[0];
+  for (const to of timed) {
     const seconds = to.time_s - from.time_s;
-    if (seconds <= 0) continue;
+    if (seconds < stretch || to.step <= from.step) continue;
     times.push(to.time_s);
     rates.push(((to.step - from.step) * (batch || 1)) / seconds);
+    from = to;
   }
   return { data: [times, rates], unit: batch ? "samples" : "steps", recent: rates.at(-1) };
 }

@@ -65,7 +65,7 @@ export function QueueView({ query }) {
     ${total === null && !problem ? html`<p class="loading">Looking at the jobs …</p>` : null}
     ${total !== null && shown.length === 0 ? html`<${Nothing} wanted=${wanted} all=${items.size} />` : null}
     ${shown.length ? html`<${VirtualTable} label="Jobs" columns=${COLUMNS} items=${shown} keyOf=${(job) => job.id}
-      height=${narrow ? 104 : 44} onSeen=${onSeen} row=${(job) => html`<${Row} job=${job} />`} rowClass=${(job) => `job-row r-${job.state}`} />` : null}
+      height=${narrow ? 104 : 50} onSeen=${onSeen} row=${(job) => html`<${Row} job=${job} />`} rowClass=${(job) => `job-row r-${job.state}`} />` : null}
     ${next && wanted.name ? html`<p class="hint">Only the jobs loaded so far are searched. <button class="button small" onClick=${moreJobs}>Load more</button></p>` : null}
   `;
 }

@@ -73,8 +73,9 @@ function Shares({ shares }) {
     ];
   });
   const data = useMemo(() => {
-    const times = shown[0].held.map((_, place) => shares.since_s + (place + 0.5) * shares.step_s);
-    return [times, ...shown.flatMap((line) => [line.held, line.entitlement.map((amount) => amount || null)])];
+    const begin = firstUse(shown), cut = (values) => values.slice(begin);
+    const times = shown[0].held.map((_, place) => shares.since_s + place * shares.step_s);
+    return [times, ...shown.flatMap((line) => [line.held, line.entitlement.map((amount) => amount || null)])].map(cut);
   }, [shares]);
   const words = shown
     .map((line) => `${line.tenant} held ${format.figure(mean(line.held))} devices on average, entitled to ${format.figure(line.entitlement.at(-1))} now`)
@@ -82,6 +83,12 @@ function Shares({ shares }) {
   const clock = (plot, value) => (value == null ? format.NONE : format.time(value));
   return html`<${Chart} series=${series} data=${data} words=${words} height=${280} x=${{ time: true, label: "at", value: clock }}
     scales=${{ y: { range: (plot, low, high) => [0, Math.max(1, high ?? 1) * 1.05] } }} />`;
+}
+
+// Where nobody had anything yet there is nothing to see: a young platform's chart begins with its first use.
+function firstUse(lines) {
+  const used = lines[0].held.findIndex((_, place) => lines.some((line) => line.held[place] || line.entitlement[place]));
+  return Math.max(0, Math.min(used - 2, lines[0].held.length - 20));
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
@@ -101,7 +108,7 @@ function Ledger({ teams }) {
         <td class="num">${format.figure(team.weight)}</td>
         <td class="num">${team.quota ?? format.NONE}</td>
         <td><span class="progress"><${Meter} part=${team.entitlement ? team.devices / team.entitlement : 0} tone=${hue(team.name)} />
-          <span class="num">${team.devices} of ${format.figure(team.entitlement)}</span></span></td>
+          <span class="num">${team.devices} of ${format.figure(Math.round(team.entitlement * 100) / 100)}</span></span></td>
         <td class="num">${format.number(team.running)}</td>
         <td class="num">${format.number(team.queued)}</td>
         <td class="num">${format.duration(team.device_s)}</td>
