@@ -99,6 +99,7 @@ def _problem(description: str) -> dict[str, Any]:
 
 
 PROBLEMS: Responses = {
+    400: _problem("The address or the body cannot be read: a null character, or a body that is not JSON."),
     401: _problem("No token, or one that is unknown, expired or revoked."),
     403: _problem("The token's role does not allow this."),
     422: _problem("A field or parameter is wrong; the problem names it, its value and the fix."),
@@ -108,7 +109,7 @@ PROBLEMS: Responses = {
 }
 NOT_FOUND: Responses = {404: _problem("There is none, or it is another tenant's.")}
 CONFLICT: Responses = {409: _problem("Understood, but not possible as things stand.")}
-BODY: Responses = {400: _problem("The body is not JSON."), 413: _problem("The body is too large.")}
+BODY: Responses = {413: _problem("The body is too large.")}
 
 
 class Query(BaseModel):

@@ -46,7 +46,7 @@ async def has_bundle(platform: Platform, who: Who, digest: Digest, query: Bundle
     status_code=204,
     response_class=Response,
     summary="Send a code bundle",
-    responses={413: BODY[413]},
+    responses=BODY | NOT_FOUND,
     openapi_extra=_TAR,
 )
 async def put_bundle(request: Request, platform: Platform, who: Who, digest: Digest, query: Bundle) -> Response:

@@ -75,7 +75,7 @@ async def dry_run(request: Request, platform: Platform, who: Who) -> Response:
     return answer(await platform.dry_run(who, parse_job(await read_json(request))))
 
 
-@router.get("", summary="List jobs", response_model=Page)
+@router.get("", summary="List jobs", response_model=Page, responses=NOT_FOUND)
 async def jobs(platform: Platform, who: Who, query: Annotated[JobsQuery, QueryParameters()]) -> Response:
     """One page of the jobs that the token may see; `next` of a page is the `cursor` of the following one."""
     ids = None if query.ids is None else query.ids.split(",")

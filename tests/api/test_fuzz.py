@@ -1,0 +1,186 @@
+"""The API under schemathesis, from its own OpenAPI document, as every role: it never fails, and tells no stranger's.
+
+In the suite a fixed seed and few examples; ``make fuzz`` tries hundreds per operation with seeds that nobody chose.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi import checks
+
+from fairlead.api.app import create_app
+from fairlead.api.door import PlatformDoor
+from tests.api.conftest import END_S, until
+
+EXAMPLES = int(os.environ.get("FAIRLEAD_FUZZ_EXAMPLES", "0"))  # 0: the short mode of the suite
+SEED = None if EXAMPLES else 4
+NAME, HIDDEN = "canary-5e7c1f", "c4n4ry-9b3d7a52e1"  # in what another tenant named its job; in what it keeps in it
+ROLES = ("admin", "tenant-admin", "member", "viewer", "none")
+LONGEST_S = 20.0
+TOO_LONG = "Invalid HTTP request received."
+CHECKS = [
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.unsupported_method,
+]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A platform to be fuzzed, with a stranger's things on it."""
+
+    url: str
+    tokens: dict[str, str | None]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    from fairlead.control.serve import sweep
+
+    home = Path(tempfile.mkdtemp(prefix="fairlead-fuzz-"))
+    home.chmod(0o755)
+    command = [sys.executable, str(Path(__file__).with_name("platform_process.py")), str(home), "--patient"]
+    with (home / "process.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert process.stdout is not None
+        told: dict[str, str] = {}
+        while not {"url", "tight"} <= told.keys():
+            told |= json.loads(process.stdout.readline() or "{}")
+        with httpx.Client(base_url=told["url"], headers={"Authorization": f"Bearer {told['token']}"}) as admin:
+            admin.timeout = httpx.Timeout(30.0)
+            yield _furnish(admin, told["url"], told["token"])
+            assert "request failed" not in (home / "process.log").read_text(), "a failure of ours is in the log"
+            admin.post("/api/v1/shutdown")
+        assert process.wait(END_S) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        sweep(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _furnish(admin: httpx.Client, url: str, token: str) -> Target:
+    """Two tenants: a stranger whose things all hold a canary, and the one that the fuzzer belongs to."""
+    stranger = admin.post("/api/v1/tenants", json={"name": "stranger"}).json()["token"]["token"]
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {stranger}"}, timeout=30.0) as caller:
+        _plant(caller)
+    admin.post("/api/v1/nodes/node-0/cordon")  # nothing that the fuzzer submits is run
+    admin.post("/api/v1/nodes/node-1/cordon")
+    tokens: dict[str, str | None] = {"admin": token, "none": None}
+    tokens["tenant-admin"] = admin.post("/api/v1/tenants", json={"name": "fuzzer"}).json()["token"]["token"]
+    for role in ("member", "viewer"):
+        tokens[role] = admin.post("/api/v1/tokens", json={"tenant": "fuzzer", "role": role}).json()["token"]
+    own = admin.post("/api/v1/jobs", json={"name": "own", "tenant": "fuzzer", "command": ["true"]}).json()["id"]
+    assert admin.get(f"/api/v1/jobs/{own}").json()["state"] == "queued"
+    return Target(url, tokens)
+
+
+def _plant(caller: httpx.Client) -> None:
+    caller.put("/api/v1/secrets/CANARY", json={"value": HIDDEN}).raise_for_status()
+    script = f'echo {HIDDEN}; echo {HIDDEN} > "$FAIRLEAD_OUTPUT/{HIDDEN}.txt"; '
+    common = {"name": NAME, "labels": {"canary": HIDDEN}, "env": {"CANARY": HIDDEN}}
+    ended = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script]}).json()["id"]
+    until(lambda: caller.get(f"/api/v1/jobs/{ended}").json()["state"] == "succeeded", timeout_s=60.0)
+    running = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script + "sleep 6000"]}).json()["id"]
+    until(lambda: caller.get(f"/api/v1/jobs/{running}").json()["state"] == "running", timeout_s=60.0)
+
+
+@schemathesis.serializer("application/gzip")  # type: ignore[arg-type]
+def _any_bytes(context: Any, value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _schema(systematic: bool) -> Any:
+    """The document as schemathesis sees it; systematic: with every boundary and every omission, not only at random."""
+    document = json.loads(json.dumps(create_app(cast(PlatformDoor, None)).openapi()))
+    del document["paths"]["/api/v1/shutdown"]  # it would do as it is told
+    config: dict[str, Any] = {
+        "base-url": "http://platform.invalid",
+        "generation": {"max-examples": EXAMPLES or 4, "database": "none", "with-security-parameters": False},
+        "phases": {"coverage": {"enabled": systematic}, "stateful": {"enabled": False}},
+        "dictionaries": {
+            "jobs": {"values": ["own", NAME]},
+            "tenants": {"values": ["fuzzer", "stranger"]},
+            "secrets": {"values": ["CANARY"]},
+        },
+        "parameters": {
+            "path.job": {"dictionary": "jobs", "probability": 0.6},
+            "query.job": {"dictionary": "jobs", "probability": 0.6},
+            "query.tenant": {"dictionary": "tenants", "probability": 0.6},
+            "body.tenant": {"dictionary": "tenants", "probability": 0.6},
+            "body.secrets[*]": {"dictionary": "secrets", "probability": 0.6},
+        },
+    }
+    if SEED is not None:
+        config["seed"] = SEED
+    return schemathesis.openapi.from_dict(document, config=SchemathesisConfig.from_dict(config))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as kept:
+        yield kept
+
+
+@pytest.mark.parametrize("role", ROLES)
+@_schema(systematic=bool(EXAMPLES)).parametrize()
+def test_no_request_of_anybody_fails_the_platform_or_reads_a_stranger(
+    case: schemathesis.Case, role: str, session: requests.Session, target: Target
+) -> None:
+    _try(case, role, session, target)
+
+
+@_schema(systematic=True).parametrize()
+def test_no_boundary_and_no_omission_fails_the_platform(
+    case: schemathesis.Case, session: requests.Session, target: Target
+) -> None:
+    _try(case, "tenant-admin", session, target)
+
+
+def _try(case: schemathesis.Case, role: str, session: requests.Session, target: Target) -> None:
+    token = target.tokens[role]
+    asked = case.as_transport_kwargs(base_url=target.url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    response, text = _send(session, asked)
+    assert response.status_code < 500, f"{response.status_code}: {text[:500]}"
+    if response.status_code == 400 and text == TOO_LONG:
+        return  # not even HTTP to the server: an address of more than 16 KiB
+    assert response.headers["x-request-id"]
+    if role != "admin":
+        said = str(asked)
+        assert HIDDEN not in text or HIDDEN in said, f"a stranger's secret: {text[:500]}"
+        assert NAME not in text or NAME in said, f"a stranger's job: {text[:500]}"
+    case.validate_response(response, checks=CHECKS)
+
+
+def _send(session: requests.Session, asked: dict[str, Any]) -> tuple[requests.Response, str]:
+    """The answer and its text; a stream is read up to the first silence."""
+    response = session.request(**asked, stream=True, timeout=LONGEST_S, allow_redirects=False)
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        return response, response.text
+    lines = []
+    for line in response.iter_lines(chunk_size=1):
+        if line.startswith(b":"):
+            break
+        lines.append(line.decode())
+    response.close()
+    response._content = b""  # read already: else the checks would wait for its end
+    return response, "\n".join(lines)
