@@ -11,6 +11,7 @@ from pathlib import Path
 
 import typer
 
+from fairlead.cli.quick import shortcut
 from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.home import Home, default_home
 
@@ -22,12 +23,19 @@ ParserError = typer.BadParameter.__mro__[2]
 
 def execute(app: typer.Typer, arguments: list[str]) -> int:
     """Run one command line and return its exit code; whatever goes wrong is said to the person."""
-    command = typer.main.get_command(app)
-    verb = command_path(command, arguments)
+    verb = f"fairlead {arguments[0]}" if arguments else "fairlead"
     try:
-        code = command.main(arguments, prog_name="fairlead", standalone_mode=False)
+        call = shortcut(app, arguments)
+        if call is None:
+            command = typer.main.get_command(app)
+            verb = command_path(command, arguments)
+            code = command.main(arguments, prog_name="fairlead", standalone_mode=False)
+        else:
+            code = call()
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
+    except typer.Exit as end:
+        return end.exit_code
     except FairleadError as error:
         return _explain(verb, error, as_json="--json" in arguments)
     except BrokenPipeError:  # `fairlead queue | head`: the reader has seen enough

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairlead.cli import show
+from fairlead.cli.drawing import Column
 from fairlead.cli.options import JobRef, Json, Tenant, client
-from fairlead.cli.show import Column
 
 if TYPE_CHECKING:
-    from fairlead.sdk.client import Client
-    from fairlead.views import GenerationView, JobView, ResultView, Why
+    from fairlead.cli.glance import JobPage, JobRow
+    from fairlead.views import GenerationView, JobView, Page, ResultView, Why
 
 RANK = {"running": 0, "starting": 1, "stopping": 2}
 GROUPS = (("running,starting,stopping", "newest"), ("queued", "oldest"))
@@ -29,14 +30,13 @@ def queue(
     as_json: Json = False,
 ) -> None:
     """Jobs that run and wait, running ones first."""
-    platform = client()
     groups = (*GROUPS, ENDED) if everything else GROUPS
     if as_json:
-        shown, total = _jobs(platform, groups, tenant, limit or 1_000_000)
-        show.print_json({"jobs": shown, "total": total})
+        whole, total = _jobs(client().page, groups, tenant, limit or 1_000_000)
+        show.print_json({"jobs": whole, "total": total})
         return
-    fitting = show.console().height - 4 if show.console().is_terminal else PIPED_ROWS
-    shown, total = _jobs(platform, groups, tenant, limit or max(fitting, 5))
+    fitting = show.screen().lines - 4 if show.is_terminal() else PIPED_ROWS
+    shown, total = _jobs(_page, groups, tenant, limit or max(fitting, 5))
     columns = [
         Column("NAME"), Column("ID"), Column("TENANT"), Column("STATE"), Column("WORKERS", right=True),
         Column("DONE", right=True), Column("FOR", right=True), Column("LOSS", right=True, from_width=90),
@@ -47,19 +47,26 @@ def queue(
         show.line(f"… and {total - len(shown)} more (--limit N shows more of them, --json all)")
 
 
+def _page(**params: Any) -> JobPage | Page:
+    from fairlead.cli import glance
+
+    found = glance.jobs(params)
+    return client().page(**params) if found is None else found
+
+
 def _jobs(
-    platform: Client, groups: tuple[tuple[str, str], ...], tenant: str | None, limit: int
-) -> tuple[list[JobView], int]:
+    ask: Callable[..., JobPage | Page], groups: tuple[tuple[str, str], ...], tenant: str | None, limit: int
+) -> tuple[list[JobRow | JobView], int]:
     """The first so many jobs, group after group of states, and how many there are."""
-    shown: list[JobView] = []
+    shown: list[JobRow | JobView] = []
     total = 0
     for states, order in groups:
         cursor: str | None = None
-        found: list[JobView] = []
+        found: list[JobRow | JobView] = []
         while True:
             room = limit - len(shown) - len(found)
             wanted = max(1, min(room, 1000))  # at least one, for the sake of the total
-            page = platform.page(state=states, tenant=tenant, limit=wanted, cursor=cursor, order=order)
+            page = ask(state=states, tenant=tenant, limit=wanted, cursor=cursor, order=order)
             found += page.items[:room]
             cursor = page.next
             if cursor is None or len(shown) + len(found) >= limit:
@@ -69,7 +76,7 @@ def _jobs(
     return shown, total
 
 
-def _row(job: JobView) -> list[object]:
+def _row(job: JobRow | JobView) -> list[object]:
     bounds = str(job.max_workers) if job.min_workers == job.max_workers else f"{job.min_workers}:{job.max_workers}"
     begun = job.started_s if job.state == "running" else job.submitted_s
     until = job.finished_s if job.finished_s is not None else time.time()

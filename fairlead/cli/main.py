@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import sys
 from typing import Annotated
 
@@ -62,6 +63,9 @@ app.command("version")(reports.version)
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the console script."""
     gc.set_threshold(50_000)  # imports make many objects and little garbage: looking for it was a tenth of every verb
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal of old that has no … shall show the rest all the same
     given = sys.argv[1:] if arguments is None else arguments
     sys.exit(execute(app, given or ["--help"]))
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli import show
+from fairlead.cli.drawing import Column
 from fairlead.cli.options import Json, client
-from fairlead.cli.show import Column
 
 if TYPE_CHECKING:
     from fairlead.views import NodeView

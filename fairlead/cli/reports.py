@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli import show
+from fairlead.cli.drawing import FIXED_SPACE, Column
 from fairlead.cli.options import Json, client
-from fairlead.cli.show import Column
 
 if TYPE_CHECKING:
     from fairlead.views import EventView, Report
@@ -85,16 +85,19 @@ def _tenants(answer: Report) -> None:
 
 
 def _jobs(answer: Report) -> None:
+    lost = any(each.recoveries for each in answer.jobs)
     columns = [
         Column("JOB"), Column("TENANT"), Column("STATE"), Column("WAIT", right=True), Column("JCT", right=True),
-        Column("SAMPLES/S", right=True), Column("RECOVERED", right=True), Column("METRICS", grows=True),
+        Column("SAMPLES/S", right=True, from_width=90 if lost else 0),
+        Column("RECOVERED", right=True, from_width=0 if lost else 90),
+        Column("METRICS", grows=True),
     ]  # fmt: skip
     rows = (
         [
             each.job, each.tenant, show.state(each.state), show.duration(each.wait_s), show.duration(each.jct_s),
             show.number(each.samples_per_s),
             f"{each.recoveries} in {show.duration(each.recovery_s)}" if each.recoveries else "–",
-            " ".join(f"{name} {show.number(value)}" for name, value in each.metrics.items()) or "–",
+            " ".join(f"{name}{FIXED_SPACE}{show.number(value)}" for name, value in each.metrics.items()) or "–",
         ]
         for each in answer.jobs
     )  # fmt: skip

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from fairlead.cli import show
+from fairlead.cli.drawing import Column
 from fairlead.cli.options import Json, Tenant, client
-from fairlead.cli.show import Column
 from fairlead.errors import InvalidSpec
 
 secret = typer.Typer(help="Set, list and remove secrets.", rich_markup_mode=None)

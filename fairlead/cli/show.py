@@ -4,52 +4,62 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from fairlead.cli.drawing import Cell, Column, draw
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console
-    from rich.text import Text
 
+_GREEN, _YELLOW, _CYAN, _MAGENTA, _RED = "32", "33", "36", "35", "1;31"
 STYLES = {
-    "running": "green", "ready": "green", "succeeded": "green", "queued": "yellow", "starting": "cyan",
-    "stopping": "cyan", "failed": "bold red", "lost": "bold red", "cancelled": "magenta", "cordoned": "yellow",
-    "draining": "yellow", "drained": "yellow",
+    "running": _GREEN, "ready": _GREEN, "succeeded": _GREEN, "ok": _GREEN, "queued": _YELLOW, "cordoned": _YELLOW,
+    "draining": _YELLOW, "drained": _YELLOW, "warn": _YELLOW, "starting": _CYAN, "stopping": _CYAN,
+    "cancelled": _MAGENTA, "failed": _RED, "lost": _RED, "fail": _RED,
 }  # fmt: skip
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; one with ``from_width`` appears only in terminals at least that wide."""
-
-    title: str
-    right: bool = False
-    from_width: int = 0
-    grows: bool = False
-
-
 @functools.cache
 def console() -> Console:
+    """For what moves on the screen; everything else does without, because it costs more to load than to use."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
 
 
+def screen() -> os.terminal_size:
+    """How much there is room for: of the terminal, of what COLUMNS says, or the usual 80 by 24."""
+    return shutil.get_terminal_size((80, 24))
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def colours() -> bool:
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
+
+
 def line(text: str = "", style: str | None = None) -> None:
     """One line of plain text, never folded: it may be copied from the terminal."""
-    console().print(text, style=style, soft_wrap=True)
+    dim = style == "dim" and text and colours()
+    sys.stdout.write(f"\x1b[2m{text}\x1b[0m\n" if dim else f"{text}\n")
+    sys.stdout.flush()  # who follows something through a pipe sees each line at once
 
 
 def print_json(data: Any) -> None:
     """One JSON object on one line."""
     sys.stdout.write(json.dumps(data, default=_plain, allow_nan=False) + "\n")
+    sys.stdout.flush()
 
 
 def _plain(value: BaseModel) -> Any:
@@ -61,36 +71,24 @@ def clean(text: str) -> str:
     return _CONTROL.sub("", text.rstrip("\r\n").rpartition("\r")[2])
 
 
-def state(name: str) -> Text:
-    from rich.text import Text
-
-    return Text(name, style=STYLES.get(name, ""))
+def state(name: str) -> Cell:
+    return Cell(name, STYLES.get(name, ""))
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """The rows under their titles; ``empty`` is said instead of an empty table."""
-    from rich.table import Table
-    from rich.text import Text
-
-    width = console().width
-    chosen = [index for index, column in enumerate(columns) if width >= column.from_width]
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", expand=False)
-    for index in chosen:
-        column = columns[index]
-        drawn.add_column(
-            column.title, justify="right" if column.right else "left", no_wrap=not column.grows, overflow="ellipsis"
-        )
-    for row in rows:
-        cells = (row[index] for index in chosen)
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(clean(str(cell))) for cell in cells))
-    if not drawn.row_count:
+    width = screen().columns
+    chosen = [place for place, column in enumerate(columns) if width >= column.from_width]
+    cells = [[_cell(row[place]) for place in chosen] for row in rows]
+    if not cells:
         line(empty)
-    elif console().is_terminal:
-        console().print(drawn)
-    else:  # what is piped carries no padding at the ends of its lines
-        with console().capture() as captured:
-            console().print(drawn)
-        sys.stdout.write("".join(f"{text.rstrip()}\n" for text in captured.get().splitlines()))
+        return
+    drawn = draw([columns[place] for place in chosen], cells, width, colours=colours())
+    sys.stdout.write("".join(f"{text}\n" for text in drawn))
+
+
+def _cell(value: Any) -> Cell:
+    return value if isinstance(value, Cell) else Cell(clean(str(value)))
 
 
 def csv(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

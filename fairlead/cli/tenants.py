@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli import limits, show
+from fairlead.cli.drawing import Column
 from fairlead.cli.limits import (
     Budget,
     Disk,
@@ -25,7 +26,6 @@ from fairlead.cli.limits import (
     Weight,
 )
 from fairlead.cli.options import Json, TenantRef, client
-from fairlead.cli.show import Column
 from fairlead.errors import InvalidSpec
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli import show
+from fairlead.cli.drawing import Column
 from fairlead.cli.options import Json, Tenant, client
-from fairlead.cli.show import Column
 from fairlead.errors import InvalidSpec
 from fairlead.units import parse_duration
 

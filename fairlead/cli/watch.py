@@ -20,7 +20,7 @@ def watch(job: Job, *, as_json: bool = False) -> int:
     try:
         if as_json:
             job.wait()
-        elif show.console().is_terminal:
+        elif show.is_terminal():
             _live(job)
         else:
             _lines(job)

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from fairlead.cli import reports, show
+from fairlead.cli.drawing import FIXED_SPACE, Cell, Column, draw
 from fairlead.cli.jobs import _explain, _figure
 from fairlead.cli.options import plain_value, sla
 from fairlead.cli.watch import exit_code, figures, watch
@@ -113,6 +114,7 @@ def test_watching_with_json_ends_in_json_also_when_interrupted(capsys: pytest.Ca
 def test_a_long_reason_gives_way_to_name_and_state_in_80_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(highlight=False, markup=False, width=80, force_terminal=True, file=io.StringIO())
     monkeypatch.setattr(show, "console", lambda: screen)
+    monkeypatch.setattr(show, "is_terminal", lambda: True)
     waiting = view("queued", name=name, reason=ReasonView(code="x", text="y" * 99))
     job = Job(Client("http://127.0.0.1:1", "fl_a_b"), waiting)
 
@@ -131,16 +133,15 @@ def test_a_long_reason_gives_way_to_name_and_state_in_80_columns(name: str, monk
 def test_a_piped_table_has_no_padding_at_the_ends_of_its_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    piped = Console(highlight=False, markup=False, width=80)
-    monkeypatch.setattr(show, "console", lambda: piped)
-    show.table([show.Column("A"), show.Column("B")], [["x", "long"], ["y", ""]], empty="")
+    monkeypatch.setenv("COLUMNS", "80")
+    show.table([Column("A"), Column("B")], [["x", "long"], ["y", ""]], empty="")
     assert capsys.readouterr().out == "A  B\nx  long\ny\n"
 
 
 def test_the_report_keeps_names_whole_in_80_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(show, "console", lambda: Console(highlight=False, markup=False, width=80))
+    monkeypatch.setenv("COLUMNS", "80")
     line = JobReport(
         job="digits-anvumj", tenant="vision", state="succeeded", wait_s=4.2, jct_s=39.0, samples_per_s=14300.0,
         recoveries=1, recovery_s=0.2, metrics={"loss": 0.000428, "eval_loss": 0.117, "accuracy": 0.972},
@@ -150,6 +151,8 @@ def test_the_report_keeps_names_whole_in_80_columns(
     assert all(word in text for word in ("digits-anvumj", "vision", "succeeded", "39s", "1 in 0.2s", "0.972"))
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
+    for pair in ("loss 0.000428", "eval_loss 0.117", "accuracy 0.972"):  # a name and its figure stay together
+        assert pair in text
 
 
 def test_the_moment_of_a_step_is_a_time_and_not_a_count_of_seconds() -> None:
@@ -163,3 +166,43 @@ def test_why_says_a_failure_once(capsys: pytest.CaptureFixture[str]) -> None:
     said = "w0: KeyError: 'missing' (train.py:20)"
     _explain(Why(job=view("failed", message=said), reason=ReasonView(code="failed", text=said)))
     assert capsys.readouterr().out.count(said) == 1
+
+
+def drawn(columns: list[Column], *rows: list[str], width: int = 80, colours: bool = False) -> list[str]:
+    return draw(columns, [[Cell(text, "32") for text in row] for row in rows], width, colours=colours)
+
+
+def test_a_table_that_fits_is_as_wide_as_its_words() -> None:
+    assert drawn([Column("A"), Column("NUMBER", right=True)], ["x", "7"], ["long", "12"]) == [
+        "A     NUMBER", "x          7", "long      12",
+    ]  # fmt: skip
+
+
+def test_the_widest_column_gives_way_first_and_says_so() -> None:
+    lines = drawn([Column("ID"), Column("TARGET")], ["12345678", "x" * 50], width=30)
+    assert lines == ["ID        TARGET", f"12345678  {'x' * 19}…"]
+
+
+def test_a_column_that_grows_goes_on_in_the_next_line_before_others_give_way() -> None:
+    pair = f"and{FIXED_SPACE}so"
+    lines = drawn([Column("ID"), Column("WHY", grows=True)], ["12345678", f"one two three four {pair} on"], width=30)
+    assert lines == ["ID        WHY", "12345678  one two three four", "          and so on"]
+
+
+def test_wide_letters_count_twice_and_marks_not_at_all() -> None:
+    assert drawn([Column("A"), Column("B")], ["日本", "x"], ["e\u0301", "y"]) == ["A     B", "日本  x", "e\u0301     y"]
+
+
+def test_colours_are_for_terminals_and_take_no_room() -> None:
+    lines = drawn([Column("A"), Column("B")], ["x", ""], colours=True)
+    assert lines == ["\x1b[1mA\x1b[0m  \x1b[1mB\x1b[0m", "\x1b[32mx\x1b[0m"]
+
+
+def test_a_table_of_many_columns_in_a_narrow_terminal_still_ends() -> None:
+    lines = drawn([Column(f"C{n}") for n in range(20)], ["word"] * 20, width=20)
+    assert len(lines) == 2
+
+
+def test_a_cell_cannot_become_a_formula_in_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:
+    show.csv(["label", "hours"], [["=HYPERLINK(1)", 1.5], ["@x", 0], ["plain, with comma", -1]])
+    assert capsys.readouterr().out == "label,hours\n'=HYPERLINK(1),1.5\n'@x,0\n\"plain, with comma\",-1\n"

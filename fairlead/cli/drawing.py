@@ -1,0 +1,88 @@
+"""Tables drawn in plain text: they fit the terminal, keep names whole and cost next to nothing to load."""
+
+from __future__ import annotations
+
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+GAP = 2
+NARROWEST = 4  # of a column that must give way
+NARROWEST_TEXT = 16  # of one that may go on in the next line
+FIXED_SPACE = "\u00a0"  # keeps two words of a cell on one line; drawn as a space
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table; one with ``from_width`` appears only in terminals at least that wide."""
+
+    title: str
+    right: bool = False
+    from_width: int = 0
+    grows: bool = False  # its text may go on in the next line
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text in a style: the number of an ANSI attribute, or empty."""
+
+    text: str
+    style: str = ""
+
+
+def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, *, colours: bool) -> list[str]:
+    """The lines of the table, none wider than ``width`` as long as that can be."""
+    widths = _fitted(columns, [[_width(column.title), *(_width(row[place].text) for row in rows)]
+                               for place, column in enumerate(columns)], width)  # fmt: skip
+    titles = [Cell(column.title, "1") for column in columns]
+    lines: list[str] = []
+    for row in (titles, *rows):
+        places = list(zip(row, widths, columns, strict=True))
+        pieces = [_pieces(cell.text, room, column.grows) for cell, room, column in places]
+        for parts in zip_longest(*pieces, fillvalue=""):
+            shown = [
+                _padded(part, cell.style if colours else "", room, column.right)
+                for part, (cell, room, column) in zip(parts, places, strict=True)
+            ]
+            lines.append((" " * GAP).join(shown).rstrip())
+    return lines
+
+
+def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: int) -> list[int]:
+    """What each column gets: first those that may wrap give way, then always the widest."""
+    widths = [max(of_column) for of_column in wanted]
+    room = width - GAP * (len(columns) - 1)
+    for grows, least in ((True, NARROWEST_TEXT), (False, NARROWEST)):
+        giving = [place for place, column in enumerate(columns) if column.grows == grows]
+        while sum(widths) > room and any(widths[place] > least for place in giving):
+            widest = max(giving, key=lambda place: widths[place])
+            others = max((widths[place] for place in giving if place != widest), default=0)
+            widths[widest] -= min(sum(widths) - room, max(1, widths[widest] - max(others, least)))
+    return widths
+
+
+def _pieces(text: str, room: int, grows: bool) -> list[str]:
+    """The text line by line; one that may not wrap ends in an ellipsis where it must end."""
+    if _width(text) <= room:
+        return [text]
+    if grows:
+        return textwrap.wrap(text, room, break_on_hyphens=False)
+    while text and _width(text) > room - 1:
+        text = text[:-1]
+    return [f"{text}…"]
+
+
+def _padded(part: str, style: str, room: int, right: bool) -> str:
+    space = " " * (room - _width(part))
+    text = part.replace(FIXED_SPACE, " ")
+    styled = f"\x1b[{style}m{text}\x1b[0m" if style and text else text
+    return space + styled if right else styled + space
+
+
+def _width(text: str) -> int:
+    """Columns of the terminal that the text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
