@@ -35,6 +35,14 @@ def shown_size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def shown_duration(seconds: float) -> str:
+    """A time as people write it, in the largest unit that keeps it whole or nearly so: 30d, 36h, 90s."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if seconds >= size and (seconds / size >= 10 or (seconds / size).is_integer()):
+            return f"{seconds / size:.10g}{unit}" if (seconds / size).is_integer() else f"{seconds / size:.1f}{unit}"
+    return f"{seconds:g}s"
+
+
 def is_duration(value: Any) -> bool:
     return isinstance(value, str) and _DURATION.match(value) is not None
 

@@ -100,6 +100,8 @@ class WatchVerbs(Verbs):
         """The history per step, or thinned out to about so many points."""
         job, _ = await self._find(who, ref)
         steps = await self._read(lambda connection: metrics.history(connection, job.id))
+        if not steps and job.step and job.phase in ENDED:
+            raise removed(job, "metrics")
         if points is not None:
             steps = metrics.thinned(steps, points)
         return MetricsView(job=job.id, steps=steps, batch_size=job.batch_size)
@@ -123,10 +125,14 @@ class WatchVerbs(Verbs):
                 artifacts=self._artifacts(job),
                 figures=report.job_figures(job, usage, index, core_s, now_s),
                 spec=jobs.spec(connection, job.id),
-                message=job.message,
+                message=job.message or (removed(job, "results").message if self._lacks(job, "output") else None),
             )
 
         return await self._read(work)
+
+    def _lacks(self, job: Job, part: str) -> bool:
+        """Whether this part of what the job left behind has been removed since."""
+        return job.phase in ENDED and job.started_s is not None and not (self._core.home.job(job.id) / part).is_dir()
 
     def _artifacts(self, job: Job) -> list[str]:
         folder = self._core.home.job(job.id) / "output"
@@ -141,6 +147,8 @@ class WatchVerbs(Verbs):
         job, _ = await self._find(who, ref)
         if "/" in name or name in ("", ".", ".."):
             raise InvalidSpec(f"{name!r} is not the name of an artefact", field="name", fix="see fairlead result")
+        if self._lacks(job, "output"):
+            raise removed(job, "results")
         missing = NotFound(f"{name!r}: {job.id} left no such artefact", field="name", value=name,
                            fix=f"fairlead result {job.id} lists them")  # fmt: skip
         try:
@@ -153,6 +161,8 @@ class WatchVerbs(Verbs):
     ) -> tuple[list[LogLine], dict[str, int], bool]:
         """What the workers wrote since the cursor, line by line, and whether no more can come."""
         job, _ = await self._find(who, ref)
+        if self._lacks(job, "logs"):
+            raise removed(job, "logs")
         chunks = await self._core.controller.backend.logs(str(self._core.home.job(job.id)), after, worker=worker)
         cursor = dict(after)
         lines: list[LogLine] = []
@@ -184,6 +194,12 @@ class WatchVerbs(Verbs):
             if newest > after or left_s <= 0:
                 return newest
             await self._core.controller.news(left_s)
+
+
+def removed(job: Job, what: str) -> NotFound:
+    """What there is to say when logs, metrics or results were kept for as long as the tenant's policy wants it."""
+    fix = f"to keep those to come for longer: fairlead tenant update {job.tenant} --keep-{what} 90d"
+    return NotFound(f"the {what} of {job.id} were removed: their time was up", field=what, value=job.id, fix=fix)
 
 
 def whole_lines(text: str) -> str:

@@ -1,0 +1,187 @@
+"""Takes away what ended jobs leave behind: working folders at once, logs, metrics and results when their time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead.control.records import Tenant
+from fairlead.control.removal import Removal
+from fairlead.control.store import events, pruning, tenants
+from fairlead.control.store.engine import Store
+from fairlead.control.store.pruning import End
+from fairlead.errors import LostLeadership, Unavailable
+from fairlead.home import Home
+from fairlead.specs import Policy, Retention
+from fairlead.units import shown_duration
+
+log = structlog.get_logger()
+
+KEPT = frozenset({"logs", "output"})  # of an ended job's folder; all else was for its work
+_ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
+_LOOK_S = 1.0
+_PASS_S = 60.0  # between two looks at what is too old
+_SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
+_JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
+
+
+class Pruner:
+    """The leader's; whatever it did not get to before it ended, the next one does."""
+
+    def __init__(self, store: Store, home: Home, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._home, self._clock = store, home, clock
+        self._event = 0  # the newest seen
+        self._places: dict[tuple[str, str], End] = {}  # (tenant, kind) -> up to here it is done
+        self._passed_s = 0.0
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        self._event = await self._store.read(events.newest_id)
+        swept = False
+        while True:
+            try:
+                if not swept:
+                    await self.sweep()
+                    swept = True
+                await self.clean_ended()
+                if self._clock() - self._passed_s >= _PASS_S:
+                    self._passed_s = self._clock()
+                    await self.prune()
+            except LostLeadership:
+                raise
+            except (Unavailable, OSError) as error:  # store or disk are away for a while; what is old gets no younger
+                log.warning("nothing could be pruned", error=str(error))
+            await asyncio.sleep(_LOOK_S)
+
+    # ------------------------------------------------------------ working folders
+
+    async def sweep(self) -> None:
+        """Clean the folders of all jobs that ended while nobody looked."""
+        names = await asyncio.to_thread(_names, self._home.jobs)
+        for begin in range(0, len(names), _JOBS_AT_ONCE):
+            batch = names[begin : begin + _JOBS_AT_ONCE]
+            await self._clean(await self._store.read(partial(pruning.ended, ids=batch)))
+
+    async def clean_ended(self) -> None:
+        """Clean the folders of the jobs that have ended since the last time."""
+
+        def work(connection: Connection) -> tuple[set[str], int]:
+            fresh = events.after(connection, self._event, _ROWS_AT_ONCE)
+            names = {event.job for event in fresh if event.job is not None and event.kind in _ENDS}
+            return pruning.ended(connection, names), fresh[-1].id if fresh else self._event
+
+        found, self._event = await self._store.read(work)
+        await self._clean(found)
+
+    async def _clean(self, jobs: Iterable[str]) -> None:
+        for job in jobs:
+            folder = self._home.job(job)
+            for name in await asyncio.to_thread(_names, folder):
+                if name not in KEPT:
+                    await _remove(folder / name)
+
+    # ------------------------------------------------------------ what is kept for a time
+
+    async def prune(self) -> None:
+        """Take away what every tenant's retention says is over."""
+        for tenant in await self._store.read(tenants.all):
+            keeps = Policy.model_validate(dict(tenant.policy)).retention
+            await self._prune_folders(tenant, "logs", "logs", keeps.logs)
+            await self._prune_folders(tenant, "results", "output", keeps.results)
+            await self._prune_metrics(tenant, keeps.metrics)
+            await self._prune_bundles(tenant, keeps.results)
+            await self._prune_events(tenant, keeps)
+
+    async def _prune_folders(self, tenant: Tenant, kind: str, folder: str, keep_s: float | None) -> None:
+        count = 0
+        async for job in self._due(tenant, kind, keep_s):
+            count += await _remove(self._home.job(job) / folder)
+            with contextlib.suppress(OSError):  # the rest is kept longer
+                await asyncio.to_thread(self._home.job(job).rmdir)
+        await self._tell(tenant, kind, count, keep_s)
+
+    async def _prune_metrics(self, tenant: Tenant, keep_s: float | None) -> None:
+        count = 0
+        async for job in self._due(tenant, "metrics", keep_s):
+            rows = await self._all_rows(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
+            count += rows > 0
+        await self._tell(tenant, "metrics", count, keep_s)
+
+    async def _prune_bundles(self, tenant: Tenant, keep_s: float | None) -> None:
+        if keep_s is None:
+            return
+        before_s = self._clock() - keep_s
+
+        def forget(connection: Connection, digest: str) -> None:
+            if pruning.drop_bundle(connection, tenant.name, digest, before_s):
+                self._home.bundle(tenant.name, digest).unlink(missing_ok=True)
+
+        for digest in await self._store.read(lambda c: pruning.idle_bundles(c, tenant.name, before_s)):
+            await self._store.write(partial(forget, digest=digest))
+
+    async def _prune_events(self, tenant: Tenant, keeps: Retention) -> None:
+        """Events tell of all the rest, so they stay as long as any of it; and for ever, if any of it does."""
+        if keeps.logs is not None and keeps.metrics is not None and keeps.results is not None:
+            before_s = self._clock() - max(keeps.logs, keeps.metrics, keeps.results)
+            await self._all_rows(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
+
+    async def _due(self, tenant: Tenant, kind: str, keep_s: float | None) -> AsyncIterator[str]:
+        """The tenant's jobs whose time is over, each once."""
+        while keep_s is not None:
+            after, until_s = self._places.get((tenant.name, kind), pruning.FIRST), self._clock() - keep_s
+            due = partial(pruning.ended_between, tenant=tenant.name, after=after, until_s=until_s, limit=_JOBS_AT_ONCE)
+            ends = await self._store.read(due)
+            for end in ends:
+                yield end.job
+                self._places[tenant.name, kind] = end
+            if len(ends) < _JOBS_AT_ONCE:
+                return
+
+    async def _all_rows(self, drop: Callable[[Connection], int]) -> int:
+        """Drop all rows, with room for others between two handfuls; how many there were."""
+        count = 0
+        while dropped := await self._store.write(drop):
+            count += dropped
+            if dropped < _ROWS_AT_ONCE:
+                break
+            await asyncio.sleep(_PAUSE_S)
+        return count
+
+    async def _tell(self, tenant: Tenant, kind: str, count: int, keep_s: float | None) -> None:
+        if not count or keep_s is None:
+            return
+        now_s, jobs = self._clock(), f"{count} job{'s' if count > 1 else ''}"
+        text = f"the {kind} of {jobs} of {tenant.name} were removed: they are kept for {shown_duration(keep_s)}"
+        await self._store.write(
+            lambda c: events.append(c, time_s=now_s, kind="pruned", text=text, tenant=tenant.name,
+                                    facts={"what": kind, "jobs": count, "kept_s": keep_s})
+        )  # fmt: skip
+
+
+async def _remove(path: Path) -> bool:
+    """Remove what is there, in slices; whether there was something. What cannot be removed is logged and stays."""
+    if not await asyncio.to_thread(os.path.lexists, path):
+        return False
+    removal = Removal(path)
+    try:
+        while not await asyncio.to_thread(removal.go_on, _SLICE_S):
+            await asyncio.sleep(_PAUSE_S)
+    except OSError as error:
+        log.error("a folder could not be removed", folder=str(path), error=str(error))
+        return False
+    return True
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []

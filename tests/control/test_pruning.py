@@ -1,0 +1,242 @@
+"""What ended jobs leave behind goes when its time is up, and not a moment before; the ledger and the audit stay."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import func, select
+
+from fairlead.backends.local.backend import LocalBackend
+from fairlead.control.pruning import Pruner
+from fairlead.control.records import Generation, Job, JobPhase, Role, Token
+from fairlead.control.removal import Removal
+from fairlead.control.service.core import Core
+from fairlead.control.service.watching import WatchVerbs
+from fairlead.control.store import audit, bundles, events, jobs, ledger, metrics, tenants
+from fairlead.control.store import schema as tables
+from fairlead.errors import NotFound
+from fairlead.home import Home
+from tests.control import made
+from tests.control.stores import Clock, Opened, a_job, run, submit
+
+DAY = 86400.0
+CODE, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+@pytest.fixture
+def pruner(db: Opened, home: Home, clock: Clock) -> Pruner:
+    return Pruner(db.store, home, clock)
+
+
+def keep(db: Opened, **retention: float) -> None:
+    db.write(tenants.update, "vision", policy={"retention": retention})
+
+
+def left(home: Home, job: str) -> list[str]:
+    folder = home.job(job)
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def put(db: Opened, home: Home, name: str, finished_s: float | None, tenant: str = "vision", **fields: Any) -> Job:
+    """A job with all that jobs leave behind; one without an end still runs."""
+    phase = JobPhase.RUNNING if finished_s is None else JobPhase.SUCCEEDED
+    job = submit(db, a_job(name, tenant, phase=phase, finished_s=finished_s, started_s=1.0, step=2, **fields))
+    for part in ("logs", "output", "code", "home", "tmp", "snapshots", "rendezvous", "etc"):
+        (home.job(job.id) / part / "deep" / "er").mkdir(parents=True)
+        (home.job(job.id) / part / "deep" / "file").write_text("x")
+    db.write(metrics.append, job.id, 1, [{"step": 1, "loss": 0.5}])
+    db.write(events.append, time_s=finished_s or 1.0, kind="job-succeeded", text="it ended", tenant=tenant, job=job.id)
+    return job
+
+
+# ---------------------------------------------------------------- working folders
+
+
+def test_an_ended_job_keeps_only_logs_and_output_and_a_running_one_keeps_all(
+    db: Opened, home: Home, pruner: Pruner
+) -> None:
+    ended, running = put(db, home, "ended", 5.0), put(db, home, "running", None)
+    run(pruner.clean_ended())
+    assert left(home, ended.id) == ["logs", "output"]
+    assert len(left(home, running.id)) == 8
+    run(pruner.clean_ended())
+    assert left(home, ended.id) == ["logs", "output"]
+
+
+def test_a_new_leader_cleans_what_ended_while_nobody_looked_and_leaves_strangers_alone(
+    db: Opened, home: Home, pruner: Pruner
+) -> None:
+    found = [put(db, home, f"job-{number}", 5.0) for number in range(3)]
+    (home.jobs / "not-a-job" / "code").mkdir(parents=True)
+    (home.jobs / "file").write_text("x")
+    run(pruner.sweep())
+    assert [left(home, job.id) for job in found] == [["logs", "output"]] * 3
+    assert left(home, "not-a-job") == ["code"]
+
+
+def test_a_link_in_a_job_s_folder_leads_nowhere(db: Opened, home: Home, pruner: Pruner, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    job = put(db, home, "sly", 5.0)
+    (home.job(job.id) / "home" / "link").symlink_to(precious)
+    (home.job(job.id) / "linked").symlink_to(precious)
+    run(pruner.clean_ended())
+    assert left(home, job.id) == ["logs", "output"]
+    assert (precious / "file").exists()
+
+
+def test_a_folder_of_any_depth_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    here = os.open(tmp_path / "deep", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    assert Removal(tmp_path / "deep").go_on(60.0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_large_folder_goes_in_slices(tmp_path: Path) -> None:
+    (tmp_path / "wide").mkdir()
+    for number in range(300):
+        (tmp_path / "wide" / str(number)).write_text("x")
+    removal = Removal(tmp_path / "wide")
+    assert not removal.go_on(0.0)
+    assert len(list((tmp_path / "wide").iterdir())) == 299
+    assert removal.go_on(60.0)
+    assert Removal(tmp_path / "nowhere").go_on(1.0), "what is not there is gone"
+
+
+# ---------------------------------------------------------------- what is kept for a time
+
+
+def test_without_a_retention_everything_stays(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
+    job = put(db, home, "old", 5.0)
+    clock.advance(1000 * DAY)
+    run(pruner.prune())
+    assert {"logs", "output"} <= set(left(home, job.id))
+    assert db.read(metrics.history, job.id)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone"),
+    [
+        ("logs", lambda db, home, job: not (home.job(job) / "logs").exists()),
+        ("results", lambda db, home, job: not (home.job(job) / "output").exists()),
+        ("metrics", lambda db, home, job: not db.read(metrics.history, job)),
+    ],
+)
+def test_each_kind_goes_when_its_own_time_is_up(
+    db: Opened, home: Home, pruner: Pruner, clock: Clock, kind: str, gone: Callable[[Opened, Home, str], bool]
+) -> None:
+    keep(db, **{kind: 10 * DAY})
+    old = put(db, home, "old", clock() - 11 * DAY)
+    young = put(db, home, "young", clock() - 9 * DAY)
+    running = put(db, home, "running", None)
+    others = put(db, home, "others", clock() - 11 * DAY, tenant="text")
+    run(pruner.prune())
+    assert [gone(db, home, job.id) for job in (old, young, running, others)] == [True, False, False, False]
+    rest = {"logs", "output"} - {"logs" if kind == "logs" else "", "output" if kind == "results" else ""}
+    assert rest <= set(left(home, old.id)), "the other kinds stay"
+    told = [event.text for event in db.read(events.after, 0, 100) if event.kind == "pruned"]
+    assert told == [f"the {kind} of 1 job of vision were removed: they are kept for 10d"]
+    run(pruner.prune())
+    run(Pruner(db.store, home, clock).prune())  # the next leader
+    assert len([event for event in db.read(events.after, 0, 100) if event.kind == "pruned"]) == 1
+    clock.advance(2 * DAY)
+    run(pruner.prune())
+    assert gone(db, home, young.id)
+
+
+def test_many_jobs_are_told_of_in_one_event(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
+    keep(db, metrics=DAY)
+    found = [put(db, home, f"job-{number}", 5.0) for number in range(60)]
+    run(pruner.prune())
+    assert not any(db.read(metrics.history, job.id) for job in found)
+    (told,) = [event for event in db.read(events.after, 0, 1000) if event.kind == "pruned"]
+    assert told.facts["jobs"] == 60
+
+
+def test_code_that_no_job_needs_goes_with_the_results(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
+    for digest in (CODE, OTHER):
+        db.write(bundles.add, "vision", digest, 1, 1.0)
+        home.bundle("vision", digest).parent.mkdir(parents=True, exist_ok=True)
+        home.bundle("vision", digest).write_text("x")
+    ended = a_job("ended", phase=JobPhase.SUCCEEDED, finished_s=clock() - 2 * DAY)
+    waits = a_job("waits")
+    db.write(jobs.insert, ended, {"code": CODE}, {}, None, "d")
+    db.write(jobs.insert, waits, {"code": OTHER}, {}, None, "d")
+    db.write(jobs.insert, a_job("plain"), {"command": ["true"]}, {}, None, "d")
+    run(pruner.prune())
+    keep(db, results=3 * DAY)
+    run(pruner.prune())
+    assert db.read(bundles.has, "vision", CODE), "a job that ended lately may be handed in again"
+    clock.advance(2 * DAY)
+    run(pruner.prune())
+    assert not db.read(bundles.has, "vision", CODE) and not home.bundle("vision", CODE).exists()
+    assert db.read(bundles.has, "vision", OTHER) and home.bundle("vision", OTHER).exists(), "a job waits for it"
+
+
+def test_events_go_with_the_last_of_what_they_tell_of_and_ledger_and_audit_never(
+    db: Opened, home: Home, pruner: Pruner, clock: Clock
+) -> None:
+    put(db, home, "old", clock() - 10 * DAY)
+    db.write(audit.append, time_s=1.0, actor="tok", action="job.cancel", target="old")
+    db.write(ledger.append, [made.usage("vision", 1, 1.0, 2.0)])
+
+    def count(table: Any) -> int:
+        return int(db.read(lambda conn: conn.execute(select(func.count()).select_from(table)).scalar_one()))
+
+    keep(db, logs=DAY, results=20 * DAY)
+    run(pruner.prune())
+    kinds = [event.kind for event in db.read(events.after, 0, 100)]
+    assert "job-succeeded" in kinds, "metrics are kept for ever, and so are the events"
+    keep(db, logs=DAY, results=9 * DAY, metrics=DAY)
+    run(pruner.prune())
+    kinds = [event.kind for event in db.read(events.after, 0, 100)]
+    assert "job-succeeded" not in kinds and set(kinds) == {"pruned"}
+    assert (count(tables.usage), count(tables.audit)) == (1, 1)
+
+
+# ---------------------------------------------------------------- what the user reads
+
+
+class Watching(WatchVerbs):
+    """The verbs over one job that lost what it left behind."""
+
+    def __init__(self, db: Opened, home: Home, job: Job) -> None:
+        controller = SimpleNamespace(backend=LocalBackend(home), nodes={})
+        super().__init__(cast(Core, SimpleNamespace(home=home, store=db.store, controller=controller)))
+        self.found = job
+
+    async def _find(self, who: Token, ref: str) -> tuple[Job, list[Generation]]:
+        return self.found, []
+
+
+def test_what_was_removed_is_told_as_removed(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
+    keep(db, logs=DAY, results=DAY, metrics=DAY)
+    job = put(db, home, "old", 5.0)
+    run(pruner.clean_ended())
+    run(pruner.prune())
+    assert not home.job(job.id).exists()
+    watching, who = Watching(db, home, job), made.token(Role.MEMBER)
+    for ask in (watching.logs(who, job.id, {}, None), watching.metrics(who, job.id),
+                watching.artifact(who, job.id, "model")):  # fmt: skip
+        with pytest.raises(NotFound, match="were removed: their time was up") as caught:
+            run(ask)
+        assert "--keep-" in str(caught.value.fix)
