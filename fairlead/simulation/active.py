@@ -51,11 +51,19 @@ class Active:
         self.spread = tuple(sorted(counts.values(), reverse=True))
         self.device_type = nodes[seats[0]].device_type
         self.since_s = now_s
-        self.owed_s = 0.0 if free else self.restart_cost_s
+        self.owed_s = 0.0 if free else self._costs(len(seats))
         self.starts += 1
         if self.started_s is None:
             self.started_s = now_s
         self._state = None
+
+    def _costs(self, workers: int) -> float:
+        """Seconds that a new generation of so many workers loses."""
+        return (self.job.restart_costs or {}).get(workers, self.restart_cost_s)
+
+    def pause(self, seconds: float) -> None:
+        """Every decision makes it lose so much, unless it is restarting anyway."""
+        self.owed_s = max(self.owed_s, seconds)
 
     def leave(self, now_s: float) -> None:
         self.seats, self.spread = (), ()

@@ -75,6 +75,9 @@ class Simulation:
         self.memory: Mapping[str, Any] = {}
         self.now_s = self.waiting[-1].arrival_s if self.waiting else 0.0
         self.began_s = self.now_s
+        self.grid_s = self.now_s if trace.grid_s is None else trace.grid_s
+        if self.clock is Clock.ROUNDS and self.waiting:
+            self.now_s = self._on_grid(self.now_s)
         self.rounds, self._idle = 0, 0
         self.done: list[JobOutcome] = []
         self.declined: list[JobOutcome] = []
@@ -110,10 +113,14 @@ class Simulation:
         """Nobody is there: go on when somebody comes."""
         arrival_s = self.waiting[-1].arrival_s
         if self.clock is Clock.ROUNDS:
-            arrival_s = self.began_s + math.ceil((arrival_s - self.began_s) / self.round_s) * self.round_s
+            arrival_s = self._on_grid(arrival_s)
         self.tally.step(self.now_s, arrival_s, ())
         self.now_s = arrival_s
         self._fail_and_mend()
+
+    def _on_grid(self, when_s: float) -> float:
+        """The first round that does not begin before this."""
+        return self.grid_s + math.ceil((when_s - self.grid_s) / self.round_s) * self.round_s
 
     # ------------------------------------------------------------ decisions
 
@@ -156,6 +163,9 @@ class Simulation:
         free = self.rounds == 0 and self.trace.first_round_free
         for job, seats in coming:
             self._sit_down(job, seats, free)
+        if self.trace.pause_s and self.settings.restart_cost_s is None:
+            for job in self.active.values():
+                job.pause(self.trace.pause_s if job.seats else 0.0)
 
     def _turn_away(self, job: Active) -> None:
         """The policy will never run it: it goes, and counts as not done."""
@@ -209,6 +219,9 @@ class Simulation:
             return self.round_s if running or arrival_s == math.inf else arrival_s
         ends_s = min((job.ends_in() for job in running), default=math.inf)
         wake_s = float(self.memory.get("wake_s", math.inf)) - self.now_s
+        if self.clock is Clock.SLOTS:
+            soonest_s = min(arrival_s, ends_s, wake_s)
+            return self.round_s if soonest_s == math.inf else max(self.round_s, soonest_s)
         return min(self.round_s, arrival_s, ends_s, wake_s if wake_s > 0 else math.inf)
 
     def _finish(self, job: Active, when_s: float) -> None:

@@ -76,6 +76,7 @@ class Clock(StrEnum):
     ROUNDS = "rounds"  # on a fixed grid
     LAST = "last"  # a round ends when its last gang has stopped, after at most the round's length (Gavel, Shockwave)
     EVENTS = "events"  # at arrivals and completions, and after at most the round's length
+    SLOTS = "slots"  # at arrivals, completions and wishes, but not before the round's length is over (ElasticFlow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class TraceJob:
     deadline_s: float | None = None  # absolute
     exclusive_s: float = 0.0  # alone on the best devices with the gang it asked for: the T of finish-time fairness
     restart_cost_s: float | None = None  # None: the simulation's default
+    restart_costs: Mapping[int, float] | None = None  # by the size of the new gang, where it depends on that
     facts: Mapping[str, Any] = field(default_factory=dict)
     asked: int | None = None  # the gang its user asked for, when it may also run on others
     asked_model: JobModel | None = None  # how it behaves when nothing is adapted for it, where that differs
@@ -111,6 +113,8 @@ class Trace:
     restart_cost_s: float
     nodes: Sequence[Node] = ()  # the cluster it was made for, when the trace says so
     clock: Clock = Clock.ROUNDS
+    grid_s: float | None = None  # when the first of its rounds begins; None: with the first arrival
+    pause_s: float = 0.0  # what every gang loses at every decision, changed or not
     first_round_free: bool = False  # nothing ran before the first round, and its simulator charges no restart there
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its own simulator, for policies that want the same
 

@@ -61,7 +61,7 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
                 applications[name] = _application(folder / name)
             jobs.append(_job(row, applications[name]))
     jobs.sort(key=lambda job: job.arrival_s)
-    return Trace(path.stem, "pollux", tuple(jobs), ROUND_S, RESTART_S, cluster())
+    return Trace(path.stem, "pollux", tuple(jobs), ROUND_S, RESTART_S, cluster(), grid_s=0.0)
 
 
 def cluster(nodes: int = 16) -> tuple[Node, ...]:

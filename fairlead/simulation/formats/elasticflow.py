@@ -1,0 +1,119 @@
+"""Reads ElasticFlow's jobs with deadlines (ASPLOS 23) and its speed tables: global batch size by number of devices."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.errors import InvalidSpec, NotFound
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.pollux import cluster
+from fairlead.simulation.trace import Clock, Trace, TraceJob
+
+SLOT_S = 60.0
+PAUSE_S = 2.0
+"""What its simulator takes from every running job whenever it decides."""
+
+DEVICE_TYPES = {"throughputs_T4": "t4", "throughputs_A100": "a100"}
+
+WIDEST = {"bert": 16, "ncf": 1}
+"""Where ElasticFlow's own simulator stops growing before the speed table does."""
+
+
+def restart_s(workers: int) -> float:
+    """What its simulator charges for a gang on devices that it was not on before."""
+    return 2.0 + 2.0 * (math.log2(workers) + 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TableJob:
+    """So many steps of a fixed global batch, as fast as the table says for its number of devices."""
+
+    work: float
+    table: SpeedCurve
+    device_type: str
+
+    def rate(self, done: float, device_type: str, spread: Sequence[int]) -> float:
+        """Between two measured sizes the devices beyond the smaller one do nothing."""
+        usable = [size for size in self.table.sizes if size <= sum(spread)]
+        if device_type != self.device_type or not usable:
+            return 0.0
+        return max(self.table.speed(device_type, usable[-1], level) for level in (0, 1))
+
+    def changes_at(self, done: float) -> float:
+        return math.inf
+
+    def curve(self, done: float) -> SpeedCurve:
+        return self.table
+
+    def declared_work_left(self, done: float) -> float:
+        return max(self.work - done, 0.0)
+
+
+def read(path: Path, speeds: Path | None = None) -> Trace:
+    """Jobs with their deadlines; the T4 tables beside the trace unless other ones are named."""
+    folder = speeds or path.parent / "throughputs_T4"
+    device_type = DEVICE_TYPES.get(folder.name, folder.name.removeprefix("throughputs_").lower())
+    per_node = 4 if device_type == "t4" else 8
+    tables: dict[tuple[str, str], SpeedCurve] = {}
+    jobs = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            shape = (row["model_name"], row["batch_size"])
+            if shape not in tables:
+                tables |= _tables(folder / f"{shape[0]}.csv", device_type, per_node)
+            if shape not in tables:
+                raise InvalidSpec(f"{path.name}: {shape[0]}.csv has no row for batch size {shape[1]}", field="--speeds")
+            jobs.append(_job(row, tables[shape], device_type))
+    jobs.sort(key=lambda job: job.arrival_s)
+    return Trace(
+        path.stem,
+        "elasticflow",
+        tuple(jobs),
+        SLOT_S,
+        restart_s(1),
+        nodes=cluster() if per_node == 4 else (),
+        clock=Clock.SLOTS,
+        pause_s=PAUSE_S,
+    )
+
+
+def _job(row: Mapping[str, str], table: SpeedCurve, device_type: str) -> TraceJob:
+    asked, steps = int(row["num_gpu"]), float(row["iteration"])
+    model = TableJob(steps, table, device_type)
+    speed = model.rate(0.0, device_type, (asked,))
+    return TraceJob(
+        id=row["job_id"],
+        arrival_s=float(row["submit_time"]),
+        model=model,
+        min_workers=1,
+        max_workers=table.sizes[-1],
+        deadline_s=float(row["ddl"]),
+        exclusive_s=steps / speed if speed > 0 else 0.0,
+        restart_costs={size: restart_s(size) for size in table.sizes},
+        facts={"application": row["model_name"], "widest": min(WIDEST.get(row["model_name"], 64), _fastest(table))},
+        asked=asked,
+    )
+
+
+def _fastest(table: SpeedCurve) -> int:
+    return max(table.sizes, key=lambda size: max(table.speed(kind, size, at) for kind in table.speeds for at in (0, 1)))
+
+
+def _tables(path: Path, device_type: str, per_node: int) -> dict[tuple[str, str], SpeedCurve]:
+    """By (model, global batch size); sizes that were not measured (nan) are left out."""
+    if not path.is_file():
+        raise NotFound(f"no speed table {path.name} in {path.parent}", field="--speeds")
+    tables = {}
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            batch = row.pop("global_batch_size")
+            known = {int(size): float(speed) for size, speed in row.items() if speed and speed != "nan"}
+            sizes = tuple(sorted(known))
+            near = tuple(known[size] if size <= per_node else 0.0 for size in sizes)
+            far = tuple(known[size] if size > 1 else 0.0 for size in sizes)
+            tables[path.stem, batch] = SpeedCurve(sizes, {device_type: (near, far)})
+    return tables
