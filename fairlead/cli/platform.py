@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fairlead.sdk.profile import Profile
 
 PORT = 8471
+STORE = "FAIRLEAD_STORE"
 DOWN_WITHIN_S = 60.0
 LOG_LINES = 12
 
@@ -40,7 +41,8 @@ def up(
     ] = None,
     host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
     store: Annotated[
-        str | None, typer.Option("--store", help="A database's URL; default: the last one, or SQLite.")
+        str | None,
+        typer.Option("--store", help=f"A database's URL; default: {STORE}, or the last one, or SQLite."),
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -57,6 +59,8 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
+    store = store or os.environ.get(STORE)
+    os.environ.pop(STORE, None)  # it may hold a password, and what is started from here has no use for it
     listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure)
     telling = Telling(log_format, log_level, otlp)
     folder = (home or default_home()).expanduser().absolute()
@@ -67,9 +71,8 @@ def up(
     if detach:
         arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments(), *telling.arguments()]
         arguments += ["--nodes", nodes] if nodes else []
-        arguments += ["--store", store] if store else []
         arguments += ["--secret-key-file", str(secret_key_file.absolute())] if secret_key_file else []
-        raise typer.Exit(_detached(folder, arguments, as_json))
+        raise typer.Exit(_detached(folder, arguments, store, as_json))
     if ready_fd is not None:
         os.set_inheritable(ready_fd, False)  # else the nodes would hold it open, and who waits would wait for them
     from fairlead.api.server import open_door
@@ -164,7 +167,7 @@ def _report(descriptor: int, told: dict[str, Any]) -> None:
         return
 
 
-def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
+def _detached(folder: Path, arguments: list[str], store: str | None, as_json: bool) -> int:
     log = Home(folder).logs / "control.log"
     begins = log.stat().st_size if log.exists() else 0
     reading, writing = os.pipe()
@@ -172,7 +175,7 @@ def _detached(folder: Path, arguments: list[str], as_json: bool) -> int:
         child = subprocess.Popen(  # its own session: it outlives this terminal
             [sys.executable, "-m", "fairlead.cli.main", "up", *arguments, "--ready-fd", str(writing)],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(writing,), start_new_session=True,
-            cwd="/",
+            cwd="/", env={**os.environ, **({STORE: store} if store else {})},  # not in its words, which all can read
         )  # fmt: skip
     os.close(writing)
     import fairlead.sdk.client  # noqa: F401 (needed below; loaded while the other process starts, not after it)

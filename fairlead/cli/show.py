@@ -24,6 +24,7 @@ STYLES = {
     "draining": _YELLOW, "drained": _YELLOW, "warn": _YELLOW, "starting": _CYAN, "stopping": _CYAN,
     "cancelled": _MAGENTA, "failed": _RED, "lost": _RED, "fail": _RED,
 }  # fmt: skip
+_LINES = {"dim": "2", "bold": "1", "yellow": _YELLOW, "red": _RED, "green": _GREEN}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -51,8 +52,8 @@ def colours() -> bool:
 
 def line(text: str = "", style: str | None = None) -> None:
     """One line of plain text, never folded: it may be copied from the terminal."""
-    dim = style == "dim" and text and colours()
-    sys.stdout.write(f"\x1b[2m{text}\x1b[0m\n" if dim else f"{text}\n")
+    number = _LINES.get(style or "") if text and colours() else None
+    sys.stdout.write(f"\x1b[{number}m{text}\x1b[0m\n" if number else f"{text}\n")
     sys.stdout.flush()  # who follows something through a pipe sees each line at once
 
 
