@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "2/3 $(TORCH) (by far the largest part)"
 	@$(PIP) "$(TORCH)" | $(BRIEF)
 	@echo "3/3 Fairlead and what else it needs"
-	@$(PIP) -e '.[postgres,demo,dev,otel]' | $(BRIEF)
+	@$(PIP) -e '.[postgres,demo,dev,otel,simulation]' | $(BRIEF)
 	@touch $@
 	@echo "ready: $(BIN)/fairlead"
 

@@ -1,14 +1,38 @@
-"""Gavel's allocations, in the manner of its paper (OSDI 20): max-min fairness, finish-time fairness, makespan."""
+"""Gavel's allocations, in the manner of its paper (OSDI 20): max-min, finish-time fairness, makespan, sum of speeds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
+import scipy.sparse as sparse
 from numpy.typing import NDArray
 
-from fairlead.simulation.baselines.interior import Bend, Problem, inside, solve
+from fairlead.simulation.baselines.cones import Sharing, minimise, padded
 from fairlead.simulation.baselines.mechanism import Scene
 
 Array = NDArray[np.float64]
+
+LONGEST_S = 1_000_000.0
+SHORTEST_S = 100.0
+CLOSE = 1.05
+"""The makespan is searched between these, until it is known to this factor."""
+
+
+def sharing(scene: Scene) -> Sharing:
+    return Sharing(scene.gangs, scene.capacity)
+
+
+def blind(allocate: Callable[[Scene], Array], reference: str | None = None) -> Callable[[Scene], Array]:
+    """The same allocation for who takes all device types for equal: all as fast as the reference, or as 1."""
+
+    def allocate_blindly(scene: Scene) -> Array:
+        column = None if reference is None else scene.types.index(reference) if reference in scene.types else 0
+        alike = np.ones_like(scene.speeds) if column is None else np.tile(scene.speeds[:, [column]], len(scene.types))
+        return allocate(replace(scene, speeds=alike))
+
+    return allocate_blindly
 
 
 def max_min(scene: Scene) -> Array:
@@ -16,27 +40,90 @@ def max_min(scene: Scene) -> Array:
     normal = scene.speeds @ (scene.capacity / scene.capacity.sum())
     weights = np.array([job.weight for job in scene.jobs])
     # Times the gang: on equal devices, a gang of four gets a quarter of the time that a single worker gets.
-    per_fraction = scene.speeds * (scene.gangs / (weights * normal))[:, None]
-    return _highest_level(Problem(per_fraction, scene.gangs, scene.capacity))
+    table = scene.speeds * (scene.gangs / (weights * normal))[:, None]
+    share, jobs = sharing(scene), len(scene.jobs)
+    base, bounds = share.rows(1)
+    level = sparse.hstack([-share.speeds(table), sparse.csr_array(np.ones((jobs, 1)))])
+    cost = np.append(np.zeros(share.size), -1.0)
+    found = minimise(cost, sparse.vstack([level, base]), np.concatenate([np.zeros(jobs), bounds]))
+    return isolated(scene) if found is None else share.fractions(found)
 
 
-def max_min_blind(scene: Scene) -> Array:
-    """The same for who takes all types for equal: least attained service."""
-    return max_min(alike(scene))
+def max_sum(scene: Scene) -> Array:
+    """The sum of all speeds as large as possible."""
+    share = sharing(scene)
+    base, bounds = share.rows(0)
+    found = minimise(-scene.speeds.T.ravel(), base, bounds)
+    return isolated(scene) if found is None else share.fractions(found)
 
 
-def alike(scene: Scene) -> Scene:
-    return Scene(scene.now_s, scene.jobs, scene.types, scene.capacity, scene.gangs, np.ones_like(scene.speeds))
+def isolated(scene: Scene) -> Array:
+    """An equal part of every type for each job."""
+    parts = scene.capacity[None, :] / len(scene.jobs) / scene.gangs[:, None]
+    return np.asarray(parts / np.maximum(1.0, parts.sum(axis=1, keepdims=True)), dtype=np.float64)
 
 
-def _highest_level(problem: Problem) -> Array:
-    def above(speed: Array, level: float) -> Bend | None:
-        room = speed - level
-        if room.min() <= 0:
-            return None
-        one, two = 1.0 / room, 1.0 / room**2
-        return Bend(-np.log(room), -one, one, two, -two, two)
+def shortest_makespan(scene: Scene) -> Array:
+    """All present jobs done as early as possible."""
+    left = np.array([job.work_left or 0.0 for job in scene.jobs])
+    share = sharing(scene)
+    base, bounds = share.rows(0)
+    speeds = share.speeds(scene.speeds / np.maximum(left, 1e-9)[:, None])  # parts of what is left, per second
+    low, high, best = SHORTEST_S, LONGEST_S, None
+    while best is None or low * CLOSE < high:
+        middle = (low + high) / 2
+        enough = -np.ones(len(left)) / middle
+        # Seconds to days: scaled by the time tried, all numbers stay near 1.
+        found = minimise(
+            np.zeros(share.size), sparse.vstack([-speeds * middle, base]), np.concatenate([enough * middle, bounds])
+        )
+        if found is not None:
+            best, high = found, middle
+        else:
+            low = middle
+            if low * CLOSE >= high and best is None:
+                low, high = high, high * 10
+    return share.fractions(best)
 
-    least = float((problem.speeds * inside(problem)).sum(axis=1).min())
-    fractions, _ = solve(problem, above, level=least / 2, toward=1.0, scale=1.0)
-    return fractions
+
+class FinishTimeFairness:
+    """The worst ratio of finishing with others to finishing with an equal part for oneself, as small as possible."""
+
+    def __init__(self) -> None:
+        self._alone_s: dict[str, float] = {}  # what the work done so far would have taken with an equal part
+        self._before: dict[str, tuple[float, float]] = {}  # work left and speed with an equal part, the last time
+
+    def __call__(self, scene: Scene) -> Array:
+        left = np.array([job.work_left or 0.0 for job in scene.jobs])
+        alone = (scene.speeds * isolated(scene)).sum(axis=1)
+        self._remember(scene, left, alone)
+        spent_s = np.array([self._alone_s[job.id] for job in scene.jobs])
+        since_s = np.array([scene.now_s - job.submitted_s for job in scene.jobs])
+        found = self._solve(scene, left / alone, since_s, spent_s + left / alone)
+        return isolated(scene) if found is None else found
+
+    def _remember(self, scene: Scene, left: Array, alone: Array) -> None:
+        for row, job in enumerate(scene.jobs):
+            work, speed = self._before.get(job.id, (left[row], 1.0))
+            self._alone_s[job.id] = self._alone_s.get(job.id, 0.0) + (work - left[row]) / speed
+        self._before = {job.id: (float(left[row]), float(alone[row])) for row, job in enumerate(scene.jobs)}
+
+    def _solve(self, scene: Scene, ahead_s: Array, since_s: Array, fair_s: Array) -> Array | None:
+        """Variables: fractions, the inverse u of each relative speed y (as y * u >= 1), and the worst ratio."""
+        share, jobs = sharing(scene), len(scene.jobs)
+        base, bounds = share.rows(jobs + 1)
+        alone = (scene.speeds * isolated(scene)).sum(axis=1)
+        speeds = share.speeds(scene.speeds / alone[:, None])
+        late = sparse.hstack(
+            [sparse.csr_array((jobs, share.size)), sparse.diags_array(ahead_s / fair_s), -np.ones((jobs, 1))]
+        )
+        inverse = sparse.hstack([sparse.csr_array((jobs, share.size)), sparse.eye_array(jobs)])
+        # (u + y, u - y, 2) lies in the second-order cone exactly when y * u >= 1.
+        wide, narrow = -inverse - padded(speeds, jobs), -inverse + padded(speeds, jobs)
+        cones = sparse.vstack([padded(wide, 1), padded(narrow, 1), sparse.csr_array((jobs, share.size + jobs + 1))])
+        turned = np.arange(3 * jobs).reshape(3, jobs).T.ravel()  # cone by cone
+        heights = np.tile([0.0, 0.0, 2.0], jobs)
+        table = sparse.vstack([base, late, sparse.csr_array(cones)[turned]])
+        cost = np.append(np.zeros(share.size + jobs), 1.0)
+        found = minimise(cost, table, np.concatenate([bounds, -since_s / fair_s, heights]), hyperbolas=jobs)
+        return None if found is None else share.fractions(found)
