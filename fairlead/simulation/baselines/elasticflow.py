@@ -1,4 +1,4 @@
-"""ElasticFlow (ASPLOS 23) as a yardstick: minimum satisfactory shares, admission control, the rest by marginal return."""
+"""ElasticFlow (ASPLOS 23) as a yardstick: minimum satisfactory shares, admission control, the rest by marginal need."""
 
 from __future__ import annotations
 

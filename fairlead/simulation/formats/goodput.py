@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +44,7 @@ class Application:
         self.epochs = min(len(run) for run in runs.values())
         whole = np.stack([runs[int(batch)][: self.epochs] for batch in self.batches])  # batch x epoch x column
         self.bounds: Floats = np.concatenate([[0.0], whole[:, :, 0].min(axis=0)])  # progress at which epochs end
+        self._ends: list[float] = self.bounds[1:].tolist()
         self._sqr, self._var = whole[:, :, 1], whole[:, :, 2]
         self.smallest_local = self.steps.smallest_local
         self.largest_local = LARGEST_LOCAL.get(self.name, self.steps.largest_local)
@@ -57,12 +59,11 @@ class Application:
         return min(MOST_WORKERS, self.largest_batch // self.smallest_local)
 
     def epoch(self, progress: float) -> int:
-        reached = int(np.searchsorted(self.bounds[1:], progress * (1 + 1e-12) + 1e-9, side="right"))
-        return min(reached, self.epochs - 1)
+        return min(bisect_right(self._ends, progress * (1 + 1e-12) + 1e-9), self.epochs - 1)
 
     def rate(self, epoch: int, spread: Sequence[int], batch: int | None) -> float:
         """Progress per second in that epoch; with no batch size given, with the one the job would choose."""
-        name = normal(spread)
+        name = normal(tuple(spread))
         key = (epoch, name, batch)
         if key not in self._rates:
             self._rates[key] = self._best([self._options(name, batch)], epoch)[0]

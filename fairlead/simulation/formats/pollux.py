@@ -10,6 +10,7 @@ from pathlib import Path
 from fairlead.cluster import DEVICE, Node
 from fairlead.errors import NotFound
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.epochs import WholeSeconds
 from fairlead.simulation.formats.goodput import DEVICE_TYPE, Application
 from fairlead.simulation.formats.step_times import NODE
 from fairlead.simulation.trace import Trace, TraceJob
@@ -29,6 +30,9 @@ class PolluxJob:
     application: Application
     sizes: tuple[int, ...]
     batch: int | None = None  # None: it adapts its batch size to its gang
+
+    def begin(self) -> WholeSeconds:
+        return WholeSeconds(self)
 
     @property
     def work(self) -> float:

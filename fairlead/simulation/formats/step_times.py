@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ MOST_NODES = 16
 """More than these were not measured; a gang on more of them runs as on these."""
 
 
-def normal(spread: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=100_000)
+def normal(spread: tuple[int, ...]) -> tuple[int, ...]:
     """One name for all placements that a ring of workers cannot tell apart: the smallest rotation."""
     parts: list[int] = []
     for devices in spread:
