@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +60,13 @@ class Home:
         return self.root / "run"
 
     @property
+    def gangs(self) -> Path:
+        """Which processes keep the network of each gang alive."""
+        return self.run / "gangs"
+
+    @property
     def memory(self) -> Path:
-        """Snapshots in memory: a folder per node, gone with the node."""
+        """Snapshots in memory: per job a folder per node, gone with the node."""
         tmpfs = Path("/dev/shm")
         tag = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
         return tmpfs / f"fairlead-{tag}" if tmpfs.is_dir() else self.root / "memory"
@@ -72,7 +79,18 @@ class Home:
         return self.jobs / job
 
     def job_memory(self, node: str, job: str) -> Path:
-        return self.memory / node / job
+        return self.memory / job / node
+
+    def forget_node_memory(self, node: str) -> None:
+        """Drop what all jobs kept in this node's memory."""
+        for job in self.memory.glob("*/"):
+            self.forget_job_memory(node, job.name)
+
+    def forget_job_memory(self, node: str, job: str) -> None:
+        """Drop what a job kept in this node's memory, and its folder with the last of it."""
+        shutil.rmtree(self.job_memory(node, job), ignore_errors=True)
+        with contextlib.suppress(OSError):  # other nodes still keep something, or it is gone already
+            (self.memory / job).rmdir()
 
     def create(self) -> None:
         """Make the folders, closed to other users except for passing through to a job's own folder."""
@@ -82,12 +100,12 @@ class Home:
             _folder(folder, mode)
 
     def create_memory(self) -> None:
-        """Make the folder for snapshots in memory; listable, because a worker looks for its own on other nodes too."""
+        """Make the folder for snapshots in memory."""
         self.memory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.memory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():  # anybody may have put it into /dev/shm
             raise Unavailable(f"{self.memory} is not a folder of this user", fix="find out whose it is, and remove it")
-        self.memory.chmod(0o755)
+        self.memory.chmod(0o711)
 
 
 def _folder(path: Path, mode: int) -> None:

@@ -123,12 +123,16 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     venv: str | None
     bundle: str | None  # path of the packed code
     folder: str  # the job's own folder: logs/, output/, snapshots/, code/
-    memory_folder: str  # the same job's snapshots in memory, on this node
+    memory_folder: str  # the same job's snapshots in memory, on this node: JOB/NODE, so that a job sees its own
     cpu: float  # granted cores (threads and quota follow)
     memory_bytes: int | None = None
     silence_s: float | None = None
     seed: int = 0
     log_bytes: int = 64 << 20  # the newest of each worker's log that are kept
+    network: str = "closed"  # closed: reaches its own gang and nothing else; open: what the machine reaches
+    folders: list[str] = []  # granted to the tenant, to read
+    files: int = 65_536  # open at once, in each process
+    processes: int = 4096  # and threads
     disk_bytes: int = 10 << 30  # of the whole job, and so of each of its files
 
 

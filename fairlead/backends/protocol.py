@@ -18,6 +18,7 @@ class Capabilities:
     name: str
     isolation: str  # none, user, sandbox
     detection_s: float  # how long a dead node goes unseen at the most
+    isolation_chosen: bool = False  # the operator asked for less than a sandbox, knowing what it means
 
 
 @dataclass(frozen=True, slots=True)

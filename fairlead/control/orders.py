@@ -52,6 +52,10 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             memory_bytes=int(job.demand["memory"]) if "memory" in job.demand else None,
             silence_s=spec.get("silence_timeout"),
             log_bytes=policy.log,
+            network=policy.network,
+            folders=policy.folders,
+            files=policy.files,
+            processes=policy.processes,
             disk_bytes=policy.disk,
         )
 

@@ -50,8 +50,7 @@ class Stored:
 class Snapshots:
     """Where one job's snapshots are. Only rank 0 writes; every worker may read."""
 
-    def __init__(self, job: str, folder: Path, memory_folder: Path, report: Report) -> None:
-        self._job = job
+    def __init__(self, folder: Path, memory_folder: Path, report: Report) -> None:
         self._disk = folder / "snapshots"
         self._memory = memory_folder
         self._report = report
@@ -66,8 +65,8 @@ class Snapshots:
         return sorted(found, key=lambda s: (s.step, s.where == "memory"), reverse=True)
 
     def _memories(self) -> set[Path]:
-        """This node's memory and what can be seen of the others' (layout: memory root / node / job)."""
-        others = self._memory.parent.parent.glob(f"*/{self._job}")
+        """This node's memory and what can be seen of the others' (layout: memory root / job / node)."""
+        others = self._memory.parent.glob("*/")
         return {self._memory, *(path for path in others if os.access(path, os.R_OK | os.X_OK))}
 
     def rearm(self) -> None:

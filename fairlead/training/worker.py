@@ -50,7 +50,7 @@ class _Life:
         self._spec, self._worker, self._line = spec, worker, line
         self._generation = 0  # the newest it was called to
         self._folder = Path(spec.folder)
-        self._snapshots = Snapshots(spec.job, self._folder, Path(spec.memory_folder), self._report_snapshot)
+        self._snapshots = Snapshots(self._folder, Path(spec.memory_folder), self._report_snapshot)
         seed_everything(spec.seed)
         self._session = Session(load_training(spec.run or "", spec.params), spec.seed)
         for warning in self._session.findings.warnings:

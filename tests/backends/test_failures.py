@@ -36,13 +36,21 @@ def family_of(record: NodeRecord) -> list[processes.Process]:
     return [record.process, record.fork_server, *(one for one in below if one is not None)]
 
 
+def lives(process: processes.Process) -> bool:
+    """Whether it can still do anything; the first of a sandbox stays, without memory, until all in it were reaped."""
+    try:
+        return processes.alive(process) and bool(Path(f"/proc/{process.pid}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
 async def running(here: Platform, node: str = "node-0", job: str = "j") -> tuple[NodeRecord, list[processes.Process]]:
     await here.start(job, [node], *python(FAMILY))
     while "up" not in await here.log(job):
         await asyncio.sleep(0.01)
     record = await until(lambda: next(r for r in [read_record(here.home, node)] if r and r.workers))
     family = family_of(record)
-    assert len(family) == 4
+    assert len(family) in (4, 7), "manager, fork server, worker and its child; around these the sandbox's three"
     return record, family
 
 
@@ -51,15 +59,15 @@ def test_killing_a_node_manager_ends_the_whole_node_within_a_second(home: Path, 
     async def scene() -> None:
         async with platform(home, "2", restart_s=(0.1, 0.2)) as here:
             record, family = await running(here)
-            (here.home.memory / "node-0" / "j" / "snapshot").write_text("lost with the node")
+            (here.home.memory / "j" / "node-0" / "snapshot").write_text("lost with the node")
             began_s = time.monotonic()
             for process in family[:1] if victim == "manager" else family:
                 processes.kill(process)
             (lost,) = await here.some(NodeLost)
             seen_s = here.seen_at[here.seen.index(lost)] - began_s
             print(f"lost after {seen_s * 1000:.0f} ms")
-            assert not any(map(processes.alive, family)), "fenced before it was said"
-            assert not (here.home.memory / "node-0").exists()
+            assert not any(map(lives, family)), "fenced before it was said"
+            assert not (here.home.memory / "j" / "node-0").exists()
             assert seen_s < 1.0 and lost.incarnation == record.incarnation
             joined = (await here.some(NodeJoined, 3))[2]
             assert joined.node == "node-0" and joined.incarnation != record.incarnation and not joined.workers
@@ -96,7 +104,7 @@ def test_a_frozen_node_manager_is_fenced(home: Path, monkeypatch: pytest.MonkeyP
             record, family = await running(here)
             processes.kill(record.process, signal.SIGSTOP)
             (lost,) = await here.some(NodeLost)
-            assert "silent" in lost.why and not any(map(processes.alive, family))
+            assert "silent" in lost.why and not any(map(lives, family))
 
     run(scene())
 
@@ -115,7 +123,7 @@ def test_running_gangs_are_adopted_and_unacknowledged_events_come_again_exactly(
             await there.open(epoch=2)
             joined = {event.node: event for event in await there.some(NodeJoined, 2)}
             assert [(w.job, w.worker, w.phase) for w in joined["node-0"].workers] == [("j", "w0", "ready")]
-            assert joined["node-0"].workers[0].pid == family[2].pid and all(map(processes.alive, family))
+            assert joined["node-0"].workers[0].pid == family[2].pid and all(map(lives, family))
             await there.some(wire.Exited, job="k")
             again = [event for event in there.seen if isinstance(event, WorkerEvent) and event.job == "k"]
             assert again == of_k[1:]
@@ -177,7 +185,7 @@ def test_an_older_leader_is_refused_and_harms_nothing(home: Path) -> None:
                 await old.backend.node("node-0", NodeAction.FENCE)
             with pytest.raises(LostLeadership):
                 await old.backend.shutdown()
-            assert all(map(processes.alive, family)) and old.of(NodeLost) == []
+            assert all(map(lives, family)) and old.of(NodeLost) == []
             late = Platform(old.home, LocalBackend(old.home, preload=False))
             with pytest.raises(LostLeadership):
                 await late.backend.open(1)
@@ -194,7 +202,7 @@ def test_the_host_may_die_and_the_nodes_live_on(home: Path) -> None:
             host = host_of(here.home)
             processes.kill(host)
             await until(lambda: host_of(here.home, or_none=True) not in (None, host))
-            assert all(map(processes.alive, family)) and here.of(NodeLost) == []
+            assert all(map(lives, family)) and here.of(NodeLost) == []
             processes.kill(record.process)  # and the new host brings a node back
             await here.some(NodeJoined, 2)
             await here.start("k", ["node-0"], "true")
@@ -253,7 +261,7 @@ def test_another_division_of_the_machine_replaces_the_nodes_of_the_last_one(home
             there = Platform(here.home, LocalBackend(here.home, parse_nodes("1"), preload=False))
             await there.open(2)
             assert [node.name for node in (await there.backend.inventory()).nodes] == ["node-0"]
-            assert not any(map(processes.alive, family))
+            assert not any(map(lives, family))
             here.backend = there.backend
 
     run(scene())
@@ -268,7 +276,8 @@ line.recv(1000)
 line.sendall(wire.pack(wire.Joined(1, 0)) + wire.pack(wire.Progress(1, 1, 9, step_s=0.01)))
 time.sleep(60)
 """)
-            lease = await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, silence_s=-4.0, venv=venv)
+            changes = {"command": None, "run": "x:y", "venv": venv, "folders": [venv]}
+            lease = await here.start("j", ["node-0"], cpu=1.0, silence_s=-4.0, **changes)
             await here.some(wire.Ready)
             await here.backend.tell(lease, wire.Join(1, {"w0": 0}, ""))
             await here.some(wire.Progress)
@@ -286,7 +295,7 @@ def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home
     async def scene() -> None:
         async with platform(home, "1") as here:
             venv = fake_venv(here, f"line.sendall({words})\ntime.sleep(60)\n")
-            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv)
+            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
             assert "nonsense" in (await here.some(wire.Raised))[0].error
             assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
             assert here.of(NodeLost) == [] and len(here.of(wire.Snapshot)) < 25_000, "cut off half way at the latest"
@@ -299,6 +308,7 @@ def fake_venv(here: Platform, code: str) -> str:
     folder = here.home.root / "venv"
     (folder / "bin").mkdir(parents=True)
     folder.chmod(0o755)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
     script = folder / "bin" / "python"
     script.write_text(f"""#!{sys.executable}
 import os, socket, sys, time
@@ -430,7 +440,7 @@ def test_a_platform_whose_home_was_removed_ends_by_itself(home: Path) -> None:
             host = host_of(here.home)
             await here.backend.close()
             shutil.rmtree(home)
-            await until(lambda: not any(map(processes.alive, family)))
+            await until(lambda: not any(map(lives, family)))
             processes.kill(host)  # which would end when it has been lonely for a minute
 
     run(scene())

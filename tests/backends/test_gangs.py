@@ -192,7 +192,7 @@ def test_a_missing_virtual_environment_is_refused_for_good(home: Path) -> None:
         async with platform(home, "1") as here:
             await here.start("j", ["node-0"], command=None, run="a:b", venv="/nowhere", cpu=1.0)
             (raised,) = await here.some(wire.Raised)
-            assert raised.permanent and raised.error.startswith("venv: /nowhere/bin/python cannot be run")
+            assert raised.permanent and raised.error.startswith("venv: /nowhere")
 
     run(scene())
 

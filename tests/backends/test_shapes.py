@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.backends.local.shapes import load_shapes, parse_nodes, save_shapes
+from fairlead.backends.local.shapes import Division, load_division, parse_nodes, save_division
 from fairlead.errors import InvalidSpec
 
 
@@ -54,14 +54,14 @@ def test_equal_nodes_never_exceed_the_machine(count: int, cores: int) -> None:
 
 def test_shapes_are_found_again(tmp_path: Path) -> None:
     path = tmp_path / "nodes.json"
-    assert load_shapes(path) == ()
+    assert load_division(path) == Division()
     shapes = parse_nodes("2x0.7,2x0.3", real_cores=2)
-    save_shapes(path, shapes)
-    assert load_shapes(path) == shapes
+    save_division(path, Division(shapes, "none"))
+    assert load_division(path) == Division(list(shapes), "none")
 
 
 def test_a_damaged_file_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "nodes.json"
     path.write_text("{")
     with pytest.raises(InvalidSpec, match="nodes"):
-        load_shapes(path)
+        load_division(path)

@@ -61,7 +61,7 @@ class Gang:
     def spec(self, node: str = "n0") -> wire.WorkerSpec:
         return wire.WorkerSpec(
             job="job-1", tenant="tests", uid=None, run=self.run, command=None, params=self.params, env={}, venv=None,
-            bundle=None, folder=str(self.root), memory_folder=str(self.root / "memory" / node / "job-1"), cpu=1.0,
+            bundle=None, folder=str(self.root), memory_folder=str(self.root / "memory" / "job-1" / node), cpu=1.0,
         )  # fmt: skip
 
     def start(self, *names: str, node: str = "n0") -> None:

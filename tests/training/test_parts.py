@@ -81,7 +81,7 @@ def test_history_survives_being_handed_over() -> None:
 
 
 def snapshots(folder: Path, node: str = "n0") -> Snapshots:
-    return Snapshots("job", folder, folder / "memory" / node / "job", lambda *_: None)
+    return Snapshots(folder, folder / "memory" / "job" / node, lambda *_: None)
 
 
 def test_only_the_newest_two_snapshots_are_kept_and_other_nodes_memories_are_found(tmp_path: Path) -> None:
@@ -96,6 +96,6 @@ def test_only_the_newest_two_snapshots_are_kept_and_other_nodes_memories_are_fou
 
 def test_without_memory_a_snapshot_goes_to_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = Snapshots("job", tmp_path, tmp_path / "file" / "n0" / "job", lambda *_: None)
+    store = Snapshots(tmp_path, tmp_path / "file" / "job" / "n0", lambda *_: None)
     store.write(3, lambda file: file.write(b"state") and None)
     assert [(stored.step, stored.where, stored.read()) for stored in store.find()] == [(3, "disk", b"state")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import shutil
@@ -20,10 +21,11 @@ from fairlead import wire
 from fairlead.backends.local import hosting, processes
 from fairlead.backends.local.fencing import fence
 from fairlead.backends.local.keeper import NodeKeeper
+from fairlead.backends.local.levels import LEVELS
 from fairlead.backends.local.link import NodeGone, NodeRefused
 from fairlead.backends.local.logs import read_logs
 from fairlead.backends.local.records import isolation, records
-from fairlead.backends.local.shapes import NodeShape, load_shapes, parse_nodes, save_shapes
+from fairlead.backends.local.shapes import Division, NodeShape, load_division, parse_nodes, save_division
 from fairlead.backends.protocol import (
     BackendEvent,
     Capabilities,
@@ -56,9 +58,10 @@ class LocalBackend:
 
     def __init__(
         self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0),
-        preload: bool = True,
+        preload: bool = True, isolation: str | None = None,
     ) -> None:  # fmt: skip
         self.capabilities = Capabilities("local", "user" if os.geteuid() == 0 else "none", detection_s=1.0)
+        self._isolation = isolation  # None: as the last time, or the best that works
         self._home = home
         self._shapes = tuple(nodes)
         self._restart_s = restart_s
@@ -75,8 +78,10 @@ class LocalBackend:
         self._home.create()
         self._home.create_memory()
         remembered = self._home.run / "nodes.json"
-        self._shapes = self._shapes or load_shapes(remembered) or parse_nodes("1")
-        save_shapes(remembered, self._shapes)
+        before = load_division(remembered)
+        self._shapes = self._shapes or tuple(before.nodes) or parse_nodes("1")
+        wanted = self._isolation or before.isolation
+        save_division(remembered, Division(self._shapes, wanted))
         self._epoch = epoch
         names = {shape.name for shape in self._shapes}
         for record in records(self._home):
@@ -85,7 +90,9 @@ class LocalBackend:
         # Before the nodes are asked for, so that it is started once.
         host = await hosting.connect_host(self._home, preload=self._preload)
         self._keepers = {
-            shape.name: NodeKeeper(self._home, shape, epoch, self._events.put_nowait, self._restart_s, self._preload)
+            shape.name: NodeKeeper(
+                self._home, shape, epoch, self._events.put_nowait, self._restart_s, self._preload, wanted
+            )
             for shape in self._shapes
         }
         self._tasks = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]
@@ -98,6 +105,15 @@ class LocalBackend:
         if failures:
             await self.close()
             raise failures[0]
+        self._note_isolation(wanted)
+
+    def _note_isolation(self, wanted: str) -> None:
+        """What is in force is what the weakest node has."""
+        found = [keeper.status.isolation.partition(",")[0] for keeper in self._keepers.values() if keeper.status]
+        weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default="none")
+        self.capabilities = dataclasses.replace(
+            self.capabilities, isolation=weakest, isolation_chosen=wanted in ("user", "none")
+        )
 
     async def _keep_host(self, line: socket.socket) -> None:
         """Have a host at all times, so that every node gets its fork server."""
@@ -144,6 +160,7 @@ class LocalBackend:
         for pattern in ("*.sock", "*.lock"):
             for path in self._home.run.glob(pattern):
                 path.unlink(missing_ok=True)
+        shutil.rmtree(self._home.gangs, ignore_errors=True)
 
     # ------------------------------------------------------------ what there is
 
@@ -309,7 +326,7 @@ def _facts(keeper: NodeKeeper) -> dict[str, Any]:
         "state": "ready",
         "pid": status.pid,
         "incarnation": status.incarnation,
-        "isolation": isolation(keeper.record.version) if keeper.record else status.isolation,
+        "isolation": isolation(keeper.record.isolation, keeper.record.version) if keeper.record else status.isolation,
         "warm": telemetry.warm if telemetry else status.warm,
         **load,
     }

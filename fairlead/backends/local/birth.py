@@ -1,16 +1,16 @@
-"""From a fresh fork to the user's code: limits, folders, privileges dropped, code unpacked, environment, run."""
+"""From a fresh fork to the user's code: limits, sandbox, rights left behind, code unpacked, environment, run."""
 
 from __future__ import annotations
 
 import importlib
 import os
-import resource
 import signal
 import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +18,10 @@ import msgspec
 
 import fairlead
 from fairlead import logbook, wire
-from fairlead.backends.local import bundles, cgroups, folders, linux
+from fairlead.backends.local import bundles, cgroups, entering, linux
+from fairlead.backends.local.messages import Start
+from fairlead.backends.local.sandbox import Limits, Namespaces
+from fairlead.backends.local.visible import CannotStart
 
 WORKER_MODULE = "fairlead.training.worker"
 _PLATFORM_PREFIX = "FAIRLEAD_"
@@ -33,18 +36,52 @@ class Birth(msgspec.Struct, frozen=True):
     environment: dict[str, str]
 
 
-class CannotStart(Exception):
-    """The worker cannot be started, and trying again cannot help; one line for the tenant."""
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A worker's open files, as they come with its Start."""
+
+    channel: int
+    output: int
+    letter: int
+    bundle: int | None = None
+    arguments: int | None = None  # of its sandbox; not for itself
+
+    @classmethod
+    def received(cls, start: Start, descriptors: Sequence[int]) -> Files:
+        """Sorted as the Start says; raises ValueError when some are missing."""
+        channel, output, letter, *rest = descriptors
+        bundle = rest.pop(0) if start.bundle else None
+        return cls(channel, output, letter, bundle, rest.pop(0) if start.sandboxed else None)
+
+    @property
+    def own(self) -> list[int]:
+        return [each for each in (self.channel, self.output, self.letter, self.bundle) if each is not None]
+
+    def close(self) -> None:
+        for descriptor in (*self.own, *([] if self.arguments is None else [self.arguments])):
+            os.close(descriptor)
 
 
-def be_born(
-    birth: Birth, channel: socket.socket, output: int, group: cgroups.Group, parent: int, first_core: int = 0
-) -> NoReturn:
+@dataclass(frozen=True, slots=True)
+class Cradle:
+    """What the fork server has made ready for one worker."""
+
+    group: cgroups.Group
+    limits: Limits
+    namespaces: Namespaces | None  # None: without a sandbox
+    parent: int
+    first_core: int
+
+
+def be_born(start: Start, files: Files, cradle: Cradle) -> NoReturn:
     """Turn the calling process, just forked, into the worker; never returns."""
     code = 1
+    entering.close_all_but([*files.own, *([] if cradle.namespaces is None else cradle.namespaces.descriptors)])
+    channel = socket.socket(fileno=files.channel)
     try:
-        _redirect(output)
-        code = _live(birth, channel, group, parent, first_core)
+        _redirect(files.output)
+        _become(start, cradle)
+        code = _live(files, channel, sandboxed=cradle.namespaces is not None)
     except (CannotStart, bundles.BadBundle) as error:
         _say(channel, wire.Raised(error=str(error), permanent=True))
     except SystemExit as error:
@@ -56,25 +93,31 @@ def be_born(
     os._exit(code)
 
 
-def _live(birth: Birth, channel: socket.socket, group: cgroups.Group, parent: int, first_core: int) -> int:
-    spec = birth.spec
-    if os.geteuid() == 0 and not spec.uid:
+def _become(start: Start, cradle: Cradle) -> None:
+    """From a process of the platform to one of the tenant; nothing that the tenant wrote has been looked at before."""
+    if os.geteuid() == 0 and not start.uid:
         raise CannotStart("a worker never runs as root: the job has no user of its own")
     os.setsid()
-    linux.call_process(f"{birth.worker}.{spec.job}")
-    if group.folders:
-        group.enter()
+    linux.call_process(f"{start.worker}.{start.job}")
+    if not cradle.group.folders:
+        cgroups.limit_without_cgroup(start.cpu, start.memory_bytes, start.device, cradle.first_core)
+    entering.bound(cradle.group, cradle.limits)
+    if cradle.namespaces is None:
+        entering.enter_user(start.uid, cradle.parent)
     else:
-        cgroups.limit_without_cgroup(spec.cpu, spec.memory_bytes, birth.device, first_core)
-    folders.prepare(spec)
-    bundle = None if spec.bundle is None else os.open(spec.bundle, os.O_RDONLY)
-    _drop_privileges(spec.uid, parent)
+        entering.enter_sandbox(cradle.namespaces, start.uid)
+
+
+def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
+    with os.fdopen(files.letter, "rb") as letter:
+        birth = msgspec.msgpack.decode(letter.read(), type=Birth)
+    spec = birth.spec
     code = Path(spec.folder) / "code"
-    if bundle is not None:
-        with os.fdopen(bundle, "rb") as packed:
+    if files.bundle is not None:
+        with os.fdopen(files.bundle, "rb") as packed:
             bundles.unpack(packed, code)
     os.chdir(code)
-    environment = worker_environment(birth, os.environ)
+    environment = worker_environment(birth, os.environ, sandboxed=sandboxed)
     if spec.command is not None:
         _execute(spec.command, environment)
     if spec.venv is not None:
@@ -94,31 +137,14 @@ def _redirect(output: int) -> None:
     logbook.forget()
 
 
-def _drop_privileges(uid: int | None, parent: int) -> None:
-    Path("/proc/self/oom_score_adj").write_text("500")  # under pressure a worker goes before the platform
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if os.geteuid() == 0 and uid is not None:
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-    linux.no_new_privileges()
-    linux.own_proc_entries()
-    linux.die_with_parent()
-    if os.getppid() != parent:  # it died before we asked to die with it
-        os._exit(1)
-    os.umask(0o077)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def worker_environment(birth: Birth, outer: Mapping[str, str]) -> dict[str, str]:
+def worker_environment(birth: Birth, outer: Mapping[str, str], *, sandboxed: bool = False) -> dict[str, str]:
     """A clean environment: of the platform's own only what is named here, and that is nobody's to override."""
     spec, folder = birth.spec, Path(birth.spec.folder)
     threads = str(max(1, int(spec.cpu + 1e-9)))
     own_path = [str(Path(spec.venv) / "bin")] if spec.venv else []
     path = [*own_path, str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
     clean = {"PATH": ":".join(path), "HOME": str(folder / "home"), "LANG": outer.get("LANG", "C.UTF-8")}
-    clean |= {"PYTHONUNBUFFERED": "1", "TMPDIR": str(folder / "home")}
+    clean |= {"PYTHONUNBUFFERED": "1", "TMPDIR": "/tmp" if sandboxed else str(folder / "tmp")}
     clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     platform = {
         "FAIRLEAD_JOB": spec.job,

@@ -19,7 +19,6 @@ _PERIOD_US = 10_000  # short, so that the ranks of a synchronous gang are thrott
 _LONG_PERIOD_US = 100_000  # the kernel takes no quota under 1 ms
 _V1_CONTROLLERS = ("cpu", "cpuacct", "memory")
 _V1_OPTIONAL = ("pids",)
-_MOST_TASKS = 4096  # processes and threads of a worker: a fork bomb stays in its own group
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +175,10 @@ def _folder(point: str, root: str, path: str) -> Path:
     return folder if folder.is_dir() else Path(point)
 
 
-def worker_group(node: Group, name: str, cpu: float, memory_bytes: int | None) -> Group:
+def worker_group(node: Group, name: str, cpu: float, memory_bytes: int | None, tasks: int) -> Group:
     """A new group for one worker below its node's; none where the node has none."""
     group = Group(node.version, tuple(folder / name for folder in node.folders))
-    group.create(cpu, memory_bytes, tasks=_MOST_TASKS)
+    group.create(cpu, memory_bytes, tasks=tasks)  # processes and threads: a fork bomb stays in its own group
     return group
 
 
@@ -204,7 +203,8 @@ def usable(tag: str, node: str, capacity: Mapping[str, float]) -> Group:
 
 
 def discard(group: Group) -> bool:
-    """Remove a node's group, and the home's when it was the last; False while something is still in there."""
+    """Kill what is left in a node's group and remove it, and the home's when it was the last; False if not yet."""
+    group.kill()
     try:
         clear = group.remove()
     except PermissionError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from fairlead.backends.local import cgroups, processes
@@ -24,7 +23,7 @@ def fence(home: Home, node: str, epoch: int | None) -> None:
         if not processes.wait_gone(lambda: _kill_once(record, group), _GONE_S):
             raise Unavailable(f"{node}: some of its processes cannot be killed", fix="restart the machine")
         processes.wait_gone(lambda: cgroups.discard(group), 2.0)
-    shutil.rmtree(home.memory / node, ignore_errors=True)
+    home.forget_node_memory(node)
     forget_node(home, node)
 
 

@@ -7,16 +7,31 @@ import os
 import select
 import signal
 import socket
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from fairlead.backends.local import cgroups, linux, processes, reach, sockets
-from fairlead.backends.local.birth import Birth, be_born
-from fairlead.backends.local.messages import Ended, FromForkServer, Hello, Kill, NodeConfig, Started, ToForkServer
+from fairlead.backends.local import cgroups, gangnet, linux, processes, reach, sockets
+from fairlead.backends.local.birth import Cradle, Files, be_born
+from fairlead.backends.local.messages import (
+    Ended,
+    FromForkServer,
+    Hello,
+    Kill,
+    NodeConfig,
+    Start,
+    Started,
+    ToForkServer,
+)  # fmt: skip
+from fairlead.backends.local.sandbox import Limits, Namespaces, NotBuilt, Sandbox, fork_into
+from fairlead.home import Home
 
 _TICK_MS = 1000
+_BUILD_S = 30.0
+_HOLDERS = 4  # processes of the sandbox itself
 
 
 @dataclass(slots=True)
@@ -25,17 +40,32 @@ class _Child:
     pid: int
     watch: int  # pidfd
     group: cgroups.Group
+    sandbox: Sandbox | None
+
+
+@dataclass(slots=True)
+class _Unborn:
+    """A worker whose sandbox is being built."""
+
+    start: Start
+    files: Files
+    group: cgroups.Group
+    sandbox: Sandbox
+    deadline_s: float
 
 
 class ForkServer:
-    """One node's: dies with its node manager, and takes every worker along."""
+    """One node's: dies with its node manager, and takes every worker along. It never looks into what a tenant wrote."""
 
     def __init__(self, node: socket.socket, config: NodeConfig) -> None:
         self._node = node
         self._config = config
+        self._home = Home(Path(config.home))
         self._children: dict[str, _Child] = {}
+        self._unborn: dict[str, _Unborn] = {}
         self._empty: list[cgroups.Group] = []  # to be removed when the last process has left
         self._group = cgroups.Group(0)
+        self._outer_mounts = -1  # the machine's view, before closed folders were covered
         self._decoder = msgspec.json.Decoder(ToForkServer)
 
     def serve(self) -> None:
@@ -43,16 +73,20 @@ class ForkServer:
         linux.adopt_orphans()
         linux.call_process(f"fl-fork-{self._config.name}")
         self._send(self._settle())
-        while self._node.fileno() not in self._ready() or self._hear():
+        while self._node.fileno() not in (ready := self._ready()) or self._hear():
+            self._admit(ready)
             self._reap()
-            self._empty = [group for group in self._empty if not group.remove()]
+            self._empty = [group for group in self._empty if not _removed(group)]
         self._end()
 
     def _ready(self) -> set[int]:
-        """Which of the node manager's line and the children's ends have something to say."""
+        """Which of the node manager's line, the children's ends and the sandboxes have something to say."""
         poller = select.poll()
-        for descriptor in (self._node.fileno(), *(child.watch for child in self._children.values())):
-            poller.register(descriptor, select.POLLIN)
+        poller.register(self._node.fileno(), select.POLLIN)
+        for child in self._children.values():
+            poller.register(child.watch, select.POLLIN)
+        for unborn in self._unborn.values():
+            poller.register(unborn.sandbox.ready, select.POLLIN)
         return {descriptor for descriptor, _ in poller.poll(50 if self._empty else _TICK_MS)}
 
     def _settle(self) -> Hello:
@@ -60,10 +94,12 @@ class ForkServer:
         problem = None
         try:
             if os.geteuid() == 0:
-                reach.make_reachable(reach.needed(Path(self._config.home)))
+                self._outer_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+                reach.make_reachable(reach.needed(self._home.root))
         except OSError as error:
             problem = f"Python cannot be made reachable for the tenants' users: {error}"
         self._group = cgroups.usable(self._config.tag, self._config.name, self._config.capacity)
+        self._group.kill()  # what a fork server before this one has left
         return Hello(os.getpid(), self._group.version, [str(folder) for folder in self._group.folders], problem)
 
     def _send(self, message: FromForkServer) -> None:
@@ -76,38 +112,108 @@ class ForkServer:
             return False
         message = self._decoder.decode(data)
         if isinstance(message, Kill):
-            child = self._children.get(message.key)
-            if child is not None:
-                _signal(child, message.signal)
+            self._kill(message)
         else:
-            self._start(message.key, *descriptors)
+            self._start(message, descriptors)
         return True
 
-    def _start(self, key: str, channel: int, letter: int, output: int) -> None:
-        group = cgroups.Group(0)
-        try:
-            with os.fdopen(letter, "rb") as file:
-                birth = msgspec.msgpack.decode(file.read(), type=Birth)
-            group = self._worker_group(birth)
-            parent, pid = os.getpid(), os.fork()
-        except OSError as error:
-            os.close(channel)
-            os.close(output)
-            self._empty.append(group)
-            self._send(Ended(key, None, None, problem=f"the node could not start it: {error}"))
-            return
-        if pid == 0:
-            _close_all_but(channel, output)
-            be_born(birth, socket.socket(fileno=channel), output, group, parent, self._config.first_core)
-        os.close(channel)
-        os.close(output)
-        self._children[key] = _Child(key, pid, os.pidfd_open(pid), group)
-        self._send(Started(key, pid, [str(folder) for folder in group.folders]))
+    def _kill(self, message: Kill) -> None:
+        child, unborn = self._children.get(message.key), self._unborn.get(message.key)
+        if child is not None:
+            _signal(child, message.signal)
+        elif unborn is not None:
+            self._give_up(unborn, Ended(message.key, None, message.signal))
 
-    def _worker_group(self, birth: Birth) -> cgroups.Group:
-        spec = birth.spec
-        cpu = min(spec.cpu, self._config.capacity.get("cpu", spec.cpu))
-        return cgroups.worker_group(self._group, f"{spec.job}.{birth.worker}", cpu, spec.memory_bytes)
+    # ------------------------------------------------------------ start
+
+    def _start(self, start: Start, descriptors: Sequence[int]) -> None:
+        files, group = Files.received(start, descriptors), cgroups.Group(0)
+        try:
+            group = self._worker_group(start)
+            if files.arguments is None:
+                self._fork(start, files, group)
+                return
+            sandbox = self._build(start, files.arguments, group)
+        except (OSError, NotBuilt) as error:
+            files.close()
+            self._empty.append(group)
+            self._send(Ended(start.key, None, None, problem=f"the node could not start it: {error}"))
+        else:
+            self._unborn[start.key] = _Unborn(start, files, group, sandbox, time.monotonic() + _BUILD_S)
+
+    def _worker_group(self, start: Start) -> cgroups.Group:
+        cpu = min(start.cpu, self._config.capacity.get("cpu", start.cpu))
+        tasks = start.processes + (_HOLDERS if start.sandboxed else 0)
+        return cgroups.worker_group(self._group, f"{start.job}.{start.worker}", cpu, start.memory_bytes, tasks)
+
+    def _build(self, start: Start, arguments: int, group: cgroups.Group) -> Sandbox:
+        """Have the sandbox built, in the network of the worker's gang."""
+        with self._seeing(start.closed):
+            if start.network == "open":
+                return Sandbox(arguments, start.uid, group, _limits(start))
+            with gangnet.network(self._home.gangs, start.job) as network:
+                with gangnet.inside(network.namespace):
+                    sandbox = Sandbox(arguments, start.uid, group, _limits(start))
+                network.add(sandbox.pid)
+                return sandbox
+
+    @contextlib.contextmanager
+    def _seeing(self, closed: Sequence[str]) -> Iterator[None]:
+        """For the moment of a start, open the way to folders that are granted to this tenant and closed to its user."""
+        if not closed or self._outer_mounts < 0:
+            yield
+            return
+        own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            linux.enter(self._outer_mounts, linux.CLONE_NEWNS)
+            try:
+                reach.make_reachable([*reach.needed(self._home.root), *map(Path, map(os.path.realpath, closed))])
+                yield
+            finally:
+                linux.enter(own, linux.CLONE_NEWNS)
+        finally:
+            os.close(own)
+
+    def _admit(self, ready: set[int]) -> None:
+        """Fork the workers whose sandboxes stand, and give up those whose do not."""
+        for unborn in list(self._unborn.values()):
+            problem = "its sandbox does not come up"
+            if unborn.sandbox.ready in ready:
+                try:
+                    namespaces = unborn.sandbox.namespaces()
+                    self._fork(unborn.start, unborn.files, unborn.group, unborn.sandbox, namespaces)
+                    del self._unborn[unborn.start.key]
+                    continue
+                except (OSError, NotBuilt) as error:
+                    problem = f"its sandbox could not be built: {error}"
+            elif time.monotonic() < unborn.deadline_s:
+                continue
+            end = Ended(unborn.start.key, None, None, problem=f"the node could not start it: {problem}")
+            self._give_up(unborn, end)
+
+    def _give_up(self, unborn: _Unborn, end: Ended) -> None:
+        del self._unborn[unborn.start.key]
+        unborn.sandbox.end()
+        unborn.files.close()
+        unborn.group.kill()
+        self._empty.append(unborn.group)
+        self._send(end)
+
+    def _fork(
+        self, start: Start, files: Files, group: cgroups.Group, sandbox: Sandbox | None = None,
+        namespaces: Namespaces | None = None,
+    ) -> None:  # fmt: skip
+        cradle = Cradle(group, _limits(start), namespaces, os.getpid(), self._config.first_core)
+        pid = os.fork() if namespaces is None else fork_into(namespaces)
+        if pid == 0:
+            be_born(start, files, cradle)
+        files.close()
+        if namespaces is not None:
+            namespaces.close()
+        self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox)
+        self._send(Started(start.key, pid, [str(folder) for folder in group.folders]))
+
+    # ------------------------------------------------------------ end
 
     def _reap(self) -> None:
         """Report every child that ended, after the rest of its group was killed; adopted orphans just go."""
@@ -128,8 +234,10 @@ class ForkServer:
     def _bury(self, child: _Child, status: int) -> None:
         del self._children[child.key]
         os.close(child.watch)
+        if child.sandbox is not None:
+            child.sandbox.end()  # and all that is in it
         child.group.kill()
-        if not child.group.folders:
+        if not child.group.folders and child.sandbox is None:
             _kill_strays(child.key)
         code = os.waitstatus_to_exitcode(status)
         killed, starved = code < 0, child.group.out_of_memory()
@@ -151,8 +259,16 @@ class ForkServer:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             processes.wait_gone(lambda: not left(), 0.2)
-        self._group.kill()
         processes.wait_gone(lambda: cgroups.discard(self._group), 2.0)
+
+
+def _removed(group: cgroups.Group) -> bool:
+    group.kill()  # again: a sandbox that is just being built may have had a child since
+    return group.remove()
+
+
+def _limits(start: Start) -> Limits:
+    return Limits(start.files, start.disk_bytes)
 
 
 def _kill_strays(key: str) -> None:
@@ -171,10 +287,3 @@ def _signal(child: _Child, number: int) -> None:
             processes.kill_group(child.pid, number)
         else:  # so young that it does not lead its group yet
             signal.pidfd_send_signal(child.watch, number)
-
-
-def _close_all_but(*kept: int) -> None:
-    begin = 3
-    for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
-        os.closerange(begin, descriptor)
-        begin = descriptor + 1

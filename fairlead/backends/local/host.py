@@ -23,7 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from fairlead import logbook
-from fairlead.backends.local import node, processes, reach, sockets
+from fairlead.backends.local import levels, node, processes, reach, sockets
 from fairlead.backends.local.forkserver import ForkServer
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, StartNode, Supply
 from fairlead.backends.local.records import living_nodes
@@ -61,6 +61,7 @@ class Host:
         self._warm = warm
         self._used = time.monotonic()
         self._sound = os.geteuid() != 0  # tenants' users can run here; tried on first demand
+        self._levels: dict[str, tuple[str, str | None]] = {}  # of isolation, by what was wanted
         self._ended = False
         self._managers: set[int] = set()  # node managers forked by this host
 
@@ -111,7 +112,7 @@ class Host:
             self._waiting.append((request.node, client))
             return
         if isinstance(request, StartNode):
-            answer = Done(self._start(request.node))
+            answer = self._start(request.node)
         else:
             self._ended, answer = True, Done()
             for pid in self._managers:  # also one so young that nobody else knows of it
@@ -119,13 +120,26 @@ class Host:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it did not wait for the answer
             sockets.send_packet(client, msgspec.json.encode(answer))
 
-    def _start(self, config: NodeConfig) -> str | None:
-        """Fork a node manager; says why not when tenants' users could not run on this machine."""
+    def _start(self, config: NodeConfig) -> Done:
+        """Fork a node manager; says why not when tenants could not be kept apart on this machine as was asked."""
+        level, why = self._level(config.isolation)
+        if config.isolation in ("sandbox", "user") and level != config.isolation:
+            missed = f"the isolation {config.isolation} cannot be had here: {why}"
+            return Done(missed, levels.help_for(config.isolation))
         problem = None if self._sound else reach.problem(self._home.root)
-        if problem is None:
-            self._sound = True
-            self._managers.add(self._fork(lambda: node.main(config), self._home.logs / f"{config.name}.log"))
-        return problem
+        if problem is not None:
+            fix = "run the platform as a user of its own instead of root, or put Python where all users can read it"
+            return Done(problem, fix)
+        self._sound = True
+        settled = msgspec.structs.replace(config, isolation=level)
+        self._managers.add(self._fork(lambda: node.main(settled), self._home.logs / f"{config.name}.log"))
+        return Done()
+
+    def _level(self, wanted: str) -> tuple[str, str | None]:
+        if wanted not in self._levels:
+            self._levels[wanted] = level, why = levels.choose(wanted, self._home.root)
+            log.info("isolation: %s%s", level, f" ({why})" if why else "")
+        return self._levels[wanted]
 
     def _supply(self) -> None:
         while self._waiting:
@@ -198,6 +212,7 @@ def main() -> None:
     if held is None:
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    levels.own_all_to_come(home)
     listener = sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
     record = home.run / "host.pid"
     record.write_bytes(msgspec.json.encode(processes.identify(os.getpid())))

@@ -92,8 +92,7 @@ async def start_node(home: Home, config: NodeConfig, *, preload: bool) -> None:
     """Have a node manager started; raises with one line and a fix when tenants could not run on this machine."""
     done = await ask_host(home, StartNode(config), preload=preload)
     if done.problem is not None:
-        fix = "run the platform as a user of its own instead of root, or put Python where all users can read it"
-        raise Unavailable(done.problem, fix=fix)
+        raise Unavailable(done.problem, fix=done.fix)
 
 
 async def until_gone(line: socket.socket) -> None:

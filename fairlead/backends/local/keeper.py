@@ -30,7 +30,7 @@ class NodeKeeper:
 
     def __init__(
         self, home: Home, shape: NodeShape, epoch: int, emit: Callable[[BackendEvent], None],
-        restart_s: tuple[float, float] = (5.0, 60.0), preload: bool = True,
+        restart_s: tuple[float, float] = (5.0, 60.0), preload: bool = True, isolation: str = "auto",
     ) -> None:  # fmt: skip
         self.shape = shape
         self.link: NodeLink | None = None
@@ -42,7 +42,7 @@ class NodeKeeper:
         self._home, self._epoch, self._emit = home, epoch, emit
         self._first_delay_s, self._longest_delay_s = restart_s
         self._delay_s = self._first_delay_s
-        self._preload = preload
+        self._preload, self._isolation = preload, isolation
         self._delivered = 0  # the newest event of this incarnation that was passed on
         self._wanted = asyncio.Event()
         self._wanted.set()
@@ -98,7 +98,7 @@ class NodeKeeper:
     async def _reach(self) -> wire.NodeStatus:
         """Take command of the node that runs, or start it."""
         record = read_record(self._home, self.shape.name)
-        if record is not None and processes.alive(record.process) and record.capacity == self.shape.capacity():
+        if record is not None and processes.alive(record.process) and self._fits(record):
             try:
                 return await self._connect(record.process)
             except NodeGone:
@@ -110,11 +110,17 @@ class NodeKeeper:
             NodeConfig(
                 home=str(home.root), tag=home.memory.name.removeprefix("fairlead-"), name=self.shape.name,
                 capacity=self.shape.capacity(), device_type=self.shape.device_type, epoch=self._epoch,
-                first_core=self.shape.first_core,
+                first_core=self.shape.first_core, isolation=self._isolation,
             ),
             preload=self._preload,
         )  # fmt: skip
         return await self._connect()
+
+    def _fits(self, record: NodeRecord) -> bool:
+        """Whether the node that runs is what is wanted now."""
+        less = self._isolation == "none" and record.isolation != "sandbox"
+        kept_apart = less or self._isolation in ("auto", record.isolation)
+        return kept_apart and record.capacity == self.shape.capacity()
 
     async def _connect(self, adopted: processes.Process | None = None) -> wire.NodeStatus:
         """Connect and ask who is there, as often as it takes within the time (and as it lives, when it did)."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import struct
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 
-_CLONE_NEWNS = 0x00020000
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 15, 36, 38
+_PR_SET_SECCOMP, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 22, 23, 24, 47
+_SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -40,6 +49,11 @@ def own_proc_entries() -> None:
     _prctl(_PR_SET_DUMPABLE, 1, "PR_SET_DUMPABLE")
 
 
+def close_proc_entries() -> None:
+    """Let no other process of the same user look into or trace this one, until it owns its entries again."""
+    _prctl(_PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies, so that none gets away."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
@@ -53,10 +67,48 @@ def call_process(name: str) -> None:
 
 def private_mounts() -> None:
     """Give this process mounts of its own: what it mounts, nobody outside sees."""
-    _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+    unshare(CLONE_NEWNS)
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
 
 
 def mount(source: str, target: str, *, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
     arguments = [None if text is None else text.encode() for text in (source, target, kind)]
     _check(_libc.mount(*arguments, ctypes.c_ulong(flags), None if data is None else data.encode()), f"mount {target}")
+
+
+def unshare(kinds: int) -> None:
+    """Leave these namespaces for fresh ones."""
+    _check(_libc.unshare(ctypes.c_int(kinds)), "unshare")
+
+
+def enter(namespace: int, kind: int) -> None:
+    """Join the namespace behind the descriptor, which must be of this kind; of processes, only children to come do."""
+    _check(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(kind)), "setns")
+
+
+def drop_capabilities() -> None:
+    """Hold no capability in any of the five sets, and let no program bring one back."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "PR_CAP_AMBIENT")
+    for number in range(64):
+        if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(number), 0, 0, 0) == 1:
+            _prctl(_PR_CAPBSET_DROP, number, "PR_CAPBSET_DROP")
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def filter_calls(program: bytes) -> None:
+    """Bind this process and all it starts to the seccomp filter, for good."""
+    code = ctypes.create_string_buffer(program, len(program))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    whole = Program(len(program) // 8, ctypes.addressof(code))
+    _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole), 0, 0), "PR_SET_SECCOMP")
+
+
+def raise_loopback() -> None:
+    """Bring up ``lo`` in the present network namespace: a fresh one has nothing else."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        (flags,) = struct.unpack_from("=16xh", fcntl.ioctl(probe, _SIOCGIFFLAGS, struct.pack("=16sh22x", b"lo", 0)))
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("=16sh22x", b"lo", flags | _IFF_UP))

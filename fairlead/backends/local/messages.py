@@ -15,12 +15,36 @@ class NodeConfig(msgspec.Struct, frozen=True):
     device_type: str
     epoch: int
     first_core: int = 0  # where its cores begin, for machines without cgroups
+    isolation: str = "user"  # sandbox, user or none: what is in force; from the control plane also auto
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):
-    """Fork a worker; the packet carries its channel, a file with its Birth and the pipe for its output."""
+    """Fork a worker. All that the fork server itself has to know of it: what it reads would be in every later fork.
+
+    The packet carries the worker's channel, the pipe for its output and a file with its Birth; then, as told here, the
+    packed code and the arguments of its sandbox.
+    """
 
     key: str
+    uid: int | None
+    device: int
+    cpu: float
+    memory_bytes: int | None
+    processes: int
+    files: int
+    disk_bytes: int
+    network: str = "closed"
+    bundle: bool = False
+    sandboxed: bool = False
+    closed: list[str] = []  # granted folders that lie where the tenant's user does not get to by itself
+
+    @property
+    def job(self) -> str:
+        return self.key.partition("/")[0]
+
+    @property
+    def worker(self) -> str:
+        return self.key.partition("/")[2]
 
 
 class Kill(msgspec.Struct, tag="kill", frozen=True):
@@ -73,6 +97,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
 
 class Done(msgspec.Struct, tag="done", frozen=True):
     problem: str | None = None
+    fix: str | None = None
 
 
 HostRequest = StartNode | Supply | Shutdown

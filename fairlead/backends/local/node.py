@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import time
@@ -15,7 +14,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 
 from fairlead import wire
-from fairlead.backends.local import cgroups, linux, messages, processes, sockets
+from fairlead.backends.local import cgroups, gangnet, linux, messages, processes, sockets
 from fairlead.backends.local.control import ControlLine
 from fairlead.backends.local.diskwatch import DiskWatch
 from fairlead.backends.local.messages import NodeConfig
@@ -83,8 +82,9 @@ class NodeManager:
         if fork_server is not None:
             processes.wait_gone(lambda: not processes.alive(fork_server), 5.0)
         if self._line.last is not None:
-            cgroups.discard(cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups))))
-        shutil.rmtree(self._home.memory / self._config.name, ignore_errors=True)
+            group = cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups)))
+            processes.wait_gone(lambda: cgroups.discard(group), 2.0)
+        self._home.forget_node_memory(self._config.name)
         forget_node(self._home, self._config.name)
 
     async def _watch(self) -> None:
@@ -187,8 +187,8 @@ class NodeManager:
             if worker.name not in stuck:
                 self._workers.pop(worker.key, None)
         if body.forget_memory and not stuck:
-            folder = self._home.job_memory(self._config.name, body.job)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            gangnet.forget(self._home.gangs, body.job)
+            await asyncio.to_thread(self._home.forget_job_memory, self._config.name, body.job)
         error = f"still alive: {', '.join(stuck)}" if stuck else None
         return wire.Reply(number, error=error, code="failed" if stuck else None)
 
@@ -203,7 +203,7 @@ class NodeManager:
             device_type=self._config.device_type,
             workers=[worker.status() for worker in self._workers.values()],
             warm=self._line.warm,
-            isolation=isolation(0 if hello is None else hello.version),
+            isolation=isolation(self._config.isolation, 0 if hello is None else hello.version),
             sequence=self._outbox.last,
         )
 
@@ -231,6 +231,8 @@ class NodeManager:
     def _lost_fork_server(self) -> None:
         """Its workers die with it; make sure that nothing they started lives on."""
         log.warning("the fork server is gone")
+        if self._line.last is not None:  # sandboxes that it was building, too
+            cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups))).kill()
         for worker in self._workers.values():
             if worker.started and not worker.gone.is_set():
                 worker.group.kill()
@@ -267,6 +269,7 @@ class NodeManager:
             node=self._config.name, incarnation=self._incarnation, epoch=self._control.epoch, process=me,
             capacity=self._config.capacity, fork_server=self._line.process,
             version=hello.version if hello else 0, groups=hello.groups if hello else [], workers=found,
+            isolation=self._config.isolation,
         )  # fmt: skip
         try:
             write_record(self._home, record)

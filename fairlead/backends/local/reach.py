@@ -19,14 +19,14 @@ _NOBODY = 65534
 _ROUNDS = 8
 
 
-def needed(home: Path) -> list[Path]:
-    """The folders a worker of another user must get to."""
+def needed(home: Path | None) -> list[Path]:
+    """The folders a worker of another user must get to; without a home, those of Python alone."""
     package = Path(fairlead.__file__).parent
-    folders = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent, package, home]
+    folders = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent, package]
     folders += [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
-    data = os.environ.get("FAIRLEAD_DATA")
-    if data and Path(data).is_dir():
-        folders.append(Path(data))
+    if home is not None:
+        data = os.environ.get("FAIRLEAD_DATA")
+        folders += [home, *([Path(data)] if data and Path(data).is_dir() else [])]
     folders.append(Path(os.path.realpath(sys.executable)).parent)
     both = [path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))]
     return sorted(set(both), key=lambda path: (len(path.parts), path))

@@ -27,6 +27,7 @@ class NodeRecord(msgspec.Struct, frozen=True):
     capacity: dict[str, float]
     fork_server: Process | None = None
     version: int = 0  # of cgroups
+    isolation: str = ""  # the level in force; unknown in records of old
     groups: list[str] = []
     workers: dict[str, WorkerRecord] = {}
 
@@ -70,7 +71,7 @@ def living_nodes(home: Home) -> list[NodeRecord]:
     return [record for record in records(home) if processes.alive(record.process)]
 
 
-def isolation(version: int) -> str:
+def isolation(level: str, version: int) -> str:
     """How tenants are kept apart and limited, for people to read."""
-    user = "user" if os.geteuid() == 0 else "none"
-    return f"{user}, cgroups v{version}" if version else f"{user}, affinity"
+    level = level or ("user" if os.geteuid() == 0 else "none")
+    return f"{level}, cgroups v{version}" if version else f"{level}, affinity"

@@ -88,19 +88,27 @@ def _wrong(text: str, why: str, fix: str) -> InvalidSpec:
     return InvalidSpec(f"{text!r}: {why}", field="nodes", value=text, fix=fix)
 
 
-def save_shapes(path: Path, shapes: Sequence[NodeShape]) -> None:
-    """Remember the nodes, so that the next start without ``--nodes`` finds the same."""
+class Division(msgspec.Struct, frozen=True):
+    """How this machine is divided, and how its tenants are kept apart: as the operator asked the last time."""
+
+    nodes: Sequence[NodeShape] = ()
+    isolation: str = "auto"
+
+
+def save_division(path: Path, division: Division) -> None:
+    """Remember it, so that the next start without ``--nodes`` or ``--isolation`` finds the same."""
     fresh = path.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.encode(list(shapes)))
+    fresh.write_bytes(msgspec.json.encode(division))
     fresh.replace(path)
 
 
-def load_shapes(path: Path) -> tuple[NodeShape, ...]:
-    """The nodes of the last start; none when there was none."""
+def load_division(path: Path) -> Division:
+    """That of the last start; an empty one when there was none."""
     if not path.exists():
-        return ()
+        return Division()
     try:
-        return tuple(msgspec.json.decode(path.read_bytes(), type=list[NodeShape]))
+        found = msgspec.json.decode(path.read_bytes(), type=Division | list[NodeShape])
     except msgspec.MsgspecError as error:
         fix = f"name the nodes with --nodes, or remove {path}"
         raise InvalidSpec(f"{path}: {error}", field="nodes", fix=fix) from None
+    return found if isinstance(found, Division) else Division(found)  # a list: from before there was a choice

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import select
 import socket
 from collections.abc import Callable, Sequence
@@ -12,7 +11,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fairlead.backends.local import processes, sockets
-from fairlead.backends.local.messages import FromForkServer, Hello, Kill, NodeConfig, Start, Supply, ToForkServer
+from fairlead.backends.local.birth import Birth
+from fairlead.backends.local.messages import FromForkServer, Hello, Kill, NodeConfig, Supply, ToForkServer
+from fairlead.backends.local.parcels import Parcel, pack
 from fairlead.home import Home
 
 _RETRY_S = 0.25
@@ -60,9 +61,13 @@ class ForkServerLine:
                 self.process = processes.identify(message.pid)
             self._listener(message)
 
-    def start(self, key: str, channel: int, letter: int, output: int) -> None:
-        """Have the worker forked whose channel and Birth these files are, and whose output goes to the last."""
-        self._send(Start(key), [channel, letter, output])
+    def pack(self, birth: Birth) -> Parcel:
+        """All that the fork server needs to start this worker on this node."""
+        return pack(birth, self._config)
+
+    def start(self, parcel: Parcel, channel: int, output: int) -> None:
+        """Have the worker forked whose channel this is, and whose output goes there."""
+        self._send(parcel.start, [channel, output, *parcel.files])
 
     def kill(self, key: str, number: int) -> None:
         self._send(Kill(key, number))
@@ -96,10 +101,3 @@ class ForkServerLine:
             self.hello = None
             self._listener(None)
 
-
-def letter(data: bytes) -> int:
-    """The data as an open file in memory: a packet is too small for a job's parameters."""
-    descriptor = os.memfd_create("fairlead-letter", os.MFD_CLOEXEC)
-    os.write(descriptor, data)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor

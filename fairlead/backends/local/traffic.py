@@ -1,15 +1,19 @@
 """Network bytes per worker: the kernel counts them per TCP connection, and a connection belongs to a process.
 
-Read through the sock_diag netlink family (what ``ss`` uses), because workers share the machine's network and no file
-in /proc counts per process. Where it is not to be had, the answer is an empty one.
+Read through the sock_diag netlink family (what ``ss`` uses), because workers share the machine's network, or their
+gang's, and no file in /proc counts per process. Where it is not to be had, the answer is an empty one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from fairlead.backends.local import gangnet
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -37,16 +41,32 @@ class Count:
         self._seen = now
 
 
-def tcp_bytes() -> dict[int, int]:
-    """Bytes sent and received by inode of every TCP connection of this machine."""
+def tcp_bytes(pids: Iterable[int]) -> dict[int, int]:
+    """Bytes sent and received by inode of every TCP connection in the networks that these processes are in."""
     found: dict[int, int] = {}
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as line:
-            line.settimeout(0.5)
-            for family in (socket.AF_INET, socket.AF_INET6):
-                found.update(_dump(line, family))
-    except OSError:  # the kernel offers no sock_diag here
-        return {}
+    own = Path("/proc/self/ns/net").stat().st_ino
+    seen: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended, or the kernel offers no sock_diag here
+            network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                number = os.fstat(network).st_ino
+                if number not in seen:
+                    seen.add(number)
+                    found.update(_connections(None if number == own else network))
+            finally:
+                os.close(network)
+    return found
+
+
+def _connections(network: int | None) -> dict[int, int]:
+    found: dict[int, int] = {}
+    with contextlib.nullcontext() if network is None else gangnet.inside(network):
+        line = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)  # it stays in that network
+    with line:
+        line.settimeout(0.5)
+        for family in (socket.AF_INET, socket.AF_INET6):
+            found.update(_dump(line, family))
     return found
 
 

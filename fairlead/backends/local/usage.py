@@ -26,7 +26,7 @@ class Meter:
         """The use of these workers, and what part of the node's cores they took since the last reading."""
         now_s = time.monotonic()
         alive = [worker for worker in workers if worker.pid and worker.phase != "gone"]
-        bytes_by_inode = traffic.tcp_bytes() if alive else {}
+        bytes_by_inode = traffic.tcp_bytes(worker.pid for worker in alive)
         usages = {worker.key: self._usage(worker, bytes_by_inode) for worker in alive}
         spent = {key: usage.cpu_s for key, usage in usages.items()}
         used_s = sum(max(0.0, cpu_s - self._before.get(key, 0.0)) for key, cpu_s in spent.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -16,9 +17,10 @@ from fairlead import wire
 from fairlead.backends.local import cgroups, folders, processes, silence
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
+from fairlead.backends.local.parcels import Parcel
 from fairlead.backends.local.pump import LogFile, Pump, make_pipe
 from fairlead.backends.local.scrub import Scrubber
-from fairlead.backends.local.supply import letter
+from fairlead.backends.local.visible import CannotStart
 from fairlead.cluster import Resources
 from fairlead.units import shown_size
 
@@ -37,7 +39,8 @@ Emit = Callable[["Worker", wire.FromWorker | wire.Exited], None]
 class Line(Protocol):
     """The fork server, as far as a worker needs it."""
 
-    def start(self, key: str, channel: int, letter: int, output: int) -> None: ...
+    def pack(self, birth: Birth) -> Parcel: ...
+    def start(self, parcel: Parcel, channel: int, output: int) -> None: ...
     def kill(self, key: str, number: int) -> None: ...
 
 
@@ -108,16 +111,18 @@ class Worker:
         self._submitted = True
         try:
             target = LogFile(folders.logs(spec), self.name, spec.log_bytes)
-        except OSError as error:
-            self._say(wire.Raised(error=f"the node could not start it: its log cannot be opened: {error}"))
+            parcel = self._line.pack(self._birth)
+        except (OSError, CannotStart) as error:
+            why = str(error) if isinstance(error, CannotStart) else f"the node could not start it: {error}"
+            self._say(wire.Raised(error=why, permanent=isinstance(error, CannotStart)))
             self._end(wire.Exited(code=None))
             return
         source, sink = make_pipe(spec.uid)
         ours, theirs = socket.socketpair()
-        with theirs, os.fdopen(sink, "wb"), os.fdopen(letter(msgspec.msgpack.encode(self._birth)), "rb") as birth:
+        with theirs, os.fdopen(sink, "wb"), contextlib.closing(parcel):
             self._channel = asyncio.create_task(self._converse(ours))
             self._output = Pump(source, target, self._scrubber)
-            self._line.start(self.key, theirs.fileno(), birth.fileno(), sink)
+            self._line.start(parcel, theirs.fileno(), sink)
         self._birth = msgspec.structs.replace(self._birth, environment={})  # what is secret in it is not kept
 
     # ------------------------------------------------------------ words

@@ -1,0 +1,102 @@
+"""From a fresh fork of the platform to a process of the tenant: into the sandbox, and every right left behind.
+
+The order is the point of this module. Rights are used from the widest to the narrowest and given up as soon as they
+have been used: control group and limits (from outside, where their files are); supplementary groups; the namespaces,
+whose entering needs rights over them; the user, while still in the outer user namespace, so that root never sets foot
+into a tenant's; the user namespace last, whose owner the tenant's user is; then all capabilities in it, for good; then
+the filter. No file is opened and no byte of the tenant's is read before the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.backends.local import cgroups, linux, seccomp
+from fairlead.backends.local.sandbox import Limits, Namespaces
+
+_SPARED_LAST = "500"  # under pressure a worker goes before the platform
+
+
+class StillPrivileged(Exception):
+    """Something that must be gone is still there: the process must not go on."""
+
+
+def bound(group: cgroups.Group, limits: Limits) -> None:
+    """Put the calling process under its limits; needs the outer view of the files."""
+    if group.folders:
+        group.enter()
+    Path("/proc/self/oom_score_adj").write_text(_SPARED_LAST)
+    limits.impose()
+
+
+def enter_sandbox(namespaces: Namespaces, uid: int | None) -> None:
+    """Become a process of the tenant inside its sandbox."""
+    root = os.geteuid() == 0
+    linux.close_proc_entries()
+    if root:
+        os.setgroups([])
+    outer, (user, kind) = namespaces.others[:-1], namespaces.others[-1]
+    for namespace, each in outer:
+        linux.enter(namespace, each)
+    os.chdir("/")
+    if root:
+        _become(uid)
+    linux.enter(user, kind)
+    namespaces.close()
+    linux.drop_capabilities()
+    _settle()
+    if os.getppid() != 0:  # the fork server, outside, counts as 0: it died before we asked to die with it
+        os._exit(1)
+    check(uid)
+    linux.filter_calls(seccomp.program())
+
+
+def enter_user(uid: int | None, parent: int) -> None:
+    """Without a sandbox: become a process of the tenant's user, as far as there is one."""
+    linux.close_proc_entries()
+    if os.geteuid() == 0:
+        os.setgroups([])
+        _become(uid)
+    _settle()
+    if os.getppid() != parent:
+        os._exit(1)
+    check(uid)
+
+
+def _become(uid: int | None) -> None:
+    if not uid:
+        raise StillPrivileged("a worker never runs as root")
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _settle() -> None:
+    linux.no_new_privileges()
+    linux.own_proc_entries()
+    linux.die_with_parent()
+    os.umask(0o077)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def check(uid: int | None) -> None:
+    """Trust nobody, not even the lines above: a worker that is not bare does not start."""
+    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    held = [name for name in ("CapInh", "CapPrm", "CapEff", "CapAmb") if int(status[name], 16)]
+    if held or status["NoNewPrivs"] != "1" or 0 in (*os.getresuid(), *os.getresgid()):
+        raise StillPrivileged(f"the worker would keep rights: {held or 'root'}")
+    if uid is not None and {*os.getresuid(), *os.getresgid()} != {uid}:
+        raise StillPrivileged(f"the worker is user {os.getuid()}, not {uid}")
+    if uid is not None and os.getgroups():
+        raise StillPrivileged(f"the worker is in the groups {os.getgroups()}")
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Keep no descriptor of the platform's: none may lead out."""
+    begin = 3
+    for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(begin, descriptor)
+        begin = descriptor + 1

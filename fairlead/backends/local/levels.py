@@ -1,0 +1,153 @@
+"""How far tenants are kept apart on this machine: sandbox, user or none; found out by really trying.
+
+sandbox: namespaces of their own for every worker, none of the platform's files, a network per gang, a filter of calls.
+user: a user of their own per tenant, control groups. Needs root. none: all workers are the platform's own user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from fairlead.backends.local import cgroups, entering, gangnet, linux, processes, reach, sandbox, seccomp, visible
+from fairlead.backends.local.parcels import letter
+from fairlead.backends.local.records import living_nodes
+from fairlead.home import Home
+
+LEVELS = ("sandbox", "user", "none")
+INSTALL = "install bubblewrap (Debian: apt install bubblewrap)"
+_NOBODY = 65534
+_BUILD_S = 15.0
+_MEMORY_BYTES = 1 << 20
+
+
+def choose(wanted: str, home: Path) -> tuple[str, str | None]:
+    """The level that will be in force, and why not what was wanted, or why not the best there is."""
+    ordinary = "user" if os.geteuid() == 0 else "none"
+    if wanted == "user" and ordinary != "user":
+        return ordinary, "a user per tenant needs root"
+    if wanted in ("user", "none"):
+        return ordinary, None
+    problem = sandbox_problem(home)
+    return ("sandbox", None) if problem is None else (ordinary, problem)
+
+
+def sandbox_problem(home: Path) -> str | None:
+    """Why no sandbox can be built here, found out in a child that builds and enters one; None when all is well."""
+    if not seccomp.supported():
+        return "the system calls of this kind of machine are not known"
+    tools = ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",)
+    missing = [tool for tool in tools if shutil.which(tool, path=sandbox.TOOLS) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    return in_child(lambda: _try(home))
+
+
+def in_child(body: Callable[[], str | None]) -> str | None:
+    """What the body answers in a forked process, which nothing of this one depends on."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            answer = body() or ""
+        except (OSError, sandbox.NotBuilt, entering.StillPrivileged) as error:
+            answer = str(error) or type(error).__name__
+        os.write(writing, answer.encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return text or (None if status == 0 else "the attempt died")
+
+
+def _try(home: Path) -> str | None:
+    linux.adopt_orphans()
+    root = os.geteuid() == 0
+    if root:
+        reach.make_reachable(reach.needed(home))
+    uid = _NOBODY if root else None
+    places = [str(path) for path in visible.outermost(visible.pythons())]
+    words = [*visible.base(_MEMORY_BYTES), *visible.reading(places), "--remount-ro", "/"]
+    limits = sandbox.Limits(1024, 1 << 30)
+    with contextlib.closing(_Network()) as network, gangnet.inside(network.namespace):
+        box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid, cgroups.Group(0), limits)
+    if not box.wait(_BUILD_S):
+        return "bubblewrap does not get ready"
+    namespaces = box.namespaces()
+    return _ask_inside(namespaces, uid, places)
+
+
+def _ask_inside(namespaces: sandbox.Namespaces, uid: int | None, places: list[str]) -> str | None:
+    reading, writing = os.pipe()
+    child = sandbox.fork_into(namespaces)
+    if child == 0:
+        try:
+            entering.enter_sandbox(namespaces, uid)
+            hidden = [place for place in places if not os.access(place, os.R_OK | os.X_OK)]
+            answer = f"Python in {hidden[0]} cannot be read inside" if hidden else ""
+        except (OSError, entering.StillPrivileged) as error:
+            answer = str(error) or type(error).__name__
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return answer or (None if status == 0 else "a process inside died")
+
+
+def help_for(wanted: str) -> str:
+    """What an operator can do who does not get the level that was asked for."""
+    if wanted == "user":
+        return "start the platform as root, or ask for --isolation sandbox"
+    return f"{INSTALL} and allow user namespaces (fairlead doctor), or choose --isolation user or none"
+
+
+class _Network:
+    """A network for the attempt."""
+
+    def __init__(self) -> None:
+        self.namespace = gangnet.fresh()
+
+    def close(self) -> None:
+        os.close(self.namespace)
+
+
+def own_user_namespace() -> None:
+    """Without root: be the owner of a user namespace, and so of all that is built in it, as the same user as before."""
+    uid, gid = os.geteuid(), os.getegid()
+    linux.unshare(linux.CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+    linux.own_proc_entries()
+
+
+def own_all_to_come(home: Home) -> None:
+    """Without root: let this process own the namespaces that its children build, if the machine allows it.
+
+    All fork servers must be of one user namespace, so that each can enter the network of a gang that another has made:
+    when an earlier host's are still there, this one joins theirs.
+    """
+    if os.geteuid() == 0:
+        return
+    for record in living_nodes(home):
+        if record.fork_server is not None and processes.alive(record.fork_server):
+            with contextlib.suppress(OSError):  # of a host that could not do so either
+                theirs = os.open(f"/proc/{record.fork_server.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+                linux.enter(theirs, linux.CLONE_NEWUSER)
+                linux.own_proc_entries()
+                os.close(theirs)
+                return
+    if in_child(_own) is None:
+        own_user_namespace()
+
+
+def _own() -> None:
+    own_user_namespace()
+    os.close(gangnet.fresh())

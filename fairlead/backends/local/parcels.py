@@ -1,0 +1,52 @@
+"""What a node manager hands to its fork server for one worker: the Start, and open files that it does not look into."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fairlead.backends.local import folders, visible
+from fairlead.backends.local.birth import Birth
+from fairlead.backends.local.messages import NodeConfig, Start
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One worker's start, ready to be sent."""
+
+    start: Start
+    files: list[int]
+
+    def close(self) -> None:
+        for descriptor in self.files:
+            os.close(descriptor)
+
+
+def pack(birth: Birth, config: NodeConfig) -> Parcel:
+    """Make the job's folders and all that its start needs; raises CannotStart, or OSError when the node is at fault."""
+    spec = birth.spec
+    folders.prepare(spec)
+    sandboxed = config.isolation == "sandbox" and (os.geteuid() != 0 or bool(spec.uid))
+    granted = visible.grants(spec) if sandboxed else []
+    texts = [msgspec.msgpack.encode(birth)]
+    if sandboxed:
+        texts.append(visible.arguments(spec, Path(config.home), int(config.capacity.get("memory", 1 << 30))))
+    files = [os.open(spec.bundle, os.O_RDONLY | os.O_CLOEXEC)] if spec.bundle is not None else []
+    files[:0], files[len(files) :] = [letter(texts[0])], [letter(text) for text in texts[1:]]
+    start = Start(
+        key=f"{spec.job}/{birth.worker}", uid=spec.uid, device=birth.device, cpu=spec.cpu,
+        memory_bytes=spec.memory_bytes, processes=spec.processes, files=spec.files, disk_bytes=spec.disk_bytes,
+        network=spec.network, bundle=spec.bundle is not None, sandboxed=sandboxed, closed=visible.closed(granted),
+    )  # fmt: skip
+    return Parcel(start, files)
+
+
+def letter(data: bytes) -> int:
+    """The data as an open file in memory: a packet is too small for a job's parameters."""
+    descriptor = os.memfd_create("fairlead-letter", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -1,0 +1,218 @@
+"""One worker's sandbox: namespaces that bubblewrap builds, as the tenant's own user, and a holder keeps open.
+
+The holder (``cat`` on a pipe) is the only program in there before the worker. It ends when the fork server closes the
+pipe, dies, or kills the sandbox's first process, and with it everything in the sandbox ends: the kernel sees to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import resource
+import select
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fairlead.backends.local import cgroups, linux, seccomp
+
+_NAMESPACES = {
+    "net": linux.CLONE_NEWNET, "ipc": linux.CLONE_NEWIPC, "uts": linux.CLONE_NEWUTS, "cgroup": linux.CLONE_NEWCGROUP,
+    "mnt": linux.CLONE_NEWNS, "user": linux.CLONE_NEWUSER,
+}  # fmt: skip  # in the order in which they are entered: the last takes away the right to enter the others
+
+# Into the control groups, down with the limits, and then the program: a shell is started in a millisecond, while a fork
+# of the fork server copies the page tables of all of torch.
+_PRELUDE = """
+while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done
+ulimit -c 0 && ulimit -n "$2" && ulimit -f "$3" && ulimit -l "$4" || exit 1
+shift 4
+exec "$@"
+"""
+TOOLS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"  # where bubblewrap is looked for
+_FIRST_FREE = 16  # descriptors that are handed on are moved above those they become
+_ERROR_BYTES = 2000
+_MEMLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What every process of a worker is bound by, beside its control group; nobody inside can raise it."""
+
+    files: int
+    disk_bytes: int
+
+    def numbers(self) -> dict[int, int]:
+        """By resource; never more than this process may give."""
+        wanted = {
+            resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: self.files, resource.RLIMIT_FSIZE: self.disk_bytes,
+            resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
+        }  # fmt: skip
+        most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
+        return {
+            kind: number if most[kind] == resource.RLIM_INFINITY else min(number, most[kind])
+            for kind, number in wanted.items()
+        }
+
+    def impose(self) -> None:
+        """On the calling process and all that it starts, for good."""
+        for kind, number in self.numbers().items():
+            resource.setrlimit(kind, (number, number))
+
+
+class Namespaces:
+    """Descriptors of a sandbox's namespaces, for the fork that goes in; of those it shares with us there is none."""
+
+    def __init__(self, init: int) -> None:
+        self.processes = os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.others = [
+            (os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
+            for name, kind in _NAMESPACES.items()
+            if not _same(f"/proc/{init}/ns/{name}", f"/proc/self/ns/{name}")
+        ]
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has every wall that may never be missing."""
+        walls = linux.CLONE_NEWNS | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWUSER
+        return sum(kind for _, kind in self.others) & walls == walls and not _same(
+            f"/proc/self/fd/{self.processes}", "/proc/self/ns/pid"
+        )
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [self.processes, *(descriptor for descriptor, _ in self.others)]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class NotBuilt(Exception):
+    """There is no sandbox; one line that says why."""
+
+
+class Sandbox:
+    """From the start of bubblewrap to the end of all that is inside."""
+
+    def __init__(self, arguments: int, uid: int | None, group: cgroups.Group, limits: Limits) -> None:
+        """Start building; the arguments are a file of bubblewrap's, which this process does not read."""
+        holding, self._hold = os.pipe()
+        self.ready, readying = os.pipe()  # readable when it stands, or when it fell
+        self._info, informing = os.pipe()
+        self._errors, erring = os.pipe()
+        rules = _file(seccomp.program())
+        self._init = self._monitor = -1  # descriptors of the outermost and of the first process inside
+        os.write(self._hold, b"r")  # the holder passes it on as its first deed
+        try:
+            self.pid = _spawn(_command(uid, group, limits), [holding, readying, erring, arguments, rules, informing])
+            self._monitor = os.pidfd_open(self.pid)
+        except OSError:
+            self._close()
+            raise
+        finally:
+            for descriptor in (holding, readying, erring, rules, informing):
+                os.close(descriptor)
+
+    def namespaces(self) -> Namespaces:
+        """Its namespaces, once it is ready; raises when it could not be built."""
+        if os.read(self.ready, 1) != b"r":
+            said = os.read(self._errors, _ERROR_BYTES).decode(errors="replace").strip()
+            raise NotBuilt(said.splitlines()[-1] if said else "bubblewrap ended without a word")
+        init = int(msgspec.json.decode(os.read(self._info, 4096))["child-pid"])
+        self._init = os.pidfd_open(init)
+        found = Namespaces(init)
+        if _parent(init) != self.pid or not found.whole:  # it died, and its number was given away before we looked
+            found.close()
+            raise NotBuilt("its first process ended at once, or shares a namespace with the platform")
+        return found
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is ready, or has failed, within the time."""
+        return bool(select.select([self.ready], [], [], timeout_s)[0])
+
+    def end(self) -> None:
+        """Kill all that is inside. Its outermost process is a child of this one, to be reaped."""
+        if self._init >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._monitor, signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        for descriptor in (self._hold, self.ready, self._info, self._errors, self._init, self._monitor):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def fork_into(namespaces: Namespaces) -> int:
+    """Fork a child that is born in the sandbox's process namespace, and only there yet.
+
+    A fork server that could not come back would put the next tenant's worker into this one's sandbox: that error is
+    for nobody to catch.
+    """
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    linux.enter(namespaces.processes, linux.CLONE_NEWPID)
+    try:
+        pid = os.fork()
+    except OSError:
+        linux.enter(own, linux.CLONE_NEWPID)
+        raise
+    if pid != 0:
+        linux.enter(own, linux.CLONE_NEWPID)
+        os.close(own)
+    return pid
+
+
+def _command(uid: int | None, group: cgroups.Group, limits: Limits) -> list[str]:
+    most = limits.numbers()
+    files, blocks = most[resource.RLIMIT_NOFILE], most[resource.RLIMIT_FSIZE] // 512
+    numbers = [str(files), str(blocks), str(most[resource.RLIMIT_MEMLOCK] // 1024)]
+    become: list[str] = []
+    if os.geteuid() == 0:
+        if not uid:
+            raise NotBuilt("a sandbox is never built as root")
+        become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
+    build = ["bwrap", "--args", "3", "--seccomp", "4", "--info-fd", "5", "--", "/usr/bin/cat"]
+    return ["sh", "-c", _PRELUDE, "sh", *map(str, group.folders), "--", *numbers, *become, *build]
+
+
+def _spawn(command: list[str], descriptors: Sequence[int]) -> int:
+    """Start the program with these as its descriptors from 0 on and no others, without copying this process."""
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for descriptor in descriptors]
+    try:
+        return os.posix_spawnp(
+            command[0], command, {"PATH": TOOLS, "LC_ALL": "C"},
+            file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(moved)],
+            setsid=True, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+        )  # fmt: skip
+    finally:
+        for descriptor in moved:
+            os.close(descriptor)
+
+
+def _file(data: bytes) -> int:
+    descriptor = os.memfd_create("fairlead-filter", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _same(one: str, other: str) -> bool:
+    return Path(one).stat().st_ino == Path(other).stat().st_ino
+
+
+def _parent(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESRCH):
+            raise
+        return 0
+    return int(text[text.rindex(")") + 2 :].split()[1])

@@ -1,0 +1,173 @@
+"""What a worker sees: the arguments that make bubblewrap build its tenant's view of the machine, and nothing more.
+
+Readable: the system's programs, the platform's Python, the operator's data, the folders granted to the tenant, the
+job's virtual environment. Writable: the job's own folder (with its home and /tmp, on disk and under its quota) and its
+snapshots in memory. Everything keeps its path. All else does not exist.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import fairlead
+from fairlead import wire
+from fairlead.backends.local import folders, reach
+
+_SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC = (
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl", "pki", "ca-certificates", "alternatives", "localtime",
+    "nsswitch.conf", "mime.types", "fonts",
+)  # fmt: skip
+_ETC_OF_THE_NETWORK = ("resolv.conf", "host.conf", "gai.conf", "services", "protocols")
+_HARDWARE = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+_GPUS = ("nvidia*", "dri", "kfd")
+_OWN = ("/proc", "/sys", "/dev", "/dev/shm", "/tmp", "/usr", "/etc/passwd")  # the sandbox's own places
+_KERNELS = ("/proc", "/sys")  # and what lies in them
+_SHARED_MEMORY_PART = 0.5  # of the memory, where the job does not say how much it needs
+
+
+class CannotStart(Exception):
+    """The worker cannot be started, and trying again cannot help; one line for the tenant."""
+
+
+def pythons() -> list[Path]:
+    """Where the platform's own Python lies; of a checkout around the package, the package alone."""
+    package = Path(fairlead.__file__).parent
+    around = {package.parent, Path(os.path.realpath(package.parent))}
+    if package.parent.name in ("site-packages", "dist-packages"):
+        around = set()
+    return [path for path in reach.needed(None) if path not in around]
+
+
+def base(memory_bytes: int) -> list[str]:
+    """The arguments that are alike for all tenants: namespaces, system and Python."""
+    words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--hostname", folders.HOST_NAME, "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words += ["--ro-bind", "/usr", "/usr"]
+    for place in map(Path, _SYSTEM):
+        if place.is_symlink():
+            words += ["--symlink", str(place.readlink()), str(place)]
+        elif place.is_dir():
+            words += ["--ro-bind", str(place), str(place)]
+    words += ["--proc", "/proc", "--dev", "/dev", "--size", str(memory_bytes), "--tmpfs", "/dev/shm"]
+    words += reading([*(f"/etc/{name}" for name in _ETC), *_HARDWARE])
+    for device in (found for pattern in _GPUS for found in sorted(Path("/dev").glob(pattern))):
+        words += ["--dev-bind-try", str(device), str(device)]
+    return words
+
+
+def arguments(spec: wire.WorkerSpec, home: Path, node_memory_bytes: int) -> bytes:
+    """Bubblewrap's arguments for one worker, as it reads them from a file; raises CannotStart for a wrong venv."""
+    folder, granted = Path(spec.folder), grants(spec)
+    words = base(spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART))
+    words += ["--bind", str(folder / "tmp"), "/tmp", "--symlink", "/tmp", "/var/tmp"]
+    for name in folders.MADE_FILES:
+        words += ["--ro-bind", str(folder / "etc" / name), f"/etc/{name}"]
+    if spec.network == "open":
+        for name in _ETC_OF_THE_NETWORK:
+            words += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
+    seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted)])
+    words += reading(map(str, seen))
+    for hidden in {home.absolute(), Path(os.path.realpath(home))}:
+        if any(place in hidden.parents for place in seen):
+            words += ["--perms", "0755", "--tmpfs", str(hidden)]
+    words += _job(folder, Path(spec.memory_folder).parent)
+    return b"\0".join(word.encode() for word in [*words, "--remount-ro", "/"]) + b"\0"
+
+
+def _job(folder: Path, memory: Path) -> list[str]:
+    """The job's own. What the platform keeps in its folder is root's; without root, a mount must protect it."""
+    if os.geteuid() == 0:
+        words = ["--bind", str(folder), str(folder)]
+    else:
+        words = ["--ro-bind", str(folder), str(folder)]
+        for name in folders.TENANT_FOLDERS:
+            words += ["--bind", str(folder / name), str(folder / name)]
+    logs = str(folder / "logs")
+    words += ["--perms", "0000", "--tmpfs", logs, "--remount-ro", logs]
+    return [*words, "--bind", str(memory), str(memory)]
+
+
+def grants(spec: wire.WorkerSpec) -> list[Path]:
+    """The folders that are granted to the tenant, as far as they exist and are not the sandbox's own places."""
+    wanted = [Path(folder) for folder in spec.folders]
+    for folder in wanted:
+        covers = any(folder in (Path(place), *Path(place).parents) for place in _OWN)
+        if covers or any(Path(place) in folder.parents for place in _KERNELS):
+            raise CannotStart(f"folder {folder}: a sandbox has its own there; ask an administrator to grant another")
+    return [folder for folder in wanted if folder.is_dir()]
+
+
+def closed(granted: Iterable[Path]) -> list[str]:
+    """Which of them the tenant's user would not get to by itself, because a folder on the way is closed."""
+    return [str(folder) for folder in granted if reach.barrier(Path(os.path.realpath(folder))) is not None]
+
+
+# ---------------------------------------------------------------- a job's own Python
+
+
+def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path]) -> list[Path]:
+    """The folders of the job's virtual environment; raises CannotStart for one that is not the tenant's to use.
+
+    A tenant names it, so it must not become a way into a stranger's folder.
+    """
+    if spec.venv is None:
+        return []
+    named, place = Path(spec.venv), Path(os.path.realpath(spec.venv))
+    help_ = f"ask an administrator to grant its folder: fairlead tenant update {spec.tenant} --folder {named}"
+    try:
+        owner, config = place.stat().st_uid, _small_file(place / "pyvenv.cfg")
+        os.lstat(place / "bin" / "python")
+    except OSError:
+        raise CannotStart(f"venv: {named} is not a virtual environment on this machine; {help_}") from None
+    if not _inside(place, granted) and owner not in (0, os.geteuid()):
+        raise CannotStart(f"venv: {named} belongs to neither the platform nor a folder granted to the tenant; {help_}")
+    if not _inside(place, [*granted, *pythons()]) and reach.barrier(place) is not None:
+        raise CannotStart(f"venv: {named} lies in a folder that is closed to the job's own user; {help_}")
+    fields = dict(line.split("=", 1) for line in config.splitlines() if "=" in line)
+    home = {name.strip(): value.strip() for name, value in fields.items()}.get("home", "")
+    beneath = Path(os.path.realpath(home)).parent
+    if not home.startswith("/") or not _inside(beneath, [Path("/usr"), *pythons(), *granted]):
+        raise CannotStart(f"venv: {named} is made from a Python in {home or '?'}, which jobs do not see; {help_}")
+    return [named, place]
+
+
+def _small_file(path: Path) -> str:
+    """The beginning of a plain file that somebody else may have put there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a file")
+        return os.read(descriptor, 1 << 16).decode(errors="replace")
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------- paths
+
+
+def _data() -> list[Path]:
+    named = os.environ.get("FAIRLEAD_DATA")
+    return [Path(named).absolute()] if named and Path(named).is_dir() else []
+
+
+def reading(places: Iterable[str]) -> list[str]:
+    """Show these as they are, if they are there."""
+    return [word for place in places for word in ("--ro-bind-try", place, place)]
+
+
+def outermost(places: Iterable[Path]) -> list[Path]:
+    """Without those that lie in another or in the system's own, the outer ones first."""
+    kept = [Path("/usr")]
+    for place in sorted(set(places), key=lambda path: (len(path.parts), path)):
+        if not any(folder == place or folder in place.parents for folder in kept):
+            kept.append(place)
+    return kept[1:]
+
+
+def _inside(place: Path, granted: Iterable[Path]) -> bool:
+    around = {place, *place.parents}
+    return any(folder in around or Path(os.path.realpath(folder)) in around for folder in granted)
