@@ -82,7 +82,7 @@ class Simulation:
         self.done: list[JobOutcome] = []
         self.declined: list[JobOutcome] = []
         self.cpu: list[float] = []
-        self.tally = Tally(_tenants(trace, settings.tenants), nodes, draw=settings.draw)
+        self.tally = Tally(_tenants(trace, settings.tenants or trace.tenants), nodes, draw=settings.draw)
         self._down: list[tuple[float, str]] = []  # when which node comes back
 
     def run(self, progress: Progress | None = None) -> Outcome:

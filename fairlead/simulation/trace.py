@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fairlead.cluster import Node
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.state import TenantState
 
 
 class JobModel(Protocol):
@@ -117,6 +118,7 @@ class Trace:
     pause_s: float = 0.0  # what every gang loses at every decision, changed or not
     first_round_free: bool = False  # nothing ran before the first round, and its simulator charges no restart there
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its own simulator, for policies that want the same
+    tenants: Sequence[TenantState] = ()  # with their weights, when the trace says so
 
     def rigid(self) -> Trace:
         """The same jobs for a policy that cannot change a gang's size."""

@@ -53,6 +53,10 @@ class TableJob:
         return max(self.work - done, 0.0)
 
 
+def looks_like(path: Path, head: str) -> bool:
+    return set(head.split("\n", 1)[0].strip().split(",")) >= {"submit_time", "iteration", "ddl", "batch_size"}
+
+
 def read(path: Path, speeds: Path | None = None) -> Trace:
     """Jobs with their deadlines; the T4 tables beside the trace unless other ones are named."""
     folder = speeds or path.parent / "throughputs_T4"

@@ -53,6 +53,10 @@ class PolluxJob:
         return max(self.work - done, 0.0)
 
 
+def looks_like(path: Path, head: str) -> bool:
+    return set(head.split("\n", 1)[0].strip().split(",")) >= {"name", "time", "application", "num_replicas"}
+
+
 def read(path: Path, speeds: Path | None = None) -> Trace:
     """The jobs of one workload file; profiles are looked for in ``traces`` beside the workloads' folder."""
     folder = speeds or path.parent.parent / "traces"

@@ -1,0 +1,54 @@
+"""Jobs of which only is known how long they once ran on how many devices: they run so again, whatever the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.course import Steady
+from fairlead.simulation.energy import BUSY_W
+from fairlead.simulation.trace import Ran
+
+DEVICE_TYPES = (*BUSY_W, "gpu")
+"""Names that a cluster may give its devices; the speed is the same on all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """A second of its recorded time per second, on its whole gang and on no other."""
+
+    work: float
+    gang: int
+
+    def begin(self) -> Again:
+        return Again(self)
+
+    def rate(self, done: float, device_type: str, spread: Sequence[int]) -> float:
+        return 1.0 if sum(spread) >= self.gang else 0.0
+
+    def changes_at(self, done: float) -> float:
+        return math.inf
+
+    def curve(self, done: float) -> SpeedCurve:
+        return constant(self.gang)
+
+    def declared_work_left(self, done: float) -> float:
+        return max(self.work - done, 0.0)
+
+
+class Again(Steady):
+    """The first start is part of what was recorded; only later ones cost extra."""
+
+    __slots__ = ()
+
+    def run(self, seconds: float, device_type: str, spread: Sequence[int], restart_s: float) -> Ran:
+        return super().run(seconds, device_type, spread, restart_s if self.done > 0 else 0.0)
+
+
+@cache
+def constant(gang: int) -> SpeedCurve:
+    """The one curve of all rigid gangs of this size."""
+    return SpeedCurve((gang,), dict.fromkeys(DEVICE_TYPES, ((1.0,), (1.0,))))
