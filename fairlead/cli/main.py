@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import accounts, jobs, keeping, nodes, platform, reports, secrets, tenants, tokens, work
+from fairlead.cli import accounts, checkup, jobs, keeping, nodes, platform, reports, secrets, tenants, tokens, work
 from fairlead.cli.edge import execute
 
 app = typer.Typer(
@@ -56,6 +56,7 @@ app.command("events")(reports.events)
 app.command("report")(reports.report)
 app.command("usage")(accounts.usage)
 app.command("audit")(accounts.audit)
+app.command("doctor")(checkup.doctor)
 app.command("whoami")(reports.whoami)
 app.command("version")(reports.version)
 

@@ -50,10 +50,15 @@ def colours() -> bool:
     return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in (None, "dumb")
 
 
+def styled(text: str, style: str | None) -> str:
+    """The text in a style, where there are colours."""
+    number = _LINES.get(style or "") if text and colours() else None
+    return f"\x1b[{number}m{text}\x1b[0m" if number else text
+
+
 def line(text: str = "", style: str | None = None) -> None:
     """One line of plain text, never folded: it may be copied from the terminal."""
-    number = _LINES.get(style or "") if text and colours() else None
-    sys.stdout.write(f"\x1b[{number}m{text}\x1b[0m\n" if number else f"{text}\n")
+    sys.stdout.write(f"{styled(text, style)}\n")
     sys.stdout.flush()  # who follows something through a pipe sees each line at once
 
 

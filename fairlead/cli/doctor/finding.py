@@ -1,0 +1,56 @@
+"""One finding of the doctor: what was looked at, how it is, and what to do about it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``warn``: it works, but not as well as it could; ``fail``: something will not work."""
+
+    name: str
+    level: Level
+    text: str
+    fix: str | None = None
+
+
+def ok(name: str, text: str) -> Finding:
+    return Finding(name, "ok", text)
+
+
+def warn(name: str, text: str, fix: str) -> Finding:
+    return Finding(name, "warn", text, fix)
+
+
+def fail(name: str, text: str, fix: str) -> Finding:
+    return Finding(name, "fail", text, fix)
+
+
+def graded(name: str, text: str, fix: str, *, fails: bool, warns: bool) -> Finding:
+    """A failure, else a warning, else all is well."""
+    return fail(name, text, fix) if fails else warn(name, text, fix) if warns else ok(name, text)
+
+
+def attempt(command: list[str], timeout_s: float) -> str | None:
+    """Why this command does not work, in its own last words; None when it does."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        return f"{command[0]} is not installed"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{command[0]}: {'no answer' if isinstance(error, subprocess.TimeoutExpired) else error.strerror}"
+    if done.returncode == 0:
+        return None
+    said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
+    return said[-1][:300]
+
+
+def in_python(script: str, timeout_s: float) -> str | None:
+    """Why this script does not work in a process of its own; None when it does."""
+    return attempt([sys.executable, "-c", script], timeout_s)

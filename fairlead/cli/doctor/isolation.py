@@ -1,0 +1,102 @@
+"""How tenants can be kept apart and within limits here: found out by trying, each time in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.cli.doctor.finding import Finding, attempt, fail, graded, in_python, ok, warn
+
+TRY_S = 30.0
+_LINUX = "from fairlead.backends.local import linux; "
+_USER = "linux.CLONE_NEWUSER | " if os.geteuid() else ""  # without root a user namespace comes first
+NAMESPACES = {
+    "user": ("linux.CLONE_NEWUSER", "files and processes belong to nobody else"),
+    "pid": (f"{_USER}linux.CLONE_NEWPID", "jobs do not see each other's processes"),
+    "net": (f"{_USER}linux.CLONE_NEWNET", "a gang reaches itself only"),
+    "mount": (f"{_USER}linux.CLONE_NEWNS", "jobs see no other files"),
+}
+_ALLOW = (
+    "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=15000, "
+    "kernel.apparmor_restrict_unprivileged_userns=0), or in a container run it with the rights for it"
+)
+
+
+def control_groups(home: Path) -> Iterator[Finding]:
+    """By making one with limits and removing it."""
+    from fairlead.backends.local import cgroups
+
+    fix = "run as root, or delegate a control group to this user (systemd: Delegate=yes)"
+    group = cgroups.usable(f"doctor-{os.getpid()}", "try", {"cpu": 1.0, "memory": 64e6})
+    try:
+        version = group.version
+    finally:
+        cgroups.discard(group)
+    if not version:
+        yield warn("control groups", "none can be made: only single processes are limited in cpu and memory", fix)
+        return
+    kept = [name for name in ("cpu", "memory", "pids") if _controller(version, name)]
+    text = f"version {version}, usable for {', '.join(kept)}"
+    fix = "enable the controllers that are missing at the kernel's command line or in the parent group"
+    yield graded("control groups", text, fix, fails=False, warns=len(kept) < 3)
+
+
+def _controller(version: int, name: str) -> bool:
+    if version == 1:
+        return any(name in line.split(":")[1].split(",") for line in Path("/proc/self/cgroup").read_text().splitlines())
+    held = [line.partition("::")[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:3] == "0::"]
+    places = [Path("/sys/fs/cgroup") / path.lstrip("/") for path in (*held, "")]
+    return any(name in (place / "cgroup.controllers").read_text().split() for place in places
+               if (place / "cgroup.controllers").exists())  # fmt: skip
+
+
+def namespaces(home: Path) -> Iterator[Finding]:
+    refused = {}
+    for name, (flags, _) in NAMESPACES.items():
+        wrong = in_python(f"{_LINUX}linux.unshare({flags})", TRY_S)
+        if wrong is not None:
+            refused[name] = wrong
+    if not refused:
+        yield ok("namespaces", f"{', '.join(NAMESPACES)} can be made")
+    for name, wrong in refused.items():
+        yield fail("namespaces", f"no {name} namespace ({NAMESPACES[name][1]}): {_last(wrong)}", _ALLOW)
+
+
+def _last(error: str) -> str:
+    return error.rpartition("] ")[2] or error
+
+
+def bubblewrap(home: Path) -> Iterator[Finding]:
+    """By running a program in there, as any user would."""
+    install = "install it: apt install bubblewrap, or dnf install bubblewrap"
+    place = shutil.which("bwrap")
+    if place is None:
+        yield fail("bubblewrap", "is not installed: tenants cannot be kept apart by a sandbox", install)
+        return
+    apart = [f"--unshare-{name}" for name in ("user", "pid", "ipc", "uts", "net")]
+    seen = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+    wrong = attempt([place, *apart, "--die-with-parent", "--new-session", "--cap-drop", "ALL", *seen, "true"], TRY_S)
+    if wrong is not None:
+        yield fail("bubblewrap", f"cannot build a sandbox: {wrong}", _ALLOW)
+    elif os.geteuid() == 0 and shutil.which("setpriv") is None:
+        yield fail("bubblewrap", "works, but setpriv is missing, which the sandbox needs under root",
+                   "install util-linux")  # fmt: skip
+    else:
+        yield ok("bubblewrap", "builds a sandbox with its own processes, network and files")
+
+
+def seccomp(home: Path) -> Iterator[Finding]:
+    from fairlead.backends.local import seccomp as filters
+
+    if not filters.supported():
+        yield fail("seccomp", f"the calls of {os.uname().machine} are not known", "use x86_64 or aarch64")
+        return
+    script = f"{_LINUX}from fairlead.backends.local import seccomp; linux.no_new_privileges(); "
+    wrong = in_python(script + "linux.filter_calls(seccomp.program())", TRY_S)
+    if wrong is not None:
+        text = f"a filter of calls cannot be set: {_last(wrong)}"
+        yield fail("seccomp", text, "use a kernel with CONFIG_SECCOMP_FILTER")
+    else:
+        yield ok("seccomp", "a filter of calls can be set")

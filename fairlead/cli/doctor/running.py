@@ -1,0 +1,105 @@
+"""The running platform: whether it answers and leads, its nodes, its store and the schema in there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import fairlead
+from fairlead.cli.doctor.finding import Finding, fail, graded, ok, warn
+from fairlead.errors import FairleadError, Unavailable
+from fairlead.home import Home
+from fairlead.sdk.profile import alive, read
+
+ANSWER_S = 5.0
+
+
+def platform(home: Path) -> Iterator[Finding]:
+    """Health, version and nodes, as a client sees them."""
+    from fairlead.sdk.client import Client
+
+    profile = read(home)
+    if profile is None:
+        yield ok("platform", f"none was started under {home}")
+        return
+    if not alive(profile.pid):
+        yield ok("platform", f"is not running (it was at {profile.url}); fairlead up starts it again")
+        return
+    try:
+        with Client(home=home, timeout_s=ANSWER_S) as client:
+            health, nodes, me = client.health(), client.nodes(), client.whoami()
+    except FairleadError as error:
+        fix = f"see {Home(home).logs}; fairlead down ends it"
+        yield fail("platform", f"process {profile.pid} lives, but {error}", fix)
+        return
+    well = health.get("status") == "ok" and health.get("leader")
+    state = f"{health.get('status')}{'' if health.get('leader') else ', does not lead'}"
+    yield graded("platform", f"{state} at {profile.url}, version {me.version}", f"see {Home(home).logs}",
+                 fails=not well, warns=False)  # fmt: skip
+    if me.version != fairlead.__version__:
+        text = f"the platform is {me.version}, this command {fairlead.__version__}"
+        yield warn("version", text, "restart it with the new one: fairlead down, then fairlead up")
+    gone = [node.name for node in nodes if node.state == "lost"]
+    kinds = ", ".join(sorted({node.isolation for node in nodes})) or "none"
+    text = f"{len(nodes) - len(gone)} of {len(nodes)} are there; isolation {kinds}"
+    text += f"; lost: {', '.join(gone[:5])}" if gone else ""
+    yield graded("nodes", text, f"see their logs in {Home(home).logs}", fails=len(gone) == len(nodes), warns=bool(gone))
+
+
+def store(home: Path) -> Iterator[Finding]:
+    """The database itself, read without changing anything: whether it answers, its schema, and who leads."""
+    url = _store_url(home)
+    if url is None:
+        yield ok("store", "none yet; the first start makes it")
+        return
+    from sqlalchemy import text as sql
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from fairlead.control.store.connections import connect
+    from fairlead.control.store.migrate import HEAD
+
+    kind = "SQLite" if url.startswith("sqlite") else "PostgreSQL"
+    try:
+        engines = connect(url)
+    except (FairleadError, SQLAlchemyError) as error:
+        yield fail("store", f"{kind}: {_one_line(error)}", "start the database, or correct --store")
+        return
+    try:
+        with engines.reader.connect() as connection:
+            version = connection.execute(sql("SELECT version_num FROM alembic_version")).scalar()
+            lease = connection.execute(sql("SELECT epoch, holder, expires_s FROM leadership")).one_or_none()
+    except SQLAlchemyError as error:
+        yield fail("store", f"{kind} cannot be read: {_one_line(error)}", "start the database, or restore a backup")
+        return
+    finally:
+        engines.dispose()
+    yield _schema(kind, str(version), HEAD)
+    if lease is not None and lease.holder is not None:
+        left_s = lease.expires_s - time.time()
+        good = f"good for {left_s:.1f} s" if left_s > 0 else f"run out {-left_s:.0f} s ago"
+        holds = f"epoch {lease.epoch}, {good}"
+        running = (found := read(home)) is not None and alive(found.pid)
+        yield graded("lease", holds, "see the log of the control plane: it cannot write to its store",
+                     fails=running and left_s < -5, warns=False)  # fmt: skip
+
+
+def _store_url(home: Path) -> str | None:
+    from fairlead.control.serve import read_profile
+
+    named = read_profile(Home(home)).get("store")
+    if named and not named.startswith("sqlite"):
+        return named
+    return f"sqlite:///{Home(home).database}" if Home(home).database.exists() else None
+
+
+def _schema(kind: str, version: str, head: str) -> Finding:
+    text = f"{kind} answers, schema {version}"
+    if version > head:
+        return fail("store", f"{text} is newer than the {head} of this Fairlead", "upgrade Fairlead")
+    return ok("store", text if version == head else f"{text}; the next start brings it to {head}")
+
+
+def _one_line(error: Exception) -> str:
+    said = str(error.__cause__ or error) if not isinstance(error, Unavailable) else error.message
+    return " ".join(said.split())[:200]
