@@ -29,16 +29,19 @@ def nodes(context: typer.Context, as_json: Json = False) -> None:
     columns = [
         Column("NODE"), Column("STATE"), Column("DEVICES", right=True), Column("TYPE"), Column("SPEED", right=True),
         Column("CPU", right=True), Column("BUSY", right=True), Column("MEMORY", right=True),
-        Column("ISOLATION", from_width=90), Column("PID", right=True, from_width=90), Column("JOBS"),
+        Column("PID", right=True, from_width=90), Column("JOBS"),
     ]  # fmt: skip
     show.table(columns, map(_row, found), empty="no nodes")
+    for isolation in sorted({node.isolation for node in found}):
+        where = ", ".join(node.name for node in found if node.isolation == isolation)
+        show.line(f"isolation: {isolation}" + ("" if len({n.isolation for n in found}) == 1 else f" ({where})"))
 
 
 def _row(node: NodeView) -> list[object]:
     return [
         node.name, show.state(node.state), f"{node.devices_used}/{node.devices}", node.device_type,
         show.number(node.speed), show.number(node.cpu), show.percent(node.cpu_fraction), show.size(node.memory_bytes),
-        node.isolation, node.pid or "–", ",".join(node.jobs) or "–",
+        node.pid or "–", ",".join(node.jobs) or "–",
     ]  # fmt: skip
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PORT = 8471
 STORE = "FAIRLEAD_STORE"
+ISOLATION, LEVELS = "FAIRLEAD_ISOLATION", ("auto", "sandbox", "user", "none")
 DOWN_WITHIN_S = 60.0
 LOG_LINES = 12
 
@@ -43,6 +44,10 @@ def up(
     store: Annotated[
         str | None,
         typer.Option("--store", help=f"A database's URL; default: {STORE}, or the last one, or SQLite."),
+    ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option("--isolation", help="sandbox, user or none; default: auto, the best that works here."),
     ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -59,6 +64,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
+    isolation = _isolation(isolation or os.environ.get(ISOLATION) or None)
     store = store or os.environ.get(STORE)
     os.environ.pop(STORE, None)  # it may hold a password, and what is started from here has no use for it
     listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure)
@@ -71,6 +77,7 @@ def up(
     if detach:
         arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments(), *telling.arguments()]
         arguments += ["--nodes", nodes] if nodes else []
+        arguments += ["--isolation", isolation] if isolation else []
         arguments += ["--secret-key-file", str(secret_key_file.absolute())] if secret_key_file else []
         raise typer.Exit(_detached(folder, arguments, store, as_json))
     if ready_fd is not None:
@@ -80,7 +87,7 @@ def up(
 
     certificate = tls.served if tls is not None else None
     settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
-    settings = replace(settings, secret_key_file=secret_key_file)
+    settings = replace(settings, secret_key_file=secret_key_file, isolation=isolation)
 
     log_file = Home(folder).logs / "control.log" if ready_fd is not None else None
     told_by = serve.Telling(telling.log_format, telling.log_level, log_file, telling.endpoint)
@@ -95,6 +102,13 @@ def up(
             _report(ready_fd, told)
 
     raise typer.Exit(serve.run(settings, ready, partial(open_door, tls=tls)))
+
+
+def _isolation(wanted: str | None) -> str | None:
+    if wanted is not None and wanted not in LEVELS:
+        fix = f"use {', '.join(LEVELS)}"
+        raise InvalidSpec(f"{wanted!r} is not a level of isolation", field="--isolation", value=wanted, fix=fix)
+    return wanted
 
 
 def _refuse_second(folder: Path) -> None:

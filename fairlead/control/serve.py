@@ -60,6 +60,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 0
     store: str | None = None  # None: as last time, or SQLite in the home folder
+    isolation: str | None = None  # auto, sandbox, user, none; None: as last time, or the best that works
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
     telling: Telling = Telling()
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
@@ -112,7 +113,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
         if ending.done():
             return 0
         facts["epoch"] = store.epoch
-        backend = LocalBackend(home, shapes)
+        backend = LocalBackend(home, shapes, isolation=settings.isolation)
         return await _lead_on(replace(settings, store=url), home, store, backend, vault, ready, door, ending)
     finally:
         await store.close()

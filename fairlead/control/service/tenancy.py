@@ -18,7 +18,7 @@ from fairlead.control.records import Role, Tenant, Token
 from fairlead.control.rounds import entitled
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, jobs, ledger, tenants, tokens
-from fairlead.errors import FairleadError, InvalidSpec, NotFound, Unauthenticated
+from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Unauthenticated
 from fairlead.specs import TenantSpec, parse_tenant
 from fairlead.views import NewTenant, NewToken, TenantView, TokenView, WhoAmI
 
@@ -74,6 +74,7 @@ class TenantVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(connection: Connection) -> tuple[Tenant, Token, str]:
+            self._refuse_strangers(connection, spec.name)
             tenant = tenants.insert(connection, spec)
             token, secret = identity.mint(spec.name, Role.TENANT_ADMIN, "first token", None, now_s)
             tokens.insert(connection, token)
@@ -87,6 +88,17 @@ class TenantVerbs(Verbs):
         shown = NewToken(**token_view(token).model_dump(), token=secret)
         view = next(view for view in await self.tenants(who) if view.name == tenant.name)
         return NewTenant(tenant=view, token=shown)
+
+    def _refuse_strangers(self, connection: Connection, name: str) -> None:
+        """A second tenant is a stranger to the first: only where they are kept apart, or at the operator's word."""
+        means = self._core.controller.backend.capabilities
+        others = [tenant.name for tenant in tenants.all(connection) if tenant.name != name]
+        if others and means.isolation != "sandbox" and not means.isolation_chosen:
+            raise Conflict(
+                f"a second tenant beside {others[0]} needs a sandbox, and the isolation here is {means.isolation}",
+                fix="install bubblewrap (apt install bubblewrap) and start again, or accept it: "
+                    "fairlead down, then fairlead up --isolation none",
+            )  # fmt: skip
 
     async def tenants(self, who: Token) -> list[TenantView]:
         """Tenants with their entitlement, what they hold and what they used.
