@@ -17,7 +17,7 @@ from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase,
 from fairlead.control.rounds import Devices, cluster_state
 from fairlead.control.store import events, generations, jobs, ledger, memory, tenants
 from fairlead.control.store.engine import Store
-from fairlead.scheduling.state import ClusterState, Preempt, Reason, Resize, Round, Start
+from fairlead.scheduling.state import ClusterState, Hold, Preempt, Reason, Resize, Round, Start
 
 ATTAINED_HALF_LIFE_S = 3600.0
 
@@ -32,6 +32,15 @@ class RoundInput:
     facts: Mapping[str, Mapping[str, WorkerFact]]
     departing: bool  # devices are on their way back already
     spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
+
+
+@dataclass
+class Outlook:
+    """What the last round said, for those who ask; derived anew after a restart."""
+
+    holds: Mapping[str, Hold]
+    entitlements: Mapping[str, float]
+    decided_s: float = 0.0
 
 
 async def read_state(

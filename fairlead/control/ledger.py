@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from fairlead import wire
 from fairlead.cluster import Node
 from fairlead.control.records import Generation, Job, Usage
-from fairlead.control.store import generations
+from fairlead.control.store import generations, jobs
 from fairlead.control.store import ledger as lines
 
 
@@ -84,6 +84,14 @@ def end_generation(
     """Write the rest of what a generation used, from what the store says was metered last."""
     stored = next(g for g in generations.of_job(connection, job.id) if g.number == generation.number)
     lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
+
+
+def meterable(connection: Connection, live: set[str]) -> list[tuple[Job, Generation]]:
+    """The generations of these jobs that use something now."""
+    current = generations.current(connection, live)
+    running = [g for of_job in current.values() for g in of_job if g.running_s is not None and g.broken_s is None]
+    pairs = [(jobs.get(connection, generation.job), generation) for generation in running]
+    return [(job, generation) for job, generation in pairs if job is not None]
 
 
 def meter(

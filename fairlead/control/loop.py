@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 
 import structlog
 from sqlalchemy import Connection
@@ -17,16 +19,17 @@ from fairlead.backends.protocol import Backend, BackendEvent, NodeJoined, NodeLo
 from fairlead.cluster import Node, NodeState
 from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
-from fairlead.control.deciding import apply_round, read_state
+from fairlead.control.deciding import Outlook, apply_round, read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
-from fairlead.control.ledger import meter
+from fairlead.control.ledger import meter, meterable
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import fact_after, store_events
-from fairlead.control.records import ENDED, Generation, Job
+from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, nodes
 from fairlead.control.store.engine import Store
+from fairlead.control.store.patience import outlast
 from fairlead.errors import FairleadError, LostLeadership
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import Hold
@@ -43,15 +46,6 @@ METER_S = 15.0  # a line of the ledger per generation and node so often; after a
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
 VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
-
-
-@dataclass
-class Outlook:
-    """What the last round said, for those who ask; derived anew after a restart."""
-
-    holds: Mapping[str, Hold]
-    entitlements: Mapping[str, float]
-    decided_s: float = 0.0
 
 
 class Controller:
@@ -81,6 +75,7 @@ class Controller:
         self._round_due = True
         self._unfinished = False  # the last round decided something that could not be stored yet
         self._paused = False
+        self._unanswered = False
         self._advancing: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._metered_s = 0.0
@@ -129,8 +124,8 @@ class Controller:
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         self._fatal = asyncio.get_running_loop().create_future()
-        self._seen = await self.store.read(nodes.cursors)
-        await self.refresh()
+        self._seen = await outlast(lambda: self.store.read(nodes.cursors), "cursors")
+        await outlast(self.refresh, "nodes")
         pump = asyncio.create_task(self._pump())
         loop = asyncio.create_task(self._reconcile_forever())
         try:
@@ -156,17 +151,21 @@ class Controller:
     async def _reconcile_forever(self) -> None:
         while True:
             batch = await self._next_batch()
-            await self._absorb(batch)
-            live = await self.store.read(jobs.on_their_way)
-            if self._round_due and not self._paused:
-                with tracing.round():
-                    await self._round()
-            if self.clock() - self._metered_s >= METER_S:
-                await self._meter(live)
-            for job in sorted({*live, *self._again} - self._advancing.keys()):
-                self._advance_soon(job)
-            self._again &= self._advancing.keys()  # those come again when what they are at is done
-            self.publish()
+            await outlast(partial(self._reconcile, batch), "reconciling")
+
+    async def _reconcile(self, batch: list[BackendEvent]) -> None:
+        """One pass. Done again from where it stopped when the store did not answer on the way."""
+        await self._absorb(batch)
+        live = await self.store.read(jobs.on_their_way)
+        if self._round_due and not self._paused:
+            with tracing.round():
+                await self._round()
+        if self.clock() - self._metered_s >= METER_S:
+            await self._meter(live)
+        for job in sorted({*live, *self._again} - self._advancing.keys()):
+            self._advance_soon(job)
+        self._again &= self._advancing.keys()  # those come again when what they are at is done
+        self.publish()
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
@@ -197,30 +196,36 @@ class Controller:
 
     # ------------------------------------------------------------ taking in
 
-    async def _absorb(self, batch: Iterable[BackendEvent]) -> None:
-        """Facts into memory, consequences into the store, then the acknowledgement: in this order."""
-        workers: list[WorkerEvent] = []
-        for event in batch:
-            match event:
-                case WorkerEvent():
-                    workers.append(event)
-                case NodeJoined() | NodeLost():
-                    await self._store_worker_events(workers)
-                    workers = []
-                    await self._node_changed(event)
-        await self._store_worker_events(workers)
+    async def _absorb(self, batch: list[BackendEvent]) -> None:
+        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch."""
+        while batch:
+            first = batch[0]
+            if isinstance(first, NodeJoined | NodeLost):
+                await self._node_changed(first)
+                del batch[0]
+            else:
+                said = list(takewhile(lambda event: not isinstance(event, NodeJoined | NodeLost), batch))
+                await self._store_worker_events([event for event in said if isinstance(event, WorkerEvent)])
+                del batch[: len(said)]
 
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
         fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]
-        for event in fresh:
-            self._seen[event.node, event.incarnation] = event.sequence
         if fresh:
             now_s = self.clock()
-            touched = await self.store.write(lambda connection: store_events(connection, fresh, now_s))
+            again, self._unanswered = self._unanswered, True  # until it is known whether they are stored
+
+            def work(connection: Connection) -> set[str]:
+                stored = nodes.cursors(connection) if again else {}
+                unstored = [e for e in fresh if e.sequence > stored.get((e.node, e.incarnation), 0)]
+                return store_events(connection, unstored, now_s)
+
+            await self.store.write(work)
+            self._unanswered = False
             failpoint("events-stored")
             for event in fresh:
+                self._seen[event.node, event.incarnation] = event.sequence
                 self._take_fact(event)
-            self._again |= touched
+            self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or not all(_can_wait(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
             await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
@@ -316,18 +321,11 @@ class Controller:
         self._metered_s = now_s
         nodes_now = dict(self._nodes)
 
-        def running(connection: Connection) -> list[tuple[Job, Generation]]:
-            current = generations.current(connection, set(live))
-            live_ones = [generation for of_job in current.values() for generation in of_job]
-            meterable = [g for g in live_ones if g.running_s is not None and g.broken_s is None]
-            pairs = [(jobs.get(connection, generation.job), generation) for generation in meterable]
-            return [(job, generation) for job, generation in pairs if job is not None]
-
-        pairs = await self.store.read(running) if live else []
+        pairs = await self.store.read(partial(meterable, live=set(live))) if live else []
         cpu_s = {job.id: self.known.cpu.take(generation) for job, generation in pairs}
 
         def work(connection: Connection) -> bool:
-            fresh = [pair for pair in running(connection) if pair[0].id in cpu_s]
+            fresh = [pair for pair in meterable(connection, set(live)) if pair[0].id in cpu_s]
             meter(connection, fresh, nodes_now, now_s, cpu_s)
             return bool(fresh)
 
@@ -352,7 +350,7 @@ class Controller:
             return
         error = task.exception()
         if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
-            log.warning("a command to the backend failed; it will be given again", job=job, error=str(error))
+            log.warning("the next step for a gang failed; it will be tried again", job=job, error=str(error))
             self._again.add(job)  # at the next tick; a job that has ended would not be looked at otherwise
         elif error is not None:
             self._fatal.set_exception(error)
@@ -385,6 +383,8 @@ class Controller:
         if job.phase in ENDED and not self.known.workers.get(job_id):
             self.known.forget(job_id)
             return None
+        if job.phase is JobPhase.QUEUED and not self.known.workers.get(job_id):
+            self.known.told.pop(job_id, None)  # also when the answer to its last conclusion was lost
         told = frozenset(self.known.told.get(job_id, set()))
         return GangView(job, live, dict(self.known.of(job_id)), told, self.clock(), self.reachable)
 

@@ -126,8 +126,9 @@ class Devices:
                 self._take(fact.node, fact.device)  # also of one that exited: its device is free once released
         for job, live in generations.items():
             known = facts.get(job, {})
-            for member in (member for generation in live for member in generation.members):
-                if member.worker not in known:
+            whole = (generation for generation in live if generation.broken_s is None)
+            for member in (member for generation in whole for member in generation.members):
+                if member.worker not in known:  # planned; of a broken one it is who was lost, and its device is free
                     self._take(member.node, member.device)
 
     def _take(self, node: str, device: int) -> None:

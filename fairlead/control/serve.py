@@ -25,14 +25,14 @@ from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
 from fairlead.control.orders import launch_secrets, worker_orders
-from fairlead.control.pruning import Pruner
 from fairlead.control.records import JobPhase, Role
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
 from fairlead.control.store import jobs, tokens
 from fairlead.control.store.engine import Store
+from fairlead.control.store.patience import outlast
 from fairlead.control.vault import Vault
-from fairlead.errors import FairleadError, LostLeadership
+from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
 
 log = structlog.get_logger()
@@ -148,7 +148,6 @@ async def _lead_on(
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
-        tasks.append(asyncio.ensure_future(Pruner(store, home).run()))
         tasks.append(asyncio.ensure_future(follower.run()))
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
@@ -157,7 +156,14 @@ async def _lead_on(
             if task.done():
                 task.result()
         if ending.done() and ending.result():
-            await _put_away(store, controller)
+            try:
+                await asyncio.wait_for(_put_away(store, controller), 2 * PUT_AWAY_S)
+            except (TimeoutError, Unavailable) as error:
+                if isinstance(error, LostLeadership):
+                    raise
+                log.error(
+                    "gangs end without a word to the store; they go on from their last snapshots", error=str(error)
+                )
             await backend.shutdown()
         return 0
     except LostLeadership as error:
@@ -169,14 +175,14 @@ async def _lead_on(
         await asyncio.gather(*tasks, return_exceptions=True)
         await backend.close()
         if store.epoch is not None:
-            await store.resign()
+            await _resign(store)
 
 
 async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
     """Wait until this control plane leads."""
     holder = holders.this_process()
     told = False
-    while await store.lead(holder, LEASE_S, gone=holders.gone) is None:
+    while await outlast(lambda: store.lead(holder, LEASE_S, gone=holders.gone), "taking the lease") is None:
         if not told:
             ready(Ready(None, waiting="another control plane leads this store; waiting for its lease to end"))
             told = True
@@ -187,9 +193,17 @@ async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Fu
 
 
 async def _renew(store: Store) -> None:
+    """Lead on. While the store does not answer nobody else can take over either: whoever writes first then leads."""
     while True:
         await asyncio.sleep(LEASE_S / 4)
-        await store.renew()
+        await outlast(store.renew, "renewing the lease")
+
+
+async def _resign(store: Store) -> None:
+    try:
+        await store.resign()
+    except Unavailable as error:  # the lease runs out by itself
+        log.warning("the lease could not be given back", error=str(error))
 
 
 async def _admin_token(store: Store, home: Home) -> tuple[str, bool]:

@@ -24,9 +24,10 @@ PROGRAMS = Path(__file__).parent / "programs"
 class Crashable:
     """One platform with a home of its own."""
 
-    def __init__(self, home: Path, nodes: str) -> None:
+    def __init__(self, home: Path, nodes: str, store: str | None = None) -> None:
         self.home = home
         self.nodes = nodes
+        self.store = store
         self.restarts = 0
         self._client: Client | None = None
 
@@ -39,7 +40,7 @@ class Crashable:
         if failpoint:
             environment["FAIRLEAD_FAILPOINT"] = failpoint
         command = [sys.executable, "-m", "fairlead.cli.main", "up", "--home", str(self.home), "--port", "0"]
-        command += ["--nodes", self.nodes, "--detach"]
+        command += ["--nodes", self.nodes, "--detach", *(["--store", self.store] if self.store else [])]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0 or failpoint, done.stderr
         self._client = None

@@ -26,11 +26,19 @@ class PostgresServer:
         subprocess.run([*self._as_user, *map(str, initdb)], check=True, capture_output=True, cwd=folder)
         self.port = _free_port()
         serve = [programs / "postgres", "-D", data, "-p", self.port, "-k", folder, "-h", "127.0.0.1", "-F"]
+        self._serve = [*self._as_user, *map(str, serve)]
         self._log = (folder / "log").open("wb")
-        self._process = subprocess.Popen(
-            [*self._as_user, *map(str, serve)], stdout=self._log, stderr=self._log, cwd=folder
-        )
+        self.start()
+
+    def start(self) -> None:
+        """Start the server, or start it again."""
+        self._process = subprocess.Popen(self._serve, stdout=self._log, stderr=self._log, cwd=self.folder)
         self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """End all sessions and then the server; :meth:`start` brings it back with what it holds."""
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(20)
 
     def empty_database(self) -> str:
         """The URL of the one database, emptied: making a database per test would take longer than the test."""
@@ -46,8 +54,7 @@ class PostgresServer:
             connection.execute(statement)
 
     def close(self) -> None:
-        self._process.send_signal(signal.SIGINT)  # ends sessions, then the server
-        self._process.wait(20)
+        self.stop()
         self._log.close()
 
     def _address(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,18 @@ def test_a_seat_whose_device_is_not_free_yet_waits() -> None:
     devices = Devices(NODES, facts, {})
     assert devices.place(["node-0"], (), next_worker=0) is None
     assert devices.place(["node-1"], (), next_worker=0) is not None, "a refusal takes nothing"
+
+
+def test_the_device_of_a_lost_worker_is_free_once_it_is_released() -> None:
+    """A gang that may not shrink, on nodes that are full without it, could never be mended otherwise."""
+    nodes = [Node(f"node-{n}", {"cpu": 1.0, DEVICE: 1.0}) for n in range(2)]
+    broken = made.generation(("w0", "node-0"), ("w1", "node-1"), broken_s=150.0)
+    facts = {"mlp-abc234": {"w0": joined("node-0")}}
+    devices = Devices(nodes, facts, {"mlp-abc234": [broken]})
+    placed = devices.place(["node-0", "node-1"], (Member("w0", 0, "node-0", 0),), next_worker=2)
+    assert placed is not None and placed[0][1] == Member("w2", 1, "node-1", 0)
+    unreserved = replace(broken, broken_s=None)
+    assert Devices(nodes, facts, {"mlp-abc234": [unreserved]}).place(["node-1"], (), next_worker=2) is None
 
 
 def test_two_decisions_of_one_round_never_get_the_same_device() -> None:

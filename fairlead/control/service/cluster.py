@@ -73,7 +73,10 @@ class ClusterVerbs(Verbs):
         return await self._read(work)
 
     async def health(self) -> dict[str, Any]:
-        return {"status": "ok", "leader": self._core.store.epoch is not None, "version": __version__}
+        """Whether it works; while the store does not answer, what runs goes on, but nothing new is taken."""
+        store = self._core.store
+        state = {"status": "ok", "leader": store.epoch is not None, "version": __version__}
+        return state if store.trouble is None else state | {"status": "store-unreachable", "detail": store.trouble}
 
     async def prometheus(self) -> bytes:
         """The platform in Prometheus' text format."""

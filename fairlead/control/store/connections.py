@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DataError, OperationalError, StatementError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError, StatementError
 from sqlalchemy.pool import QueuePool
 
 from fairlead.errors import FairleadError, InvalidSpec, Unavailable
@@ -144,7 +144,7 @@ def shown(error: BaseException) -> BaseException:
     """What the caller of a failed statement is told: the database's trouble in one line, or its own mistake."""
     cause = error.orig if isinstance(error, StatementError) else None
     told: FairleadError
-    if isinstance(error, OperationalError):
+    if isinstance(error, OperationalError) or (isinstance(error, DBAPIError) and error.connection_invalidated):
         told = unavailable(error)
     elif isinstance(error, DataError | OverflowError | UnicodeEncodeError) or isinstance(cause, UnicodeEncodeError):
         told = InvalidSpec(
@@ -156,7 +156,7 @@ def shown(error: BaseException) -> BaseException:
     return told
 
 
-def unavailable(error: OperationalError) -> Unavailable:
+def unavailable(error: DBAPIError) -> Unavailable:
     lines = str(error.orig).strip().splitlines()
     fix = "check the database, its disk and its permissions"
     return Unavailable(f"the store does not answer: {lines[0] if lines else 'no reason given'}", fix=fix)

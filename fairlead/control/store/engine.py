@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from fairlead.control.metrics import families, live
 from fairlead.control.store import lease
-from fairlead.control.store.connections import READERS, Engines, busy, connect, unavailable
+from fairlead.control.store.connections import READERS, Engines, busy, connect, shown
 from fairlead.control.store.migrate import migrate
 from fairlead.control.store.writer import Work, Writer
 from fairlead.errors import LostLeadership, Unavailable
@@ -32,6 +32,7 @@ class Store:
         self._writer = Writer(engines.writer)
         self._ttl_s = 3.0
         self.epoch: int | None = None  # in which this process leads, as far as it knows
+        self.trouble: str | None = None  # why the database does not answer, as the last attempt found it
 
     @classmethod
     def open(cls, url: str, *, clock: Clock = time.time) -> Store:
@@ -55,9 +56,15 @@ class Store:
     def _read(self, work: Callable[[Connection], T]) -> T:
         try:
             with self._engines.reader.connect() as conn:
-                return work(conn)
-        except OperationalError as error:
-            raise unavailable(error) from error
+                found = work(conn)
+        except DBAPIError as error:
+            told = shown(error)
+            if not isinstance(told, Unavailable):
+                raise
+            self.trouble = str(told)
+            raise told from error
+        self.trouble = None
+        return found
 
     async def write(self, work: Callable[[Connection], T], *, unfenced: bool = False) -> T:
         """What the work returns, once it is on disk. What it raises undoes only itself.
@@ -95,7 +102,13 @@ class Store:
         """Lead for another while, or :class:`LostLeadership` if somebody else took over."""
         mine = self._leading()
         extend = Work(lambda conn: lease.extend(conn, mine, self._clock(), self._ttl_s), None, alone=True)
-        if not await self._writer.put(extend, first=True):
+        try:
+            extended = await self._writer.put(extend, first=True)
+        except Unavailable as error:
+            self.trouble = str(error)
+            raise
+        self.trouble = None
+        if not extended:
             self._lost(mine)
             raise LostLeadership("another control plane leads now")
         live.level(families.RENEWED, self._clock())

@@ -1,0 +1,39 @@
+"""Outlasting a store that does not answer for a while: the same work again, after pauses that grow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from fairlead.errors import LostLeadership, Unavailable
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+async def outlast(work: Callable[[], Awaitable[T]], what: str) -> T:
+    """What the work returns, tried as often as it takes. That another one leads is raised: waiting cannot help.
+
+    The work must bear to be done again: a commit whose answer was lost may have been made.
+    """
+    pause_s = FIRST_PAUSE_S
+    while True:
+        try:
+            found = await work()
+        except LostLeadership:
+            raise
+        except Unavailable as error:
+            if pause_s == FIRST_PAUSE_S:
+                log.error("the store does not answer; what runs goes on, and this is tried again", what=what,
+                          error=str(error))  # fmt: skip
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        else:
+            if pause_s != FIRST_PAUSE_S:
+                log.info("the store answers again", what=what)
+            return found
