@@ -25,6 +25,7 @@ from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
 from fairlead.control.orders import launch_secrets, worker_orders
+from fairlead.control.pruning import Pruner
 from fairlead.control.records import JobPhase, Role
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
@@ -148,6 +149,7 @@ async def _lead_on(
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
+        tasks.append(asyncio.ensure_future(Pruner(store, home).run()))
         tasks.append(asyncio.ensure_future(follower.run()))
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
