@@ -1,0 +1,57 @@
+"""Axe finds no serious or critical fault on any view, dark or light, for any role."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import PHONE, Running, Visit, Visitor, until
+
+AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+
+
+def faults(window: Visit) -> list[str]:
+    window.page.evaluate(AXE)
+    found: dict[str, Any] = window.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{each['id']} ({each['impact']}): {each['help']}: {[node['html'][:160] for node in each['nodes']][:4]}"
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.fixture(scope="module")
+def shown(platform: Running) -> Iterator[dict[str, str]]:
+    """A job in each state that a view draws differently."""
+    failed = platform.command("broken", "echo no; exit 3")
+    ended = platform.train("done", steps=30, pause_s=0.0)
+    until(lambda: platform.state(failed) == "failed" and platform.state(ended) == "succeeded", timeout_s=40.0)
+    running = platform.command("busy", "echo yes; sleep 600", workers=2)
+    waiting = platform.command("later", "true", tenant="text", workers=2)
+    until(lambda: platform.state(running) == "running")
+    yield {"running": running, "waiting": waiting, "failed": failed, "ended": ended}
+    for job in (waiting, running):
+        platform.ask("POST", f"/jobs/{job}/cancel")
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", None), ("dark", None), ("light", PHONE)])
+def test_no_view_has_a_serious_fault(
+    platform: Running, shown: dict[str, str], visit: Visitor, scheme: str, size: dict[str, int] | None
+) -> None:
+    window = visit(platform.url, color_scheme=scheme, **({"viewport": size} if size else {}))
+    page = window.page
+    page.goto(platform.url)
+    page.get_by_label("Token").wait_for()
+    assert faults(window) == [], "login"
+    window.log_in(platform.admin)
+    jobs = [f"job/{job}" for job in shown.values()]
+    for view in ("cluster", "queue?state=all", "tenants", "events", *jobs, "job/none", "nothing"):
+        window.go(view)
+        window.settled()
+        assert faults(window) == [], view
+    window.go("cluster")
+    page.get_by_role("button", name="node-0").click()
+    assert faults(window) == [], "a node's dialog"

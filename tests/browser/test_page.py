@@ -1,0 +1,270 @@
+"""The page as people use it: log in, watch, cancel, look for what is wrong, with a mouse, a keyboard or a phone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import PHONE, Running, Visitor, until
+
+VIEWS = ("cluster", "queue", "tenants", "events")
+TALK = "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.3; done; printf 42 > $FAIRLEAD_OUTPUT/answer.txt"
+
+
+def test_a_wrong_token_opens_nothing_and_says_so(platform: Running, visit: Visitor) -> None:
+    page = visit(platform.url).page
+    page.goto(platform.url)
+    page.get_by_label("Token").fill("fl_nobody_00000000000000000000000000000000")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").get_by_text("opens nothing here").wait_for()
+    assert page.get_by_role("navigation").count() == 0
+    assert page.get_by_label("Token").get_attribute("aria-invalid") == "true"
+
+
+def test_a_token_logs_in_and_lies_nowhere_in_the_browser(platform: Running, visit: Visitor) -> None:
+    window = visit(platform.url)
+    window.log_in(platform.admin)
+    assert window.heading() == "Cluster"
+    everything = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
+    kept = window.page.evaluate(everything)
+    assert platform.admin not in kept and "fairlead_" not in kept
+    (cookie,) = window.context.cookies()
+    assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and cookie["value"] not in platform.admin
+    window.page.reload()  # the session holds
+    window.page.locator(".node").first.wait_for()
+    window.page.get_by_role("button", name="Log out").click()
+    window.page.get_by_label("Token").wait_for()
+    window.page.reload()
+    window.page.get_by_label("Token").wait_for()
+
+
+def test_a_job_is_watched_live_to_its_end(platform: Running, visit: Visitor) -> None:
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], "queue")
+    job = platform.command("talker", TALK)
+    page = window.page
+    page.get_by_role("row").filter(has_text="talker").get_by_text("running").wait_for()  # it came and ran by itself
+    page.get_by_role("link", name="talker", exact=True).click()
+    page.locator(".log .line").filter(has_text="line 2").wait_for()
+    page.locator(".sub .s-succeeded").wait_for()
+    page.locator(".log .line").filter(has_text="line 6").wait_for()
+    page.get_by_text("complete", exact=True).wait_for()
+    assert page.locator(".gantt tbody tr").count() == 1 and page.get_by_text("entitled to").count() >= 1
+    with page.expect_download() as download:
+        page.get_by_role("link", name="answer.txt").click()
+    assert download.value.path().read_text() == "42" and platform.state(job) == "succeeded"
+
+
+def test_a_training_shows_its_curves_while_it_trains(platform: Running, visit: Visitor) -> None:
+    job = platform.train("curves", steps=150, pause_s=0.03)
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], f"job/{job}")
+    page = window.page
+    loss = page.get_by_role("img", name=re.compile("^Loss from"))
+    loss.wait_for()
+    page.get_by_role("img", name=re.compile("^Throughput is")).wait_for()
+    first = loss.get_attribute("aria-label")
+    page.wait_for_function("(was) => document.querySelector('.chart')?.ariaLabel !== was", arg=first)  # it moves
+    page.locator(".sub .s-succeeded").wait_for(timeout=30_000)
+    page.get_by_role("heading", name="Result").wait_for()
+    page.get_by_role("link", name="model.safetensors").wait_for()
+    assert "step 150 of 150" in page.locator(".whole").inner_text()
+
+
+def test_a_job_is_cancelled_only_when_that_is_confirmed(platform: Running, visit: Visitor) -> None:
+    job = platform.command("sleeper", "sleep 600")
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], f"job/{job}")
+    page = window.page
+    page.locator(".sub .s-running").wait_for()
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Keep it as it is").click()
+    assert platform.state(job) == "running"
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    page.locator(".sub .s-cancelled").wait_for()
+    assert platform.state(job) == "cancelled" and page.get_by_role("button", name="Cancel job").count() == 0
+
+
+def test_a_job_is_submitted_again_as_it_was(platform: Running, visit: Visitor) -> None:
+    first = platform.command("again", "echo once", labels={"run": "first"})
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], f"job/{first}")
+    page = window.page
+    page.locator(".sub .s-succeeded").wait_for()
+    page.get_by_role("button", name="Submit again").click()
+    page.get_by_role("dialog").get_by_role("button", name="Submit").click()
+    page.wait_for_url(re.compile(r"#/job/again-(?!" + first.removeprefix("again-") + ")"))
+    page.locator(".sub .s-succeeded").wait_for()
+    second = page.url.rpartition("/")[2]
+    specs = [platform.ask("GET", f"/jobs/{job}")["spec"] for job in (first, second)]
+    assert specs[0] == specs[1]
+
+
+def test_a_node_is_seen_to_die_and_to_come_back(platform: Running, visit: Visitor) -> None:
+    window = visit(platform.url)
+    window.log_in(platform.admin)
+    page = window.page
+    (victim,) = [node for node in platform.ask("GET", "/nodes") if node["name"] == "node-1"]
+    os.kill(victim["pid"], signal.SIGKILL)
+    card = page.locator(".node").filter(has_text="node-1")
+    card.locator(".s-lost").wait_for()
+    assert page.locator(".figure.bad").inner_text().count("1 lost") == 1
+    card.locator(".s-ready").wait_for(timeout=30_000)
+    window.go("events")
+    page.get_by_role("row").filter(has_text="node-1 is lost").first.wait_for()
+
+
+def test_an_admin_cordons_a_node_and_takes_it_back(platform: Running, visit: Visitor) -> None:
+    window = visit(platform.url)
+    window.log_in(platform.admin)
+    page = window.page
+    card = page.locator(".node").filter(has_text="node-0")
+    back = ("Take into use", "ready")
+    for verb, state in (("Cordon", "cordoned"), back, ("Drain", "draining"), back):
+        card.get_by_role("button", name="node-0").click()
+        page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
+        card.locator(f".s-{state}").wait_for()
+    assert {node["state"] for node in platform.ask("GET", "/nodes")} == {"ready"}
+
+
+def test_a_viewer_looks_and_a_tenant_sees_its_own_only(platform: Running, visit: Visitor) -> None:
+    theirs = platform.command("secret-plan", "sleep 600", tenant="text")
+    ours = platform.command("open-plan", "sleep 600", tenant="vision")
+    until(lambda: platform.state(theirs) == platform.state(ours) == "running")
+    window = visit(platform.url)
+    window.log_in(platform.tokens["viewer"])
+    page = window.page
+    page.locator(".slot").filter(has_text="open-plan").wait_for()
+    page.locator(".slot.t-none").wait_for()  # in use, by somebody
+    page.get_by_role("button", name="node-0").click()
+    names = page.get_by_role("dialog").get_by_role("button").all_inner_texts()
+    assert names == ["Close"]
+    page.keyboard.press("Escape")
+    for view in (*VIEWS, f"job/{ours}"):
+        window.go(view)
+        window.settled()
+        assert "secret-plan" not in page.content() and "text" not in page.locator(".tenant").all_inner_texts()
+        assert not {"Cancel job", "Submit again"} & set(page.get_by_role("button").all_inner_texts())
+    window.go(f"job/{theirs}")
+    page.get_by_role("alert").get_by_text("there is no job").wait_for()
+    for job in (ours, theirs):
+        platform.ask("POST", f"/jobs/{job}/cancel")
+
+
+def test_what_strangers_write_stays_text(platform: Running, visit: Visitor) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    script = f"echo '{evil}'; echo '\\033[31m<script>alert(2)</script>'; : > \"$FAIRLEAD_OUTPUT/{evil}.txt\"; exit 1"
+    job = platform.command("hostile", script, labels={"<b>": evil}, env={"X": evil})
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], f"job/{job}")
+    page = window.page
+    page.locator(".log .line").filter(has_text=evil).wait_for()
+    page.locator(".log .line").filter(has_text="<script>alert(2)</script>").wait_for()
+    page.get_by_role("link", name=f"{evil}.txt").wait_for()
+    assert page.locator("main img, main script, main b:has(> img)").count() == 0  # nor is there any dialog
+    window.go(f"job/{evil}")
+    page.get_by_role("heading", name=evil).wait_for()
+    for view in ("queue", "events"):
+        window.go(f"{view}?name={evil}&text={evil}&tenant={evil}&state={evil}")
+        page.get_by_role("heading", level=1).wait_for()
+    assert not window.errors
+    assert page.evaluate("try { document.body.innerHTML = '<b>x</b>'; 'made' } catch { 'refused' }") == "refused"
+    assert "TrustedHTML" in window.errors.pop()  # the browser itself would not let a string become markup
+
+
+def test_everything_is_reached_by_keyboard(platform: Running, visit: Visitor) -> None:
+    job = platform.command("by-keys", "sleep 600")
+    until(lambda: platform.state(job) == "running")
+    window = visit(platform.url)
+    page, press = window.page, window.page.keyboard.press
+    page.goto(platform.url)
+    page.get_by_label("Token").wait_for()
+    page.keyboard.type(platform.tokens["vision"])  # the field has the focus
+    press("Enter")
+    page.locator(".node").first.wait_for()
+
+    def tab_to(name: str, role: str = "link") -> None:
+        target = page.get_by_role(role, name=name, exact=True).first  # type: ignore[arg-type]
+        for _ in range(40):
+            press("Tab")
+            focused: Any = page.evaluate_handle("document.activeElement").as_element()
+            if target.evaluate("(a, b) => a === b", focused):
+                outline = focused.evaluate("(e) => getComputedStyle(e).outlineStyle")
+                assert outline == "solid", f"{name} does not show that it has the focus"
+                return
+        raise AssertionError(f"{name} cannot be reached with Tab")
+
+    tab_to("Skip to the content")
+    tab_to("Queue")
+    press("Enter")
+    page.get_by_role("row").filter(has_text="by-keys").wait_for()
+    assert page.evaluate("document.activeElement.tagName") == "H1"  # readers of screens are told where they are
+    tab_to("by-keys")
+    press("Enter")
+    page.locator(".sub .s-running").wait_for()
+    tab_to("Cancel job", "button")
+    press("Enter")
+    page.get_by_role("dialog").wait_for()
+    press("Escape")
+    page.get_by_role("dialog").wait_for(state="hidden")
+    assert page.evaluate("document.activeElement.textContent") == "Cancel job"
+    press("Enter")
+    page.get_by_role("dialog").wait_for()
+    for _ in range(2):
+        press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Cancel the job":
+            break
+    press("Enter")
+    page.locator(".sub .s-cancelled").wait_for()
+    assert platform.state(job) == "cancelled"
+
+
+def test_a_phone_shows_everything_without_sideways_scrolling(platform: Running, visit: Visitor) -> None:
+    job = platform.command("pocket", "echo hello")
+    until(lambda: platform.state(job) == "succeeded")
+    window = visit(platform.url, viewport=PHONE, has_touch=True, is_mobile=True)
+    window.log_in(platform.admin)
+    page = window.page
+    for view in VIEWS:
+        page.get_by_role("navigation").get_by_role("link", name=view.capitalize()).tap()
+        page.get_by_role("heading", name=view.capitalize(), level=1).wait_for()
+        window.settled()
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), view
+    window.go("queue?state=ended")
+    row = page.get_by_role("row").filter(has_text="pocket").first
+    row.get_by_role("link").tap()
+    page.get_by_role("heading", name="Result").wait_for()
+    assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+
+def test_dark_and_light_follow_the_machine_until_one_chooses(platform: Running, visit: Visitor) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    window = visit(platform.url, color_scheme="dark")
+    window.log_in(platform.admin)
+    page = window.page
+    dark = page.evaluate(ground)
+    page.emulate_media(color_scheme="light")
+    light = page.evaluate(ground)
+    assert sum(map(int, re.findall(r"\d+", dark)[:3])) < 100 < 600 < sum(map(int, re.findall(r"\d+", light)[:3]))
+    page.get_by_role("button", name="Use the dark theme").click()
+    assert page.evaluate(ground) == dark
+    page.reload()
+    page.locator(".node").first.wait_for()
+    assert page.evaluate(ground) == dark
+
+
+@pytest.mark.parametrize("role", ["admin", "vision"])
+def test_the_shares_and_the_ledger_are_told(platform: Running, visit: Visitor, role: str) -> None:
+    job = platform.command("counted", "sleep 1")
+    until(lambda: platform.state(job) == "succeeded")
+    window = visit(platform.url)
+    window.log_in(platform.admin if role == "admin" else platform.tokens[role], "tenants")
+    page = window.page
+    page.get_by_role("img", name=re.compile("vision held")).wait_for()
+    rows = page.get_by_role("region", name="Ledger by tenant").get_by_role("row").all_inner_texts()
+    assert len(rows) == (3 if role == "admin" else 2) and "Jain's index" in page.locator(".figures").inner_text()
