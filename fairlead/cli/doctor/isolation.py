@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from fairlead.cli.doctor.finding import Finding, attempt, fail, graded, in_python, ok, warn
+from fairlead.backends.local import cgroups, linux
+from fairlead.backends.local import seccomp as filters
+from fairlead.cli.doctor.finding import Finding, attempt, fail, graded, in_child, ok, warn
 
 TRY_S = 30.0
-_LINUX = "from fairlead.backends.local import linux; "
-_USER = "linux.CLONE_NEWUSER | " if os.geteuid() else ""  # without root a user namespace comes first
 NAMESPACES = {
-    "user": ("linux.CLONE_NEWUSER", "files and processes belong to nobody else"),
-    "pid": (f"{_USER}linux.CLONE_NEWPID", "jobs do not see each other's processes"),
-    "net": (f"{_USER}linux.CLONE_NEWNET", "a gang reaches itself only"),
-    "mount": (f"{_USER}linux.CLONE_NEWNS", "jobs see no other files"),
+    "user": (linux.CLONE_NEWUSER, "files and processes belong to nobody else"),
+    "pid": (linux.CLONE_NEWPID, "jobs do not see each other's processes"),
+    "net": (linux.CLONE_NEWNET, "a gang reaches itself only"),
+    "mount": (linux.CLONE_NEWNS, "jobs see no other files"),
 }
 _ALLOW = (
     "allow unprivileged user namespaces (sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces=15000, "
@@ -26,8 +27,6 @@ _ALLOW = (
 
 def control_groups(home: Path) -> Iterator[Finding]:
     """By making one with limits and removing it."""
-    from fairlead.backends.local import cgroups
-
     fix = "run as root, or delegate a control group to this user (systemd: Delegate=yes)"
     group = cgroups.usable(f"doctor-{os.getpid()}", "try", {"cpu": 1.0, "memory": 64e6})
     try:
@@ -53,19 +52,13 @@ def _controller(version: int, name: str) -> bool:
 
 
 def namespaces(home: Path) -> Iterator[Finding]:
-    refused = {}
-    for name, (flags, _) in NAMESPACES.items():
-        wrong = in_python(f"{_LINUX}linux.unshare({flags})", TRY_S)
-        if wrong is not None:
-            refused[name] = wrong
-    if not refused:
+    first = linux.CLONE_NEWUSER if os.geteuid() else 0  # without root a user namespace comes first
+    wrong = {name: in_child(partial(linux.unshare, first | kind)) for name, (kind, _) in NAMESPACES.items()}
+    if not any(wrong.values()):
         yield ok("namespaces", f"{', '.join(NAMESPACES)} can be made")
-    for name, wrong in refused.items():
-        yield fail("namespaces", f"no {name} namespace ({NAMESPACES[name][1]}): {_last(wrong)}", _ALLOW)
-
-
-def _last(error: str) -> str:
-    return error.rpartition("] ")[2] or error
+    for name, why in wrong.items():
+        if why is not None:
+            yield fail("namespaces", f"no {name} namespace ({NAMESPACES[name][1]}): {why}", _ALLOW)
 
 
 def bubblewrap(home: Path) -> Iterator[Finding]:
@@ -88,15 +81,17 @@ def bubblewrap(home: Path) -> Iterator[Finding]:
 
 
 def seccomp(home: Path) -> Iterator[Finding]:
-    from fairlead.backends.local import seccomp as filters
-
     if not filters.supported():
         yield fail("seccomp", f"the calls of {os.uname().machine} are not known", "use x86_64 or aarch64")
         return
-    script = f"{_LINUX}from fairlead.backends.local import seccomp; linux.no_new_privileges(); "
-    wrong = in_python(script + "linux.filter_calls(seccomp.program())", TRY_S)
+    wrong = in_child(_filter)
     if wrong is not None:
-        text = f"a filter of calls cannot be set: {_last(wrong)}"
+        text = f"a filter of calls cannot be set: {wrong}"
         yield fail("seccomp", text, "use a kernel with CONFIG_SECCOMP_FILTER")
     else:
         yield ok("seccomp", "a filter of calls can be set")
+
+
+def _filter() -> None:
+    linux.no_new_privileges()
+    linux.filter_calls(filters.program())
