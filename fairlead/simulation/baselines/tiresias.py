@@ -8,6 +8,7 @@ from typing import Any
 
 from fairlead.scheduling.state import ClusterState, JobState, Round
 from fairlead.simulation.baselines.seating import Seats, emptiest_first, free_devices, round_of, sit
+from fairlead.simulation.trace import Trace
 
 FLOOR = 0.0
 
@@ -58,6 +59,12 @@ class Tiresias:
             queues[level] = [name for name in queues[level] if name not in sinking]
             queues[level + 1] += sinking
         return queues
+
+
+def for_trace(trace: Trace) -> Tiresias:
+    """With the settings of the study that the trace comes from."""
+    thresholds = tuple(trace.settings.get("tiresias_thresholds", Tiresias().thresholds))
+    return Tiresias(thresholds, bool(trace.settings.get("tiresias_waiting_last", False)))
 
 
 def _seats(state: ClusterState, running: Sequence[JobState]) -> dict[str, Seats]:

@@ -19,6 +19,9 @@ PAUSE_S = 2.0
 
 DEVICE_TYPES = {"throughputs_T4": "t4", "throughputs_A100": "a100"}
 
+SETTINGS = {"tiresias_thresholds": (3250.0, 7200.0), "tiresias_waiting_last": True}
+"""Of the policies in that study, as in Tiresias's own simulator, from which theirs descends."""
+
 WIDEST = {"bert": 16, "ncf": 1}
 """Where ElasticFlow's own simulator stops growing before the speed table does."""
 
@@ -82,6 +85,7 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
         nodes=cluster() if per_node == 4 else (),
         clock=Clock.SLOTS,
         pause_s=PAUSE_S,
+        settings=SETTINGS,
     )
 
 

@@ -19,6 +19,9 @@ ROUND_S = 60.0
 RESTART_S = 30.0
 """Checkpoint, new workers, restore: that study charges it for every change of a placement, the first start included."""
 
+SETTINGS = {"tiresias_thresholds": (57_600.0,)}
+"""Of the policies in that study: device seconds after which Tiresias lets a job sink."""
+
 SINGLE = {"ncf": 32768}
 """Applications that stay on one device with one batch size, whatever the policy."""
 
@@ -69,7 +72,7 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
                 applications[name] = _application(folder / name)
             jobs.append(_job(row, applications[name]))
     jobs.sort(key=lambda job: job.arrival_s)
-    return Trace(path.stem, "pollux", tuple(jobs), ROUND_S, RESTART_S, cluster(), grid_s=0.0)
+    return Trace(path.stem, "pollux", tuple(jobs), ROUND_S, RESTART_S, cluster(), grid_s=0.0, settings=SETTINGS)
 
 
 def cluster(nodes: int = 16) -> tuple[Node, ...]:

@@ -12,6 +12,9 @@ from fairlead.simulation.trace import Clock, Trace, TraceJob
 LOOK_S = 10.0
 """Its simulator acts when something happens; this is how long a job's queue may be out of date."""
 
+SETTINGS = {"tiresias_thresholds": (3250.0, 7200.0), "tiresias_waiting_last": True}
+"""Its own thresholds, in device seconds."""
+
 COLUMNS = {"job_id", "num_gpu", "submit_time", "duration", "interval"}
 
 
@@ -24,7 +27,7 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
     with path.open(newline="") as file:
         jobs = [_job(row) for row in csv.DictReader(file)]
     nodes = tuple(Node(f"n{at}", {DEVICE: 4.0}, "gpu") for at in range(4))
-    return Trace(path.stem, "tiresias", tuple(jobs), LOOK_S, 0.0, nodes, clock=Clock.EVENTS)
+    return Trace(path.stem, "tiresias", tuple(jobs), LOOK_S, 0.0, nodes, clock=Clock.EVENTS, settings=SETTINGS)
 
 
 def _job(row: dict[str, str]) -> TraceJob:

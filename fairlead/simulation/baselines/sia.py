@@ -1,0 +1,124 @@
+"""Sia (SOSP 23) as a yardstick: one (device type, gang size) per job by an integer program over normalised goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.scheduling.curves import FAR, NEAR
+from fairlead.scheduling.state import ClusterState, JobState, Round
+from fairlead.simulation.baselines.packing import packed
+from fairlead.simulation.baselines.seating import round_of
+from fairlead.simulation.baselines.wishes import Wish, capacities
+
+NOTHING = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What Sia remembers of a job."""
+
+    restarts: int = 0
+    widest: int = 0
+    wish: Wish | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sia:
+    """Minimises the sum of (goodput over the job's least goodput) ** p, and a penalty for each job left out.
+
+    A change of gang counts less by the share of its life that a job loses with it. A gang may at most double
+    the widest one so far, because that is how far Sia trusts a profile.
+    """
+
+    power: float = -0.5
+    left_out: float = 1.1
+    time_limit_s: float = 10.0
+
+    def __call__(self, state: ClusterState) -> Round:
+        past: Mapping[str, History] = state.memory.get("history", {})
+        types = capacities(state.nodes)
+        jobs = list(state.jobs)
+        choices = [self._choices(state, job, past.get(job.id, History()), types) for job in jobs]
+        wishes = self._solve(jobs, choices, types)
+        history = {job.id: _after(past.get(job.id, History()), job, wishes.get(job.id)) for job in jobs}
+        return round_of(state, packed(state, wishes), "Sia", {"history": history})
+
+    def _choices(
+        self, state: ClusterState, job: JobState, past: History, types: Mapping[str, int]
+    ) -> list[tuple[Wish, float]]:
+        """Every gang worth considering, with its cost in the objective."""
+        most = min(job.max_workers, max(2 * past.widest, job.min_workers))
+        goodputs = {wish: goodput for wish, goodput in configurations(state, job, types) if wish.size <= most}
+        if not goodputs:
+            return []
+        least = min(goodputs.values())
+        age_s = state.now_s - job.submitted_s
+        lost_s = past.restarts * job.restart_cost_s
+        keeps = 1.0 if age_s < job.restart_cost_s else max(age_s - lost_s, 0.0) / (age_s + job.restart_cost_s)
+        found = []
+        for wish, goodput in goodputs.items():
+            worth = goodput / least * (1.0 if wish == past.wish or past.wish is None else keeps)
+            found.append((wish, job.weight * max(worth, NOTHING) ** self.power))
+        return found
+
+    def _solve(
+        self, jobs: Sequence[JobState], choices: Sequence[Sequence[tuple[Wish, float]]], types: Mapping[str, int]
+    ) -> dict[str, Wish]:
+        """By HiGHS; each job at most one gang, no type more devices than there are."""
+        flat = [(row, wish, cost) for row, options in enumerate(choices) for wish, cost in options]
+        if not flat:
+            return {}
+        sign = -1.0 if self.power > 0 else 1.0
+        costs = np.array([sign * (cost - self.left_out * jobs[row].weight) for row, _, cost in flat])
+        one_each = np.zeros((len(jobs), len(flat)))
+        used = np.zeros((len(types), len(flat)))
+        place = {kind: row for row, kind in enumerate(types)}
+        for column, (row, wish, _) in enumerate(flat):
+            one_each[row, column] = 1.0
+            used[place[wish.device_type], column] = wish.size
+        chosen = self._highs(costs, np.vstack([one_each, used]), np.array([1.0] * len(jobs) + [*types.values()]))
+        return {jobs[row].id: wish for (row, wish, _), taken in zip(flat, chosen, strict=True) if taken > 0.5}
+
+    def _highs(
+        self, costs: NDArray[np.float64], rows: NDArray[np.float64], upper: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        # with presolve this HiGHS now and then writes a line of its own to standard output, into the user's JSON
+        options = {"time_limit": self.time_limit_s, "mip_rel_gap": 1e-4, "presolve": False}
+        limits = LinearConstraint(rows, -np.inf, upper)
+        solved = milp(costs, integrality=np.ones(len(costs)), bounds=Bounds(0, 1), constraints=limits, options=options)
+        return np.zeros(len(costs)) if solved.x is None else np.asarray(solved.x, dtype=np.float64)
+
+
+def configurations(state: ClusterState, job: JobState, types: Mapping[str, int]) -> list[tuple[Wish, float]]:
+    """Powers of two within a node, whole nodes beyond; with the goodput that the job's curve gives them."""
+    found = []
+    for kind, devices in types.items():
+        node = max(one.devices for one in state.nodes if one.schedulable and one.device_type == kind)
+        for size in [2**k for k in range(node.bit_length()) if 2**k < node] + list(range(node, devices + 1, node)):
+            if job.min_workers <= size <= job.max_workers and job.curve is not None:
+                goodput = job.curve.speed(kind, size, NEAR if size <= node else FAR)
+                if goodput > 0:
+                    found.append((Wish(kind, size), goodput))
+    return found or _rigid(state, job, types)
+
+
+def _rigid(state: ClusterState, job: JobState, types: Mapping[str, int]) -> list[tuple[Wish, float]]:
+    """A gang of another size than Sia's own can only be taken as it is, on any type."""
+    size = job.min_workers
+    if job.curve is None:
+        return [(Wish(kind, size), 1.0) for kind, devices in types.items() if size <= devices]
+    speeds = {kind: max(job.curve.speed(kind, size, level) for level in (NEAR, FAR)) for kind in types}
+    return [(Wish(kind, size), speed) for kind, speed in speeds.items() if speed > 0 and size <= types[kind]]
+
+
+def _after(past: History, job: JobState, wish: Wish | None) -> History:
+    if wish is None:
+        return replace(past, wish=None)
+    restarted = past.widest > 0 and wish != past.wish
+    return History(past.restarts + restarted, max(past.widest, wish.size), wish)
