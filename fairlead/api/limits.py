@@ -96,7 +96,7 @@ class LoginLimiter:
         """Count an attempt from this address as a failed one, or raise :class:`TooFast`."""
         wait_s = self._buckets.take(address)
         if wait_s > 0:
-            raise TooFast("too many failed logins from this address", wait_s=wait_s)
+            raise TooFast("too many failed logins from this address", wait_s=wait_s, limit="logins")
 
     def succeeded(self, address: str) -> None:
         """The attempt was none of a guesser's."""
@@ -121,7 +121,7 @@ class RateLimiter:
     def stream(self, token: str) -> Iterator[None]:
         """Hold one of the token's streams, or raise :class:`TooFast`."""
         if self._streams[token] >= self._limits.streams:
-            raise TooFast(f"{self._limits.streams} streams of this token are open already", wait_s=1.0)
+            raise TooFast(f"{self._limits.streams} streams of this token are open already", wait_s=1.0, limit="streams")
         self._streams[token] += 1
         try:
             yield

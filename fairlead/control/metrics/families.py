@@ -104,7 +104,8 @@ REQUESTS = _count("api_requests", "Requests by route, method and status.", "rout
 REQUEST_TIME = _seconds("api_request_duration", "From a request to the end of its answer; of a stream, to its begin.",
                         QUICK, "route", "method")  # fmt: skip
 IN_FLIGHT = _level("api_inflight_requests", "Requests under way, streams included.")
-LIMITED = _count("api_rate_limited_requests", "Requests that a token's limits refused: rate or streams.", "reason")
+LIMITED = _count("api_rate_limited_requests", "Requests refused for haste, by limit: rate, streams or logins.",
+                 "reason")  # fmt: skip
 STREAMS = _level("api_event_streams", "Event and log streams that are open.")
 
 # ---------------------------------------------------------------- nodes and devices

@@ -6,7 +6,6 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -16,6 +15,7 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.cluster import NodeState
+from fairlead.control.budgets import HOUR_S, Spending, spendings
 from fairlead.control.follower import Follower
 from fairlead.control.loop import Controller
 from fairlead.control.metrics import families as f
@@ -39,7 +39,7 @@ class Stored:
     counts: Mapping[str, Mapping[str, int]]
     oldest: Mapping[str, float]
     device_s: Mapping[str, float]
-    spent_s: Mapping[str, float]
+    spendings: Mapping[str, Spending]
     owners: Mapping[str, str]
 
 
@@ -99,7 +99,7 @@ class Scraper:
             jobs.counts(connection),
             figures.waiting_since(connection),
             ledger.totals(connection, 0.0, now_s),
-            _spent(connection, known, now_s),
+            spendings(connection, known, now_s),
             figures.owners(connection) if self._disk.due else {},
         )
 
@@ -167,25 +167,11 @@ class Scraper:
             found.put(f.TENANT_DEVICES, held[name], name)
             found.put(f.TENANT_SHARE, held[name] / devices if devices else 0.0, name)
             found.put(f.DEVICE_TIME, stored.device_s.get(name, 0.0), name)
-            if team.budget:
-                found.put(f.TENANT_BUDGET, float(team.budget["device_hours"]) * 3600.0, name)
-                found.put(f.TENANT_SPENT, stored.spent_s.get(name, 0.0), name)
+            if (spending := stored.spendings.get(name)) is not None:
+                found.put(f.TENANT_BUDGET, spending.device_hours * HOUR_S, name)
+                found.put(f.TENANT_SPENT, spending.used_hours * HOUR_S, name)
         if self._fairness[1] is not None:
             found.put(f.FAIRNESS, self._fairness[1])
-
-
-def _spent(connection: Connection, known: list[Tenant], now_s: float) -> dict[str, float]:
-    """What the tenants with a budget used of it in the present period."""
-    begins = {team.name: _begin(str(team.budget.get("per", "month")), now_s) for team in known if team.budget}
-    totals = {since_s: ledger.totals(connection, since_s, now_s) for since_s in set(begins.values())}
-    return {name: totals[since_s].get(name, 0.0) for name, since_s in begins.items()}
-
-
-def _begin(per: str, now_s: float) -> float:
-    """When the present day, week or month began, in UTC."""
-    day = datetime.fromtimestamp(now_s, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    begins = {"day": day, "week": day - timedelta(days=day.weekday()), "month": day.replace(day=1)}
-    return begins[per].timestamp()
 
 
 def _disk(found: Families, disk: Disk) -> None:
