@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import accounts, checkup, jobs, keeping, nodes, platform, reports, secrets, tenants, tokens, work
+from fairlead.cli import (
+    accounts,
+    begin,
+    checkup,
+    completion,
+    jobs,
+    keeping,
+    nodes,
+    platform,
+    reports,
+    secrets,
+    tenants,
+    tokens,
+    work,
+)
 from fairlead.cli.edge import execute
 
 app = typer.Typer(
@@ -35,6 +49,7 @@ def _options(
     """One shared training cluster: fair, elastic, crash-safe."""
 
 
+app.command("init")(begin.init)
 app.command("up")(platform.up)
 app.command("down")(platform.down)
 app.command("backup")(keeping.backup)
@@ -58,6 +73,7 @@ app.command("usage")(accounts.usage)
 app.command("audit")(accounts.audit)
 app.command("doctor")(checkup.doctor)
 app.command("whoami")(reports.whoami)
+app.command("completion")(completion.completion)
 app.command("version")(reports.version)
 
 
@@ -68,6 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal of old that has no … shall show the rest all the same
     given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == [completion.ASK]:
+        sys.exit(completion.answer(app, given[1:]))
     sys.exit(execute(app, given or ["--help"]))
 
 

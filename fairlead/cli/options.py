@@ -22,15 +22,19 @@ Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show progress until 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say whether, where and when it would run.")]
 Folder = Annotated[Path | None, typer.Option("--folder", help="The folder that goes along as the job's code.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print all rows as comma-separated values.")]
-TenantRef = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
+TenantRef = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", "-t", help="For which tenant; default: the token's own.")]
 HomeDir = Annotated[Path | None, typer.Option("--home", help="The platform's home folder; default: FAIRLEAD_HOME.")]
 
 
+def quiet_imports() -> None:
+    """httpx would import a command line of its own, with another parser and a highlighter; it can do without."""
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
+
 def client(home: Path | None = None) -> Client:
     """The platform that this command talks to."""
-    # httpx would import a command line of its own, with another parser and a highlighter; it can do without.
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    quiet_imports()
     from fairlead.sdk.client import Client
 
     return Client(home=home)

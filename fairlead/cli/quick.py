@@ -36,7 +36,7 @@ def _values(hints: dict[str, Any], words: list[str]) -> dict[str, Any] | None:
             continue
         kind, info = (*get_args(hint), None, None)[:2]
         if isinstance(info, OptionInfo):
-            options |= dict.fromkeys(_written(info), (name, kind, info))
+            options |= dict.fromkeys(written(info), (name, kind, info))
         elif isinstance(info, ArgumentInfo):
             places.append((name, kind))
         else:
@@ -58,7 +58,7 @@ def _values(hints: dict[str, Any], words: list[str]) -> dict[str, Any] | None:
     return found | {name: word for (name, _), word in zip(places, given, strict=True)}
 
 
-def _written(info: OptionInfo) -> list[str]:
+def written(info: OptionInfo) -> list[str]:
     """How the option is written: beside an annotation the first way is where a default would stand otherwise."""
     first = [info.default] if isinstance(info.default, str) else []
     return [*first, *(info.param_decls or ())]
