@@ -110,8 +110,11 @@ class Worker:
         spec = self._birth.spec
         self._submitted = True
         try:
-            target = LogFile(folders.logs(spec), self.name, spec.log_bytes)
-            parcel = self._line.pack(self._birth)
+            with contextlib.ExitStack() as undone:
+                target = LogFile(folders.logs(spec), self.name, spec.log_bytes)
+                undone.callback(target.close)
+                parcel = self._line.pack(self._birth)
+                undone.pop_all()
         except (OSError, CannotStart) as error:
             why = str(error) if isinstance(error, CannotStart) else f"the node could not start it: {error}"
             self._say(wire.Raised(error=why, permanent=isinstance(error, CannotStart)))
