@@ -21,6 +21,7 @@ GET /api/v1/tenants/{name}, PATCH /api/v1/tenants/{name}, POST /api/v1/tokens, G
 DELETE /api/v1/tokens/{id}, GET /api/v1/nodes, POST /api/v1/nodes/{name}/cordon,
 POST /api/v1/nodes/{name}/uncordon, POST /api/v1/nodes/{name}/drain, GET /api/v1/events,
 GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/whoami, GET /api/v1/audit, GET /api/v1/usage, POST /api/v1/shutdown,
+GET /api/v1/secrets, PUT /api/v1/secrets/{name}, DELETE /api/v1/secrets/{name},
 GET /healthz, GET /metrics, POST /api/v1/session, GET /api/v1/session, DELETE /api/v1/session, GET /api/v1/shares
 """
 METHODS = ("get", "put", "post", "delete", "head", "patch")
@@ -106,5 +107,5 @@ def test_every_route_with_a_body_says_so(document: dict[str, Any]) -> None:
     assert with_body == {
         "POST /api/v1/jobs", "POST /api/v1/jobs/dry-run", "PUT /api/v1/bundles/{digest}",
         "POST /api/v1/tenants", "PATCH /api/v1/tenants/{name}", "POST /api/v1/tokens",
-        "POST /api/v1/session",
+        "POST /api/v1/session", "PUT /api/v1/secrets/{name}",
     }  # fmt: skip
