@@ -39,6 +39,20 @@ class NoFailures:
         return []
 
 
+class PlannedFailures:
+    """Exactly these, at their times."""
+
+    def __init__(self, failures: Sequence[Failure], *, snapshot_s: float = SNAPSHOT_S) -> None:
+        self.snapshot_s = snapshot_s
+        self._coming = sorted(failures, key=lambda failure: failure.at_s, reverse=True)
+
+    def until(self, now_s: float, nodes: Sequence[Node]) -> list[Failure]:
+        found = []
+        while self._coming and self._coming[-1].at_s <= now_s:
+            found.append(self._coming.pop())
+        return found
+
+
 class RandomFailures:
     """Every node fails at random with the given mean time between failures; sometimes its rack goes with it."""
 

@@ -1,0 +1,154 @@
+"""Seeded workloads of many tenants: mixed jobs with deadlines on one cluster, and one node that fails on the way."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
+from fairlead.scheduling.state import TenantState
+from fairlead.simulation.failures import Failure, PlannedFailures
+from fairlead.simulation.trace import Trace, TraceJob
+
+HOUR_S = 3600.0
+DEVICE_TYPE = "v100"
+NODES, PER_NODE = 8, 8
+WIDEST = 16
+WEIGHTS = (1.0, 2.0, 1.0)
+"""Of the tenants, in turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A class of jobs: how often it comes, what its users ask for, how it scales, how much time it is given."""
+
+    name: str
+    share: float  # of all device time
+    asked: tuple[int, ...]
+    minutes: tuple[float, float]  # on the gang asked for, evenly in the logarithm
+    at_once: int  # so many come together
+    serial: float  # what each further device costs the others
+    apart: float  # speed over several nodes, relative to one
+    slack: tuple[float, float]  # deadline in multiples of its own time
+
+
+KINDS = (
+    Kind("training", 0.60, (4, 8, 8), (60.0, 240.0), 1, 0.02, 0.85, (2.0, 5.0)),
+    Kind("tuning", 0.20, (1, 2), (15.0, 60.0), 8, 0.05, 0.75, (4.0, 8.0)),
+    Kind("batch", 0.15, (2, 4), (20.0, 90.0), 2, 0.03, 0.80, (4.0, 10.0)),
+    Kind("inference", 0.05, (1,), (5.0, 15.0), 2, 0.10, 0.60, (3.0, 6.0)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingJob:
+    """Device seconds of work on a gang that scales as its kind does."""
+
+    work: float
+    kind: Kind
+    sizes: tuple[int, ...]
+
+    def rate(self, done: float, device_type: str, spread: Sequence[int]) -> float:
+        size = min(sum(spread), self.sizes[-1])
+        return curve_of(self.kind, self.sizes).speed(device_type, size, NEAR if len(spread) == 1 else FAR)
+
+    def changes_at(self, done: float) -> float:
+        return math.inf
+
+    def curve(self, done: float) -> SpeedCurve:
+        return curve_of(self.kind, self.sizes)
+
+    def declared_work_left(self, done: float) -> float:
+        return max(self.work - done, 0.0)
+
+
+@cache
+def curve_of(kind: Kind, sizes: tuple[int, ...]) -> SpeedCurve:
+    near = tuple(size / (1.0 + kind.serial * (size - 1)) if size <= PER_NODE else 0.0 for size in sizes)
+    far = tuple(kind.apart * size / (1.0 + kind.serial * (size - 1)) if size > 1 else 0.0 for size in sizes)
+    return SpeedCurve(sizes, {DEVICE_TYPE: (near, far)})
+
+
+def cluster() -> tuple[Node, ...]:
+    """Eight nodes of eight devices in two racks."""
+    return tuple(
+        Node(f"n{at}", {DEVICE: float(PER_NODE)}, DEVICE_TYPE, topology=("zone", f"rack{at % 2}", f"n{at}"))
+        for at in range(NODES)
+    )
+
+
+def multi_tenant(tenants: int = 10, seed: int = 0, hours: float = 24.0, load: float | None = None) -> Trace:
+    """So many tenants, each with its own mix and its own busy hours; ``load`` is in parts of the cluster.
+
+    By default the load grows with the tenants, and is set so that dominant resource fairness with earliest deadlines
+    first scores about what was published for ten: a fairness index of 0.87 and 91.7 % of deadlines met.
+    """
+    rng = random.Random(seed)
+    wanted = load_of(tenants) if load is None else load
+    states = tuple(TenantState(f"t{at:02d}", WEIGHTS[at % len(WEIGHTS)]) for at in range(tenants))
+    budget_s = wanted * NODES * PER_NODE * hours * HOUR_S  # device seconds
+    total = sum(tenant.weight for tenant in states)
+    jobs: list[TraceJob] = []
+    for tenant in states:
+        jobs += _jobs_of(tenant, budget_s * tenant.weight / total, hours, rng)
+    jobs.sort(key=lambda job: (job.arrival_s, job.id))
+    return Trace(
+        f"{tenants}-tenants-{seed}", "generated", tuple(jobs), 60.0, 30.0, cluster(), grid_s=0.0, tenants=states
+    )
+
+
+def load_of(tenants: int) -> float:
+    return 0.5 + 0.03 * tenants
+
+
+def one_failure(seed: int = 0, hours: float = 24.0, repair_s: float = 1800.0) -> PlannedFailures:
+    """One node is gone for a while in the middle of the run."""
+    rng = random.Random(seed)
+    at_s = hours * HOUR_S * rng.uniform(0.4, 0.6)
+    return PlannedFailures([Failure(at_s, at_s + repair_s, (f"n{rng.randrange(NODES)}",))])
+
+
+def _jobs_of(tenant: TenantState, budget_s: float, hours: float, rng: random.Random) -> list[TraceJob]:
+    """Its jobs, until its device time is spent; it is busy around hours of its own."""
+    peak = rng.uniform(0.0, hours)
+    jobs: list[TraceJob] = []
+    for kind in KINDS:
+        left_s = budget_s * kind.share
+        while left_s > 0:
+            arrival_s = _hour(peak, hours, rng) * HOUR_S
+            for _ in range(kind.at_once):
+                job = _job(f"{tenant.name}-{len(jobs)}", tenant, kind, arrival_s + rng.uniform(0.0, 60.0), rng)
+                left_s -= job.exclusive_s * (job.asked or 1)
+                jobs.append(job)
+    return jobs
+
+
+def _hour(peak: float, hours: float, rng: random.Random) -> float:
+    """Half of what a tenant submits comes within two hours of its peak, the rest at any time."""
+    if rng.random() < 0.5:
+        return (peak + rng.uniform(-2.0, 2.0)) % hours
+    return rng.uniform(0.0, hours)
+
+
+def _job(name: str, tenant: TenantState, kind: Kind, arrival_s: float, rng: random.Random) -> TraceJob:
+    asked = rng.choice(kind.asked)
+    low, high = kind.minutes
+    takes_s = 60.0 * math.exp(rng.uniform(math.log(low), math.log(high)))
+    sizes = tuple(range(1, min(WIDEST, 2 * asked) + 1))
+    work = takes_s * curve_of(kind, sizes).speed(DEVICE_TYPE, asked, NEAR)
+    return TraceJob(
+        id=name,
+        arrival_s=arrival_s,
+        model=ScalingJob(work, kind, sizes),
+        min_workers=1,
+        max_workers=sizes[-1],
+        tenant=tenant.name,
+        deadline_s=arrival_s + takes_s * rng.uniform(*kind.slack) + 300.0,
+        exclusive_s=takes_s,
+        facts={"kind": kind.name},
+        asked=asked,
+    )
