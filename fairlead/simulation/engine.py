@@ -25,8 +25,8 @@ Progress = Callable[[int, int, float], None]
 DECLINED = "declined"
 """The code of a hold that is for ever."""
 
-PATIENCE = 10_000
-"""Rounds in which nothing runs, nothing arrives and jobs wait: then the policy is not going to start them."""
+PATIENCE = 2_000
+"""Rounds in which nothing gets on and nothing arrives, but jobs are left: then the policy will never finish them."""
 
 
 class SimulationError(FairleadError):
@@ -193,9 +193,10 @@ class Simulation:
         """Let all gangs run until the next moment at which decisions are made."""
         running = [job for job in self.active.values() if job.seats]
         seconds = self._ahead_s(running)
-        longest_s = 0.0
+        longest_s, served = 0.0, False
         for job in running:
             ran = job.run(seconds)
+            served |= ran.service_s > 0
             self.tally.serve(job, ran.service_s)
             longest_s = max(longest_s, ran.took_s)
             if self.settings.draw:
@@ -204,9 +205,9 @@ class Simulation:
                 self._finish(job, self.now_s + ran.took_s)
         if self.clock is Clock.LAST and longest_s > 0:
             seconds = longest_s
-        self._idle = 0 if running or self.waiting else self._idle + 1
+        self._idle = 0 if served or self.waiting else self._idle + 1
         if self._idle > PATIENCE:
-            raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none of them")
+            raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none where it can run")
         self.tally.step(self.now_s, self.now_s + seconds, running)
         self.now_s += seconds
 

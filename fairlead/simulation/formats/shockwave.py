@@ -47,7 +47,7 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
     jobs = [_job(number, words, table) for number, words in enumerate(lines_of(path, COLUMNS))]
     nodes = (Node(REFERENCE, {DEVICE: 32.0}, REFERENCE),)
     return Trace(
-        path.name, "shockwave", jobs, ROUND_S, RESTART_S, nodes, Clock.LAST, first_round_free=True,
+        path.name, "shockwave", jobs, ROUND_S, RESTART_S, nodes, clock=Clock.LAST, first_round_free=True,
         settings={"reset_s": RESET_S},
     )  # fmt: skip
 

@@ -1,0 +1,84 @@
+"""Clusters in words: ``8xv100,16xp100`` as flat pools, ``16x4xt4`` as nodes with devices, or a YAML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.cluster import DEVICE, Node
+from fairlead.errors import InvalidSpec
+
+PART = re.compile(r"(\d+)x(?:(\d+)x)?([A-Za-z][\w.-]*)")
+RACK = 16
+"""Nodes that share a rack, and so its failures, unless a file says otherwise."""
+
+FIX = "write 8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or name a YAML file"
+
+
+def cluster(text: str) -> tuple[Node, ...]:
+    """The nodes that these words, or the file of this name, describe."""
+    path = Path(text)
+    if path.suffix in (".yaml", ".yml"):
+        return _from_file(path)
+    nodes: list[Node] = []
+    for part in text.split(","):
+        nodes += _part(part.strip(), {node.name for node in nodes})
+    return tuple(nodes)
+
+
+def _part(text: str, taken: set[str]) -> Sequence[Node]:
+    parsed = PART.fullmatch(text)
+    if parsed is None or int(parsed[1]) < 1 or (parsed[2] and int(parsed[2]) < 1):
+        raise InvalidSpec(f"{text!r} is not a cluster", field="--cluster", fix=FIX)
+    count, per_node, kind = int(parsed[1]), parsed[2], parsed[3].lower()
+    if per_node is None:
+        return [Node(_free_name(kind, taken), {DEVICE: float(count)}, kind)]
+    return _nodes(kind, count, int(per_node), RACK, taken)
+
+
+def _nodes(kind: str, count: int, devices: int, rack: int, taken: set[str]) -> list[Node]:
+    prefix = _free_name(kind, {name.rpartition("-")[0] for name in taken})
+    found = []
+    for at in range(count):
+        name = f"{prefix}-{at:04d}"
+        topology = (f"{prefix}-rack-{at // rack:03d}", name)
+        found.append(Node(name, {DEVICE: float(devices)}, kind, topology=topology))
+    return found
+
+
+def _free_name(wanted: str, taken: set[str]) -> str:
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}.{number}"
+    return name
+
+
+def _from_file(path: Path) -> tuple[Node, ...]:
+    """A list of groups: ``{type: t4, nodes: 16, devices: 4, rack: 8}``; without ``nodes`` a flat pool."""
+    import yaml
+
+    if not path.is_file():
+        raise InvalidSpec(f"there is no file {path}", field="--cluster", fix=FIX)
+    written = yaml.safe_load(path.read_text())
+    groups = written.get("nodes", written) if isinstance(written, Mapping) else written
+    if not isinstance(groups, list):
+        raise InvalidSpec("a cluster file is a list of groups of nodes", field=path.name, fix=_from_file.__doc__)
+    nodes: list[Node] = []
+    for group in groups:
+        nodes += _group(group, path, {node.name for node in nodes})
+    return tuple(nodes)
+
+
+def _group(group: Any, path: Path, taken: set[str]) -> Sequence[Node]:
+    try:
+        kind, devices = str(group["type"]).lower(), int(group["devices"])
+        count, rack = int(group.get("nodes", 0)), int(group.get("rack", RACK))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        fix = "write for example {type: t4, nodes: 16, devices: 4}"
+        raise InvalidSpec(f"{group!r} is not a group of nodes", field=path.name, fix=fix) from error
+    if devices < 1 or count < 0 or rack < 1:
+        raise InvalidSpec(f"{group!r} has too few nodes or devices", field=path.name)
+    return _nodes(kind, count, devices, rack, taken) if count else _part(f"{devices}x{kind}", taken)

@@ -1,0 +1,121 @@
+"""A plain CSV that anybody can write: one line per job, with a header.
+
+Columns: ``id, arrival_s, duration_s, devices``, and where wanted ``tenant``, ``weight``, ``deadline_s`` (on the clock
+of the arrivals), ``min_devices`` and ``max_devices`` (an elastic gang), ``serial`` (the part of the work that does not
+speed up, 0.05) and ``speed.TYPE`` (relative to the devices on which it takes ``duration_s``; an empty field: it does
+not run on this type).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fairlead.errors import InvalidSpec
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.recorded import DEVICE_TYPES
+from fairlead.simulation.trace import Clock, Trace, TraceJob
+
+NEEDED = {"arrival_s", "duration_s", "devices"}
+ROUND_S = 60.0
+RESTART_S = 30.0
+SERIAL = 0.05
+
+
+def looks_like(path: Path, head: str) -> bool:
+    return set(_names(head.split("\n", 1)[0].split(","))) >= NEEDED
+
+
+def _names(header: Sequence[str]) -> list[str]:
+    return [name.strip().lower() for name in header]
+
+
+def read(path: Path, speeds: Path | None = None, *, tenant_column: str = "tenant") -> Trace:
+    """The jobs of such a file; decisions are made at arrivals and completions, and every minute."""
+    with path.open(newline="") as file:
+        lines = csv.reader(file)
+        header = _names(next(lines, []))
+        missing = NEEDED.difference(header)
+        if missing:
+            raise InvalidSpec(f"the column {min(missing)} is missing", field=path.name, fix=f"have {sorted(NEEDED)}")
+        rows = [dict(zip(header, line, strict=False)) for line in lines if any(line)]
+    curves: dict[tuple[object, ...], SpeedCurve] = {}
+    jobs = [_job(number, row, curves, tenant_column.lower()) for number, row in enumerate(rows)]
+    return Trace(path.name, "csv", jobs, ROUND_S, RESTART_S, clock=Clock.EVENTS)
+
+
+class ScaledJob:
+    """Seconds of work on the gang it asked for; more devices speed it up by Amdahl's law."""
+
+    def __init__(self, seconds: float, curve: SpeedCurve) -> None:
+        self.work, self._curve = seconds, curve
+
+    def rate(self, done: float, device_type: str, spread: Sequence[int]) -> float:
+        return self._curve.speed(device_type, sum(spread), min(1, len(spread) - 1))
+
+    def changes_at(self, done: float) -> float:
+        return math.inf
+
+    def curve(self, done: float) -> SpeedCurve:
+        return self._curve
+
+    def declared_work_left(self, done: float) -> float:
+        return self.work - done
+
+
+def _job(number: int, row: Mapping[str, str], curves: dict[tuple[object, ...], SpeedCurve], tenant: str) -> TraceJob:
+    line = f"line {number + 2}"
+    asked = int(_number(row, "devices", line))
+    low, high = int(_number(row, "min_devices", line, asked)), int(_number(row, "max_devices", line, asked))
+    if not 1 <= low <= asked <= high:
+        raise InvalidSpec(f"{asked} devices are not between {low} and {high}", field=line)
+    serial = _number(row, "serial", line, SERIAL)
+    types = _types(row, line)
+    key = (low, asked, high, serial, tuple(sorted(types.items())))
+    if key not in curves:
+        curves[key] = amdahl(low, asked, high, serial, types)
+    seconds, arrival_s = _number(row, "duration_s", line), _number(row, "arrival_s", line)
+    deadline = row.get("deadline_s", "").strip()
+    return TraceJob(
+        row.get("id") or str(number), arrival_s, ScaledJob(seconds, curves[key]), low, high,
+        tenant=row.get(tenant) or "all", weight=_number(row, "weight", line, 1.0),
+        deadline_s=float(deadline) if deadline else None, exclusive_s=seconds / max(types.values()), asked=asked,
+        asked_model=ScaledJob(seconds, curves[key]),
+    )  # fmt: skip
+
+
+def amdahl(low: int, asked: int, high: int, serial: float, types: Mapping[str, float]) -> SpeedCurve:
+    """1 on the gang it asked for; the parallel part of the work shrinks with the number of devices."""
+    sizes = tuple(range(low, high + 1))
+
+    def seconds(size: int) -> float:
+        return serial + (1.0 - serial) / size
+
+    row = tuple(seconds(asked) / seconds(size) for size in sizes)
+    rows = {name: tuple(speed * relative for speed in row) for name, relative in types.items()}
+    return SpeedCurve(sizes, {name: (speeds, speeds) for name, speeds in rows.items()})
+
+
+def _types(row: Mapping[str, str], line: str) -> dict[str, float]:
+    given = {name.removeprefix("speed."): text for name, text in row.items() if name.startswith("speed.")}
+    if not given:
+        return dict.fromkeys(DEVICE_TYPES, 1.0)
+    found = {name: _number(row, f"speed.{name}", line) for name, text in given.items() if text.strip()}
+    if not found or min(found.values()) <= 0:
+        raise InvalidSpec("it runs on no type of device", field=line)
+    return found
+
+
+def _number(row: Mapping[str, str], name: str, line: str, default: float | None = None) -> float:
+    text = (row.get(name) or "").strip()
+    if not text and default is not None:
+        return float(default)
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise InvalidSpec(f"{name} is {text!r}, not a number", field=line) from error
+    if not math.isfinite(value) or value < 0:
+        raise InvalidSpec(f"{name} is {text}, which cannot be", field=line)
+    return value

@@ -1,0 +1,100 @@
+"""Running policies on a trace side by side: what the command line, the benchmarks and the tests call."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairlead.cluster import Node
+from fairlead.errors import InvalidSpec, Refused
+from fairlead.scheduling.state import TenantState
+from fairlead.simulation.engine import Progress, Settings, simulate
+from fairlead.simulation.outcome import Outcome
+from fairlead.simulation.policies import entry
+from fairlead.simulation.trace import Trace
+
+
+def run(
+    trace: Trace,
+    policy: str,
+    nodes: Sequence[Node] = (),
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Outcome:
+    """One policy on one trace; without nodes, on the cluster that the trace was made for."""
+    nodes = nodes or trace.nodes
+    if not nodes:
+        raise InvalidSpec("this trace does not say for which cluster it was made", field="--cluster")
+    chosen = entry(policy)
+    suited = trace if chosen.elastic else trace.rigid()
+    _check(suited, nodes)
+    return simulate(suited, nodes, chosen.make(suited, seed), settings, progress)
+
+
+def compare(
+    trace: Trace,
+    policies: Iterable[str],
+    nodes: Sequence[Node] = (),
+    settings: Callable[[], Settings] = Settings,
+    *,
+    seed: int = 0,
+    progress: Callable[[str], Progress | None] = lambda name: None,
+) -> dict[str, Outcome]:
+    """Several policies on the same trace; each gets settings of its own, as failures remember what has happened."""
+    names = list(dict.fromkeys(policies))
+    for name in names:
+        entry(name)
+    return {name: run(trace, name, nodes, settings(), seed=seed, progress=progress(name)) for name in names}
+
+
+def read_tenants(path: Path) -> list[TenantState]:
+    """Tenants with their weights, and quotas where there are any, from the first columns of a CSV."""
+    found: list[TenantState] = []
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.reader(file), start=1):
+            if not row or not row[0].strip():
+                continue
+            try:
+                weight = float(row[1]) if len(row) > 1 else 1.0
+                quota = int(row[2]) if len(row) > 2 and row[2].strip() else None
+            except ValueError as error:
+                if number == 1:  # the header
+                    continue
+                raise InvalidSpec(f"line {number} is not name,weight,quota", field=path.name) from error
+            if weight <= 0:
+                raise InvalidSpec(f"line {number}: a weight is more than 0", field=path.name)
+            found.append(TenantState(row[0].strip(), weight, quota))
+    return found
+
+
+def spread_over_tenants(trace: Trace, tenants: Sequence[TenantState]) -> Trace:
+    """The trace with its jobs dealt out to these tenants in turn, if it knows no tenants of its own."""
+    names = [tenant.name for tenant in tenants]
+    if not names or {job.tenant for job in trace.jobs} != {"all"}:
+        return trace
+    jobs = [replace(job, tenant=names[at % len(names)]) for at, job in enumerate(trace.jobs)]
+    return replace(trace, jobs=jobs)
+
+
+def _check(trace: Trace, nodes: Sequence[Node]) -> None:
+    """A job that the cluster can never run would wait for ever: say so at once."""
+    devices: dict[str, int] = {}
+    for node in nodes:
+        devices[node.device_type] = devices.get(node.device_type, 0) + node.devices
+    known: dict[tuple[int, int], bool] = {}
+    for job in trace.jobs:
+        curve = job.model.curve(0.0)
+        key = (id(curve), job.min_workers)
+        if key not in known:
+            known[key] = _runs_somewhere(curve.speeds, devices, job.min_workers)
+        if not known[key]:
+            text = f"job {job.id} needs {job.min_workers} devices of one type that it runs on; there are {devices}"
+            raise Refused(text, field="--cluster", fix="give it more devices, or of another type")
+
+
+def _runs_somewhere(speeds: Mapping[str, object], devices: Mapping[str, int], size: int) -> bool:
+    return any(devices.get(name, 0) >= size for name in speeds)
