@@ -77,3 +77,5 @@ system: ## the system packages that the suite uses, when root with apt
 	  $(call as-root-with-apt) && $(call apt-get,postgresql-common) && \
 	  sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
 	  $(call apt-get,postgresql); } || echo "PostgreSQL is missing (Debian package postgresql): its tests will be skipped"
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+	  $(call as-root-with-apt) && $(call apt-get,chromium); } || echo "Chromium is missing (Debian package chromium): the page's tests will be skipped"

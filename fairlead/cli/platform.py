@@ -164,6 +164,7 @@ def _say(told: dict[str, Any], as_json: bool, *, foreground: bool = False) -> No
     show.line(f"Fairlead is up at {told['url']} (home {told['home']})")
     if told["admin_token"]:
         show.line(f"  admin token, shown only now: {told['admin_token']}")
+    show.line(f"  the page: {told['url']}/ (log in with a token)")
     if told.get("fingerprint"):
         show.line(f"  clients elsewhere: FAIRLEAD_CA={told['fingerprint']}")
     if told.get("warning"):

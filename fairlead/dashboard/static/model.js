@@ -6,7 +6,8 @@ import { cell, coalesced } from "./ui.js";
 
 const AT_ONCE = 150; // ids in one request
 const KEPT_EVENTS = 2000;
-export const PAGE = 500, MOST_JOBS = 5000;
+const PAGE = 500;
+const UNASKED = 2000; // so many jobs are loaded at once, page by page; more when somebody scrolls that far
 
 export const nodes = cell(null); // Map of name -> node, or null before the first look
 export const tenants = cell(null);
@@ -47,14 +48,15 @@ export async function loadJobs(wanted) {
     const page = await request("jobs", { query: { ...filter, limit: PAGE } });
     if (turn !== asked) return; // another look was asked for meanwhile
     change({ items: byId(page.items), total: page.total, next: page.next, loading: false });
+    while (turn === asked && jobs.get().next && jobs.get().items.size < UNASKED) await moreJobs();
   } catch (problem) {
     if (turn === asked) change({ loading: false, problem });
   }
 }
 
 export async function moreJobs() {
-  const { next, loading, items } = jobs.get();
-  if (!next || loading || items.size >= MOST_JOBS) return;
+  const { next, loading } = jobs.get();
+  if (!next || loading) return;
   const turn = asked;
   change({ loading: true });
   try {
@@ -62,7 +64,7 @@ export async function moreJobs() {
     if (turn !== asked) return;
     change({ items: new Map([...jobs.get().items, ...byId(page.items)]), next: page.next, loading: false });
   } catch (problem) {
-    if (turn === asked) change({ loading: false, problem });
+    if (turn === asked) change({ loading: false, next: null, problem });
   }
 }
 

@@ -10,6 +10,7 @@ import { coalesced, html, memo, useCell, useEffect, useMemo, useRef, useState, u
 import { VirtualTable, useNarrow } from "../virtual.js";
 
 const STATES = ["active", "queued", "running", "starting,stopping", "ended", "succeeded", "failed", "cancelled", "all"];
+const OPEN = new Set(STATES.slice(0, 4));
 const COLUMNS = [
   { name: "State" }, { name: "Job" }, { name: "Tenant" }, { name: "Workers", className: "num" },
   { name: "Progress" }, { name: "Why, and when" }, { name: "For", className: "num" },
@@ -21,7 +22,10 @@ export function QueueView({ query }) {
   });
   const { items, total, next, loading, problem } = useCell(jobs);
   const teams = useCell(tenants), narrow = useNarrow(), seen = useRef([]);
-  const server = { state: wanted.state === "all" ? "" : wanted.state, tenant: wanted.tenant };
+  const server = {
+    state: wanted.state === "all" ? "" : wanted.state, tenant: wanted.tenant,
+    order: OPEN.has(wanted.state) ? "oldest" : "newest", // what runs or is next to run is among the oldest
+  };
   const load = useMemo(() => coalesced(() => loadJobs(), 2000), []);
 
   useEffect(() => {
