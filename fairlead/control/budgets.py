@@ -108,7 +108,8 @@ def tell(connection: Connection, found: Iterable[Spending], now_s: float) -> Non
             continue
         note = {"tenant": spending.tenant, "since_s": spending.since_s, "device_hours": spending.device_hours}
         first = insert_into(connection.dialect.name, budget_notes).values(note | {"kind": kind})
-        if connection.execute(first.on_conflict_do_nothing()).rowcount > 0:
+        told = connection.execute(first.on_conflict_do_nothing().returning(budget_notes.c.kind)).first()
+        if told is not None:
             text = f"tenant {spending.tenant} {part} {spending.words}; the next begins {moment(spending.until_s)}"
             events.append(connection, time_s=now_s, kind=kind, text=text, tenant=spending.tenant,
                           facts=note | {"used_hours": spending.used_hours, "until_s": spending.until_s})  # fmt: skip
