@@ -20,6 +20,7 @@ from fairlead.cli import (
     platform,
     reports,
     secrets,
+    simulate,
     tenants,
     tokens,
     work,
@@ -70,6 +71,7 @@ app.add_typer(secrets.secret, name="secret")
 app.command("events")(reports.events)
 app.command("report")(reports.report)
 app.command("usage")(accounts.usage)
+app.command("simulate")(simulate.simulate)
 app.command("audit")(accounts.audit)
 app.command("doctor")(checkup.doctor)
 app.command("whoami")(reports.whoami)

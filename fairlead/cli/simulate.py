@@ -1,0 +1,193 @@
+"""``fairlead simulate``: policies side by side on a recorded workload, on a virtual clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.drawing import Column
+from fairlead.cli.options import Json
+from fairlead.errors import InvalidSpec
+
+if TYPE_CHECKING:
+    from fairlead.simulation.engine import Progress, Settings
+    from fairlead.simulation.outcome import Outcome
+    from fairlead.simulation.trace import Trace
+
+Figures = dict[str, float | int | None]
+
+
+def simulate(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The file with the jobs.")],
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or a YAML file."),
+    ] = None,
+    policy: Annotated[str, typer.Option("--policy", help="One or more, with commas between them.")] = "fairlead",
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", help="auto, gavel, shockwave, pollux, elasticflow, tiresias, philly, sacct or csv."
+        ),
+    ] = "auto",
+    speeds: Annotated[Path | None, typer.Option("--speeds", help="Table of speeds, or a folder of tables.")] = None,
+    round_s: Annotated[
+        float | None, typer.Option("--round", help="Seconds between decisions; default: as the format's simulator.")
+    ] = None,
+    restart_cost: Annotated[
+        float | None, typer.Option("--restart-cost", help="Seconds a gang loses when it starts or moves.")
+    ] = None,
+    knowledge: Annotated[
+        str, typer.Option("--knowledge", help="declared (work left is known) or learned (it is not).")
+    ] = "declared",
+    tenants: Annotated[
+        str | None, typer.Option("--tenants", help="A CSV of name,weight,quota, or the trace's column to use.")
+    ] = None,
+    failures: Annotated[float | None, typer.Option("--failures", help="Mean hours between failures of a node.")] = None,
+    what_if: Annotated[str | None, typer.Option("--what-if", help="Change the cluster: add:8xa100.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", help="Write plots and the figures into this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare policies on a recorded workload: completion times, fairness, use of the devices, deadlines."""
+    from fairlead.simulation.clusters import cluster as parse
+    from fairlead.simulation.reading import read_trace
+    from fairlead.simulation.runs import compare, spread_over_tenants
+
+    declared = _declared(knowledge)
+    _positive("--round", round_s)
+    _positive("--failures", failures)
+    owners, column = _tenants(tenants)
+    work = spread_over_tenants(read_trace(trace, form, speeds, tenant_column=column), owners)
+    nodes = parse(cluster) if cluster is not None else tuple(work.nodes)
+    if what_if is not None:
+        nodes = (*nodes, *_added(what_if, {node.name for node in nodes}))
+    settings = _settings(
+        round_s=round_s, restart_cost_s=restart_cost, declared=declared, tenants=owners, draw=out is not None
+    )
+    outcomes = compare(
+        work, policy.split(","), nodes, _with_failures(settings, failures, seed), seed=seed,
+        progress=_progress(as_json),
+    )  # fmt: skip
+    figures = {name: _finite(outcome.figures()) for name, outcome in outcomes.items()}
+    if out is not None:
+        _write(outcomes, figures, out, quiet=as_json)
+    if as_json:
+        show.print_json(figures)
+    else:
+        _table(work, sum(node.devices for node in nodes), figures)
+
+
+def _declared(knowledge: str) -> bool:
+    if knowledge not in ("declared", "learned"):
+        raise InvalidSpec(f"{knowledge!r} is not known", field="--knowledge", fix="declared or learned")
+    return knowledge == "declared"
+
+
+def _positive(option: str, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise InvalidSpec(f"{value:g} is not more than 0", field=option)
+
+
+def _tenants(text: str | None) -> tuple[list[Any], str | None]:
+    """A file of tenants, or the name of the column that says whose a job is."""
+    from fairlead.simulation.runs import read_tenants
+
+    if text is None:
+        return [], None
+    path = Path(text)
+    if path.is_file():
+        return read_tenants(path), None
+    if path.suffix:
+        raise InvalidSpec(f"there is no file {text}", field="--tenants")
+    return [], text
+
+
+def _added(text: str, taken: set[str]) -> tuple[Any, ...]:
+    from dataclasses import replace
+
+    from fairlead.simulation.clusters import cluster
+
+    verb, _, what = text.partition(":")
+    if verb != "add" or not what:
+        raise InvalidSpec(f"{text!r} is not understood", field="--what-if", fix="write add:8xa100")
+    added = [replace(node, name=f"added.{node.name}") if node.name in taken else node for node in cluster(what)]
+    return tuple(added)
+
+
+def _settings(**how: Any) -> Settings:
+    from fairlead.simulation.engine import Settings
+
+    return Settings(**how)
+
+
+def _with_failures(settings: Settings, mtbf_h: float | None, seed: int) -> Callable[[], Settings]:
+    """Settings for each policy: the same failures for all of them, from the same seed."""
+    from dataclasses import replace
+
+    from fairlead.simulation.failures import NoFailures, RandomFailures
+
+    return lambda: replace(settings, outages=NoFailures() if mtbf_h is None else RandomFailures(mtbf_h, seed))
+
+
+def _progress(quiet: bool) -> Callable[[str], Progress | None]:
+    """A bar on stderr for each policy, where somebody looks."""
+    import sys
+
+    if quiet or not sys.stderr.isatty():
+        return lambda name: None
+    from fairlead.cli.progress import Bar
+
+    return Bar
+
+
+def _finite(figures: Figures) -> Figures:
+    return {
+        name: value if value is None or isinstance(value, int) or math.isfinite(value) else None
+        for name, value in figures.items()
+    }
+
+
+def _write(outcomes: dict[str, Outcome], figures: dict[str, Figures], folder: Path, *, quiet: bool) -> None:
+    import json
+
+    from fairlead.simulation.plots import draw
+
+    written = draw(outcomes, folder)
+    path = folder / "figures.json"
+    path.write_text(json.dumps(figures, indent=1) + "\n")
+    if not quiet:
+        show.line(f"{len(written)} plots and {path.name} are in {folder}")
+
+
+def _table(trace: Trace, devices: int, figures: dict[str, Figures]) -> None:
+    show.line(f"{trace.name}: {len(trace.jobs)} jobs ({trace.format}) on {devices} devices")
+    columns = [
+        Column("POLICY"), Column("AVG JCT", right=True), Column("P50", right=True, from_width=90),
+        Column("P99", right=True), Column("MAKESPAN", right=True), Column("WORST RHO", right=True),
+        Column("UNFAIR", right=True), Column("USE", right=True), Column("DEADLINES", right=True, from_width=100),
+        Column("JAIN", right=True, from_width=100), Column("RESTARTS", right=True, from_width=110),
+        Column("KWH", right=True, from_width=120), Column("DECIDE MS", right=True, from_width=130),
+    ]  # fmt: skip
+    show.table(columns, [_row(name, values) for name, values in figures.items()], empty="no policies")
+
+
+def _row(name: str, values: Figures) -> list[str]:
+    def time(key: str) -> str:
+        return show.duration(values[key])
+
+    def number(key: str, places: int = 2, times: float = 1.0) -> str:
+        value = values[key]
+        return "–" if value is None else f"{value * times:.{places}f}"
+
+    return [
+        name, time("avg_jct_s"), time("p50_jct_s"), time("p99_jct_s"), time("makespan_s"), number("worst_rho"),
+        show.percent(values["unfair_fraction"]), show.percent(values["utilisation"]),
+        "–" if values["deadlines_met"] is None else show.percent(values["deadlines_met"]), number("jain", 3),
+        number("restarts_per_job", 1), number("energy_kwh", 0), number("decide_cpu_s_mean", 1, 1e3),
+    ]  # fmt: skip
