@@ -60,6 +60,11 @@ class Home:
         return self.root / "run"
 
     @property
+    def etc(self) -> Path:
+        """What sandboxes show as /etc, per tenant."""
+        return self.root / "etc"
+
+    @property
     def gangs(self) -> Path:
         """Which processes keep the network of each gang alive."""
         return self.run / "gangs"

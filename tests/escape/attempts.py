@@ -55,7 +55,8 @@ def syscall(number: int, *arguments: Any) -> int:
 
 def others() -> Iterator[int]:
     """Every process number that could be somebody else's."""
-    mine = {int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/stat") if _of_this_sandbox(path)}
+    own = [path for path in glob.glob("/proc/[0-9]*/stat") if _of_this_sandbox(path)]
+    mine = {int(task) for path in own for task in os.listdir(path.replace("/stat", "/task"))}  # threads have numbers, too
     yield from (pid for pid in {*range(1, 400), *MAP["victim_pids"], *MAP["platform_pids"]} if pid not in mine)
 
 
@@ -193,7 +194,7 @@ def hard_link_the_victims_file() -> Any:
 
 @attempt
 def walk_out_through_the_root_of_process_one() -> Any:
-    return os.listdir("/proc/1/root" + str(HOME))
+    return [name for name in os.listdir("/proc/1/root" + str(HOME)) if name != "jobs"] or None  # where one's own lies
 
 
 @attempt

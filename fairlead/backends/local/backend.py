@@ -80,13 +80,14 @@ class LocalBackend:
         remembered = self._home.run / "nodes.json"
         before = load_division(remembered)
         self._shapes = self._shapes or tuple(before.nodes) or parse_nodes("1")
-        wanted = self._isolation or before.isolation
+        wanted = self._isolation = self._isolation or before.isolation
         save_division(remembered, Division(self._shapes, wanted))
         self._epoch = epoch
         names = {shape.name for shape in self._shapes}
         for record in records(self._home):
             if record.node not in names:  # of an earlier division of this machine
                 await asyncio.to_thread(fence, self._home, record.node, epoch)
+        await asyncio.to_thread(hosting.retire_host, self._home)
         # Before the nodes are asked for, so that it is started once.
         host = await hosting.connect_host(self._home, preload=self._preload)
         self._keepers = {
@@ -105,14 +106,14 @@ class LocalBackend:
         if failures:
             await self.close()
             raise failures[0]
-        self._note_isolation(wanted)
+        self._note_isolation()
 
-    def _note_isolation(self, wanted: str) -> None:
+    def _note_isolation(self) -> None:
         """What is in force is what the weakest node has."""
         found = [keeper.status.isolation.partition(",")[0] for keeper in self._keepers.values() if keeper.status]
         weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default="none")
         self.capabilities = dataclasses.replace(
-            self.capabilities, isolation=weakest, isolation_chosen=wanted in ("user", "none")
+            self.capabilities, isolation=weakest, isolation_chosen=self._isolation in ("user", "none")
         )
 
     async def _keep_host(self, line: socket.socket) -> None:
@@ -160,13 +161,17 @@ class LocalBackend:
         for pattern in ("*.sock", "*.lock"):
             for path in self._home.run.glob(pattern):
                 path.unlink(missing_ok=True)
-        shutil.rmtree(self._home.gangs, ignore_errors=True)
+        for folder in (self._home.gangs, self._home.etc):
+            shutil.rmtree(folder, ignore_errors=True)
 
     # ------------------------------------------------------------ what there is
 
     async def inventory(self) -> Inventory:
+        self._note_isolation()
         return Inventory([
-            keeper.shape.node(NodeState.LOST if keeper.link is None else NodeState.READY)
+            dataclasses.replace(
+                keeper.shape.node(NodeState.LOST if keeper.link is None else NodeState.READY), outdated=keeper.outdated
+            )
             for keeper in self._keepers.values()
         ])  # fmt: skip
 

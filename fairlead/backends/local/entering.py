@@ -10,6 +10,7 @@ the filter. No file is opened and no byte of the tenant's is read before the end
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from fairlead.backends.local import cgroups, linux, seccomp
 from fairlead.backends.local.sandbox import Limits, Namespaces
 
 _SPARED_LAST = "500"  # under pressure a worker goes before the platform
+
+
+_HELD = re.compile(r"^Cap(?:Inh|Prm|Eff|Amb):\t0*[1-9a-f][0-9a-f]*$", re.MULTILINE)
 
 
 class StillPrivileged(Exception):
@@ -84,9 +88,9 @@ def _settle() -> None:
 
 def check(uid: int | None) -> None:
     """Trust nobody, not even the lines above: a worker that is not bare does not start."""
-    status = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
-    held = [name for name in ("CapInh", "CapPrm", "CapEff", "CapAmb") if int(status[name], 16)]
-    if held or status["NoNewPrivs"] != "1" or 0 in (*os.getresuid(), *os.getresgid()):
+    status = Path("/proc/self/status").read_text()
+    held = _HELD.findall(status)
+    if held or "\nNoNewPrivs:\t1\n" not in status or 0 in (*os.getresuid(), *os.getresgid()):
         raise StillPrivileged(f"the worker would keep rights: {held or 'root'}")
     if uid is not None and {*os.getresuid(), *os.getresgid()} != {uid}:
         raise StillPrivileged(f"the worker is user {os.getuid()}, not {uid}")

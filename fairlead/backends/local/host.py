@@ -22,11 +22,11 @@ from typing import NoReturn
 
 import msgspec
 
-from fairlead import logbook
+from fairlead import logbook, wire
 from fairlead.backends.local import levels, node, processes, reach, sockets
 from fairlead.backends.local.forkserver import ForkServer
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, StartNode, Supply
-from fairlead.backends.local.records import living_nodes
+from fairlead.backends.local.records import HostRecord, living_nodes
 from fairlead.home import Home
 
 LONELY_S = 60.0
@@ -109,7 +109,10 @@ class Host:
         request = msgspec.json.decode(data, type=HostRequest)
         if isinstance(request, Supply):
             del self._clients[client.fileno()]
-            self._waiting.append((request.node, client))
+            if request.node.protocol == wire.PROTOCOL:
+                self._waiting.append((request.node, client))
+            else:  # of an older Fairlead, and to be renewed when it is empty
+                client.close()
             return
         if isinstance(request, StartNode):
             answer = self._start(request.node)
@@ -215,7 +218,7 @@ def main() -> None:
     levels.own_all_to_come(home)
     listener = sockets.listen(home.run / "host.sock", socket.SOCK_SEQPACKET)
     record = home.run / "host.pid"
-    record.write_bytes(msgspec.json.encode(processes.identify(os.getpid())))
+    record.write_bytes(msgspec.json.encode(HostRecord.of_this_process()))
     os.close(settled)
     try:
         Host(home, listener, held, warm=arguments.no_preload).serve()

@@ -13,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 import fairlead
-from fairlead import logbook
+from fairlead import logbook, wire
 from fairlead.backends.local import processes, sockets
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
+from fairlead.backends.local.records import read_host
 from fairlead.errors import Unavailable
 from fairlead.home import Home
 
@@ -104,12 +105,24 @@ async def until_gone(line: socket.socket) -> None:
         return
 
 
+def retire_host(home: Home) -> None:
+    """End a host of another version, which would fork what is out of date; all that it forked lives on."""
+    found = read_host(home)
+    if found is None or found.protocol == wire.PROTOCOL:
+        return
+    log.info("the host is of another version and is replaced")
+    processes.kill(found.process)  # not asked: it would end its nodes with it
+    processes.wait_gone(lambda: not processes.alive(found.process), 5.0)
+    for name in ("host.pid", "host.sock"):
+        (home.run / name).unlink(missing_ok=True)
+
+
 def end_host(home: Home) -> None:
     """Make sure that no host of this home is alive: ask it, and kill it if it does not follow (it may load torch)."""
-    try:
-        process = msgspec.json.decode((home.run / "host.pid").read_bytes(), type=processes.Process)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    found = read_host(home)
+    if found is None:
         return
+    process = found.process
     try:
         with sockets.connect(home.run / "host.sock", socket.SOCK_SEQPACKET) as line:
             sockets.send_packet(line, msgspec.json.encode(Shutdown()))

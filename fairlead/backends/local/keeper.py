@@ -100,7 +100,10 @@ class NodeKeeper:
         record = read_record(self._home, self.shape.name)
         if record is not None and processes.alive(record.process) and self._fits(record):
             try:
-                return await self._connect(record.process)
+                found = await self._connect(record.process)
+                if found.protocol == wire.PROTOCOL or found.workers:
+                    return found
+                log.info("%s is of another version and idle: it is started anew", self.shape.name)
             except NodeGone:
                 log.warning("%s could not be adopted", self.shape.name)
         await self._fence()
@@ -110,7 +113,7 @@ class NodeKeeper:
             NodeConfig(
                 home=str(home.root), tag=home.memory.name.removeprefix("fairlead-"), name=self.shape.name,
                 capacity=self.shape.capacity(), device_type=self.shape.device_type, epoch=self._epoch,
-                first_core=self.shape.first_core, isolation=self._isolation,
+                first_core=self.shape.first_core, isolation=self._isolation, protocol=wire.PROTOCOL,
             ),
             preload=self._preload,
         )  # fmt: skip
@@ -168,6 +171,9 @@ class NodeKeeper:
                     return "its node manager died"
             elif time.monotonic() - self.link.heard_s > FROZEN_S and not await self._answers():
                 return f"its node manager has been silent for {FROZEN_S:g} s"
+            elif self.outdated and await self._is_empty():
+                self._hurry.set()
+                return "it was of another version, and is started anew now that it is empty"
         return "it was let go"
 
     async def _came_back(self) -> bool:
@@ -189,6 +195,18 @@ class NodeKeeper:
             self._listen(before.incarnation)
             return True
         return False
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the node manager is of another version: it keeps what runs, and gets nothing new."""
+        return self.status is not None and self.status.protocol != wire.PROTOCOL
+
+    async def _is_empty(self) -> bool:
+        try:
+            reply = await self.link.request(wire.Status(), timeout_s=2.0) if self.link is not None else None
+        except NodeGone:
+            return False
+        return reply is not None and reply.status is not None and not reply.status.workers
 
     async def _answers(self) -> bool:
         """A paused leader finds old silence; only an unanswered question proves it."""

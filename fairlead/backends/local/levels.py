@@ -21,7 +21,6 @@ LEVELS = ("sandbox", "user", "none")
 INSTALL = "install bubblewrap (Debian: apt install bubblewrap)"
 _NOBODY = 65534
 _BUILD_S = 15.0
-_MEMORY_BYTES = 1 << 20
 
 
 def choose(wanted: str, home: Path) -> tuple[str, str | None]:
@@ -72,7 +71,7 @@ def _try(home: Path) -> str | None:
         reach.make_reachable(reach.needed(home))
     uid = _NOBODY if root else None
     places = [str(path) for path in visible.outermost(visible.pythons())]
-    words = [*visible.base(_MEMORY_BYTES), *visible.reading(places), "--remount-ro", "/"]
+    words = [*visible.base(), *visible.reading(places), "--remount-ro", "/"]
     limits = sandbox.Limits(1024, 1 << 30)
     with contextlib.closing(_Network()) as network, gangnet.inside(network.namespace):
         box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid, cgroups.Group(0), limits)

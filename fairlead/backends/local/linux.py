@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -16,7 +17,7 @@ CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x0200000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 15, 36, 38
-_PR_SET_SECCOMP, _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 22, 23, 24, 47
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 22, 24, 47
 _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _CAPABILITY_VERSION_3 = 0x20080522
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -90,20 +91,23 @@ def drop_capabilities() -> None:
     """Hold no capability in any of the five sets, and let no program bring one back."""
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "PR_CAP_AMBIENT")
     for number in range(64):
-        if _libc.prctl(_PR_CAPBSET_READ, ctypes.c_ulong(number), 0, 0, 0) == 1:
-            _prctl(_PR_CAPBSET_DROP, number, "PR_CAPBSET_DROP")
+        if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0) != 0:
+            code = ctypes.get_errno()
+            if code != errno.EINVAL:  # which says that this kernel has no more of them
+                raise OSError(code, f"PR_CAPBSET_DROP: {os.strerror(code)}")
+            break
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
 def filter_calls(program: bytes) -> None:
     """Bind this process and all it starts to the seccomp filter, for good."""
     code = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
-    whole = Program(len(program) // 8, ctypes.addressof(code))
+    whole = _Program(len(program) // 8, ctypes.addressof(code))
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(whole), 0, 0), "PR_SET_SECCOMP")
 
 

@@ -16,6 +16,7 @@ class NodeConfig(msgspec.Struct, frozen=True):
     epoch: int
     first_core: int = 0  # where its cores begin, for machines without cgroups
     isolation: str = "user"  # sandbox, user or none: what is in force; from the control plane also auto
+    protocol: int = 1  # of the node manager; a fork server of another one would not understand it
 
 
 class Start(msgspec.Struct, tag="start", frozen=True):

@@ -205,6 +205,7 @@ class NodeManager:
             warm=self._line.warm,
             isolation=isolation(self._config.isolation, 0 if hello is None else hello.version),
             sequence=self._outbox.last,
+            protocol=wire.PROTOCOL,
         )
 
     # ------------------------------------------------------------ what the fork server says

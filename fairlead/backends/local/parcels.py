@@ -11,6 +11,7 @@ import msgspec
 from fairlead.backends.local import folders, visible
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import NodeConfig, Start
+from fairlead.home import Home
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def pack(birth: Birth, config: NodeConfig) -> Parcel:
     granted = visible.grants(spec) if sandboxed else []
     texts = [msgspec.msgpack.encode(birth)]
     if sandboxed:
-        texts.append(visible.arguments(spec, Path(config.home), int(config.capacity.get("memory", 1 << 30))))
+        texts.append(visible.arguments(spec, Home(Path(config.home)), int(config.capacity.get("memory", 1 << 30))))
     files = [os.open(spec.bundle, os.O_RDONLY | os.O_CLOEXEC)] if spec.bundle is not None else []
     files[:0], files[len(files) :] = [letter(texts[0])], [letter(text) for text in texts[1:]]
     start = Start(

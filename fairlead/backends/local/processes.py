@@ -45,6 +45,13 @@ def identify(pid: int) -> Process | None:
     return None if fields is None or fields[0] in "ZX" else Process(pid, int(fields[19]), _boot())
 
 
+def this() -> Process:
+    """The process that asks."""
+    me = identify(os.getpid())
+    assert me is not None
+    return me
+
+
 def alive(process: Process) -> bool:
     """Whether exactly this process still runs; a zombie does not."""
     return identify(process.pid) == process

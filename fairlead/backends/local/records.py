@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead import wire
 from fairlead.backends.local import processes
 from fairlead.backends.local.processes import Process
 from fairlead.home import Home
@@ -30,6 +31,27 @@ class NodeRecord(msgspec.Struct, frozen=True):
     isolation: str = ""  # the level in force; unknown in records of old
     groups: list[str] = []
     workers: dict[str, WorkerRecord] = {}
+
+
+class HostRecord(Process, frozen=True):
+    """The host that runs, and what it speaks."""
+
+    protocol: int = 1
+
+    @classmethod
+    def of_this_process(cls) -> HostRecord:
+        return cls(**msgspec.structs.asdict(processes.this()), protocol=wire.PROTOCOL)
+
+    @property
+    def process(self) -> Process:
+        return Process(self.pid, self.started, self.boot)
+
+
+def read_host(home: Home) -> HostRecord | None:
+    try:
+        return msgspec.json.decode((home.run / "host.pid").read_bytes(), type=HostRecord)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
 
 
 def record_path(home: Home, node: str) -> Path:

@@ -29,7 +29,7 @@ _NAMESPACES = {
 # Into the control groups, down with the limits, and then the program: a shell is started in a millisecond, while a fork
 # of the fork server copies the page tables of all of torch.
 _PRELUDE = """
-while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 1; shift; done
+while [ "$1" != -- ]; do echo 0 > "$1" || exit 1; shift; done
 ulimit -c 0 && ulimit -n "$2" && ulimit -f "$3" && ulimit -l "$4" || exit 1
 shift 4
 exec "$@"
@@ -180,7 +180,7 @@ def _command(uid: int | None, group: cgroups.Group, limits: Limits) -> list[str]
             raise NotBuilt("a sandbox is never built as root")
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
     build = ["bwrap", "--args", "3", "--seccomp", "4", "--info-fd", "5", "--", "/usr/bin/cat"]
-    return ["sh", "-c", _PRELUDE, "sh", *map(str, group.folders), "--", *numbers, *become, *build]
+    return ["sh", "-c", _PRELUDE, "sh", *map(str, group.doors), "--", *numbers, *become, *build]
 
 
 def _spawn(command: list[str], descriptors: Sequence[int]) -> int:

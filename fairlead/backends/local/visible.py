@@ -7,6 +7,7 @@ snapshots in memory. Everything keeps its path. All else does not exist.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -15,17 +16,14 @@ from pathlib import Path
 import fairlead
 from fairlead import wire
 from fairlead.backends.local import folders, reach
+from fairlead.backends.local.etc import HOST_NAME, etc
+from fairlead.home import Home
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_ETC = (
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl", "pki", "ca-certificates", "alternatives", "localtime",
-    "nsswitch.conf", "mime.types", "fonts",
-)  # fmt: skip
-_ETC_OF_THE_NETWORK = ("resolv.conf", "host.conf", "gai.conf", "services", "protocols")
-_HARDWARE = ("/sys/devices/system/cpu", "/sys/devices/system/node")
+_HARDWARE = "/sys/devices/system"  # how many processors, and which memory is near
 _GPUS = ("nvidia*", "dri", "kfd")
-_OWN = ("/proc", "/sys", "/dev", "/dev/shm", "/tmp", "/usr", "/etc/passwd")  # the sandbox's own places
-_KERNELS = ("/proc", "/sys")  # and what lies in them
+_OWN = ("/proc", "/sys", "/dev", "/dev/shm", "/tmp", "/usr", "/etc")  # the sandbox's own places
+_WHOLLY_OWN = ("/proc", "/sys", "/etc")  # and what lies in them
 _SHARED_MEMORY_PART = 0.5  # of the memory, where the job does not say how much it needs
 
 
@@ -33,6 +31,7 @@ class CannotStart(Exception):
     """The worker cannot be started, and trying again cannot help; one line for the tenant."""
 
 
+@functools.cache
 def pythons() -> list[Path]:
     """Where the platform's own Python lies; of a checkout around the package, the package alone."""
     package = Path(fairlead.__file__).parent
@@ -42,36 +41,33 @@ def pythons() -> list[Path]:
     return [path for path in reach.needed(None) if path not in around]
 
 
-def base(memory_bytes: int) -> list[str]:
-    """The arguments that are alike for all tenants: namespaces, system and Python."""
+@functools.cache
+def base() -> tuple[str, ...]:
+    """The arguments that are alike for all workers: namespaces, system and Python."""
     words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    words += ["--hostname", folders.HOST_NAME, "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words += ["--hostname", HOST_NAME, "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
     words += ["--ro-bind", "/usr", "/usr"]
     for place in map(Path, _SYSTEM):
         if place.is_symlink():
             words += ["--symlink", str(place.readlink()), str(place)]
         elif place.is_dir():
             words += ["--ro-bind", str(place), str(place)]
-    words += ["--proc", "/proc", "--dev", "/dev", "--size", str(memory_bytes), "--tmpfs", "/dev/shm"]
-    words += reading([*(f"/etc/{name}" for name in _ETC), *_HARDWARE])
+    words += ["--proc", "/proc", "--dev", "/dev"]
+    words += reading([_HARDWARE])
     for device in (found for pattern in _GPUS for found in sorted(Path("/dev").glob(pattern))):
         words += ["--dev-bind-try", str(device), str(device)]
-    return words
+    return tuple(words)
 
 
-def arguments(spec: wire.WorkerSpec, home: Path, node_memory_bytes: int) -> bytes:
+def arguments(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> bytes:
     """Bubblewrap's arguments for one worker, as it reads them from a file; raises CannotStart for a wrong venv."""
     folder, granted = Path(spec.folder), grants(spec)
-    words = base(spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART))
+    shared_bytes = spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART)
+    words = [*base(), "--size", str(shared_bytes), "--tmpfs", "/dev/shm", "--ro-bind", str(etc(home, spec)), "/etc"]
     words += ["--bind", str(folder / "tmp"), "/tmp", "--symlink", "/tmp", "/var/tmp"]
-    for name in folders.MADE_FILES:
-        words += ["--ro-bind", str(folder / "etc" / name), f"/etc/{name}"]
-    if spec.network == "open":
-        for name in _ETC_OF_THE_NETWORK:
-            words += ["--ro-bind-try", os.path.realpath(f"/etc/{name}"), f"/etc/{name}"]
     seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted)])
     words += reading(map(str, seen))
-    for hidden in {home.absolute(), Path(os.path.realpath(home))}:
+    for hidden in {home.root.absolute(), Path(os.path.realpath(home.root))}:
         if any(place in hidden.parents for place in seen):
             words += ["--perms", "0755", "--tmpfs", str(hidden)]
     words += _job(folder, Path(spec.memory_folder).parent)
@@ -96,7 +92,7 @@ def grants(spec: wire.WorkerSpec) -> list[Path]:
     wanted = [Path(folder) for folder in spec.folders]
     for folder in wanted:
         covers = any(folder in (Path(place), *Path(place).parents) for place in _OWN)
-        if covers or any(Path(place) in folder.parents for place in _KERNELS):
+        if covers or any(Path(place) in folder.parents for place in _WHOLLY_OWN):
             raise CannotStart(f"folder {folder}: a sandbox has its own there; ask an administrator to grant another")
     return [folder for folder in wanted if folder.is_dir()]
 
