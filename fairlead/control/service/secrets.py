@@ -36,7 +36,7 @@ class SecretVerbs(Verbs):
                               fix="remove one that no job needs: fairlead secret list")  # fmt: skip
             secret = Secret(owner, name, self._core.vault.seal(owner, name, value), now_s, who.id)
             secrets.put(connection, secret)
-            self._audit(connection, who, "secret.set", f"{owner}/{name}")
+            self._audit(connection, who, "secret.set", f"{owner}/{name}", tenant=owner)
             return secret
 
         return _view(await self._write(work))
@@ -61,7 +61,7 @@ class SecretVerbs(Verbs):
             _known(connection, owner)
             if not secrets.remove(connection, owner, name):
                 raise NotFound("there is no such secret", field="name", value=name, fix="see fairlead secret list")
-            self._audit(connection, who, "secret.remove", f"{owner}/{name}")
+            self._audit(connection, who, "secret.remove", f"{owner}/{name}", tenant=owner)
 
         await self._write(work)
 
