@@ -1,0 +1,189 @@
+"""Policies on published traces, in our simulator: what others reach there, what we reach, and what decisions cost.
+
+``python -m benchmarks.scheduling`` fills the table of what must hold; yardsticks that were published are run as well,
+to show that the simulator reproduces them. The traces are looked for in the folder that FAIRLEAD_TRACES names. For work
+on a policy: FAIRLEAD_POLICY puts another one in our place, FAIRLEAD_CASES takes only cases whose names contain this.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.reporter import Bench, main
+from fairlead.errors import FairleadError
+from fairlead.simulation.clusters import cluster
+from fairlead.simulation.engine import Settings
+from fairlead.simulation.outcome import Outcome
+from fairlead.simulation.reading import read_trace
+from fairlead.simulation.runs import run as simulated
+
+OURS = os.environ.get("FAIRLEAD_POLICY", "fairlead")
+CHOSEN = os.environ.get("FAIRLEAD_CASES", "")
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a run, what is promised for it, and the best that anybody has published."""
+
+    name: str
+    unit: str = "s"
+    per: float = 1.0  # of the unit
+    target: str | None = None
+    published: float | None = None
+    by: str = "best published"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A trace on a cluster: our figures against the best ones, and yardsticks against their own published ones."""
+
+    name: str
+    file: str  # a pattern below the folder of traces
+    figures: Sequence[Figure]
+    cluster: str | None = None
+    declared: bool = True
+    yardsticks: Sequence[tuple[str, Sequence[Figure]]] = ()
+    slow: bool = False
+
+
+def _times(jct: float, makespan: float, *, hours: bool = True) -> tuple[Figure, Figure]:
+    unit, per = ("h", HOUR_S) if hours else ("s", 1.0)
+    return (
+        Figure("avg_jct_s", unit, per, published=jct, by="published"),
+        Figure("makespan_s", unit, per, published=makespan, by="published"),
+    )
+
+
+def _fair(rho: float, unfair: float) -> tuple[Figure, Figure]:
+    return (
+        Figure("worst_rho", "", published=rho, by="published"),
+        Figure("unfair_fraction", "", published=unfair, by="published"),
+    )
+
+
+CASES = (
+    Case(
+        "shockwave 120", "shockwave/120_*.trace",
+        (
+            Figure("makespan_s", target="<= 22200", published=23_399),
+            Figure("avg_jct_s", target="<= 8000", published=9_655),
+            Figure("worst_rho", "", target="<= 1.5", published=1.50),
+            Figure("unfair_fraction", "", target="<= 0.01", published=0.042),
+        ),
+        yardsticks=(
+            ("gavel-maxmin-blind", (*_times(11_274, 33_208, hours=False), *_fair(2.95, 0.25))),
+            ("gavel-makespan", _times(19_807, 24_205, hours=False)),
+            ("themis", _times(11_403, 32_328, hours=False)),
+        ),
+    ),
+    Case(
+        "gavel 96", "gavel/max_min_fairness.trace",
+        (
+            Figure("avg_jct_s", "h", HOUR_S, "<= 3.8", 3.99), Figure("makespan_s", "h", HOUR_S, "<= 17.8", 17.09),
+            Figure("worst_rho", "", target="<= 1.75", published=1.98),
+            Figure("unfair_fraction", "", target="<= 0.11", published=0.23),
+        ),
+        cluster="8xv100,16xp100,24xk80",
+        yardsticks=(
+            ("gavel-maxmin", (*_times(4.06, 17.76), *_fair(2.42, 0.26))),
+            ("gavel-ftf", (*_times(4.17, 18.05), *_fair(1.98, 0.23))),
+            ("gavel-makespan", _times(6.38, 17.09)),
+        ),
+    ),
+    Case(
+        "gavel 400", "gavel/gavel_gen_400j_*.trace",
+        (
+            Figure("avg_jct_s", "h", HOUR_S, "<= 9.2", 11.91), Figure("makespan_s", "h", HOUR_S, "<= 79", 79.0),
+            Figure("worst_rho", "", target="<= 1.29", published=1.29),
+            Figure("unfair_fraction", "", target="<= 0.005", published=0.038),
+        ),
+        cluster="24xv100,24xp100,24xk80",
+        yardsticks=(
+            ("gavel-maxmin", (*_times(14.97, 83.59), *_fair(3.07, 0.048))),
+            ("gavel-ftf", (*_times(11.91, 79.02), *_fair(1.29, 0.038))),
+        ),
+        slow=True,
+    ),
+    Case(
+        "pollux 6", "pollux/workloads/workload-6.csv", (Figure("avg_jct_s", target="<= 2300", published=2_446),),
+        declared=False, yardsticks=(("tiresias", (Figure("avg_jct_s", published=3_469.69, by="published"),)),),
+    ),
+    Case("pollux 1", "pollux/workloads/workload-1.csv", (Figure("avg_jct_s", target="<= 1900"),), declared=False),
+    Case(
+        "elasticflow 195", "elasticflow/elasticVpollux_e.csv",
+        (Figure("deadlines_met", "", target=">= 0.8", published=0.728),),
+        yardsticks=(
+            ("elasticflow", (Figure("deadlines_met", "", published=0.728, by="published"),)),
+            ("edf", (Figure("deadlines_met", "", published=0.118, by="published"),)),
+        ),
+    ),
+    Case(
+        "philly 82,247", "pollux/traces/philly.csv",
+        (
+            Figure("jain", "", target=">= 0.97"), Figure("least_served", "", target=">= 0.95"),
+            Figure("wall_s", target="<= 900"),
+        ),
+        slow=True,
+    ),
+)  # fmt: skip
+
+
+def run(bench: Bench) -> None:
+    """Policies on published traces, in our simulator."""
+    folder = Path(os.environ.get("FAIRLEAD_TRACES", "traces"))
+    for case in CASES:
+        found = sorted(folder.glob(case.file))
+        if CHOSEN not in case.name:
+            continue
+        if not found:
+            bench.note(f"{case.name}: no trace {case.file} in FAIRLEAD_TRACES")
+        elif case.slow and bench.quick:
+            bench.note(f"{case.name}: left out of a quick run")
+        else:
+            _case(bench, case, found[0])
+
+
+def _case(bench: Bench, case: Case, path: Path) -> None:
+    trace = read_trace(path)
+    nodes = cluster(case.cluster) if case.cluster else tuple(trace.nodes)
+    settings = Settings(declared=case.declared)
+    _add(bench, case.name, OURS, case.figures, partial(simulated, trace, OURS, nodes, settings))
+    for policy, figures in () if bench.quick else case.yardsticks:
+        _add(bench, case.name, policy, figures, partial(simulated, trace, policy, nodes))
+
+
+def _add(bench: Bench, case: str, policy: str, figures: Sequence[Figure], simulate: Callable[[], Outcome]) -> None:
+    begun_s = time.monotonic()
+    try:
+        with bench.step(f"{case}: {policy}"):
+            outcome = simulate()
+    except FairleadError as error:
+        bench.note(f"{case}: {policy}: {error}")
+        outcome = None
+    values = {} if outcome is None else _values(outcome, time.monotonic() - begun_s)
+    for figure in figures:
+        value = values.get(figure.name)
+        bench.add(
+            f"{case} {policy} {figure.name.removesuffix('_s')}", None if value is None else value / figure.per,
+            figure.unit, peer=figure.by if figure.published is not None else None, peer_value=figure.published,
+            target=figure.target,
+        )  # fmt: skip
+    if values:
+        bench.add(f"{case} {policy} decide cpu p99", (values["decide_cpu_s_p99"] or 0.0) * 1e3, "ms")
+
+
+def _values(outcome: Outcome, wall_s: float) -> dict[str, float | None]:
+    """The figures, and two more that only a run of many tenants needs."""
+    values = {name: None if value is None else float(value) for name, value in outcome.figures().items()}
+    served = [ratio for window in outcome.windows for ratio in window.ratios().values()]
+    return values | {"wall_s": wall_s, "least_served": min(served, default=None)}
+
+
+if __name__ == "__main__":
+    main("scheduling", run, peers=["scipy", "clarabel"])
