@@ -31,10 +31,11 @@ class Node:
     speed: float = 1.0  # of one device, relative to the fastest device of the cluster
     topology: tuple[str, ...] = ()  # from the widest level to the narrowest: zone, rack, host
     state: NodeState = NodeState.READY
+    outdated: bool = False  # run by another version: keeps what runs, takes nothing new, is renewed when empty
 
     @property
     def schedulable(self) -> bool:
-        return self.state is NodeState.READY
+        return self.state is NodeState.READY and not self.outdated
 
     @property
     def devices(self) -> int:

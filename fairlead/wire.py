@@ -7,6 +7,15 @@ from typing import Any
 
 import msgspec
 
+PROTOCOL = 2
+"""Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
+
+A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
+only ever gain fields, with defaults, and unknown fields are ignored; a node manager of another protocol is asked for
+nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
+anew when it is empty. 1: before sandboxes; 2: with them.
+"""
+
 # ---------------------------------------------------------------- to a worker
 
 
@@ -245,6 +254,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     warm: bool = False  # the fork server is ready
     isolation: str = "none"
     sequence: int = 0  # the newest event that the phases above already reflect
+    protocol: int = 1  # those that do not say are of the first
 
 
 class Reply(msgspec.Struct, tag="reply", frozen=True):
@@ -281,6 +291,8 @@ class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     memory_bytes: int
     workers: list[WorkerUsage] = []
     warm: bool = False
+    temperature_c: float | None = None  # None: the machine does not tell
+    power_w: float | None = None
 
 
 class Event(msgspec.Struct, tag="event", frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,8 @@ from fairlead.cli.options import Json, client
 
 if TYPE_CHECKING:
     from fairlead.views import NodeView
+
+LOOK_EVERY_S = 0.25
 
 app = typer.Typer(help="The nodes of the cluster; drain, cordon or uncordon one.", rich_markup_mode=None)
 Node = Annotated[str, typer.Argument(metavar="NODE", help="The node's name.")]
@@ -46,9 +49,22 @@ def _row(node: NodeView) -> list[object]:
 
 
 @app.command()
-def drain(node: Node, as_json: Json = False) -> None:
-    """Take no new work and move what runs there elsewhere."""
-    _answer(client().drain(node), as_json)
+def drain(
+    node: Node,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when nothing runs there any more.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Take no new work and move what runs there elsewhere, with its state; what finds no room waits in the queue."""
+    platform = client()
+    view, told = platform.drain(node), ""
+    while wait and view.state == "draining":
+        left = ", ".join(view.jobs) or "workers that are ending"
+        if left != told and not as_json:
+            show.line(f"{node} is draining: {left} on it", style="dim")
+        told = left
+        time.sleep(LOOK_EVERY_S)
+        view = next(found for found in platform.nodes() if found.name == node)
+    _answer(view, as_json)
 
 
 @app.command()

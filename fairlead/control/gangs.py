@@ -45,7 +45,7 @@ class GangView:
     workers: Mapping[str, WorkerFact]
     told: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
     now_s: float
-    reachable: frozenset[str]  # nodes that can be commanded now
+    reachable: frozenset[str]  # nodes on which workers can be started now
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ class Controller:
 
     @property
     def reachable(self) -> frozenset[str]:
-        return frozenset(self._joined)
+        """Nodes on which workers can be started now."""
+        return frozenset(name for name in self._joined if name not in self._nodes or not self._nodes[name].outdated)
 
     def nudge(self, job: str | None = None) -> None:
         """Something was written that asks for a decision, or for a look at this job."""

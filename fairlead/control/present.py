@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead import wire
-from fairlead.cluster import Node
+from fairlead.cluster import Node, NodeState
 from fairlead.control.budgets import Spending
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
@@ -135,12 +135,10 @@ def node_views(
     return views
 
 
-def node_view(
-    node: Node, slots: list[SlotView], telemetry: wire.Telemetry | None, more: Mapping[str, Any]
-) -> NodeView:
+def node_view(node: Node, slots: list[SlotView], telemetry: wire.Telemetry | None, more: Mapping[str, Any]) -> NodeView:
     return NodeView(
         name=node.name,
-        state=str(node.state),
+        state=node_state(node, len(slots)),
         device_type=node.device_type,
         devices=node.devices,
         devices_used=len(slots),
@@ -154,9 +152,16 @@ def node_view(
         pid=more.get("pid"),
         warm=bool(more.get("warm", False)),
         slots=slots,
-        temperature_c=getattr(telemetry, "temperature_c", None),
-        power_w=getattr(telemetry, "power_w", None),
+        temperature_c=telemetry.temperature_c if telemetry else None,
+        power_w=telemetry.power_w if telemetry else None,
     )
+
+
+def node_state(node: Node, used: int) -> str:
+    """A word for what a node is at: one that is being drained has come to the end of it, or not."""
+    if node.state is NodeState.DRAINING:
+        return "draining" if used else "drained"
+    return "outdated" if node.outdated and node.state is NodeState.READY else str(node.state)
 
 
 def spending_view(spending: Spending) -> SpendingView:

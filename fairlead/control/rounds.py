@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 
 from fairlead.cluster import Member, Node, Placement
@@ -28,22 +29,33 @@ def cluster_state(
     spent: Mapping[str, Spent | None] | None = None,
 ) -> ClusterState:
     """The value that one round of decisions depends on."""
+    outdated = {node.name for node in nodes if node.outdated}
     return ClusterState(
         now_s=now_s,
         nodes=tuple(nodes),
         tenants=tuple(
             TenantState(
-                tenant.name, tenant.weight, tenant.quota, attained_device_s.get(tenant.name, 0.0),
+                tenant.name,
+                tenant.weight,
+                tenant.quota,
+                attained_device_s.get(tenant.name, 0.0),
                 (spent or {}).get(tenant.name),
             )
             for tenant in tenants
         ),
         jobs=tuple(
-            job_state(job, generations.get(job.id, ()), facts.get(job.id, {}), cooling=job.id in cooling)
+            _kept_whole(
+                job_state(job, generations.get(job.id, ()), facts.get(job.id, {}), cooling=job.id in cooling), outdated
+            )
             for job in jobs
         ),
         memory=memory,
     )
+
+
+def _kept_whole(job: JobState, outdated: set[str]) -> JobState:
+    """A gang on nodes of another version cannot take in workers of this one: it stays as large as it is."""
+    return replace(job, elastic=False) if outdated and not outdated.isdisjoint(job.seats) else job
 
 
 def entitled(
@@ -136,9 +148,7 @@ class Devices:
         if device in free:
             free.remove(device)
 
-    def place(
-        self, seats: Sequence[str], survivors: Placement, next_worker: int
-    ) -> tuple[Placement, int] | None:
+    def place(self, seats: Sequence[str], survivors: Placement, next_worker: int) -> tuple[Placement, int] | None:
         """Members for the seats, survivors first and in their old order; None while a device is not free yet."""
         wanted = Counter(seats)
         staying = []

@@ -111,10 +111,11 @@ class Board:
         return sum(max(0, int(self.free[name].get(DEVICE, 0.0) + 1e-9)) for name in self.ready(device_type))
 
     def capacity(self) -> int:
-        """Devices that can be shared out: all in service, and those in use on cordoned nodes."""
+        """Devices that can be shared out: all in service, and those in use on cordoned and outdated nodes."""
         ready = sum(node.devices for node in self.nodes.values() if node.schedulable)
         sitting = Counter(name for seats in self.seats.values() for name in seats)
-        return ready + sum(n for name, n in sitting.items() if self.nodes[name].state is NodeState.CORDONED)
+        kept = {name for name, node in self.nodes.items() if node.state is NodeState.CORDONED or node.outdated}
+        return ready + sum(n for name, n in sitting.items() if name in kept)
 
 
 def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:

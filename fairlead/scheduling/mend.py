@@ -24,6 +24,10 @@ def mend(draft: Draft) -> None:
 def _mend_broken(draft: Draft, job: JobState) -> None:
     """The survivors go on right away if they may; growing again is for later rounds."""
     survivors = draft.board.seats[job.id]
+    if _outdated(draft, survivors):
+        text = "lost a worker, and its nodes run another version of Fairlead: back to the queue with its snapshot"
+        draft.decide(Preempt(job.id, reason("node-outdated", text, survivors=len(survivors))))
+        return
     missing = job.min_workers - len(survivors)
     if missing <= 0:
         text = f"lost a worker; goes on with {workers(len(survivors))} on {on(survivors)}"
@@ -48,6 +52,10 @@ def _leave_draining(draft: Draft, job: JobState) -> None:
     leaving = tuple(name for name in seats if board.nodes[name].state is NodeState.DRAINING)
     if not leaving:
         return
+    if _outdated(draft, seats):
+        text = f"moves off {on(leaving)}, which is being drained and runs another version of Fairlead, by its snapshot"
+        draft.decide(Preempt(job.id, reason("node-draining", text, leaves=sorted(set(leaving)))))
+        return
     staying = tuple(name for name in seats if name not in leaving)
     smallest = job.min_workers if job.elastic else len(seats)
     for size in range(len(seats), max(smallest, len(staying)) - 1, -1):
@@ -63,3 +71,8 @@ def _leave_draining(draft: Draft, job: JobState) -> None:
         return
     text = f"{on(leaving)} is being drained and no other node has {devices(len(leaving), job.device_type)} free"
     draft.decide(Preempt(job.id, reason("node-draining", text, leaves=sorted(set(leaving)))))
+
+
+def _outdated(draft: Draft, seats: tuple[str, ...]) -> bool:
+    """Whether some sit where newcomers of this version could not meet them: such a gang moves whole or stays."""
+    return any(draft.board.nodes[name].outdated for name in seats)
