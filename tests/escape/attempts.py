@@ -56,7 +56,7 @@ def syscall(number: int, *arguments: Any) -> int:
 def others() -> Iterator[int]:
     """Every process number that could be somebody else's."""
     own = [path for path in glob.glob("/proc/[0-9]*/stat") if _of_this_sandbox(path)]
-    mine = {int(task) for path in own for task in os.listdir(path.replace("/stat", "/task"))}  # threads have numbers, too
+    mine = {int(task) for path in own for task in os.listdir(path.replace("/stat", "/task"))}  # and threads
     yield from (pid for pid in {*range(1, 400), *MAP["victim_pids"], *MAP["platform_pids"]} if pid not in mine)
 
 

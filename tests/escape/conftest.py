@@ -78,6 +78,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         yield _play(folder, admin, victim, mallory)
     finally:
         admin("down")
+        for line in _OPEN:
+            line.close()
 
 
 def _play(folder: Path, admin: Terminal, victim: Terminal, mallory: Terminal) -> Scene:
