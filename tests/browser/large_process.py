@@ -41,7 +41,7 @@ def _fill(connection: Connection) -> None:
     for place in range(JOBS):
         team = teams[place % len(teams)]
         spec = JobSpec.model_validate(
-            {"name": f"job-{place}", "tenant": team.name, "run": "train.py:training", "workers": 2,
+            {"name": f"job-{place}", "tenant": team.name, "run": "train.py:training", "workers": 4,
              "code": f"sha256:{'0' * 64}"}
         )  # fmt: skip
         job = new_job(spec, team, who, time.time() - JOBS + place)

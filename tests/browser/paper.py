@@ -28,7 +28,7 @@ from fairlead.backends.protocol import (
 )  # fmt: skip
 from fairlead.cluster import DEVICE, Gang, Node
 
-DEVICES, STEPS, BATCH = 2, 4000, 64
+DEVICES, STEPS, BATCH = 2, 2000, 64
 EVERY_S = 2.0  # each gang says so often how far it is
 
 
@@ -131,9 +131,9 @@ class PaperBackend:
 
     def _step(self, job: str) -> None:
         lease, generation, step = self._training[job]
-        step = min(step + 5, STEPS - 1)
+        step = min(step + 20, STEPS - 1)
         self._training[job] = lease, generation, step
-        rows = [{"step": float(step), "time_s": time.time(), "loss": 3.0 * math.exp(-step / 900)}]
+        rows = [{"step": float(step), "time_s": time.time(), "loss": 3.0 * math.exp(-step / 500)}]
         progress = wire.Progress(generation, step, STEPS, step // 100, BATCH * 2.5, 0.4, rows)
         first = min(lease.placement, key=lambda member: member.rank)
         self._say(job, first.worker, first.node, progress)

@@ -125,7 +125,7 @@ def test_an_admin_cordons_a_node_and_takes_it_back(platform: Running, visit: Vis
     page = window.page
     card = page.locator(".node").filter(has_text="node-0")
     back = ("Take into use", "ready")
-    for verb, state in (("Cordon", "cordoned"), back, ("Drain", "draining"), back):
+    for verb, state in (("Cordon", "cordoned"), back, ("Drain", "drained"), back):
         card.get_by_role("button", name="node-0").click()
         page.get_by_role("dialog").get_by_role("button", name=verb, exact=True).click()
         card.locator(f".s-{state}").wait_for()

@@ -10,6 +10,7 @@ import psutil
 
 from fairlead import wire
 from fairlead.backends.local import traffic
+from fairlead.backends.local.sensors import Sensors
 from fairlead.backends.local.worker import Worker
 
 
@@ -21,6 +22,7 @@ class Meter:
         self._read_s = time.monotonic()
         self._before: dict[str, float] = {}
         self._traffic: dict[str, traffic.Count] = {}
+        self._sensors = Sensors()
 
     def read(self, workers: Iterable[Worker], *, warm: bool) -> wire.Telemetry:
         """The use of these workers, and what part of the node's cores they took since the last reading."""
@@ -34,7 +36,7 @@ class Meter:
         self._read_s, self._before = now_s, spent
         self._traffic = {key: count for key, count in self._traffic.items() if key in usages}
         total = sum(usage.memory_bytes for usage in usages.values())
-        return wire.Telemetry(round(min(1.0, fraction), 4), total, list(usages.values()), warm)
+        return wire.Telemetry(round(min(1.0, fraction), 4), total, list(usages.values()), warm, *self._sensors.read())
 
     def _usage(self, worker: Worker, bytes_by_inode: Mapping[int, int]) -> wire.WorkerUsage:
         pids = worker.group.pids() or _tree(worker.pid)

@@ -126,7 +126,10 @@ const ACTIONS = {
   drain: ["Drain", "What runs there moves away with its state; nothing new comes."],
   uncordon: ["Take into use", "It takes new work again."],
 };
-const POSSIBLE = { ready: ["cordon", "drain"], cordoned: ["uncordon", "drain"], draining: ["uncordon"], lost: [] };
+const POSSIBLE = {
+  ready: ["cordon", "drain"], outdated: ["cordon", "drain"], cordoned: ["uncordon", "drain"],
+  draining: ["uncordon"], drained: ["uncordon"], lost: [],
+};
 
 function NodeDialog({ node, onClose }) {
   const [problem, setProblem] = useState(null);
