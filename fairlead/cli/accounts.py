@@ -53,6 +53,8 @@ def usage(
 
 def _hours(hours: float) -> str:
     """Exact where it is little: an hour is long."""
+    if 0 < hours < 0.01:
+        return show.number(hours, 2)
     return f"{hours:,.1f}" if hours >= 100 else f"{hours:.3f}"
 
 
