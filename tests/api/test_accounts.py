@@ -42,7 +42,8 @@ def test_a_tenant_sees_its_own_use_only(alpha: Team, beta: Team, finished: dict[
     "params",
     [
         {"by": "colour"}, {"by": ""}, {"by": "tenant,tenant"}, {"by": "label:"}, {"by": 'label:"'}, {"by": "job:x"},
-        {"since_s": 10, "until_s": 5}, {"since_s": -1}, {"until_s": "inf"}, {"since_s": "nan"}, {"limit": 0}, {"what": 1},
+        {"since_s": 10, "until_s": 5}, {"since_s": -1}, {"until_s": "inf"}, {"since_s": "nan"}, {"limit": 0},
+        {"what": 1},
         {"by": ",".join(["tenant"] * 50)},
     ],
 )  # fmt: skip

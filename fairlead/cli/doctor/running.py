@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fairlead
 from fairlead.cli.doctor.finding import Finding, fail, graded, ok, warn
-from fairlead.errors import FairleadError, Unavailable
+from fairlead.errors import FairleadError
 from fairlead.home import Home
 from fairlead.sdk.profile import alive, read
 
@@ -53,34 +53,20 @@ def store(home: Path) -> Iterator[Finding]:
     if url is None:
         yield ok("store", "none yet; the first start makes it")
         return
-    from sqlalchemy import text as sql
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from fairlead.control.store.connections import connect
-    from fairlead.control.store.migrate import HEAD
+    from fairlead.control.store.glimpse import glimpse
 
     kind = "SQLite" if url.startswith("sqlite") else "PostgreSQL"
     try:
-        engines = connect(url)
-    except (FairleadError, SQLAlchemyError) as error:
-        yield fail("store", f"{kind}: {_one_line(error)}", "start the database, or correct --store")
+        seen = glimpse(url)
+    except FairleadError as error:
+        yield fail("store", f"{kind}: {error.message}", "start the database, correct --store, or restore a backup")
         return
-    try:
-        with engines.reader.connect() as connection:
-            version = connection.execute(sql("SELECT version_num FROM alembic_version")).scalar()
-            lease = connection.execute(sql("SELECT epoch, holder, expires_s FROM leadership")).one_or_none()
-    except SQLAlchemyError as error:
-        yield fail("store", f"{kind} cannot be read: {_one_line(error)}", "start the database, or restore a backup")
-        return
-    finally:
-        engines.dispose()
-    yield _schema(kind, str(version), HEAD)
-    if lease is not None and lease.holder is not None:
-        left_s = lease.expires_s - time.time()
+    yield _schema(kind, seen.schema, seen.known)
+    if seen.holder is not None:
+        left_s = seen.expires_s - time.time()
         good = f"good for {left_s:.1f} s" if left_s > 0 else f"run out {-left_s:.0f} s ago"
-        holds = f"epoch {lease.epoch}, {good}"
         running = (found := read(home)) is not None and alive(found.pid)
-        yield graded("lease", holds, "see the log of the control plane: it cannot write to its store",
+        yield graded("lease", f"epoch {seen.epoch}, {good}", "see the control plane's log: it cannot write to its store",
                      fails=running and left_s < -5, warns=False)  # fmt: skip
 
 
@@ -98,8 +84,3 @@ def _schema(kind: str, version: str, head: str) -> Finding:
     if version > head:
         return fail("store", f"{text} is newer than the {head} of this Fairlead", "upgrade Fairlead")
     return ok("store", text if version == head else f"{text}; the next start brings it to {head}")
-
-
-def _one_line(error: Exception) -> str:
-    said = str(error.__cause__ or error) if not isinstance(error, Unavailable) else error.message
-    return " ".join(said.split())[:200]

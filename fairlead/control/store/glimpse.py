@@ -1,0 +1,40 @@
+"""A look at a store from outside, which changes nothing: its schema and who leads; for those who check on a platform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from fairlead.control.store.connections import connect
+from fairlead.control.store.migrate import HEAD
+from fairlead.control.store.schema import leadership
+from fairlead.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """What was seen; ``known`` is the schema that this Fairlead works with."""
+
+    schema: str
+    known: str
+    epoch: int
+    holder: str | None
+    expires_s: float
+
+
+def glimpse(url: str) -> Glimpse:
+    """What the store holds now; :class:`Unavailable` when it cannot be read."""
+    engines = connect(url)
+    try:
+        with engines.reader.connect() as connection:
+            version = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+            row = connection.execute(select(leadership.c.epoch, leadership.c.holder, leadership.c.expires_s)).first()
+    except SQLAlchemyError as error:
+        said = " ".join(str(error.__cause__ or error).split())[:200]  # the driver's words: SQLAlchemy's name the URL
+        raise Unavailable(f"cannot be read: {said}", fix="start the database, or restore a backup") from None
+    finally:
+        engines.dispose()
+    epoch, holder, expires_s = (0, None, 0.0) if row is None else row
+    return Glimpse(str(version), HEAD, int(epoch), holder, float(expires_s))
