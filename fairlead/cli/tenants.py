@@ -147,7 +147,8 @@ def list_tenants(as_json: Json = False) -> None:
 def _table(tenants: list[TenantView]) -> None:
     limited = any(each.spending is not None for each in tenants)
     columns = [
-        Column("TENANT"), Column("WEIGHT", right=True), Column("QUOTA", right=True), Column("ENTITLED", right=True),
+        Column("TENANT"), Column("WEIGHT", right=True), Column("QUOTA", right=True, from_width=90 if limited else 0),
+        Column("ENTITLED", right=True),
         Column("HOLDS", right=True), Column("RUNNING", right=True), Column("QUEUED", right=True),
         Column("USED", right=True), Column("BUDGET", right=True, from_width=0 if limited else 10_000),
         Column("SLA", from_width=100 if limited else 90),

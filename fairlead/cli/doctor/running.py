@@ -66,7 +66,7 @@ def store(home: Path) -> Iterator[Finding]:
         left_s = seen.expires_s - time.time()
         good = f"good for {left_s:.1f} s" if left_s > 0 else f"run out {-left_s:.0f} s ago"
         running = (found := read(home)) is not None and alive(found.pid)
-        yield graded("lease", f"epoch {seen.epoch}, {good}", "see the control plane's log: it cannot write to its store",
+        yield graded("lease", f"epoch {seen.epoch}, {good}", "see control.log: it cannot write to its store",
                      fails=running and left_s < -5, warns=False)  # fmt: skip
 
 

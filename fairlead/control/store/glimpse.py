@@ -1,4 +1,4 @@
-"""A look at a store from outside, which changes nothing: its schema and who leads; for those who check on a platform."""
+"""A look at a store from outside, which changes nothing: its schema, and who leads. For those who check on it."""
 
 from __future__ import annotations
 
