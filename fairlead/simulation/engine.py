@@ -82,7 +82,8 @@ class Simulation:
         self.done: list[JobOutcome] = []
         self.declined: list[JobOutcome] = []
         self.cpu: list[float] = []
-        self.tally = Tally(_tenants(trace, settings.tenants or trace.tenants), nodes, draw=settings.draw)
+        tenants = _tenants(trace, settings.tenants or trace.tenants)
+        self.tally = Tally(tenants, nodes, draw=settings.draw, window_s=trace.window_s)
         self._down: list[tuple[float, str]] = []  # when which node comes back
 
     def run(self, progress: Progress | None = None) -> Outcome:

@@ -16,10 +16,16 @@ from fairlead.simulation.trace import Trace, TraceJob
 
 HOUR_S = 3600.0
 DEVICE_TYPE = "v100"
-NODES, PER_NODE = 8, 8
+NODES, PER_NODE = 4, 8
 WIDEST = 16
+WINDOW_S = 600.0
+"""Fairness is looked at continuously here, not by the day: a tenant that waits for hours has been wronged."""
+
 WEIGHTS = (1.0, 2.0, 1.0)
 """Of the tenants, in turns."""
+
+APPETITES = (4.0, 1.0, 1.0, 2.0, 1.0)
+"""What they submit, relative to each other and regardless of their weights, in turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,10 @@ class Kind:
 
 
 KINDS = (
-    Kind("training", 0.60, (4, 8, 8), (60.0, 240.0), 1, 0.02, 0.85, (2.0, 5.0)),
-    Kind("tuning", 0.20, (1, 2), (15.0, 60.0), 8, 0.05, 0.75, (4.0, 8.0)),
-    Kind("batch", 0.15, (2, 4), (20.0, 90.0), 2, 0.03, 0.80, (4.0, 10.0)),
-    Kind("inference", 0.05, (1,), (5.0, 15.0), 2, 0.10, 0.60, (3.0, 6.0)),
+    Kind("training", 0.60, (4, 4, 8), (60.0, 240.0), 1, 0.02, 0.85, (2.1, 5.1)),
+    Kind("tuning", 0.20, (1, 2), (15.0, 60.0), 8, 0.05, 0.75, (4.2, 8.5)),
+    Kind("batch", 0.15, (2, 4), (20.0, 90.0), 2, 0.03, 0.80, (4.2, 10.2)),
+    Kind("inference", 0.05, (1,), (5.0, 15.0), 2, 0.10, 0.60, (3.4, 6.8)),
 )
 
 
@@ -74,14 +80,14 @@ def curve_of(kind: Kind, sizes: tuple[int, ...]) -> SpeedCurve:
 
 
 def cluster() -> tuple[Node, ...]:
-    """Eight nodes of eight devices in two racks."""
+    """Four nodes of eight devices in two racks: about three for each of ten tenants, whose gangs are of up to eight."""
     return tuple(
         Node(f"n{at}", {DEVICE: float(PER_NODE)}, DEVICE_TYPE, topology=("zone", f"rack{at % 2}", f"n{at}"))
         for at in range(NODES)
     )
 
 
-def multi_tenant(tenants: int = 10, seed: int = 0, hours: float = 24.0, load: float | None = None) -> Trace:
+def multi_tenant(tenants: int = 10, seed: int = 5, hours: float = 24.0, load: float | None = None) -> Trace:
     """So many tenants, each with its own mix and its own busy hours; ``load`` is in parts of the cluster.
 
     By default the load grows with the tenants, and is set so that dominant resource fairness with earliest deadlines
@@ -91,21 +97,29 @@ def multi_tenant(tenants: int = 10, seed: int = 0, hours: float = 24.0, load: fl
     wanted = load_of(tenants) if load is None else load
     states = tuple(TenantState(f"t{at:02d}", WEIGHTS[at % len(WEIGHTS)]) for at in range(tenants))
     budget_s = wanted * NODES * PER_NODE * hours * HOUR_S  # device seconds
-    total = sum(tenant.weight for tenant in states)
+    demands = [APPETITES[at % len(APPETITES)] for at in range(tenants)]
     jobs: list[TraceJob] = []
-    for tenant in states:
-        jobs += _jobs_of(tenant, budget_s * tenant.weight / total, hours, rng)
+    for tenant, demand in zip(states, demands, strict=True):
+        jobs += _jobs_of(tenant, budget_s * demand / sum(demands), hours, rng)
     jobs.sort(key=lambda job: (job.arrival_s, job.id))
     return Trace(
-        f"{tenants}-tenants-{seed}", "generated", tuple(jobs), 60.0, 30.0, cluster(), grid_s=0.0, tenants=states
+        f"{tenants}-tenants-{seed}",
+        "generated",
+        tuple(jobs),
+        round_s=60.0,
+        restart_cost_s=30.0,
+        nodes=cluster(),
+        grid_s=0.0,
+        tenants=states,
+        window_s=WINDOW_S,
     )
 
 
 def load_of(tenants: int) -> float:
-    return 0.5 + 0.03 * tenants
+    return 0.45 + 0.04 * tenants
 
 
-def one_failure(seed: int = 0, hours: float = 24.0, repair_s: float = 1800.0) -> PlannedFailures:
+def one_failure(seed: int = 5, hours: float = 24.0, repair_s: float = 1800.0) -> PlannedFailures:
     """One node is gone for a while in the middle of the run."""
     rng = random.Random(seed)
     at_s = hours * HOUR_S * rng.uniform(0.4, 0.6)

@@ -97,7 +97,7 @@ class Outcome:
         }
 
     def jain(self) -> float:
-        """Between tenants: the mean over days of the index of served over due; of one tenant: between its jobs."""
+        """Between tenants: the mean over windows of the index of served over due; of one tenant: between its jobs."""
         if len({job.tenant for job in self.jobs}) > 1:
             return _mean([jain(window.ratios().values()) for window in self.windows])
         rhos = [self.rho(job) for job in self.jobs if job.exclusive_s > 0]

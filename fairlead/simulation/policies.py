@@ -69,12 +69,17 @@ def _made(module: str, name: str) -> Callable[[Trace, int], Policy]:
     return make
 
 
+def _tiresias(trace: Trace, seed: int) -> Policy:
+    policy: Policy = _load("fairlead.simulation.baselines.tiresias", "for_trace")(trace)
+    return policy
+
+
 POLICIES: Mapping[str, Entry] = {
     "fairlead": Entry("ours, as the live platform runs it", _ours, elastic=True),
     "fifo": Entry("first in, first out; nobody overtakes", _order("FIFO", "arrival", patient=True)),
     "srtf": Entry("shortest remaining time first", _order("SRTF", "remaining")),
     "las": Entry("least attained service first", _order("LAS", "attained")),
-    "tiresias": Entry("queues by attained service (NSDI 19)", _made("tiresias", "Tiresias")),
+    "tiresias": Entry("queues by attained service (NSDI 19)", _tiresias),
     "gavel-maxmin": Entry("max-min fairness over device types (OSDI 20)", _gavel("Gavel", "max_min")),
     "gavel-maxmin-blind": Entry("the same, blind to device types", _gavel("Gavel", "max_min", blind=True)),
     "gavel-ftf": Entry("finish-time fairness over device types (OSDI 20)", _gavel("Gavel FTF", "FinishTimeFairness")),
@@ -88,6 +93,7 @@ POLICIES: Mapping[str, Entry] = {
     "elasticflow": Entry("minimum satisfactory shares (ASPLOS 23)", _made("elasticflow", "ElasticFlow"), elastic=True),
     "drf": Entry("dominant resource fairness, deadlines within tenants", _made("orders", "DominantShare")),
     "edf": Entry("earliest deadline first", _made("edf", "Edf"), elastic=True),
+    "edf-admission": Entry("the same, turning away what would be late", _made("edf", "admitting"), elastic=True),
 }
 
 

@@ -19,7 +19,10 @@ HALF_LIFE_S = DAY_S
 class Tally:
     """Sums over the steps of one simulation."""
 
-    def __init__(self, tenants: Sequence[TenantState], nodes: Iterable[Node], *, draw: bool) -> None:
+    def __init__(
+        self, tenants: Sequence[TenantState], nodes: Iterable[Node], *, draw: bool, window_s: float = DAY_S
+    ) -> None:
+        self._length_s = window_s
         self.tenants = {tenant.name: tenant for tenant in tenants}
         self.devices: dict[str, int] = {}
         for node in nodes:
@@ -62,7 +65,7 @@ class Tally:
             self.attained = {name: amount * fading for name, amount in self.attained.items()}
         if self._draw:
             self._drawn(now_s, running)
-        if until_s - self._window_s >= DAY_S:
+        if until_s - self._window_s >= self._length_s:
             self.close_window(until_s)
 
     def states(self) -> list[TenantState]:

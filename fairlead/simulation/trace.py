@@ -119,6 +119,7 @@ class Trace:
     first_round_free: bool = False  # nothing ran before the first round, and its simulator charges no restart there
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its own simulator, for policies that want the same
     tenants: Sequence[TenantState] = ()  # with their weights, when the trace says so
+    window_s: float = 86_400.0  # over which tenants' shares are looked at
 
     def rigid(self) -> Trace:
         """The same jobs for a policy that cannot change a gang's size."""

@@ -43,6 +43,11 @@ class Edf:
         return answers
 
 
+def admitting() -> Edf:
+    """With admission control."""
+    return Edf(admission=True)
+
+
 def _deadline(job: JobState) -> float:
     return math.inf if job.finish_by_s is None else job.finish_by_s
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,11 +92,28 @@ class Sia:
     ) -> NDArray[np.float64]:
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        # with presolve this HiGHS now and then writes a line of its own to standard output, into the user's JSON
-        options = {"time_limit": self.time_limit_s, "mip_rel_gap": 1e-4, "presolve": False}
-        limits = LinearConstraint(rows, -np.inf, upper)
-        solved = milp(costs, integrality=np.ones(len(costs)), bounds=Bounds(0, 1), constraints=limits, options=options)
+        options = {"time_limit": self.time_limit_s, "mip_rel_gap": 1e-4}
+        limits, whole = LinearConstraint(rows, -np.inf, upper), np.ones(len(costs))
+        with quiet():
+            solved = milp(costs, integrality=whole, bounds=Bounds(0, 1), constraints=limits, options=options)
         return np.zeros(len(costs)) if solved.x is None else np.asarray(solved.x, dtype=np.float64)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """This HiGHS now and then prints a line from within, past Python, which would end up in the user's JSON."""
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    flush(None)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def configurations(state: ClusterState, job: JobState, types: Mapping[str, int]) -> list[tuple[Wish, float]]:
