@@ -27,9 +27,10 @@ POLL_S = 0.005
 class Platform:
     """One embedded platform in a folder of its own."""
 
-    def __init__(self, home: Path, nodes: str) -> None:
+    def __init__(self, home: Path, nodes: str, isolation: str | None = None) -> None:
         self.home = home
         self.nodes = nodes
+        self._isolation = [] if isolation is None else ["--isolation", isolation]
         self._client: Client | None = None
 
     # ------------------------------------------------------------ life
@@ -51,7 +52,7 @@ class Platform:
         return done.stdout
 
     def up(self) -> None:
-        self.run("up", "--port", "0", "--nodes", self.nodes, "--detach")
+        self.run("up", "--port", "0", "--nodes", self.nodes, *self._isolation, "--detach")
         self._client = None
 
     def down(self) -> None:
@@ -116,10 +117,10 @@ class Platform:
 
 
 @contextmanager
-def platform(nodes: str) -> Iterator[Platform]:
+def platform(nodes: str, isolation: str | None = None) -> Iterator[Platform]:
     """A running platform with a tenant named bench; ended and removed afterwards, whatever happens."""
     home = Path(tempfile.mkdtemp(prefix="fairlead-bench-"))
-    made = Platform(home, nodes)
+    made = Platform(home, nodes, isolation)
     try:
         made.up()
         made.client.create_tenant("bench")

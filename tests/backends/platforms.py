@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
@@ -22,6 +23,10 @@ ROOT = os.geteuid() == 0
 UID = 64101 if ROOT else None
 OTHER_UID = 64102 if ROOT else None
 needs_root = pytest.mark.skipif(not ROOT, reason="needs root: users and cgroups")
+needs_sandbox = pytest.mark.skipif(
+    shutil.which("bwrap") is None and not os.environ.get("FAIRLEAD_REQUIRE_ALL"),
+    reason="needs bubblewrap (Debian package bubblewrap)",
+)
 
 T = TypeVar("T")
 

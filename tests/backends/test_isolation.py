@@ -17,7 +17,7 @@ from fairlead import wire
 from fairlead.backends.local import bundles, reach
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.home import Home
-from tests.backends.platforms import OTHER_UID, UID, needs_root, platform, python, run, traces, until
+from tests.backends.platforms import OTHER_UID, UID, needs_root, needs_sandbox, platform, python, run, traces, until
 
 LOOK_AROUND = """
 import os, sys
@@ -307,7 +307,7 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 os.environ.pop("FAIRLEAD_DATA", None)
 from tests.backends.platforms import platform, wire
 async def scene():
-    async with platform(root / "home", "2") as here:
+    async with platform(root / "home", "2", isolation=sys.argv[2]) as here:
         await here.start("j", ["node-0", "node-1"], "python", "-c",
             "import os, resource as r; print(os.getuid(), len(os.sched_getaffinity(0)), r.getrlimit(r.RLIMIT_DATA)[0])",
             uid=None, memory_bytes=500_000_000)
@@ -319,15 +319,16 @@ asyncio.run(scene())
 
 
 @needs_root
-def test_without_root_workers_are_bound_by_affinity_and_rlimits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [pytest.param("sandbox", marks=needs_sandbox), "none"])
+def test_without_root_workers_are_bound_by_affinity_and_rlimits(tmp_path: Path, level: str) -> None:
     """The whole platform under a user who may make neither users nor cgroups."""
     root = tmp_path / "nobody"
     root.mkdir()
     os.chown(root, 65534, 65534)
     done = subprocess.run(
-        [sys.executable, "-c", AS_NOBODY, str(root)], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", AS_NOBODY, str(root), level], capture_output=True, text=True, timeout=60, check=False,
         cwd=Path(__file__).parent.parent.parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "65534 1 500000000\n" * 2 + "none, affinitynone\n"
+    assert done.stdout == "65534 1 500000000\n" * 2 + f"{level}, affinity{level}\n"
     assert traces(root / "home") == []

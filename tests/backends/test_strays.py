@@ -21,7 +21,7 @@ from fairlead.backends.local.records import read_record
 from tests.backends.platforms import platform, until, wire
 START = "import subprocess as s; s.Popen(['sleep', '67'], start_new_session=True)"
 async def scene():
-    async with platform(root / "home", "2") as here:
+    async with platform(root / "home", "2", isolation="none") as here:
         below = lambda node: processes.descendants(read_record(here.home, node).fork_server.pid)
         await here.start("other", ["node-0"], "python", "-c", START + "; import time; time.sleep(68)", uid=None)
         await here.some(wire.Ready, job="other")

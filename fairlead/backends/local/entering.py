@@ -52,8 +52,8 @@ def enter_sandbox(namespaces: Namespaces, uid: int | None) -> None:
     namespaces.close()
     linux.drop_capabilities()
     _settle()
-    if os.getppid() != 0:  # the fork server, outside, counts as 0: it died before we asked to die with it
-        os._exit(1)
+    if root:  # it dies with its sandbox, which dies with the fork server; without root its parent is not that yet
+        linux.die_with_parent()
     check(uid)
     linux.filter_calls(seccomp.program())
 
@@ -64,8 +64,10 @@ def enter_user(uid: int | None, parent: int) -> None:
     if os.geteuid() == 0:
         os.setgroups([])
         _become(uid)
+    linux.clear_capabilities()  # without root the platform has those over its own user namespace
     _settle()
-    if os.getppid() != parent:
+    linux.die_with_parent()
+    if os.getppid() != parent:  # it died before we asked to die with it
         os._exit(1)
     check(uid)
 
@@ -80,7 +82,6 @@ def _become(uid: int | None) -> None:
 def _settle() -> None:
     linux.no_new_privileges()
     linux.own_proc_entries()
-    linux.die_with_parent()
     os.umask(0o077)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

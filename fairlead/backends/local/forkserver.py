@@ -149,7 +149,7 @@ class ForkServer:
     def _build(self, start: Start, arguments: int, group: cgroups.Group) -> Sandbox:
         """Have the sandbox built, in the network of the worker's gang."""
         with self._seeing(start.closed):
-            if start.network == "open":
+            if start.network == "open" or os.geteuid() != 0:
                 return Sandbox(arguments, start.uid, group, _limits(start))
             with gangnet.network(self._home.gangs, start.job) as network:
                 with gangnet.inside(network.namespace):
@@ -180,9 +180,7 @@ class ForkServer:
             problem = "its sandbox does not come up"
             if unborn.sandbox.ready in ready:
                 try:
-                    namespaces = unborn.sandbox.namespaces()
-                    self._fork(unborn.start, unborn.files, unborn.group, unborn.sandbox, namespaces)
-                    del self._unborn[unborn.start.key]
+                    self._let_in(unborn)
                     continue
                 except (OSError, NotBuilt) as error:
                     problem = f"its sandbox could not be built: {error}"
@@ -190,6 +188,18 @@ class ForkServer:
                 continue
             end = Ended(unborn.start.key, None, None, problem=f"the node could not start it: {problem}")
             self._give_up(unborn, end)
+
+    def _let_in(self, unborn: _Unborn) -> None:
+        start, namespaces = unborn.start, unborn.sandbox.namespaces()
+        whole = start.network == "open" or os.geteuid() == 0  # the sandbox is in its network already
+        with contextlib.ExitStack() as held:
+            if not whole:
+                network = held.enter_context(gangnet.network(self._home.gangs, start.job, unborn.sandbox.init))
+                namespaces.join_network(network.namespace)
+            pid = self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
+            if not whole:
+                network.add(pid)
+        del self._unborn[start.key]
 
     def _give_up(self, unborn: _Unborn, end: Ended) -> None:
         del self._unborn[unborn.start.key]
@@ -202,7 +212,7 @@ class ForkServer:
     def _fork(
         self, start: Start, files: Files, group: cgroups.Group, sandbox: Sandbox | None = None,
         namespaces: Namespaces | None = None,
-    ) -> None:  # fmt: skip
+    ) -> int:  # fmt: skip
         cradle = Cradle(group, _limits(start), namespaces, os.getpid(), self._config.first_core)
         pid = os.fork() if namespaces is None else fork_into(namespaces)
         if pid == 0:
@@ -212,6 +222,7 @@ class ForkServer:
             namespaces.close()
         self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox)
         self._send(Started(start.key, pid, [str(folder) for folder in group.folders]))
+        return pid
 
     # ------------------------------------------------------------ end
 

@@ -3,6 +3,9 @@
 torch's store and gloo know no authentication: who reaches their ports belongs to the gang. So a gang has a network
 namespace that holds nothing but a loopback. It lives as long as one of its members; whoever starts another finds it
 through the members that are written down, and only when none lives makes a new one.
+
+Root makes the namespace and has the sandbox built inside. Without root there is no way back out of it, so that every
+sandbox brings a network of its own, and the worker joins that of the gang's first.
 """
 
 from __future__ import annotations
@@ -41,15 +44,19 @@ class Network:
 
 
 @contextlib.contextmanager
-def network(folder: Path, job: str) -> Iterator[Network]:
-    """The gang's network, found or made; nobody else can start a member meanwhile."""
+def network(folder: Path, job: str, first: int | None = None) -> Iterator[Network]:
+    """The gang's network, found or made; nobody else can start a member meanwhile.
+
+    When none is found, that of the process ``first`` becomes it; without one, a fresh namespace.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     record = _locked(folder / job)
     try:
         members = tuple(process for process in _read(record) if processes.alive(process))
         namespace = next((found for member in members if (found := _namespace_of(member)) is not None), None)
         if namespace is None:
-            members, namespace = (), fresh()
+            members = ()
+            namespace = fresh() if first is None else os.open(f"/proc/{first}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield Network(namespace, record, members)
         finally:
@@ -60,7 +67,7 @@ def network(folder: Path, job: str) -> Iterator[Network]:
 
 @contextlib.contextmanager
 def inside(namespace: int) -> Iterator[None]:
-    """Be in this network for a moment; a process that could not come back must not go on, so that error passes."""
+    """As root, be in this network for a moment; who could not come back must not go on, so that error passes."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         linux.enter(namespace, linux.CLONE_NEWNET)
@@ -101,13 +108,20 @@ def _read(record: int) -> list[Process]:
 
 
 def _namespace_of(member: Process) -> int | None:
-    try:
-        found = os.open(f"/proc/{member.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    if processes.alive(member):  # still: so what was opened is its own, and not that of a stranger with its number
-        return found
-    os.close(found)
+    """The network that the member is in; one that was just forked is on its way into it."""
+    ours, deadline_s = Path("/proc/self/ns/net").stat().st_ino, time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline_s:
+        try:
+            found = os.open(f"/proc/{member.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        if not processes.alive(member):  # what was opened may be that of a stranger with its number
+            os.close(found)
+            return None
+        if os.fstat(found).st_ino != ours:
+            return found
+        os.close(found)
+        time.sleep(0.001)
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fairlead.backends.local import cgroups, entering, gangnet, linux, processes, reach, sandbox, seccomp, visible
@@ -71,9 +71,9 @@ def _try(home: Path) -> str | None:
         reach.make_reachable(reach.needed(home))
     uid = _NOBODY if root else None
     places = [str(path) for path in visible.outermost(visible.pythons())]
-    words = [*visible.base(), *visible.reading(places), "--remount-ro", "/"]
+    words = [*visible.base(), *visible.own_network(), *visible.reading(places), "--remount-ro", "/"]
     limits = sandbox.Limits(1024, 1 << 30)
-    with contextlib.closing(_Network()) as network, gangnet.inside(network.namespace):
+    with _in_fresh_network() if root else contextlib.nullcontext():
         box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid, cgroups.Group(0), limits)
     if not box.wait(_BUILD_S):
         return "bubblewrap does not get ready"
@@ -107,14 +107,14 @@ def help_for(wanted: str) -> str:
     return f"{INSTALL} and allow user namespaces (fairlead doctor), or choose --isolation user or none"
 
 
-class _Network:
-    """A network for the attempt."""
-
-    def __init__(self) -> None:
-        self.namespace = gangnet.fresh()
-
-    def close(self) -> None:
-        os.close(self.namespace)
+@contextlib.contextmanager
+def _in_fresh_network() -> Iterator[None]:
+    network = gangnet.fresh()
+    try:
+        with gangnet.inside(network):
+            yield
+    finally:
+        os.close(network)
 
 
 def own_user_namespace() -> None:
@@ -143,10 +143,5 @@ def own_all_to_come(home: Home) -> None:
                 linux.own_proc_entries()
                 os.close(theirs)
                 return
-    if in_child(_own) is None:
+    if in_child(own_user_namespace) is None:
         own_user_namespace()
-
-
-def _own() -> None:
-    own_user_namespace()
-    os.close(gangnet.fresh())

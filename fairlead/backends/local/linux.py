@@ -89,13 +89,18 @@ def enter(namespace: int, kind: int) -> None:
 
 def drop_capabilities() -> None:
     """Hold no capability in any of the five sets, and let no program bring one back."""
-    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "PR_CAP_AMBIENT")
     for number in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0) != 0:
             code = ctypes.get_errno()
             if code != errno.EINVAL:  # which says that this kernel has no more of them
                 raise OSError(code, f"PR_CAPBSET_DROP: {os.strerror(code)}")
             break
+    clear_capabilities()
+
+
+def clear_capabilities() -> None:
+    """Hold none from now on; what may be gained by a program is bounded elsewhere."""
+    _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, "PR_CAP_AMBIENT")
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
 

@@ -88,6 +88,13 @@ class Namespaces:
     def descriptors(self) -> list[int]:
         return [self.processes, *(descriptor for descriptor, _ in self.others)]
 
+    def join_network(self, namespace: int) -> None:
+        """Go into this network instead of the sandbox's own."""
+        for place, (descriptor, kind) in enumerate(self.others):
+            if kind == linux.CLONE_NEWNET:
+                os.close(descriptor)
+                self.others[place] = (os.dup(namespace), kind)
+
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -107,6 +114,7 @@ class Sandbox:
         self._info, informing = os.pipe()
         self._errors, erring = os.pipe()
         rules = _file(seccomp.program())
+        self.init = 0  # its first process, once it is ready
         self._init = self._monitor = -1  # descriptors of the outermost and of the first process inside
         os.write(self._hold, b"r")  # the holder passes it on as its first deed
         try:
@@ -124,7 +132,7 @@ class Sandbox:
         if os.read(self.ready, 1) != b"r":
             said = os.read(self._errors, _ERROR_BYTES).decode(errors="replace").strip()
             raise NotBuilt(said.splitlines()[-1] if said else "bubblewrap ended without a word")
-        init = int(msgspec.json.decode(os.read(self._info, 4096))["child-pid"])
+        self.init = init = int(msgspec.json.decode(os.read(self._info, 4096))["child-pid"])
         self._init = os.pidfd_open(init)
         found = Namespaces(init)
         if _parent(init) != self.pid or not found.whole:  # it died, and its number was given away before we looked
@@ -157,6 +165,8 @@ def fork_into(namespaces: Namespaces) -> int:
     A fork server that could not come back would put the next tenant's worker into this one's sandbox: that error is
     for nobody to catch.
     """
+    if os.geteuid() != 0:
+        return _fork_twice(namespaces)
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     linux.enter(namespaces.processes, linux.CLONE_NEWPID)
     try:
@@ -168,6 +178,29 @@ def fork_into(namespaces: Namespaces) -> int:
         linux.enter(own, linux.CLONE_NEWPID)
         os.close(own)
     return pid
+
+
+def _fork_twice(namespaces: Namespaces) -> int:
+    """Without root nobody comes back: a child goes in, forks, and by its end leaves the grandchild to this process."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            linux.enter(namespaces.processes, linux.CLONE_NEWPID)
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
+        if pid == 0:
+            return 0
+        os.write(writing, str(pid).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(between, 0)
+    if not said:
+        raise OSError(errno.EPERM, "the sandbox could not be entered")
+    return int(said)
 
 
 def _command(uid: int | None, group: cgroups.Group, limits: Limits) -> list[str]:

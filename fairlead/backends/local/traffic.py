@@ -11,9 +11,10 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fairlead.backends.local import gangnet
+from fairlead.backends.local import linux
 
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -61,13 +62,26 @@ def tcp_bytes(pids: Iterable[int]) -> dict[int, int]:
 
 def _connections(network: int | None) -> dict[int, int]:
     found: dict[int, int] = {}
-    with contextlib.nullcontext() if network is None else gangnet.inside(network):
-        line = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)  # it stays in that network
-    with line:
+    with _line() if network is None else _line_into(network) as line:
         line.settimeout(0.5)
         for family in (socket.AF_INET, socket.AF_INET6):
             found.update(_dump(line, family))
     return found
+
+
+def _line() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+
+
+def _line_into(network: int) -> socket.socket:
+    """Made by a thread that goes there and never comes back: without root it could not. The socket stays there."""
+
+    def make() -> socket.socket:
+        linux.enter(network, linux.CLONE_NEWNET)
+        return _line()
+
+    with ThreadPoolExecutor(1) as away:
+        return away.submit(make).result()
 
 
 def _dump(line: socket.socket, family: int) -> dict[int, int]:

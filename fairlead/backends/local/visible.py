@@ -63,7 +63,8 @@ def arguments(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> byte
     """Bubblewrap's arguments for one worker, as it reads them from a file; raises CannotStart for a wrong venv."""
     folder, granted = Path(spec.folder), grants(spec)
     shared_bytes = spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART)
-    words = [*base(), "--size", str(shared_bytes), "--tmpfs", "/dev/shm", "--ro-bind", str(etc(home, spec)), "/etc"]
+    words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
+    words += ["--ro-bind", str(etc(home, spec)), "/etc"]
     words += ["--bind", str(folder / "tmp"), "/tmp", "--symlink", "/tmp", "/var/tmp"]
     seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted)])
     words += reading(map(str, seen))
@@ -72,6 +73,11 @@ def arguments(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> byte
             words += ["--perms", "0755", "--tmpfs", str(hidden)]
     words += _job(folder, Path(spec.memory_folder).parent)
     return b"\0".join(word.encode() for word in [*words, "--remount-ro", "/"]) + b"\0"
+
+
+def own_network(policy: str = "closed") -> list[str]:
+    """Root has it built in its gang's network; without root each has its own, and its worker joins the gang's."""
+    return [] if os.geteuid() == 0 or policy == "open" else ["--unshare-net"]
 
 
 def _job(folder: Path, memory: Path) -> list[str]:
