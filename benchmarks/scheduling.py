@@ -18,6 +18,7 @@ from benchmarks.reporter import Bench, main
 from fairlead.errors import FairleadError
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings
+from fairlead.simulation.generate import multi_tenant, one_failure
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.reading import read_trace
 from fairlead.simulation.runs import run as simulated
@@ -112,7 +113,11 @@ CASES = (
     ),
     Case(
         "pollux 6", "pollux/workloads/workload-6.csv", (Figure("avg_jct_s", target="<= 2300", published=2_446),),
-        declared=False, yardsticks=(("tiresias", (Figure("avg_jct_s", published=3_469.69, by="published"),)),),
+        declared=False,
+        yardsticks=(
+            ("tiresias", (Figure("avg_jct_s", published=3_469.69, by="published"),)),
+            ("sia", (Figure("avg_jct_s"),)),
+        ),
     ),
     Case("pollux 1", "pollux/workloads/workload-1.csv", (Figure("avg_jct_s", target="<= 1900"),), declared=False),
     Case(
@@ -121,6 +126,8 @@ CASES = (
         yardsticks=(
             ("elasticflow", (Figure("deadlines_met", "", published=0.728, by="published"),)),
             ("edf", (Figure("deadlines_met", "", published=0.118, by="published"),)),
+            ("edf-admission", (Figure("deadlines_met", "", published=0.410, by="published"),)),
+            ("tiresias", (Figure("deadlines_met", "", published=0.287, by="published"),)),
         ),
     ),
     Case(
@@ -134,8 +141,31 @@ CASES = (
 )  # fmt: skip
 
 
+TENANTS = {  # published fairness index and share of deadlines met, by number of tenants
+    2: (0.95, 0.992),
+    10: (0.87, 0.917),
+}
+
+
+def _tenants(bench: Bench, count: int) -> None:
+    """Many tenants with deadlines and one node failure; DRF with EDF is what the load was set by."""
+    index, met = TENANTS[count]
+    ours = (
+        Figure("jain", "", target=">= 0.98" if count == 10 else None, published=index),
+        Figure("deadlines_met", "", target=">= 0.99" if count == 10 else None, published=met),
+    )
+    drf = tuple(Figure(figure.name, "", published=figure.published, by="published") for figure in ours)
+    trace = multi_tenant(count)
+    for policy, figures in ((OURS, ours), ("drf", drf)):
+        settings = Settings(outages=one_failure())
+        _add(bench, f"{count} tenants", policy, figures, partial(simulated, trace, policy, trace.nodes, settings))
+
+
 def run(bench: Bench) -> None:
     """Policies on published traces, in our simulator."""
+    for count in TENANTS:
+        if CHOSEN in f"{count} tenants":
+            _tenants(bench, count)
     folder = Path(os.environ.get("FAIRLEAD_TRACES", "traces"))
     for case in CASES:
         found = sorted(folder.glob(case.file))
