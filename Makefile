@@ -13,7 +13,7 @@ BRIEF  := awk '/^ *Downloading .*[0-9] (MB|GB)/ { print "   " $$2, $$3, $$4; ffl
                /^Installing collected/ { print "    unpacking"; fflush() } /^ERROR/ { print; fflush() }'
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help setup demo test fuzz system lint bench clean clean-all
+.PHONY: help setup demo test fuzz system sandbox lint bench clean clean-all
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -37,7 +37,7 @@ venv:
 	  $(call as-root-with-apt) && $(call apt-get,python3-venv) && "$(PYTHON)" -m venv --clear $(VENV); } || { \
 	  echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian: python3-venv)"; exit 1; }
 
-demo: $(STAMP) ## three tenants train real models on four virtual nodes, one of which is killed; under three minutes
+demo: $(STAMP) sandbox ## three tenants train real models on four virtual nodes, one of which is killed; under three minutes
 	@$(BIN)/python -m fairlead.demo $(ARGS)
 
 test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses)
@@ -72,7 +72,11 @@ apt-get = { echo "installing the Debian package $(1)"; export DEBIAN_FRONTEND=no
             { apt-get install -qq -y --no-install-recommends $(1) || \
               { apt-get update -qq && apt-get install -qq -y --no-install-recommends $(1); }; } >/dev/null; }
 
-system: ## the system packages that the suite uses, when root with apt
+sandbox: ## bubblewrap, which keeps tenants apart, when root with apt
+	@command -v bwrap >/dev/null || { $(call as-root-with-apt) && $(call apt-get,bubblewrap); } || \
+	  echo "bubblewrap is missing (Debian package bubblewrap): tenants will not be kept apart by a sandbox"
+
+system: sandbox ## the system packages that the suite uses, when root with apt
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { \
 	  $(call as-root-with-apt) && $(call apt-get,postgresql-common) && \
 	  sed -i 's/^#\?create_main_cluster.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \

@@ -38,6 +38,8 @@ BEFORE = _shared_memory() | _cgroups()
 def pytest_configure() -> None:
     os.environ["TMPDIR"] = str(ROOT)
     tempfile.tempdir = None  # read it again
+    if shutil.which("bwrap") is None and not os.environ.get("FAIRLEAD_REQUIRE_ALL"):
+        os.environ["FAIRLEAD_ISOLATION"] = "none"  # else no platform here would take a second tenant
     # A shell that starts the suite in the background has Ctrl-C ignored, and every process below would ignore it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # told to end, it still ends what it started

@@ -32,6 +32,9 @@ class Done:
         return json.loads(self.out)
 
 
+KEPT = ("FAIRLEAD_ISOLATION",)  # of this machine, not of whoever runs the suite
+
+
 @dataclass(frozen=True)
 class Terminal:
     """Runs ``fairlead`` as a person would, as whoever owns the token."""
@@ -41,7 +44,7 @@ class Terminal:
     environment: dict[str, str] = field(default_factory=dict)
 
     def variables(self) -> dict[str, str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_") or name in KEPT}
         own = {"FAIRLEAD_HOME": str(self.home), "COLUMNS": "80", "PYTHONWARNINGS": "error::DeprecationWarning:fairlead"}
         return clean | own | ({"FAIRLEAD_TOKEN": self.token} if self.token else {}) | self.environment
 

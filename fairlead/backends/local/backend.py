@@ -80,7 +80,8 @@ class LocalBackend:
         remembered = self._home.run / "nodes.json"
         before = load_division(remembered)
         self._shapes = self._shapes or tuple(before.nodes) or parse_nodes("1")
-        wanted = self._isolation = self._isolation or before.isolation
+        named = self._isolation or os.environ.get("FAIRLEAD_ISOLATION")
+        wanted = self._isolation = named or before.isolation
         save_division(remembered, Division(self._shapes, wanted))
         self._epoch = epoch
         names = {shape.name for shape in self._shapes}
@@ -111,7 +112,8 @@ class LocalBackend:
     def _note_isolation(self) -> None:
         """What is in force is what the weakest node has."""
         found = [keeper.status.isolation.partition(",")[0] for keeper in self._keepers.values() if keeper.status]
-        weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default="none")
+        now = self.capabilities.isolation  # while all are lost
+        weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default=now)
         self.capabilities = dataclasses.replace(
             self.capabilities, isolation=weakest, isolation_chosen=self._isolation in ("user", "none")
         )
