@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -106,4 +105,4 @@ def nodes_of(placement: Placement) -> tuple[str, ...]:
 
 def same_seats(left: Iterable[str], right: Iterable[str]) -> bool:
     """Whether two placements by node name are the same multiset of nodes."""
-    return Counter(left) == Counter(right)
+    return sorted(left) == sorted(right)

@@ -195,6 +195,7 @@ class Simulation:
         running = [job for job in self.active.values() if job.seats]
         seconds = self._ahead_s(running)
         longest_s, served = 0.0, False
+        ended: list[tuple[Active, float]] = []
         for job in running:
             ran = job.run(seconds)
             served |= ran.service_s > 0
@@ -203,13 +204,15 @@ class Simulation:
             if self.settings.draw:
                 job.segments.append((self.now_s, self.now_s + ran.took_s, job.seats))
             if job.course.finished:
-                self._finish(job, self.now_s + ran.took_s)
+                ended.append((job, ran.took_s))
         if self.clock is Clock.LAST and longest_s > 0:
             seconds = longest_s
         self._idle = 0 if served or self.waiting else self._idle + 1
         if self._idle > PATIENCE:
             raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none where it can run")
-        self.tally.step(self.now_s, self.now_s + seconds, running)
+        self.tally.step(self.now_s, self.now_s + seconds, running, ended)
+        for job, took_s in ended:
+            self._finish(job, self.now_s + took_s)
         self.now_s += seconds
 
     def _ahead_s(self, running: Sequence[Active]) -> float:

@@ -53,13 +53,21 @@ class Tally:
         self._served[tenant] = self._served.get(tenant, 0.0) + device_s
         self.attained[tenant] = self.attained.get(tenant, 0.0) + device_s
 
-    def step(self, now_s: float, until_s: float, running: Sequence[Active]) -> None:
-        """Time goes on; what is due to tenants is their weighted share of the devices, as far as they want it."""
+    def step(
+        self, now_s: float, until_s: float, running: Sequence[Active], ended: Sequence[tuple[Active, float]] = ()
+    ) -> None:
+        """Time goes on; what is due to tenants is their weighted share of the devices, as far as they want it.
+
+        Whoever is done after so many seconds of this step wanted devices only for so long.
+        """
         if self._window_s is None:
             self._window_s = now_s
         seconds = until_s - now_s
         if len(self.tenants) > 1:
-            for name, amount in entitlements(self.tenants.values(), self.demand, self.capacity).items():
+            demand = dict(self.demand)
+            for job, took_s in ended if seconds > 0 else ():
+                demand[job.job.tenant] -= job.job.max_workers * (1.0 - took_s / seconds)
+            for name, amount in entitlements(self.tenants.values(), demand, self.capacity).items():
                 self._due[name] = self._due.get(name, 0.0) + amount * seconds
             fading = 0.5 ** (seconds / HALF_LIFE_S)
             self.attained = {name: amount * fading for name, amount in self.attained.items()}
