@@ -52,7 +52,11 @@ def test_a_gang_runs_whole_or_not_at_all() -> None:
 def _philly(folder: Path) -> Path:
     path = folder / "a" / "b" / "philly.csv"
     path.parent.mkdir(parents=True)
-    rows = ["2017-10-09 07:01:55,60.0,1,60.0,x", "2017-10-09 07:00:55,120.0,2,240.0,y", "2017-10-10 07:00:55,1.0,1,1.0,z"]
+    rows = [
+        "2017-10-09 07:01:55,60.0,1,60.0,x",
+        "2017-10-09 07:00:55,120.0,2,240.0,y",
+        "2017-10-10 07:00:55,1.0,1,1.0,z",
+    ]
     path.write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows]))
     return path
 
