@@ -131,14 +131,17 @@ def node_views(
             else SlotView(device=device)
             for device, job, worker in sorted(here[name])
         ]
-        views.append(node_view(node, slots, telemetry.get(name), more.get(name, {})))
+        held = any(fact.node == name for facts in list(workers.values()) for fact in list(facts.values()))
+        views.append(node_view(node, slots, telemetry.get(name), more.get(name, {}), held=held))
     return views
 
 
-def node_view(node: Node, slots: list[SlotView], telemetry: wire.Telemetry | None, more: Mapping[str, Any]) -> NodeView:
+def node_view(
+    node: Node, slots: list[SlotView], telemetry: wire.Telemetry | None, more: Mapping[str, Any], *, held: bool
+) -> NodeView:
     return NodeView(
         name=node.name,
-        state=node_state(node, len(slots)),
+        state=node_state(node, held=held),
         device_type=node.device_type,
         devices=node.devices,
         devices_used=len(slots),
@@ -157,10 +160,10 @@ def node_view(node: Node, slots: list[SlotView], telemetry: wire.Telemetry | Non
     )
 
 
-def node_state(node: Node, used: int) -> str:
-    """A word for what a node is at: one that is being drained has come to the end of it, or not."""
+def node_state(node: Node, *, held: bool) -> str:
+    """A word for what a node is at: one that is being drained is drained when nobody holds a device of it any more."""
     if node.state is NodeState.DRAINING:
-        return "draining" if used else "drained"
+        return "draining" if held else "drained"
     return "outdated" if node.outdated and node.state is NodeState.READY else str(node.state)
 
 
