@@ -10,7 +10,7 @@ from fairlead.scheduling.draft import Draft
 from fairlead.scheduling.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
 from fairlead.scheduling.scale import SETTLE_S, settled
 from fairlead.scheduling.state import JobState, Reason
-from fairlead.scheduling.words import budget, devices, each, moment, reason, workers
+from fairlead.scheduling.words import budget, devices, each, moment, rate, reason, workers
 
 
 def why_it_stays(draft: Draft, job: JobState) -> Reason | None:
@@ -56,8 +56,8 @@ def _slower(job: JobState, size: int) -> Reason:
     smaller = [n for n, speed in job.speeds.items() if job.min_workers <= n < slower and speed > 0]
     best = max(smaller, key=lambda n: (job.speeds[n], -n))
     text = (
-        f"it was measured slower with {workers(slower)} ({job.speeds[slower]:.3g} samples/s) "
-        f"than with {best} ({job.speeds[best]:.3g})"
+        f"it was measured slower with {workers(slower)} ({rate(job.speeds[slower])} samples/s) "
+        f"than with {best} ({rate(job.speeds[best])})"
     )
     return reason("measured-slower", text, size=size, slower=slower, best=best)
 

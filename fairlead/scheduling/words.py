@@ -49,3 +49,8 @@ def budget(spent: Spent) -> str:
 
 def reason(code: str, text: str, **facts: Any) -> Reason:
     return Reason(code, text, facts)
+
+
+def rate(per_s: float) -> str:
+    """So many a second, without an exponent."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
