@@ -93,7 +93,7 @@ def test_devices_between_two_measured_sizes_do_nothing(tmp_path: Path) -> None:
 def test_a_batch_size_or_table_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="no row for batch size 128"):
         elasticflow.read(_files(tmp_path, "7,100,380,net,500,128,2,200"))
-    with pytest.raises(NotFound, match="no speed table other.csv"):
+    with pytest.raises(NotFound, match=r"no speed table other\.csv"):
         path = tmp_path / "other.csv"
         path.write_text(
             "job_id,submit_time,iteration,model_name,ddl,batch_size,num_gpu,duration\n1,0,1,other,9,1,1,1\n"
