@@ -124,9 +124,10 @@ function Frame({ me }) {
   </div>`;
 }
 
-const freshTenants = coalesced(() => loadTenants().catch(() => {}), 5000);
+// What tenants hold and how many of their jobs run or wait moves with their jobs.
+const freshTenants = coalesced(() => loadTenants().catch(() => {}), 3000);
 on("resync", freshTenants);
-on("event", (event) => event.kind.startsWith("tenant-") && freshTenants());
+on("event", (event) => event.tenant && freshTenants());
 
 function App() {
   const me = useCell(who);
