@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import typer
 
 from fairlead.cli import show
 from fairlead.cli.options import HomeDir, Json
+from fairlead.cli.platform import STORE
 from fairlead.home import Home, default_home
 
 Backup = Annotated[Path, typer.Argument(metavar="FILE", help="A file that ends in .tar.zst, .tar.gz or .tar.")]
@@ -46,7 +48,7 @@ def restore(
     file: Backup,
     home: HomeDir = None,
     store: Annotated[
-        str | None, typer.Option("--store", help="An empty database's URL; default: SQLite in the home.")
+        str | None, typer.Option("--store", help="An empty database's URL; default: FAIRLEAD_STORE, or SQLite.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -54,6 +56,7 @@ def restore(
     from fairlead.control.keeping.restore import restore as bring_back
 
     target = _home(home)
+    store = store or os.environ.get(STORE) or None  # like up: a password is not for the command line
     with _progress() as progress:
         back = bring_back(_place(file), target, store=store, progress=progress)
     if as_json:
