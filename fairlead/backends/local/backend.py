@@ -105,6 +105,8 @@ class LocalBackend:
             await keeper.settled.wait()
         failures = [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
         if failures:
+            if len(failures) == len(self._keepers) and not isinstance(failures[0], LostLeadership):
+                await self.shutdown()  # not one is there: leave no host waiting
             await self.close()
             raise failures[0]
         self._note_isolation()
