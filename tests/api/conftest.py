@@ -61,12 +61,14 @@ def platform_server() -> Iterator[Served]:
     home = Path(tempfile.mkdtemp(prefix="fairlead-api-"))
     home.chmod(0o755)  # the tenants' own users pass through it
     command = [sys.executable, str(Path(__file__).with_name("platform_process.py")), str(home)]
-    with (home / "process.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+    with (home / "process.log").open("wb") as output:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
     try:
         told = _first_words(process, home / "process.log")
         served = Served(told["url"], told["tight"], told["token"])
         yield served
+        log = (home / "process.log").read_text(errors="replace")
+        assert "request failed" not in log, f"a failure of ours:\n{log[log.index('request failed') :][:4000]}"
         _ends_with_its_streams(served)
         assert process.wait(END_S) == 0
     finally:

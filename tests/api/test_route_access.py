@@ -241,5 +241,7 @@ def test_a_viewer_s_refusals_changed_nothing(alpha: Team, admin: httpx.Client, t
     assert [tenant["weight"] for tenant in alpha.viewer.get("/api/v1/tenants").json()] == [2.0]
     assert not [job for job in alpha.viewer.get("/api/v1/jobs").json()["items"] if job["name"] == "not-allowed"]
     assert "not-allowed" not in {tenant["name"] for tenant in admin.get("/api/v1/tenants").json()}
-    assert {node["state"] for node in admin.get("/api/v1/nodes").json()} == {"ready"}
+    nodes = admin.get("/api/v1/nodes")
+    assert nodes.status_code == 200, nodes.text
+    assert {node["state"] for node in nodes.json()} == {"ready"}
     assert alpha.viewer.get("/api/v1/whoami").status_code == 200
