@@ -121,11 +121,12 @@ function Ledger({ teams }) {
   </section>`;
 }
 
-function budget({ budget: limit }) {
-  if (!limit?.device_hours) return html`<span class="dim">none</span>`;
-  const used = limit.used_device_hours;
-  const text = `${format.figure(limit.device_hours)} h per ${limit.per}`;
-  return used == null ? text : `${format.figure(used)} of ${text}`;
+function budget({ spending }) {
+  if (!spending) return html`<span class="dim">none</span>`;
+  const { used_hours: used, device_hours: limit, per, until_s: until, used_up: over } = spending;
+  const tone = over ? "bad" : used / limit > 0.8 ? "hot" : "";
+  return html`<span class="progress" title=${`anew ${format.moment(until)}`}><${Meter} part=${used / limit} tone=${tone} />
+    <span class="num">${format.figure(Math.round(used * 100) / 100)} of ${format.figure(limit)} h per ${per}${over ? ", used up" : ""}</span></span>`;
 }
 
 function promise(sla) {
