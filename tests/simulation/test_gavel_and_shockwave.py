@@ -70,6 +70,15 @@ def test_gavels_finish_time_fairness_on_its_own_trace_is_as_published() -> None:
     assert figures["unfair_fraction"] == pytest.approx(0.23, abs=0.02)
 
 
+def test_shockwave_in_the_manner_of_its_paper_is_near_what_its_authors_published() -> None:
+    figures = run(read_trace(shockwave()), "shockwave").figures()
+    assert figures["makespan_s"] == pytest.approx(24_197, rel=0.05)
+    assert figures["avg_jct_s"] == pytest.approx(9_958, rel=0.10)
+    assert figures["utilisation"] == pytest.approx(0.827, abs=0.03)
+    assert figures["worst_rho"] is not None
+    assert figures["worst_rho"] < 1.78
+
+
 def test_batch_sizes_and_durations_are_those_of_shockwaves_own_profile() -> None:
     profile = json.loads(next((TRACES / "shockwave").glob("profile_120_*.json")).read_text())
     jobs = read_trace(shockwave()).jobs
