@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any
 
 from fairlead.scheduling.state import ClusterState, JobState, Round
@@ -51,20 +52,31 @@ def shared(jobs: Sequence[JobState], devices: int, now_s: float, slot_s: float) 
 
 
 def _grown(jobs: Sequence[JobState], plan: Plan, shares: dict[str, Share]) -> dict[str, int]:
-    """What the plan leaves free now goes, one size at a time, to the job whose need of devices changes the most."""
+    """What the plan leaves free now goes, one size at a time, to the job whose need of devices changes the most.
+
+    Every grant changes the plan, and with it all offers; but an offer is only looked at again when it comes first.
+    """
     gangs = {job.id: shares[job.id].now for job in jobs}
-    while plan.free_now > 0:
-        offers = [offer for job in jobs if (offer := _offer(job, gangs[job.id], plan, shares[job.id])) is not None]
-        if not offers:
-            break
-        _, job, size, grown = max(offers, key=lambda offer: offer[0])
+    queue = [(-math.inf, at, False) for at in range(len(jobs))]  # what it is worth, negated; whose; looked at since
+    while queue and plan.free_now > 0:
+        worth, at, fresh = heappop(queue)
+        job = jobs[at]
+        offer = _offer(job, gangs[job.id], plan, shares[job.id])
+        if offer is None:
+            continue
+        gain, size, grown = offer
+        if not fresh and queue and gain < -queue[0][0]:
+            heappush(queue, (-gain, at, True))
+            continue
         plan.take(shares[job.id], 1)
         plan.take(grown)
         shares[job.id], gangs[job.id] = grown, size
+        queue = [(old, one, False) for old, one, _ in queue]
+        heappush(queue, (worth, at, False))
     return gangs
 
 
-def _offer(job: JobState, gang: int, plan: Plan, share: Share) -> tuple[float, JobState, int, Share] | None:
+def _offer(job: JobState, gang: int, plan: Plan, share: Share) -> tuple[float, int, Share] | None:
     """One size more for this job: the change in its device time for each device; whoever has none comes first."""
     size = next((size for size in sizes_of(job) if size > gang), None)
     if size is None or size - gang > plan.free_now:
@@ -72,7 +84,7 @@ def _offer(job: JobState, gang: int, plan: Plan, share: Share) -> tuple[float, J
     plan.take(share, 1)
     grown = plan.share(job, size)
     plan.take(share)
-    return (grown.device_slots - share.device_slots) / (size - gang) if gang else math.inf, job, size, grown
+    return (grown.device_slots - share.device_slots) / (size - gang) if gang else math.inf, size, grown
 
 
 def _next_change(shares: Mapping[str, Share], now_s: float, slot_s: float) -> float:

@@ -61,6 +61,14 @@ class Plan:
             if devices:
                 for at in range(self._cut(since), self._cut(until)):
                     self._free[at] += sign * devices
+        self._join()
+
+    def _join(self) -> None:
+        """Neighbouring stretches with the same room become one."""
+        free = self._free
+        kept = [at for at in range(len(free)) if at == 0 or free[at] != free[at - 1]]
+        if len(kept) < len(free):
+            self._starts, self._free = [self._starts[at] for at in kept], [free[at] for at in kept]
 
     def _cut(self, slot: int) -> int:
         """The stretch that begins with this slot, made if it was none."""
