@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from fairlead.api.edge import SECURITY_HEADERS, BodyLimit, Edge
+from fairlead.api.edge import SECURITY_HEADERS, BodyLimit, Edge, _headers
 from fairlead.api.problems import problem_response
 from fairlead.errors import FairleadError, TooLarge
 
@@ -103,6 +103,11 @@ def test_every_answer_carries_the_security_headers() -> None:
     _, headers, _, _ = call(Edge(echo_size), b"abc")
     for name, value in SECURITY_HEADERS:
         assert headers[name.decode()] == value.decode()
+
+
+def test_over_tls_browsers_are_told_to_insist_on_it() -> None:
+    assert _headers({"path": "/", "scheme": "https"})[-1][0] == b"strict-transport-security"
+    assert b"strict-transport-security" not in dict(_headers({"path": "/", "scheme": "http"}))
 
 
 def test_a_failure_of_our_own_shows_an_id_and_no_trace() -> None:
