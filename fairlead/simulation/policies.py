@@ -25,6 +25,11 @@ class Entry:
 
 
 def _ours(trace: Trace, seed: int) -> Policy:
+    policy: Policy = _load("fairlead.scheduling.market", "Market")()
+    return policy
+
+
+def _live(trace: Trace, seed: int) -> Policy:
     policy: Policy = _load("fairlead.simulation.ours", "settled")
     return policy
 
@@ -75,7 +80,8 @@ def _tiresias(trace: Trace, seed: int) -> Policy:
 
 
 POLICIES: Mapping[str, Entry] = {
-    "fairlead": Entry("ours, as the live platform runs it", _ours, elastic=True),
+    "fairlead": Entry("ours: bids, prices, whole gangs", _ours, elastic=True),
+    "fairlead-live": Entry("ours, as the live platform runs it today", _live, elastic=True),
     "fifo": Entry("first in, first out; nobody overtakes", _order("FIFO", "arrival", patient=True)),
     "srtf": Entry("shortest remaining time first", _order("SRTF", "remaining")),
     "las": Entry("least attained service first", _order("LAS", "attained")),

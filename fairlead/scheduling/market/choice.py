@@ -1,0 +1,169 @@
+"""Who gets which gang: prices per device type until demand meets what is there, then whole gangs by worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.scheduling.market.offers import Floats, Ints
+
+ROUNDS = 60
+"""Steps of the price iteration; the step length falls geometrically."""
+
+LOOKS = (29, 44, 59)
+"""After these steps the prices are tried out with whole gangs; the best outcome counts."""
+
+SWAPS = 400
+"""Up to so many jobs the outcome is improved by exchanges; beyond, the price iteration is close enough to the bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Utility of every offer (0: not possible), what it takes, and what there is.
+
+    ``budget`` limits the devices of each group of jobs (the tenants) besides; ``group`` says who belongs to which.
+    """
+
+    utility: Floats
+    kind: Ints
+    size: Ints
+    capacity: Floats
+    group: Ints
+    budget: Floats
+
+    @property
+    def jobs(self) -> int:
+        return len(self.utility)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The column that each job gets, -1 for none; the prices per device and type; the sum of utilities."""
+
+    column: Ints
+    price: Floats
+    utility: float
+
+
+def choose(problem: Problem) -> Chosen:
+    """The best of some outcomes along the price iteration, repaired to whole gangs that fit."""
+    if not problem.jobs or not len(problem.capacity):
+        return Chosen(np.full(problem.jobs, -1), np.zeros(len(problem.capacity)), 0.0)
+    rows = np.arange(problem.jobs)
+    price, toll = np.full(len(problem.capacity), going_price(problem)), np.zeros(len(problem.budget))
+    unit = float(price.mean())
+    best: Chosen | None = None
+    for step in range(ROUNDS):
+        surplus = problem.utility - (price[problem.kind] + toll[problem.group][:, None]) * problem.size
+        wish = surplus.argmax(axis=1)
+        wants = surplus[rows, wish] > 0
+        taken = problem.size[rows, wish] * wants
+        demand = np.bincount(problem.kind[rows, wish], taken, minlength=len(price))
+        stride = 0.5 * 0.93**step + 0.02
+        price = price * np.exp(np.clip(stride * (demand / np.maximum(problem.capacity, 1.0) - 1.0), -1.0, 1.0))
+        if len(toll) > 1:
+            by_group = np.bincount(problem.group, taken, minlength=len(toll))
+            over = np.clip(by_group / np.maximum(problem.budget, 1.0) - 1.0, -1.0, 1.0)
+            toll = np.maximum(0.0, toll + unit * stride * over)
+        if step in LOOKS:
+            found = filled(problem, price, toll)
+            if best is None or found.utility > best.utility * (1 + 1e-12):
+                best = found
+    assert best is not None
+    return best
+
+
+def going_price(problem: Problem) -> float:
+    """What a device is worth to the last job that would get any, if all devices were alike."""
+    density = problem.utility / np.maximum(problem.size, 1)
+    best = density.argmax(axis=1)
+    rows = np.arange(problem.jobs)
+    order = np.argsort(-density[rows, best], kind="stable")
+    reach = np.cumsum(problem.size[rows, best][order])
+    last = min(int(np.searchsorted(reach, problem.capacity.sum())), problem.jobs - 1)
+    return max(float(density[rows, best][order[last]]), 1e-12)
+
+
+def filled(problem: Problem, price: Floats, toll: Floats) -> Chosen:
+    """Whole gangs by surplus per device at these prices; then whoever still fits; then larger gangs."""
+    rows = np.arange(problem.jobs)
+    cost = price[problem.kind] + toll[problem.group][:, None]
+    surplus = np.where(problem.utility > 0, problem.utility - cost * problem.size, -np.inf)
+    first = surplus.argmax(axis=1)
+    keen = surplus[rows, first] / np.maximum(problem.size[rows, first], 1)
+    desk = Desk(problem)
+    for job in np.argsort(-keen, kind="stable").tolist():
+        if keen[job] <= 0 or not desk.room:
+            break
+        desk.give(job, surplus[job])
+    density = (problem.utility / np.maximum(problem.size, 1)).max(axis=1)
+    for job in np.argsort(-density, kind="stable").tolist():
+        if density[job] <= 0 or not desk.room:
+            break
+        if desk.column[job] < 0:
+            desk.give(job, problem.utility[job] / np.maximum(problem.size[job], 1))
+    desk.grow()
+    column = np.array(desk.column, dtype=np.int64)
+    got = column >= 0
+    return Chosen(column, price, float(problem.utility[rows[got], column[got]].sum()))
+
+
+class Desk:
+    """Hands out whole gangs and keeps count of what is free, by type and by group."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.column = [-1] * problem.jobs
+        self.free: list[float] = problem.capacity.tolist()
+        self.left: list[float] = problem.budget.tolist()
+
+    @property
+    def room(self) -> bool:
+        return any(free >= 1 for free in self.free)
+
+    def give(self, job: int, liking: Floats) -> bool:
+        """The gang it likes best among those that fit and are possible."""
+        problem, group = self.problem, int(self.problem.group[job])
+        for column in np.argsort(-liking, kind="stable").tolist():
+            if liking[column] <= 0:
+                return False
+            kind, size = int(problem.kind[job, column]), int(problem.size[job, column])
+            if problem.utility[job, column] > 0 and size <= self.free[kind] and size <= self.left[group] + 1e-9:
+                self._take(job, column, kind, size)
+                return True
+        return False
+
+    def _take(self, job: int, column: int, kind: int, size: int) -> None:
+        before = self.column[job]
+        if before >= 0:
+            back = int(self.problem.size[job, before])
+            self.free[int(self.problem.kind[job, before])] += back
+            self.left[int(self.problem.group[job])] += back
+        self.column[job] = column
+        self.free[kind] -= size
+        self.left[int(self.problem.group[job])] -= size
+
+    def grow(self) -> None:
+        """Larger or better gangs for who has one, by utility per further device, until nothing fits."""
+        problem = self.problem
+        rows = np.array([job for job, column in enumerate(self.column) if column >= 0], dtype=np.int64)
+        if not len(rows) or problem.utility.shape[1] < 2:
+            return
+        utility, size, kind = problem.utility[rows], problem.size[rows], problem.kind[rows]
+        for _ in range(4 * int(problem.capacity.sum()) if len(rows) < 500 else 200):
+            if not self.room:
+                return
+            has = np.array([self.column[job] for job in rows.tolist()])
+            at = np.arange(len(rows))
+            gain = utility - utility[at, has][:, None]
+            back = np.where(kind == kind[at, has][:, None], size[at, has][:, None], 0)
+            fits = (size - back <= np.array(self.free)[kind]) & (
+                size - size[at, has][:, None] <= np.array(self.left)[problem.group[rows]][:, None] + 1e-9
+            )
+            worth = np.where(fits & (gain > 1e-12), gain / np.maximum(size - back, 0.25), 0.0)
+            best = int(worth.argmax())
+            if worth.flat[best] <= 0:
+                return
+            row, column = divmod(best, utility.shape[1])
+            self._take(int(rows[row]), column, int(kind[row, column]), int(size[row, column]))

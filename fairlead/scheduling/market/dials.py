@@ -1,0 +1,48 @@
+"""The dials of the policy: one set of defaults for every cluster and trace, each with its meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dials:
+    """What a device is worth to a job, relative to what it is worth to others."""
+
+    shortness: float = 0.85
+    """How much sooner short jobs come: a device is worth 1 / (remaining time ** shortness) to a job. At 1 the mean
+    completion time counts alone, at 0 everybody is alike."""
+
+    patience: float = 2.5
+    """How fast a job's bid grows as its finish moves away from the fair one: (expected finish / exclusive time) **
+    patience. It bounds waiting: whoever waits long enough outbids everybody."""
+
+    stretch_limit: float = 4.0
+    """Up to this stretch a bid grows with ``patience``; beyond it only in proportion."""
+
+    tail: float = 0.9
+    """A job whose remaining time is more than this part of all remaining work over all devices decides when everything
+    ends; it bids at least ``tail_bid`` times the going price, and more the longer it is."""
+
+    tail_bid: float = 2.0
+    tail_power: float = 2.0
+
+    comparison: float = 1.3
+    """How sharply device types are told apart: (speed / best speed) ** comparison. Above 1, a fast type goes to who
+    gains most by it."""
+
+    breadth: float = 0.75
+    """What growth is worth: (speed / speed of the most efficient gang) ** breadth. At 1 the sum of speeds counts,
+    near 0 devices are dealt out evenly."""
+
+    stay: float = 1.15
+    """A job that runs is worth so much more than the same job waiting, so that equals do not take turns."""
+
+    horizon_s: float = 600.0
+    """How long a new gang is expected to stand: a change loses restart cost / horizon of its worth."""
+
+    prior_shape: float = 1.0
+    """Unknown durations: a job that has done x of work is expected to need ``prior_shape`` times x more."""
+
+    prior_s: float = 300.0
+    """... and this many seconds on its most efficient gang, however young it is."""

@@ -1,0 +1,148 @@
+"""The state as arrays: which gangs each job could be given, and how fast it would run on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.cluster import Node
+from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
+from fairlead.scheduling.state import JobState
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+MOST_SIZES = 24
+"""Sizes of an elastic gang that are considered; beyond that many, they double."""
+
+SCALING = 0.9
+"""Without any curve, twice the workers are expected to be 2 ** 0.9 times as fast."""
+
+Gang = tuple[int, int]
+"""(type by number, size)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Devices in service, by type; types and nodes in the order of their names."""
+
+    types: tuple[str, ...]
+    capacity: Floats
+    width: Ints  # devices of the widest node of the type
+    nodes: tuple[Node, ...]
+    kind_of: Mapping[str, int]  # by node
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node]) -> Pool:
+        serving = tuple(sorted((node for node in nodes if node.schedulable), key=lambda node: node.name))
+        types = tuple(sorted({node.device_type for node in serving}))
+        at = {name: number for number, name in enumerate(types)}
+        capacity, width = np.zeros(len(types)), np.zeros(len(types), dtype=np.int64)
+        for node in serving:
+            kind = at[node.device_type]
+            capacity[kind] += node.devices
+            width[kind] = max(width[kind], node.devices)
+        return cls(types, capacity, width, serving, {node.name: at[node.device_type] for node in nodes
+                                                      if node.device_type in at})  # fmt: skip
+
+    @property
+    def devices(self) -> float:
+        return float(self.capacity.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Row by row what each job may choose from; rows are padded with offers of speed 0."""
+
+    kind: Ints
+    size: Ints
+    speed: Floats
+    present: Ints  # the column of the gang it has, -1 for none
+
+    @property
+    def jobs(self) -> int:
+        return len(self.present)
+
+    def at(self, column: Ints) -> tuple[Ints, Ints, Floats]:
+        """Type, size and speed of one column per row."""
+        rows = np.arange(self.jobs)
+        return self.kind[rows, column], self.size[rows, column], self.speed[rows, column]
+
+
+def offers(jobs: Sequence[JobState], pool: Pool) -> Offers:
+    """Worked out once per shape, and then dealt out to all jobs of that shape."""
+    shapes: dict[tuple[object, ...], int] = {}
+    menus: list[list[tuple[int, int, float]]] = []
+    row = np.zeros(len(jobs), dtype=np.int64)
+    present_gang: list[Gang | None] = []
+    for at, job in enumerate(jobs):
+        gang = present(job, pool)
+        key = (id(job.curve), job.min_workers, job.max_workers, job.device_type, gang[1] if gang else 0)
+        if key not in shapes:
+            shapes[key] = len(menus)
+            menus.append(menu(job, pool, gang))
+        row[at] = shapes[key]
+        present_gang.append(gang)
+    columns = max((len(one) for one in menus), default=0) or 1
+    table = np.zeros((max(len(menus), 1), columns, 3))
+    for number, one in enumerate(menus):
+        if one:
+            table[number, : len(one)] = one
+    dealt = table[row] if jobs else np.zeros((0, columns, 3))
+    kind, size, speed = dealt[:, :, 0].astype(np.int64), dealt[:, :, 1].astype(np.int64), dealt[:, :, 2]
+    return Offers(kind, size, speed, _columns(present_gang, kind, size, speed))
+
+
+def _columns(gangs: Sequence[Gang | None], kind: Ints, size: Ints, speed: Floats) -> Ints:
+    has = np.array([gang if gang is not None else (-1, -1) for gang in gangs], dtype=np.int64).reshape(-1, 2)
+    same = (kind == has[:, :1]) & (size == has[:, 1:]) & (speed > 0)
+    return np.where(same.any(axis=1), same.argmax(axis=1), -1)
+
+
+def present(job: JobState, pool: Pool) -> Gang | None:
+    """The gang it sits on, as long as all its nodes serve and are of one type."""
+    if not job.seats or job.broken:
+        return None
+    kinds = {pool.kind_of.get(name, -1) for name in job.seats}
+    kind = kinds.pop()
+    return None if kinds or kind < 0 else (kind, len(job.seats))
+
+
+def menu(job: JobState, pool: Pool, gang: Gang | None) -> list[tuple[int, int, float]]:
+    """(type, size, speed) of every gang worth considering; larger ones only where they are faster."""
+    found: list[tuple[int, int, float]] = []
+    for kind, name in enumerate(pool.types):
+        if job.device_type not in (None, name):
+            continue
+        best = 0.0
+        for size in _sizes(job, int(pool.capacity[kind]), int(pool.width[kind]), gang):
+            speed = _speed(job.curve, name, size, int(pool.width[kind]))
+            if speed > best * 1.005 or (speed > 0 and gang == (kind, size)):
+                found.append((kind, size, speed))
+                best = max(best, speed)
+    return found
+
+
+def _sizes(job: JobState, capacity: int, width: int, gang: Gang | None) -> list[int]:
+    """The smallest gang, powers of two within a node, whole nodes beyond, and the size it has now."""
+    least, most = job.min_workers, min(job.max_workers, capacity)
+    if least > most:
+        return []
+    wanted = {least} | {2**power for power in range(width.bit_length())} | set(range(width, most + 1, width))
+    if len(wanted) > MOST_SIZES:
+        wanted = {least} | {2**power for power in range(most.bit_length())}
+    if gang is not None:
+        wanted.add(gang[1])
+    known = set(job.curve.sizes) if job.curve is not None else wanted
+    return sorted(size for size in wanted & known if least <= size <= most)
+
+
+def _speed(curve: SpeedCurve | None, name: str, size: int, width: int) -> float:
+    if curve is None:
+        return float(size**SCALING)
+    near = curve.speed(name, size, NEAR) if size <= width else 0.0
+    return near or curve.speed(name, size, FAR)

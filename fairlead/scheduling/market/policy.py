@@ -1,0 +1,78 @@
+"""One round of the market: the state as arrays, bids, prices, whole gangs, seats, and a reason for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.scheduling.market.choice import Chosen, Problem, choose
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.estimates import History, work_done, work_left
+from fairlead.scheduling.market.offers import Offers, Pool, offers
+from fairlead.scheduling.market.saying import said
+from fairlead.scheduling.market.seats import Seats, seated
+from fairlead.scheduling.market.worth import Book, Worth, reference, worth
+from fairlead.scheduling.state import ClusterState, JobState, Round
+
+DEFAULTS = Dials()
+
+ROUND_S = 60.0
+"""How long a decision is taken to stand where the state does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """The policy: callable with a state, without any state of its own."""
+
+    dials: Dials = DEFAULTS
+
+    def __call__(self, state: ClusterState) -> Round:
+        jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
+        pool = Pool.of(state.nodes)
+        choices = offers(jobs, pool)
+        history = History.of(state.memory).updated(jobs)
+        book = booked(state, jobs, choices, history, self.dials)
+        bids = worth(book, choices, pool, self.dials)
+        chosen = choose(_problem(book, choices, pool, bids))
+        seats = placed(jobs, choices, pool, chosen)
+        return Round(tuple(said(jobs, seats, pool, book, bids, chosen)), {}, history.memory())
+
+
+def booked(state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, dials: Dials) -> Book:
+    """What the jobs say of themselves, as arrays."""
+    tenants = {name: number for number, name in enumerate(sorted({job.tenant for job in jobs}))}
+    _, _, speed = choices.at(reference(choices)) if jobs else (None, None, np.zeros(0))
+    return Book(
+        now_s=state.now_s,
+        round_s=state.round_s or ROUND_S,
+        submitted_s=np.array([job.submitted_s for job in jobs]),
+        weight=np.array([job.weight for job in jobs]),
+        left=work_left(jobs, speed, history, dials),
+        done=np.array([work_done(job) for job in jobs]),
+        restart_s=np.array([job.restart_cost_s for job in jobs]),
+        running=choices.present >= 0,
+        deadline_s=np.array([np.inf if job.finish_by_s is None else job.finish_by_s for job in jobs]),
+        group=np.array([tenants[job.tenant] for job in jobs], dtype=np.int64),
+    )
+
+
+def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth) -> Problem:
+    alone = np.zeros(choices.jobs, dtype=np.int64)
+    return Problem(bids.utility, choices.kind, choices.size, pool.capacity, alone, np.array([pool.devices]))
+
+
+def placed(jobs: Sequence[JobState], choices: Offers, pool: Pool, chosen: Chosen) -> Mapping[str, Seats]:
+    """Seats for all chosen gangs, type by type."""
+    found: dict[str, Seats] = {}
+    now = {job.id: job.seats for job in jobs if job.seats}
+    for kind, name in enumerate(pool.types):
+        nodes = [node for node in pool.nodes if node.device_type == name]
+        wanted = {
+            job.id: int(choices.size[at, column])
+            for at, (job, column) in enumerate(zip(jobs, chosen.column.tolist(), strict=True))
+            if column >= 0 and choices.kind[at, column] == kind
+        }
+        found |= seated(nodes, wanted, {job: now[job] for job in wanted if job in now})
+    return found

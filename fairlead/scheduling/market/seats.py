@@ -1,0 +1,136 @@
+"""Where gangs sit: who stays, stays; gangs that fit on one node get one, even if a smaller gang has to move for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fairlead.cluster import Node
+
+Seats = tuple[str, ...]
+
+
+def seated(nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats]) -> dict[str, Seats]:
+    """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far."""
+    room = Room(nodes)
+    for job, size in wanted.items():
+        before = now.get(job, ())
+        if len(before) == size and room.can_stay(before):
+            room.sit(job, Counter(room.at[name] for name in before))
+    waiting = sorted((job for job in wanted if job not in room.gangs), key=lambda job: -wanted[job])
+    while waiting:
+        job = waiting.pop(0)
+        moved = room.place(job, wanted[job])
+        if moved:
+            waiting = sorted({*moved, *waiting}, key=lambda one: (-wanted[one], one))
+    return {job: room.seats(job) for job in wanted}
+
+
+class Room:
+    """Free devices per node, and who sits where."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.names = [node.name for node in nodes]
+        self.at = {name: number for number, name in enumerate(self.names)}
+        self.whole = np.array([node.devices for node in nodes], dtype=np.int64)
+        self.free = self.whole.copy()
+        self.gangs: dict[str, Counter[int]] = {}
+        self.on: list[dict[str, int]] = [{} for _ in nodes]  # gangs of one node only: they can be moved
+        self.moves = 0
+
+    def can_stay(self, seats: Seats) -> bool:
+        return all(name in self.at and self.free[self.at[name]] >= count for name, count in Counter(seats).items())
+
+    def sit(self, job: str, counts: Counter[int]) -> None:
+        self.gangs[job] = counts
+        for node, count in counts.items():
+            self.free[node] -= count
+        if len(counts) == 1:
+            node, count = next(iter(counts.items()))
+            self.on[node][job] = count
+
+    def leave(self, job: str) -> None:
+        for node, count in self.gangs.pop(job).items():
+            self.free[node] += count
+            self.on[node].pop(job, None)
+
+    def seats(self, job: str) -> Seats:
+        return tuple(self.names[node] for node in sorted(self.gangs[job]) for _ in range(self.gangs[job][node]))
+
+    def place(self, job: str, size: int) -> list[str]:
+        """Seat it; returns the gangs that have to sit elsewhere now."""
+        width = int(self.whole.max())
+        moved: list[str] = []
+        counts: Counter[int] = Counter()
+        left = size
+        while left >= width and (node := self._cleared(width, size, moved, counts)) is not None:
+            counts[node] += width
+            left -= width
+        if left:
+            node = self._tightest(left, counts)
+            if node is None and left == size:
+                node = self._cleared(left, size, moved, counts)
+            if node is not None:
+                counts[node] += left
+                left = 0
+        self._spread(left, counts)
+        self.sit(job, counts)
+        return moved
+
+    def _tightest(self, size: int, taken: Counter[int]) -> int | None:
+        free = self.free.copy()
+        for node, count in taken.items():
+            free[node] -= count
+        fits = np.where(free >= size, free, np.iinfo(np.int64).max)
+        node = int(fits.argmin())
+        return node if free[node] >= size else None
+
+    def _cleared(self, size: int, gang: int, moved: list[str], taken: Counter[int]) -> int | None:
+        """A node with so much room, made by moving as few workers of smaller gangs as it takes."""
+        best: tuple[int, int] | None = None
+        for node in range(len(self.names)):
+            if taken[node] or self.whole[node] < size:
+                continue
+            lacking = size - int(self.free[node])
+            if lacking <= 0:
+                best = (0, node) if best is None or best[0] > 0 else best
+                break
+            small = sorted(count for count in self.on[node].values() if count < gang)
+            cost = _least(small, lacking)
+            if cost is not None and (best is None or cost < best[0]):
+                best = (cost, node)
+        if best is None:
+            return None
+        node = best[1]
+        for job, count in sorted(self.on[node].items(), key=lambda item: (item[1], item[0])):
+            if self.free[node] >= size:
+                break
+            if count < gang:
+                self.leave(job)
+                moved.append(job)
+        return node
+
+    def _spread(self, left: int, counts: Counter[int]) -> None:
+        """What finds no node of its own goes where the most is free."""
+        while left > 0:
+            free = self.free.copy()
+            for node, count in counts.items():
+                free[node] -= count
+            node = int(free.argmax())
+            part = min(left, int(free[node]))
+            if part <= 0:
+                raise ValueError("more workers than free devices")
+            counts[node] += part
+            left -= part
+
+
+def _least(small: Sequence[int], lacking: int) -> int | None:
+    """Workers that move when the smallest gangs leave until enough is free; None if that is never."""
+    total = 0
+    for count in small:
+        total += count
+        if total >= lacking:
+            return total
+    return None

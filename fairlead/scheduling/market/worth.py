@@ -1,0 +1,133 @@
+"""What a device is worth to each job now: short jobs, those far from their fair finish, those that decide the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
+
+SHORT, STRETCHED, TAIL = 0, 1, 2
+"""What speaks most for a job."""
+
+NOTICED = 1.5
+"""A bid raised by this much because of waiting is explained by the waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The jobs as columns of numbers, in a fixed order."""
+
+    now_s: float
+    round_s: float
+    submitted_s: Floats
+    weight: Floats
+    left: Floats  # units of work
+    done: Floats
+    restart_s: Floats
+    running: Bools
+    deadline_s: Floats  # infinite without one
+    group: Ints  # the tenant, by number
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Utility of each offer and what it was made of."""
+
+    utility: Floats
+    per_device: Floats
+    remaining_s: Floats  # on the reference gang
+    stretch: Floats
+    why: Ints
+
+
+def reference(offers: Offers) -> Ints:
+    """The column of each job's most efficient gang; of equals the smaller one on the faster type."""
+    density = offers.speed / np.maximum(offers.size, 1)
+    return np.asarray(density.argmax(axis=1), dtype=np.int64)
+
+
+def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
+    """Bids for all offers. The worth of a device times the devices of the reference gang times what the offer adds."""
+    _, size, speed = offers.at(reference(offers))
+    speed = np.maximum(speed, 1e-300)
+    remaining_s = book.left / speed
+    stretch = _stretch(book, offers, pool)
+    bid = book.weight / (np.maximum(remaining_s, book.round_s) ** dials.shortness * np.maximum(size, 1))
+    bid = bid * np.where(book.running, dials.stay, 1.0)
+    patient = _raised(stretch, dials)
+    bid = bid * patient
+    why = np.where(patient > NOTICED, STRETCHED, SHORT)
+    longest = _tail(book, offers, pool) / dials.tail
+    going = _going(bid, np.maximum(size, 1), pool.devices)
+    at_least = np.where(longest > 1.0, going * dials.tail_bid * longest**dials.tail_power, 0.0)
+    why = np.where(at_least > bid, TAIL, why)
+    bid = np.maximum(bid, at_least)
+    utility = (bid * size)[:, None] * _adds(offers, speed, dials)
+    return Worth(_sticky(utility, book, offers, dials), bid, remaining_s, stretch, why)
+
+
+def _raised(stretch: Floats, dials: Dials) -> Floats:
+    capped = np.minimum(stretch, dials.stretch_limit)
+    return np.asarray(capped**dials.patience * (stretch / capped), dtype=np.float64)
+
+
+def _adds(offers: Offers, reference_speed: Floats, dials: Dials) -> Floats:
+    """What an offer is worth in reference gangs: sharper between types, flatter between sizes."""
+    ratio = offers.speed / reference_speed[:, None]
+    types = np.zeros_like(ratio)
+    efficient = offers.speed / np.maximum(offers.size, 1)
+    # the best efficiency on the same type tells the type's part from the size's part
+    for kind in range(int(offers.kind.max(initial=0)) + 1):
+        same = offers.kind == kind
+        best = np.where(same, efficient, 0.0).max(axis=1)
+        types = np.where(same, best[:, None], types)
+    best_type = np.maximum(efficient.max(axis=1), 1e-300)[:, None]
+    by_type = types / best_type
+    by_size = np.divide(ratio, by_type, out=np.zeros_like(ratio), where=by_type > 0)
+    return np.asarray(by_type**dials.comparison * by_size**dials.breadth, dtype=np.float64)
+
+
+def _stretch(book: Book, offers: Offers, pool: Pool) -> Floats:
+    """Expected time in the system over the time alone, on the gang an equal share would be, if it ran now."""
+    share = max(1.0, pool.devices / max(offers.jobs, 1))
+    allowed = np.where(offers.size <= share, offers.speed, 0.0)
+    least = np.where(offers.speed > 0, offers.size, np.iinfo(np.int64).max).min(axis=1)
+    smallest = np.where(offers.size == least[:, None], offers.speed, 0.0).max(axis=1)
+    speed = np.maximum(np.maximum(allowed.max(axis=1), smallest), 1e-300)
+    alone_s = np.maximum((book.left + book.done) / speed, 1.0)
+    expected_s = book.now_s - book.submitted_s + book.left / speed
+    return np.asarray(np.maximum(expected_s / alone_s, 1.0), dtype=np.float64)
+
+
+def _tail(book: Book, offers: Offers, pool: Pool) -> Floats:
+    """Each job's shortest remaining time over the time that all work would take on all devices."""
+    fastest = np.maximum(offers.speed.max(axis=1), 1e-300)
+    efficient = offers.speed / np.maximum(offers.size, 1)
+    mean = np.zeros(offers.jobs)
+    for kind, devices in enumerate(pool.capacity.tolist()):
+        mean += np.where(offers.kind == kind, efficient, 0.0).max(axis=1) * devices
+    all_s = float((book.left / np.maximum(mean, 1e-300)).sum())
+    return np.asarray(book.left / fastest / max(all_s, 1e-9), dtype=np.float64)
+
+
+def _going(bid: Floats, size: Ints, devices: float) -> float:
+    """What the last job bids that would still get devices."""
+    if not len(bid):
+        return 0.0
+    order = np.argsort(-bid, kind="stable")
+    last = min(int(np.searchsorted(np.cumsum(size[order]), devices)), len(bid) - 1)
+    return float(bid[order[last]])
+
+
+def _sticky(utility: Floats, book: Book, offers: Offers, dials: Dials) -> Floats:
+    """A running job's other gangs are worth less by the restart, over how long they are expected to stand."""
+    stands_s = np.maximum(np.minimum(dials.horizon_s, book.left / np.maximum(offers.speed.max(axis=1), 1e-300)), 1.0)
+    keeps = np.clip(1.0 - book.restart_s / stands_s, 0.05, 1.0)
+    has = offers.present >= 0
+    factor = np.where(has[:, None], keeps[:, None], 1.0) * np.ones_like(utility)
+    rows = np.nonzero(has)[0]
+    factor[rows, offers.present[rows]] = 1.0
+    return utility * factor
