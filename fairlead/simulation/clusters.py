@@ -28,6 +28,11 @@ def cluster(text: str) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
+def is_pool(node: Node) -> bool:
+    """Whether it stands for a flat pool, whose devices fail one by one: such a node is called after its type."""
+    return node.name.partition(".")[0] == node.device_type
+
+
 def _part(text: str, taken: set[str]) -> Sequence[Node]:
     parsed = PART.fullmatch(text)
     if parsed is None or int(parsed[1]) < 1 or (parsed[2] and int(parsed[2]) < 1):

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from fairlead.cluster import Node, NodeState, same_seats
+from fairlead.cluster import DEVICE, Node, NodeState, same_seats
 from fairlead.errors import FairleadError
 from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, Round, Start, TenantState
 from fairlead.simulation.active import Active
+from fairlead.simulation.clusters import is_pool
 from fairlead.simulation.failures import Failure, NoFailures, Outages
 from fairlead.simulation.outcome import JobOutcome, Outcome
 from fairlead.simulation.tally import Tally
@@ -241,23 +242,39 @@ class Simulation:
     def _fail_and_mend(self) -> None:
         for back_s, name in [down for down in self._down if down[0] <= self.now_s]:
             self._down.remove((back_s, name))
-            self.nodes[name] = replace(self.nodes[name], state=NodeState.READY)
+            if is_pool(self.nodes[name]):
+                self._resize_pool(name, 1)
+            else:
+                self.nodes[name] = replace(self.nodes[name], state=NodeState.READY)
         for failure in self.settings.outages.until(self.now_s, tuple(self.nodes.values())):
             self._fail(failure)
 
     def _fail(self, failure: Failure) -> None:
-        """The nodes are gone for a while; gangs on them fall back to their last snapshot and wait."""
+        """The nodes are gone for a while, of a flat pool one device; gangs on them wait, thrown back to a snapshot."""
         for name in failure.nodes:
-            if self.nodes[name].state is NodeState.LOST:
+            node = self.nodes[name]
+            if node.state is NodeState.LOST or node.devices == 0:
                 continue
-            self.nodes[name] = replace(self.nodes[name], state=NodeState.LOST)
             self._down.append((failure.back_s, name))
-        gone = set(failure.nodes)
-        for job in [job for job in self.active.values() if gone.intersection(job.seats)]:
-            running_s = self.now_s - job.since_s
-            behind_s = min(running_s, math.fmod(running_s, self.settings.outages.snapshot_s))
-            job.course.lose(behind_s * job.speed())
-            self._stand_up(job)
+            sitting = [job for job in self.active.values() if name in job.seats]
+            if is_pool(node):
+                self._resize_pool(name, -1)
+                if self.free[name] < 0:
+                    self._throw_back(sitting[-1])
+                continue
+            self.nodes[name] = replace(node, state=NodeState.LOST)
+            for job in sitting:
+                self._throw_back(job)
+
+    def _resize_pool(self, name: str, by: int) -> None:
+        node = self.nodes[name]
+        self.nodes[name] = replace(node, capacity={**node.capacity, DEVICE: float(node.devices + by)})
+        self.free[name] += by
+
+    def _throw_back(self, job: Active) -> None:
+        running_s = self.now_s - job.since_s
+        job.course.lose(math.fmod(running_s, self.settings.outages.snapshot_s) * job.speed())
+        self._stand_up(job)
 
     # ------------------------------------------------------------ the end
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairlead.cluster import Node
+from fairlead.simulation.clusters import is_pool
 
 REPAIR_S = 1800.0
 SNAPSHOT_S = 600.0
@@ -54,7 +55,7 @@ class PlannedFailures:
 
 
 class RandomFailures:
-    """Every node fails at random with the given mean time between failures; sometimes its rack goes with it."""
+    """Every node, and every device of a flat pool, fails at random; sometimes a node's rack goes with it."""
 
     def __init__(self, mtbf_h: float, seed: int, *, repair_s: float = REPAIR_S, snapshot_s: float = SNAPSHOT_S) -> None:
         self._mean_s, self._repair_s, self.snapshot_s = mtbf_h * 3600.0, repair_s, snapshot_s
@@ -63,7 +64,8 @@ class RandomFailures:
 
     def until(self, now_s: float, nodes: Sequence[Node]) -> list[Failure]:
         if not self._next:
-            self._next = [(now_s + self._wait_s(), node.name) for node in nodes]
+            names = [node.name for node in nodes for _ in range(node.devices if is_pool(node) else 1)]
+            self._next = [(now_s + self._wait_s(), name) for name in names]
             heapq.heapify(self._next)
         found: list[Failure] = []
         while self._next[0][0] <= now_s:

@@ -15,7 +15,7 @@ from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import ClusterState, Hold, Preempt, Reason, Round, Start, TenantState
 from fairlead.simulation.engine import Settings, SimulationError, simulate
-from fairlead.simulation.failures import Failure, RandomFailures
+from fairlead.simulation.failures import Failure, PlannedFailures, RandomFailures
 from fairlead.simulation.outcome import percentile
 from fairlead.simulation.runs import run
 from fairlead.simulation.trace import Clock, Trace, TraceJob
@@ -191,6 +191,14 @@ def test_a_failure_throws_a_gang_back_to_its_snapshot_and_its_node_is_gone_for_a
     # 24 s run, 4 of them lost; the node is back for the round at 72 s; 80 s are left.
     assert done == {"a": pytest.approx(152.0)}
     assert NodeState.LOST in states
+
+
+def test_of_a_flat_pool_one_device_fails_and_only_a_gang_too_many_is_stopped() -> None:
+    pool = Node("gpu", {DEVICE: 2.0}, "gpu")
+    made = a_trace(a_job("a", 0.0, 100.0), a_job("b", 0.0, 100.0), clock=Clock.ROUNDS, round_s=24.0)
+    trace = replace(made, nodes=(pool,))
+    planned = PlannedFailures([Failure(20.0, 70.0, ("gpu",))], snapshot_s=1.0)
+    assert finish(trace, outages=planned) == {"a": pytest.approx(100.0), "b": pytest.approx(72.0 + 76.0)}
 
 
 def test_failures_come_from_a_seed_and_take_racks_along_sometimes() -> None:
