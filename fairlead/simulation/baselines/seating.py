@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from fairlead.cluster import same_seats
@@ -74,12 +75,18 @@ def round_of(
 def _decision(job: JobState, seats: Seats, policy: str, declined: bool) -> Decision | None:
     if not seats and not job.seats:
         if declined:
-            return Hold(job.id, Reason("declined", f"{policy}: its deadline cannot be kept"))
-        return Hold(job.id, Reason("behind-others", f"{policy}: others come first"))
+            return Hold(job.id, _why("declined", f"{policy}: its deadline cannot be kept"))
+        return Hold(job.id, _why("behind-others", f"{policy}: others come first"))
     if not seats:
-        return Preempt(job.id, Reason("preempted", f"{policy}: others come first"))
+        return Preempt(job.id, _why("preempted", f"{policy}: others come first"))
     if not job.seats:
-        return Start(job.id, seats, Reason("starts", f"{policy}: it is its turn"))
+        return Start(job.id, seats, _why("starts", f"{policy}: it is its turn"))
     if same_seats(seats, job.seats):
         return None
-    return Resize(job.id, seats, Reason("moved", f"{policy}: another gang suits better"))
+    return Resize(job.id, seats, _why("moved", f"{policy}: another gang suits better"))
+
+
+@cache
+def _why(code: str, text: str) -> Reason:
+    """One object for all who wait for the same reason: there may be thousands in every round."""
+    return Reason(code, text)
