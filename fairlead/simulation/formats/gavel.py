@@ -47,8 +47,9 @@ def looks_like(path: Path, head: str) -> bool:
 
 def read(path: Path, speeds: Path | None = None) -> Trace:
     """A Gavel trace with the speeds of this file, or of the table that lies beside the trace."""
+    lines = lines_of(path, COLUMNS)
     table = read_speeds(speeds_file(path, speeds, "simulation_throughputs.json"))
-    jobs = [_job(number, line, table) for number, line in enumerate(lines_of(path, COLUMNS))]
+    jobs = [_job(number, words, table) for number, words in enumerate(lines)]
     return Trace(path.name, "gavel", jobs, ROUND_S, 0.0, clock=Clock.LAST, settings={"reset_s": RESET_S})
 
 

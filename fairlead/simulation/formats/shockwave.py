@@ -43,8 +43,9 @@ def looks_like(path: Path, head: str) -> bool:
 
 def read(path: Path, speeds: Path | None = None) -> Trace:
     """A Shockwave trace with the speeds of this file, or of the table that lies beside the trace."""
+    lines = lines_of(path, COLUMNS)
     table = read_speeds(speeds_file(path, speeds, "tacc_throughputs.json"))
-    jobs = [_job(number, words, table) for number, words in enumerate(lines_of(path, COLUMNS))]
+    jobs = [_job(number, words, table) for number, words in enumerate(lines)]
     nodes = (Node(REFERENCE, {DEVICE: 32.0}, REFERENCE),)
     return Trace(
         path.name, "shockwave", jobs, ROUND_S, RESTART_S, nodes, clock=Clock.LAST, first_round_free=True,

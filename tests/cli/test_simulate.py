@@ -1,0 +1,99 @@
+"""``fairlead simulate``: one JSON object that scripts can rely on, a table for people, plots, and mistakes told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairlead.cli.edge import execute
+from fairlead.cli.main import app
+
+FIGURES = {
+    "makespan_s", "avg_jct_s", "p50_jct_s", "p99_jct_s", "worst_rho", "unfair_fraction", "utilisation", "deadlines_met",
+    "jain", "restarts_per_job", "energy_kwh", "decide_cpu_s_mean", "decide_cpu_s_p99", "jobs",
+}  # fmt: skip
+JOBS = """id,arrival_s,duration_s,devices,tenant,deadline_s
+a,0,600,4,red,700
+b,10,300,4,blue,
+c,20,60,2,blue,100
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.csv"
+    path.write_text(JOBS)
+    return path
+
+
+def simulate(*words: object) -> int:
+    return execute(app, ["simulate", *map(str, words)])
+
+
+def test_json_has_the_promised_figures_of_every_policy(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(trace, "--cluster", "2x4xt4", "--policy", "fifo,srtf", "--restart-cost", 0, "--json") == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert list(figures) == ["fifo", "srtf"]
+    assert all(set(values) == FIGURES for values in figures.values())
+    assert figures["fifo"]["jobs"] == 3
+    assert figures["fifo"]["makespan_s"] == pytest.approx(600.0)
+    assert figures["fifo"]["deadlines_met"] == 0.5
+
+
+def test_people_see_a_table(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(trace, "--cluster", "4xt4", "--policy", "fifo,las") == 0
+    said = capsys.readouterr().out
+    assert "jobs.csv: 3 jobs (csv) on 4 devices" in said
+    assert "POLICY" in said
+    assert "las" in said
+
+
+def test_more_devices_help(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(trace, "--cluster", "4xt4", "--policy", "fifo", "--json") == 0
+    before = json.loads(capsys.readouterr().out)["fifo"]
+    assert simulate(trace, "--cluster", "4xt4", "--what-if", "add:8xt4", "--policy", "fifo", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["fifo"]["avg_jct_s"] < before["avg_jct_s"]
+
+
+def test_the_same_seed_gives_the_same_figures(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def figures(seed: int) -> dict[str, float]:
+        words = ("--cluster", "3x4xt4", "--policy", "fifo", "--failures", 0.1, "--seed", seed, "--json")
+        assert simulate(trace, *words) == 0
+        found: dict[str, float] = json.loads(capsys.readouterr().out)["fifo"]
+        return {name: value for name, value in found.items() if "cpu" not in name}
+
+    assert figures(1) == figures(1)
+
+
+def test_plots_and_figures_are_written(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    out = tmp_path / "report"
+    assert simulate(trace, "--cluster", "8xt4", "--policy", "fifo", "--out", out) == 0
+    names = {"jct-cdf.png", "utilisation.png", "shares-fifo.png", "gantt-fifo.png", "figures.json"}
+    assert {path.name for path in out.iterdir()} == names
+    assert set(json.loads((out / "figures.json").read_text())["fifo"]) == FIGURES
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cluster", "8xt4", "--policy", "magic"], "--policy: there is no policy 'magic'"),
+        (["--cluster", "lots"], "--cluster: 'lots' is not a cluster"),
+        (["--policy", "fifo"], "--cluster: "),
+        (["--cluster", "8xt4", "--knowledge", "all"], "--knowledge: "),
+        (["--cluster", "8xt4", "--round", "0"], "--round: 0 is not more than 0"),
+        (["--cluster", "8xt4", "--what-if", "remove:1"], "--what-if: "),
+        (["--cluster", "8xt4", "--tenants", "none.csv"], "--tenants: there is no file"),
+        (["--cluster", "8xt4", "--format", "gavel", "--policy", "fifo"], "jobs.csv"),
+        (["--cluster", "2xt4", "--policy", "fifo"], "job a needs 4 devices"),
+    ],
+)
+def test_mistakes_are_told_in_words(
+    trace: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(trace, *words) not in (0, 1)
+    told = capsys.readouterr().err
+    assert said in told
+    assert "Traceback" not in told
