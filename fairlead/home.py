@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.errors import Unavailable
+from fairlead.removal import remove
 
 
 def default_home() -> Path:
@@ -93,8 +93,8 @@ class Home:
 
     def forget_job_memory(self, node: str, job: str) -> None:
         """Drop what a job kept in this node's memory, and its folder with the last of it."""
-        shutil.rmtree(self.job_memory(node, job), ignore_errors=True)
         with contextlib.suppress(OSError):  # other nodes still keep something, or it is gone already
+            remove(self.job_memory(node, job))
             (self.memory / job).rmdir()
 
     def create(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
+
+import pytest
 
 from fairlead.home import Home
 
@@ -32,3 +35,17 @@ def test_two_homes_share_neither_memory_nor_bundles(tmp_path: Path) -> None:
     one, two = Home(tmp_path / "one"), Home(tmp_path / "two")
     assert one.memory != two.memory
     assert one.bundle("a", "sha256:00") != one.bundle("b", "sha256:00")
+
+
+def test_memory_of_a_job_is_forgotten_however_deep_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    folder = home.job_memory("node-0", "job-1")
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    for _ in range(3000):  # deeper than Python's stack and the table of open files
+        os.mkdir("d")  # noqa: PTH102 (one call, three thousand times)
+        os.chdir("d")
+    os.chdir("/")
+    home.forget_job_memory("node-0", "job-1")
+    assert not (home.memory / "job-1").exists()
+    home.memory.rmdir()

@@ -14,12 +14,12 @@ import structlog
 from sqlalchemy import Connection
 
 from fairlead.control.records import Tenant
-from fairlead.control.removal import Removal
 from fairlead.control.store import events, pruning, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.store.pruning import End
 from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
+from fairlead.removal import Removal
 from fairlead.specs import Policy, Retention
 from fairlead.units import shown_duration
 

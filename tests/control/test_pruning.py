@@ -14,13 +14,13 @@ from sqlalchemy import func, select
 from fairlead.backends.local.backend import LocalBackend
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import Generation, Job, JobPhase, Role, Token
-from fairlead.control.removal import Removal
 from fairlead.control.service.core import Core
 from fairlead.control.service.watching import WatchVerbs
 from fairlead.control.store import audit, bundles, events, jobs, ledger, metrics, tenants
 from fairlead.control.store import schema as tables
 from fairlead.errors import NotFound
 from fairlead.home import Home
+from fairlead.removal import Removal
 from tests.control import made
 from tests.control.stores import Clock, Opened, a_job, run, submit
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
@@ -40,6 +41,7 @@ from fairlead.backends.protocol import (
 from fairlead.cluster import Gang, NodeState
 from fairlead.errors import LostLeadership, NotFound, Unavailable
 from fairlead.home import Home
+from fairlead.removal import remove
 
 __all__ = ["LocalBackend", "NodeShape", "parse_nodes"]
 
@@ -161,7 +163,8 @@ class LocalBackend:
         hosting.end_host(self._home)
         for record in records(self._home):  # what was being started when this began
             fence(self._home, record.node, self._epoch)
-        shutil.rmtree(self._home.memory, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            remove(self._home.memory)
         for pattern in ("*.sock", "*.lock"):
             for path in self._home.run.glob(pattern):
                 path.unlink(missing_ok=True)

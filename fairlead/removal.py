@@ -33,6 +33,12 @@ class Removal:
         return not os.path.lexists(self._path)
 
 
+def remove(path: Path) -> None:
+    """Remove it in one go, if it is there; raises ``OSError`` when it cannot be removed."""
+    for _ in _remove(path):
+        pass
+
+
 def _remove(path: Path) -> Iterator[None]:
     try:
         parent = os.open(path.parent, _FLAGS)
