@@ -37,11 +37,8 @@ def family_of(record: NodeRecord) -> list[processes.Process]:
 
 
 def lives(process: processes.Process) -> bool:
-    """Whether it can still do anything; the first of a sandbox stays, without memory, until all in it were reaped."""
-    try:
-        return processes.alive(process) and bool(Path(f"/proc/{process.pid}/cmdline").read_bytes())
-    except OSError:
-        return False
+    """Whether it can still do anything; the first of a sandbox stays until all in it were reaped."""
+    return processes.alive(process) and not processes.spent(process)
 
 
 async def running(here: Platform, node: str = "node-0", job: str = "j") -> tuple[NodeRecord, list[processes.Process]]:

@@ -184,7 +184,9 @@ def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: 
             visible.virtual_environment(spec(venv=str(stranger)), [])
         assert visible.virtual_environment(spec(venv=str(stranger)), [tmp_path])
     assert visible.virtual_environment(spec(venv=str(fine)), []) == [fine, fine]
-    for wrong, why in ((plain, "not a virtual"), (Path("/etc"), "not a virtual"), (elsewhere, "do not see")):
+    odd = [Path(f"{fine}/../fine"), Path("/a\0b"), Path("/\ud800")]
+    wrongs = [(place, "not a virtual") for place in (plain, Path("/etc"), *odd)]
+    for wrong, why in (*wrongs, (elsewhere, "do not see")):
         with pytest.raises(visible.CannotStart, match=why):
             visible.virtual_environment(spec(venv=str(wrong)), [])
     os.mkfifo(plain / "pyvenv.cfg")

@@ -30,12 +30,13 @@ def fence(home: Home, node: str, epoch: int | None) -> None:
 def _kill_once(record: NodeRecord, group: cgroups.Group) -> bool:
     """One round of killing; says whether there was nothing left to kill."""
     group.kill()
-    left = [process for process in _all(record) if processes.kill(process)]
+    left = [process for process in _all(record) if processes.kill(process) and not processes.spent(process)]
     return not left and not group.pids()
 
 
 def _all(record: NodeRecord) -> list[Process]:
     first = [record.process, *([record.fork_server] if record.fork_server else ())]
+    first += [worker.sandbox for worker in record.workers.values() if worker.sandbox is not None]
     workers = {worker.process.pid: worker for worker in record.workers.values()}
 
     def belongs(pid: int) -> bool:

@@ -154,7 +154,11 @@ class ForkServer:
             with gangnet.network(self._home.gangs, start.job) as network:
                 with gangnet.inside(network.namespace):
                     sandbox = Sandbox(arguments, start.uid, group, _limits(start))
-                network.add(sandbox.pid)
+                try:
+                    network.add(sandbox.pid)
+                except OSError:
+                    sandbox.end()
+                    raise
                 return sandbox
 
     @contextlib.contextmanager
@@ -191,15 +195,21 @@ class ForkServer:
 
     def _let_in(self, unborn: _Unborn) -> None:
         start, namespaces = unborn.start, unborn.sandbox.namespaces()
-        whole = start.network == "open" or os.geteuid() == 0  # the sandbox is in its network already
-        with contextlib.ExitStack() as held:
-            if not whole:
-                network = held.enter_context(gangnet.network(self._home.gangs, start.job, unborn.sandbox.init))
-                namespaces.join_network(network.namespace)
+        with contextlib.closing(namespaces), contextlib.ExitStack() as held:
+            network = None
+            if start.network != "open":
+                if not namespaces.own_network:
+                    raise NotBuilt("it is in the machine's network")
+                if os.geteuid() != 0:  # with root it was built in its gang's
+                    network = held.enter_context(gangnet.network(self._home.gangs, start.job, unborn.sandbox.init))
+                    namespaces.join_network(network.namespace)
             pid = self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
-            if not whole:
-                network.add(pid)
-        del self._unborn[start.key]
+            del self._unborn[start.key]
+            if network is not None:
+                try:
+                    network.add(pid)
+                except OSError:  # nobody would find it: better none than one alone
+                    unborn.sandbox.end()
 
     def _give_up(self, unborn: _Unborn, end: Ended) -> None:
         del self._unborn[unborn.start.key]
@@ -218,10 +228,9 @@ class ForkServer:
         if pid == 0:
             be_born(start, files, cradle)
         files.close()
-        if namespaces is not None:
-            namespaces.close()
         self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox)
-        self._send(Started(start.key, pid, [str(folder) for folder in group.folders]))
+        first = 0 if sandbox is None else sandbox.init
+        self._send(Started(start.key, pid, [str(folder) for folder in group.folders], first))
         return pid
 
     # ------------------------------------------------------------ end

@@ -66,6 +66,7 @@ class Started(msgspec.Struct, tag="started", frozen=True):
     key: str
     pid: int
     groups: list[str]
+    sandbox: int = 0  # its first process, with which all in it ends
 
 
 class Ended(msgspec.Struct, tag="ended", frozen=True):

@@ -220,6 +220,7 @@ class NodeManager:
                 if worker is not None:
                     version = self._line.hello.version if self._line.hello is not None else 0
                     worker.pid = message.pid
+                    worker.sandbox = processes.identify(message.sandbox) if message.sandbox else None
                     worker.group = cgroups.Group(version, tuple(Path(folder) for folder in message.groups))
             case messages.Ended():
                 worker = self._workers.get(message.key)
@@ -237,6 +238,8 @@ class NodeManager:
         for worker in self._workers.values():
             if worker.started and not worker.gone.is_set():
                 worker.group.kill()
+                if worker.sandbox is not None:
+                    processes.kill(worker.sandbox)
                 if worker.pid:
                     processes.kill_group(worker.pid)
                 self._spawn(worker.ended(messages.Ended(worker.key, None, signal.SIGKILL)))
@@ -260,7 +263,7 @@ class NodeManager:
         me = processes.identify(os.getpid())
         hello = self._line.last
         found = {
-            worker.key: WorkerRecord(process, worker.job)
+            worker.key: WorkerRecord(process, worker.job, worker.sandbox)
             for worker in self._workers.values()
             if worker.pid and (process := processes.identify(worker.pid)) is not None
         }

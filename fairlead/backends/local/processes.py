@@ -57,6 +57,12 @@ def alive(process: Process) -> bool:
     return identify(process.pid) == process
 
 
+def spent(process: Process) -> bool:
+    """Whether it has given up its memory and will never run again, though it may wait for others to be reaped."""
+    fields = _stat(process.pid)
+    return fields is None or int(fields[20]) == 0 or not alive(process)
+
+
 def kill(process: Process, number: int = signal.SIGKILL) -> bool:
     """Signal exactly this process; says whether it was there."""
     if not alive(process):

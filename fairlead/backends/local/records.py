@@ -16,6 +16,7 @@ from fairlead.home import Home
 class WorkerRecord(msgspec.Struct, frozen=True):
     process: Process
     job: str
+    sandbox: Process | None = None  # its first process, with which all in it ends
 
 
 class NodeRecord(msgspec.Struct, frozen=True):

@@ -69,20 +69,27 @@ class Namespaces:
     """Descriptors of a sandbox's namespaces, for the fork that goes in; of those it shares with us there is none."""
 
     def __init__(self, init: int) -> None:
+        self.others: list[tuple[int, int]] = []
         self.processes = os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        self.others = [
-            (os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
-            for name, kind in _NAMESPACES.items()
-            if not _same(f"/proc/{init}/ns/{name}", f"/proc/self/ns/{name}")
-        ]
+        try:
+            for name, kind in _NAMESPACES.items():
+                if not _same(f"/proc/{init}/ns/{name}", f"/proc/self/ns/{name}"):
+                    self.others.append((os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
+        except OSError:  # it has just ended
+            self.close()
+            raise
 
     @property
     def whole(self) -> bool:
         """Whether it has every wall that may never be missing."""
-        walls = linux.CLONE_NEWNS | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWUSER
-        return sum(kind for _, kind in self.others) & walls == walls and not _same(
-            f"/proc/self/fd/{self.processes}", "/proc/self/ns/pid"
-        )
+        walls = {linux.CLONE_NEWNS, linux.CLONE_NEWIPC, linux.CLONE_NEWUTS, linux.CLONE_NEWUSER}
+        apart = not _same(f"/proc/self/fd/{self.processes}", "/proc/self/ns/pid")
+        return apart and walls <= {kind for _, kind in self.others}
+
+    @property
+    def own_network(self) -> bool:
+        """Whether it is in another network than the platform."""
+        return any(kind == linux.CLONE_NEWNET for _, kind in self.others)
 
     @property
     def descriptors(self) -> list[int]:
@@ -149,12 +156,15 @@ class Sandbox:
         if self._init >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._monitor, signal.SIGKILL)
+        if self._monitor >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._monitor, signal.SIGKILL)
         self._close()
 
     def _close(self) -> None:
-        for descriptor in (self._hold, self.ready, self._info, self._errors, self._init, self._monitor):
+        kept = (self._hold, self.ready, self._info, self._errors, self._init, self._monitor)
+        self._hold = self.ready = self._info = self._errors = self._init = self._monitor = -1
+        for descriptor in kept:
             if descriptor >= 0:
                 os.close(descriptor)
 

@@ -90,7 +90,7 @@ def _job(folder: Path, memory: Path) -> list[str]:
             words += ["--bind", str(folder / name), str(folder / name)]
     logs = str(folder / "logs")
     words += ["--perms", "0000", "--tmpfs", logs, "--remount-ro", logs]
-    return [*words, "--bind", str(memory), str(memory)]
+    return [*words, "--bind", str(memory), str(memory), "--remount-ro", "/dev"]
 
 
 def grants(spec: wire.WorkerSpec) -> list[Path]:
@@ -104,8 +104,12 @@ def grants(spec: wire.WorkerSpec) -> list[Path]:
 
 
 def closed(granted: Iterable[Path]) -> list[str]:
-    """Which of them the tenant's user would not get to by itself, because a folder on the way is closed."""
-    return [str(folder) for folder in granted if reach.barrier(Path(os.path.realpath(folder))) is not None]
+    """Which of them the tenant's user would not get to by itself, because a folder on the way is closed.
+
+    Through links no way is opened: whoever may change the link would choose where it leads.
+    """
+    plain = [folder for folder in granted if os.path.realpath(folder) == str(folder)]
+    return [str(folder) for folder in plain if reach.barrier(folder) is not None]
 
 
 # ---------------------------------------------------------------- a job's own Python
@@ -118,12 +122,15 @@ def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path]) -> list[
     """
     if spec.venv is None:
         return []
-    named, place = Path(spec.venv), Path(os.path.realpath(spec.venv))
+    named = Path(spec.venv)
     help_ = f"ask an administrator to grant its folder: fairlead tenant update {spec.tenant} --folder {named}"
     try:
+        if ".." in named.parts:
+            raise ValueError("leads back")
+        place = Path(os.path.realpath(spec.venv))
         owner, config = place.stat().st_uid, _small_file(place / "pyvenv.cfg")
         os.lstat(place / "bin" / "python")
-    except OSError:
+    except (OSError, ValueError):  # a path may hold anything, a zero byte too
         raise CannotStart(f"venv: {named} is not a virtual environment on this machine; {help_}") from None
     if not _inside(place, granted) and owner not in (0, os.geteuid()):
         raise CannotStart(f"venv: {named} belongs to neither the platform nor a folder granted to the tenant; {help_}")
@@ -131,7 +138,7 @@ def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path]) -> list[
         raise CannotStart(f"venv: {named} lies in a folder that is closed to the job's own user; {help_}")
     fields = dict(line.split("=", 1) for line in config.splitlines() if "=" in line)
     home = {name.strip(): value.strip() for name, value in fields.items()}.get("home", "")
-    beneath = Path(os.path.realpath(home)).parent
+    beneath = Path(os.path.realpath(home.replace("\0", ""))).parent
     if not home.startswith("/") or not _inside(beneath, [Path("/usr"), *pythons(), *granted]):
         raise CannotStart(f"venv: {named} is made from a Python in {home or '?'}, which jobs do not see; {help_}")
     return [named, place]

@@ -18,6 +18,7 @@ from fairlead.backends.local import cgroups, folders, processes, silence
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
 from fairlead.backends.local.parcels import Parcel
+from fairlead.backends.local.processes import Process
 from fairlead.backends.local.pump import LogFile, Pump, make_pipe
 from fairlead.backends.local.scrub import Scrubber
 from fairlead.backends.local.visible import CannotStart
@@ -52,6 +53,7 @@ class Worker:
         self.generation = 0
         self.phase = "reserved"
         self.pid = 0
+        self.sandbox: Process | None = None  # the first process of it
         self.group = cgroups.Group(0)
         self.gone = asyncio.Event()
         self._line, self._emit = line, emit
