@@ -47,7 +47,9 @@ def _order(name: str, key: str, **how: Any) -> Callable[[Trace, int], Policy]:
     return make
 
 
-def _gavel(name: str, allocator: str, *, blind: str | bool = False) -> Callable[[Trace, int], Policy]:
+def _gavel(
+    name: str, allocator: str, *, blind: str | bool = False, strict: bool = False
+) -> Callable[[Trace, int], Policy]:
     """Gavel's mechanism around one of its allocations; a blind one tells no device types apart."""
 
     def make(trace: Trace, seed: int) -> Policy:
@@ -58,7 +60,7 @@ def _gavel(name: str, allocator: str, *, blind: str | bool = False) -> Callable[
             allocate = gavel.blind(allocate, blind if isinstance(blind, str) else None)
         mechanism = _load("fairlead.simulation.baselines.mechanism", "Mechanism")
         reset_s = float(trace.settings.get("reset_s", RESET_S))
-        policy: Policy = mechanism(name, allocate, reset_s, shuffled=bool(blind), seed=seed)
+        policy: Policy = mechanism(name, allocate, reset_s, shuffled=bool(blind), seed=seed, strict=strict)
         return policy
 
     return make
@@ -91,6 +93,7 @@ POLICIES: Mapping[str, Entry] = {
     "gavel-ftf": Entry("finish-time fairness over device types (OSDI 20)", _gavel("Gavel FTF", "FinishTimeFairness")),
     "gavel-makespan": Entry("the shortest makespan (OSDI 20)", _gavel("Gavel makespan", "shortest_makespan")),
     "gavel-sum": Entry("the largest sum of speeds (OSDI 20)", _gavel("Gavel sum", "max_sum")),
+    "gavel-fifo": Entry("first in, first out, on the fastest type", _gavel("FIFO", "first_come", strict=True)),
     "themis": Entry(
         "finish-time fairness, blind to device types (NSDI 20)", _gavel("Themis", "FinishTimeFairness", blind="v100")
     ),

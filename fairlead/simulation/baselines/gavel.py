@@ -57,6 +57,18 @@ def max_sum(scene: Scene) -> Array:
     return isolated(scene) if found is None else share.fractions(found)
 
 
+def first_come(scene: Scene) -> Array:
+    """All the time on the fastest type with room, in the order of arrival, until somebody does not fit."""
+    shares, left = np.zeros_like(scene.speeds), scene.capacity.copy()
+    for row, gang in enumerate(scene.gangs):
+        speeds = np.where(left >= gang, scene.speeds[row], 0.0)
+        if speeds.max() <= 0:
+            break
+        shares[row, speeds.argmax()] = 1.0
+        left[speeds.argmax()] -= gang
+    return shares
+
+
 def isolated(scene: Scene) -> Array:
     """An equal part of every type for each job."""
     parts = scene.capacity[None, :] / len(scene.jobs) / scene.gangs[:, None]
