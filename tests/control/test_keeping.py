@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from sqlalchemy import Connection, insert, select, text, update
 
-from fairlead.control.keeping import archive, rows
+from fairlead.control.keeping import archive, holes, rows
 from fairlead.control.keeping.restore import restore
 from fairlead.control.keeping.take import backup
 from fairlead.control.orders import tenant_uid
@@ -25,6 +25,7 @@ from fairlead.control.store import Store, audit, events, generations, jobs, ledg
 from fairlead.control.store.connections import connect
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Refused, Unavailable
 from fairlead.home import Home
+from fairlead.removal import remove
 from fairlead.specs import TenantSpec
 
 from . import made
@@ -415,3 +416,55 @@ def test_a_backup_sees_one_moment_of_a_store_that_is_being_written(home: Home, t
     weights = {tenant.weight for tenant in read(url, tenants.all)}
     priorities = {job.priority for job in read(url, lambda conn: jobs.page(conn, limit=99)[0])}
     assert weights == {priorities.pop() + 2.5} and not priorities
+
+
+def test_no_folder_is_too_deep_and_no_name_too_long_for_the_others_to_come_back(home: Home, tmp_path: Path) -> None:
+    """A tenant must not be able to keep the platform from being backed up, or from coming back."""
+    output = home.job("done-1") / "output"
+    for folder, name, levels in ((output / "deep", "d", 1500), (output / "long", "n" * 250, 100)):
+        folder.mkdir(exist_ok=True)
+        here = os.open(folder, os.O_RDONLY)
+        for _ in range(levels):
+            os.mkdir(name, dir_fd=here)
+            below = os.open(name, os.O_RDONLY, dir_fd=here)
+            os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+            os.close(here)
+            here = below
+        os.close(here)
+    taken = backup(home, tmp_path / "b.tar.gz")
+    assert any("not in the backup" in note for note in taken.notes)
+    new = Home(tmp_path / "new")
+    restore(tmp_path / "b.tar.gz", new)
+    back = new.job("done-1") / "output"
+    assert (back / "deep" / "d" / "d" / "file").exists()
+    assert (back / "deep" / "model.safetensors").read_bytes() == bytes(300_000)
+    remove(output)
+
+
+def test_holes_of_a_file_are_neither_packed_nor_filled(home: Home, tmp_path: Path) -> None:
+    claimed = home.job("done-1") / "output" / "claims-much"
+    with claimed.open("wb") as file:
+        for place in (1 << 20, 1 << 30, 1 << 34):
+            file.seek(place)
+            file.write(b"here")
+        file.truncate(1 << 40)  # a terabyte, of which a tenant needs no byte
+    empty = home.job("done-1") / "output" / "claims-nothing-but"
+    empty.touch()
+    os.truncate(empty, 1 << 40)
+    backup(home, tmp_path / "b.tar")
+    assert (tmp_path / "b.tar").stat().st_size < 1 << 22
+    new = Home(tmp_path / "new")
+    restore(tmp_path / "b.tar", new)
+    back = new.job("done-1") / "output" / "claims-much"
+    assert (back.stat().st_size, back.stat().st_blocks * 512 < 1 << 22) == (1 << 40, True)
+    assert back.with_name(empty.name).stat().st_size == 1 << 40
+    with back.open("rb") as file:
+        for place in (1 << 20, 1 << 30, 1 << 34):
+            file.seek(place - 2)
+            assert file.read(8) == b"\0\0here\0\0"
+
+
+@pytest.mark.parametrize("text", ["5+5,0+3;9", "0+5;3", "0+-1;3", "x;3", "0+5", "0+2;9"])
+def test_places_of_bytes_that_make_no_sense_are_damage(home: Home, tmp_path: Path, text: str) -> None:
+    with (tmp_path / "file").open("wb") as file, pytest.raises(ValueError, match=r"parts|int"):
+        holes.Sink(file, text).write(b"12345")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from fairlead.control.keeping import holes
 from fairlead.errors import Conflict, InvalidSpec, NotFound, Refused
 
 FORMAT = 1
@@ -50,11 +51,20 @@ class Writer:
         """A small member."""
         self.copy(name, io.BytesIO(data), len(data), mode)
 
-    def copy(self, name: str, source: IO[bytes], size: int, mode: int = 0o600, time_s: float | None = None) -> None:
-        """A member of exactly so many bytes: what grows meanwhile is cut, what was cut meanwhile is filled up."""
+    def copy(
+        self, name: str, source: IO[bytes], size: int, mode: int = 0o600, time_s: float | None = None,
+        parts: holes.Extents | None = None,
+    ) -> None:  # fmt: skip
+        """A member of exactly so many bytes: what grows meanwhile is cut, what was cut meanwhile is filled up.
+
+        Of a file with holes only the parts are kept that hold bytes.
+        """
         member = tarfile.TarInfo(name)
+        if parts is not None:
+            member.pax_headers = {holes.HEADER: holes.written(parts, size)}
+            source, size = cast(IO[bytes], holes.Parts(source, parts)), sum(length for _, length in parts)
         member.size, member.mode, member.mtime = size, mode & 0o777, time.time() if time_s is None else time_s
-        passing = _Passing(source, size, self._moved)
+        passing = _Passing(source, size, self._moved, _digest(member))
         self._tar.addfile(member, cast(IO[bytes], passing))
         self._checksums[name] = passing.digest.hexdigest()
 
@@ -77,9 +87,9 @@ class Writer:
 class _Passing:
     """A file on its way into the archive: counted, checksummed, and of the size that was announced."""
 
-    def __init__(self, source: IO[bytes], size: int, moved: Moved) -> None:
+    def __init__(self, source: IO[bytes], size: int, moved: Moved, digest: hashlib._Hash) -> None:
         self._source, self._left, self._moved = source, size, moved
-        self.digest = hashlib.sha256()
+        self.digest = digest
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._left if size < 0 else min(size, self._left)
@@ -176,7 +186,7 @@ class Reader:
 
     def _pour(self, member: tarfile.TarInfo, sink: Callable[[bytes], object]) -> None:
         data = self._tar.extractfile(member)
-        digest = hashlib.sha256()
+        digest = _digest(member)
         while data is not None and (piece := data.read(PIECE_BYTES)):
             digest.update(piece)
             sink(piece)
@@ -214,6 +224,11 @@ def _unpacked(file: IO[bytes], kind: str) -> Iterator[IO[bytes]]:
             raise damaged(str(error)) from error
     else:
         yield file
+
+
+def _digest(member: tarfile.TarInfo) -> hashlib._Hash:
+    """Where a checksum begins: with the places of the bytes, if the file has holes."""
+    return hashlib.sha256(member.pax_headers.get(holes.HEADER, "").encode())
 
 
 def _check_name(member: tarfile.TarInfo) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.backends.local.disk import DEEPEST
 from fairlead.control.keeping.archive import Writer
+from fairlead.control.keeping.holes import extents
 from fairlead.home import Home
 
 SNAPSHOTS = ("snapshots",)
@@ -17,7 +19,9 @@ RESULTS = ("output", "logs")
 """Of a job's folder. Code is unpacked again from its bundle; its home, its temporary files and its meeting points
 are good for one run only."""
 
+LONGEST = 2048  # bytes of a name in the archive: a longer one might not fit into the home that it is restored to
 _GONE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ESTALE)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
@@ -26,6 +30,7 @@ class Sizes:
 
     files: int = 0
     size_bytes: int = 0
+    left_out: int = 0  # files and folders whose names are too long, or that lie too deep, to be restored anywhere
 
 
 def job_folders(home: Home, jobs: Collection[str] | None, parts: Collection[str]) -> Iterator[tuple[str, Path]]:
@@ -39,26 +44,28 @@ def job_folders(home: Home, jobs: Collection[str] | None, parts: Collection[str]
 def measure(folder: Path) -> Sizes:
     """How much lies in a folder; a guess for the progress bar, as it may change at any moment."""
     found = Sizes()
-    for _, _, names, folder_fd in _walk(folder):
+    for _, names, folder_fd in _walk(folder, found):
         for name in names:
             try:
                 seen = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
             except OSError:
                 continue
             found.files += 1
-            found.size_bytes += seen.st_size if stat.S_ISREG(seen.st_mode) else 0
+            found.size_bytes += min(seen.st_size, seen.st_blocks * 512) if stat.S_ISREG(seen.st_mode) else 0
     return found
 
 
 def copy(writer: Writer, prefix: str, folder: Path) -> Sizes:
     """Put a folder into the archive: regular files and links. What vanishes meanwhile was not to be kept."""
     done = Sizes()
-    for place, _, names, folder_fd in _walk(folder):
-        within = place.removeprefix(str(folder)).strip("/")
-        for name in sorted(names):
+    for within, names, folder_fd in _walk(folder, done):
+        for name in names:
             if name.startswith(".") and name.endswith((".tmp", ".part")):  # being written: its name says so
                 continue
             path = "/".join(part for part in (prefix, within, name) if part)
+            if len(os.fsencode(path)) > LONGEST:
+                done.left_out += 1
+                continue
             try:
                 done.size_bytes += _copy_one(writer, path, name, folder_fd)
             except OSError as error:
@@ -82,29 +89,31 @@ def _copy_one(writer: Writer, path: str, name: str, folder_fd: int) -> int:
         held = os.fstat(opened)
         if not stat.S_ISREG(held.st_mode):
             return 0
-        writer.copy(path, file, held.st_size, held.st_mode, held.st_mtime)
+        writer.copy(path, file, held.st_size, held.st_mode, held.st_mtime, extents(opened, held))
         return held.st_size
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, list[str], list[str], int]]:
-    """Like ``os.fwalk``, with links among the files; nothing when the folder is gone or is a link itself."""
+def _walk(
+    folder: Path | str, sizes: Sizes, within: str = "", above: int | None = None
+) -> Iterator[tuple[str, list[str], int]]:
+    """Each folder's place within, the names in it that are no folders, and the folder, open; through no link.
+
+    Tenants may change it meanwhile, and make it as deep as they like: what lies too deep is counted as left out.
+    """
     try:
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder_fd = os.open(folder, _FOLDER, dir_fd=above)
     except OSError as error:
         if error.errno in _GONE:
             return
         raise
     try:
-        for place, folders, names, folder_fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-            links = [name for name in folders if _is_link(name, folder_fd)]
-            within = "" if place == "." else place.removeprefix("./")
-            yield str(folder / within), folders, [*names, *links], folder_fd
+        with os.scandir(folder_fd) as entries:
+            found = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+        yield within, [name for name, is_folder in found if not is_folder], folder_fd
+        for name in (name for name, is_folder in found if is_folder):
+            if within.count("/") + 2 < DEEPEST:
+                yield from _walk(name, sizes, f"{within}/{name}".lstrip("/"), folder_fd)
+            else:
+                sizes.left_out += 1
     finally:
-        os.close(top)
-
-
-def _is_link(name: str, folder_fd: int) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder_fd, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
+        os.close(folder_fd)

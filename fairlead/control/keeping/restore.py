@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fairlead.backends.local.folders import TENANT_FOLDERS
-from fairlead.control.keeping import archive, rows
+from fairlead.control.keeping import archive, holes, rows
 from fairlead.control.keeping.settle import Settled, settle
 from fairlead.control.keeping.take import Progress
 from fairlead.control.orders import tenant_uid
@@ -109,7 +110,7 @@ def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any]
             if member.issym():
                 links.append((place, member.linkname))
             else:
-                _write(place, pour, member.mode & 0o777, member.mtime)
+                _write(place, pour, member)
             count += member.name.startswith(("jobs/", "bundles/"))
     for place, target in links:
         place.symlink_to(target)
@@ -124,13 +125,17 @@ def _refuse_newer(header: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _write(place: Path, pour: Callable[[Callable[[bytes], object]], None], mode: int, time_s: float) -> None:
+def _write(place: Path, pour: Callable[[Callable[[bytes], object]], None], member: tarfile.TarInfo) -> None:
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    parts = member.pax_headers.get(holes.HEADER)
     with os.fdopen(descriptor, "wb") as file:
-        pour(file.write)
-        os.fchmod(descriptor, mode)
+        try:
+            pour(file.write if parts is None else holes.Sink(file, parts).write)
+        except ValueError as error:
+            raise archive.damaged(f"{member.name}: {error}") from error
+        os.fchmod(descriptor, member.mode & 0o777)
         file.flush()
-        os.utime(descriptor, (time_s, time_s))
+        os.utime(descriptor, (member.mtime, member.mtime))
         os.fsync(descriptor)
 
 

@@ -125,8 +125,14 @@ def _expected_bytes(home: Home, active: frozenset[str]) -> int:
 
 
 def _copy(writer: archive.Writer, taken: Taken, folders: list[tuple[str, Path]]) -> None:
+    left_out = 0
     for name, folder in folders:
-        taken.files += files.copy(writer, name, folder).files
+        copied = files.copy(writer, name, folder)
+        taken.files += copied.files
+        left_out += copied.left_out
+    if left_out:
+        what = "file or folder is" if left_out == 1 else "files or folders are"
+        taken.notes.append(f"{left_out} {what} not in the backup: too deep or named too long to be restored")
 
 
 def _store(connection: Connection, writer: archive.Writer, taken: Taken) -> dict[str, Any]:
