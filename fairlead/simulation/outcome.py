@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,23 @@ class Outcome:
         """Static finish-time fairness: over what an equal share of the cluster would have taken (Shockwave)."""
         crowd = max(1.0, self.jobs_in_trace / self.devices)
         return job.jct_s / (job.exclusive_s * crowd) if job.exclusive_s > 0 else 0.0
+
+    def dynamic_rhos(self) -> list[float]:
+        """The same in the manner of Themis: with the mean number of jobs that were there while this one lived."""
+        moments = sorted([(job.arrival_s, 1) for job in self.jobs] + [(job.finished_s, -1) for job in self.jobs])
+        times, sums, present, total, last_s = [], [], 0, 0.0, self.began_s
+        for when_s, change in moments:
+            total += present * (when_s - last_s)
+            present, last_s = present + change, when_s
+            times.append(when_s)
+            sums.append(total)
+        found = []
+        for job in self.jobs:
+            lived = sums[bisect_left(times, job.finished_s)] - sums[bisect_left(times, job.arrival_s)]
+            crowd = max(1.0, lived / job.jct_s / self.devices) if job.jct_s > 0 else 1.0
+            if job.exclusive_s > 0:
+                found.append(job.jct_s / (job.exclusive_s * crowd))
+        return found
 
     def figures(self) -> dict[str, float | int | None]:
         """The figures by name, as ``fairlead simulate --json`` prints them."""

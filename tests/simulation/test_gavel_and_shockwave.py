@@ -44,6 +44,12 @@ def test_two_thirds_of_the_jobs_complete_in_the_very_second_that_shockwave_publi
     assert sum(same) >= len(same) * 2 / 3
 
 
+def test_fairness_by_the_crowd_that_each_job_met_is_as_shockwave_published() -> None:
+    rhos = run(read_trace(shockwave()), "gavel-maxmin-blind").dynamic_rhos()
+    assert max(rhos) == pytest.approx(4.574, rel=0.01)
+    assert sum(rho > 1.05 for rho in rhos) / len(rhos) == pytest.approx(0.767, abs=0.02)
+
+
 def test_makespan_and_themis_on_shockwaves_trace_are_within_2_percent() -> None:
     trace = read_trace(shockwave())
     makespan, themis = run(trace, "gavel-makespan").figures(), run(trace, "themis").figures()
