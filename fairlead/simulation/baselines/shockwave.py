@@ -41,7 +41,8 @@ BASES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 NOTHING = 1e-6
 """Progress at which the logarithm of none is taken."""
 
-GAP, LIMIT_S = 1e-4, 5.0
+GAP, NODES = 1e-4, 300
+"""How good an answer is good enough, and how many branches are looked at for it: no clock, so that runs repeat."""
 
 
 @dataclass(slots=True)
@@ -160,7 +161,7 @@ class Program:
             integrality=np.concatenate([np.ones(count), nothing, nothing, [0.0]]),
             bounds=Bounds(lowest, highest),
             constraints=LinearConstraint(table, np.full(len(most), -np.inf), most),
-            options={"mip_rel_gap": GAP, "time_limit": LIMIT_S},
+            options={"mip_rel_gap": GAP, "node_limit": NODES},
         )
         return None if found.x is None else np.asarray(np.round(found.x[:count]), dtype=np.float64)
 
