@@ -132,7 +132,7 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
     if generation is not None and generation.first_step is None and own:  # it may first tell of the former
         generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
-        stepped_s = float(own[0].get("time_s", event.time_s))
+        stepped_s = min(float(own[0].get("time_s", event.time_s)), event.time_s)  # its word, which may be any number
         live.observe(families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
         changes |= _recovered(connection, job, generation, stepped_s)
     jobs.update(connection, job.id, **changes)

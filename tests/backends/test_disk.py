@@ -70,6 +70,16 @@ def test_a_folder_too_deep_to_be_measured_is_complained_about(tmp_path: Path) ->
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="for root nothing is closed")
+@pytest.mark.parametrize("closed", ["output", "output/inner"])
+def test_a_folder_that_its_owner_closed_is_complained_about(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "output" / "inner").mkdir(parents=True)
+    (tmp_path / closed).chmod(0)
+    held = measure(tmp_path)
+    (tmp_path / closed).chmod(0o700)
+    assert "cannot be looked into" in str(held.complaint(MB, "vision"))
+
+
 def test_too_many_files_are_complained_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "MOST_FILES", 10)
     for number in range(20):

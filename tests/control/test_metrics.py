@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from fairlead.control.metrics.jobs import JobCounts
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.records import LoggedEvent
 from fairlead.home import Home
+from fairlead.removal import remove
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
@@ -194,3 +196,21 @@ def test_disk_use_is_told_by_tenant_and_kind_without_following_links(tmp_path: P
     assert 100_000 <= found.by_tenant["alpha", "logs"] < 200_000
     assert found.by_tenant["alpha", "output"] < 10_000 and ("unknown", "snapshots") in found.by_tenant
     assert found.size > found.free > 0
+
+
+def test_disk_use_is_told_however_deep_a_tenant_made_its_folders(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.create()
+    (home.job("job-a") / "output").mkdir(parents=True)
+    (home.job("job-a") / "logs").mkdir()
+    (home.job("job-a") / "logs" / "w0.log").write_bytes(b"x" * 100_000)
+    here = os.open(home.job("job-a") / "output", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    found = measure(home, {"job-a": "alpha"})
+    remove(home.job("job-a") / "output")
+    assert found.by_tenant["alpha", "logs"] >= 100_000

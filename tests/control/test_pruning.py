@@ -21,6 +21,7 @@ from fairlead.control.store import schema as tables
 from fairlead.errors import NotFound
 from fairlead.home import Home
 from fairlead.removal import Removal
+from fairlead.views import ResultView
 from tests.control import made
 from tests.control.stores import Clock, Opened, a_job, run, submit
 
@@ -240,3 +241,17 @@ def test_what_was_removed_is_told_as_removed(db: Opened, home: Home, pruner: Pru
         with pytest.raises(NotFound, match="were removed: their time was up") as caught:
             run(ask)
         assert "--keep-" in str(caught.value.fix)
+
+
+def test_a_result_lists_what_can_be_told_whatever_a_job_called_its_files(
+    db: Opened, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = put(db, home, "odd", 5.0)
+    output = home.job(job.id) / "output"
+    for name in (b"bad\xff\xfe", b"line\nbreak", b"plain"):
+        Path(os.fsdecode(os.fsencode(output) + b"/" + name)).write_text("x")
+    listed = Watching(db, home, job)._artifacts(job)
+    assert {"line\nbreak", "plain"} <= set(listed) and not any("bad" in name for name in listed)
+    ResultView(job=job.id, state="succeeded", artifacts=listed, figures={}, spec={}).model_dump_json()
+    monkeypatch.setattr("fairlead.control.service.watching.MOST_ARTIFACTS", 1)
+    assert len(Watching(db, home, job)._artifacts(job)) <= 1

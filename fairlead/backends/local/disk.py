@@ -89,14 +89,20 @@ class _Walk:
         if len(stack) >= DEEPEST:
             self.held.problem = f"its folder is more than {DEEPEST} folders deep; write into fewer levels"
             return
+        descriptor = self.open(name, here)
+        if descriptor is not None:
+            stack.append((descriptor, _entries(descriptor)))
+
+    def open(self, name: str, folder: int | None = None) -> int | None:
+        """This folder, open; one that its owner closed to us (without root) is a problem of its owner's."""
         try:
-            descriptor = os.open(name, _FLAGS, dir_fd=here)
+            return os.open(name, _FLAGS, dir_fd=folder)
         except (FileNotFoundError, NotADirectoryError):
-            return
+            return None
         except OSError as error:
-            self.held.problem = f"its folder {name!r} cannot be looked into ({error.strerror}); leave it readable"
-            return
-        stack.append((descriptor, _entries(descriptor)))
+            shown = Path(name).name
+            self.held.problem = f"its folder {shown!r} cannot be looked into ({error.strerror}); leave it readable"
+            return None
 
 
 def measure(folder: Path, open_bytes: int = 0) -> Held:
@@ -111,8 +117,8 @@ def measure(folder: Path, open_bytes: int = 0) -> Held:
             with contextlib.suppress(FileNotFoundError):  # it has just been removed
                 found = part.stat(follow_symlinks=False)
                 walk.count(part.name, found)
-                if stat.S_ISDIR(found.st_mode):
-                    walk.into(os.open(part.path, _FLAGS), part.name)
+                if stat.S_ISDIR(found.st_mode) and (opened := walk.open(part.path)) is not None:
+                    walk.into(opened, part.name)
     return walk.held
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +24,7 @@ from fairlead.scheduling.explain import explain
 from fairlead.scheduling.state import Hold, Reason
 from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
 
+MOST_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
 LONGEST_LINE = 1 << 16  # of a log; more than this without an end is told in pieces
 
 
@@ -138,7 +140,8 @@ class WatchVerbs(Verbs):
         folder = self._core.home.job(job.id) / "output"
         try:
             with os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+                names = (entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+                return sorted(name for name in islice(names, MOST_ARTIFACTS) if _is_text(name))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -194,6 +197,15 @@ class WatchVerbs(Verbs):
             if newest > after or left_s <= 0:
                 return newest
             await self._core.controller.news(left_s)
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name can be told: a job may call a file by any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def removed(job: Job, what: str) -> NotFound:
