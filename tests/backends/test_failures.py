@@ -47,7 +47,7 @@ async def running(here: Platform, node: str = "node-0", job: str = "j") -> tuple
         await asyncio.sleep(0.01)
     record = await until(lambda: next(r for r in [read_record(here.home, node)] if r and r.workers))
     family = family_of(record)
-    assert len(family) in (4, 7), "manager, fork server, worker and its child; around these the sandbox's three"
+    assert len(family) in (4, 6), "manager, fork server, worker and its child; around these the sandbox's two"
     return record, family
 
 

@@ -19,8 +19,9 @@ import msgspec
 import fairlead
 from fairlead import logbook, wire
 from fairlead.backends.local import bundles, cgroups, entering, linux
+from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.messages import Start
-from fairlead.backends.local.sandbox import Limits, Namespaces
+from fairlead.backends.local.sandbox import Namespaces
 from fairlead.backends.local.visible import CannotStart
 
 WORKER_MODULE = "fairlead.training.worker"

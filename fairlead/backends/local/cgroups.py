@@ -71,15 +71,11 @@ class Group:
             with contextlib.suppress(OSError):  # not delegated to us: then without
                 self._write("cgroup.subtree_control", "+pids")
 
-    @property
-    def doors(self) -> list[Path]:
-        """Where a process with one thread writes 0 to enter; in version 1 the file that needs no lock of all tasks."""
-        return [folder / ("tasks" if self.version == 1 else "cgroup.procs") for folder in self.folders]
-
     def enter(self) -> None:
         """Put the calling process, which has one thread, into the group."""
-        for door in self.doors:
-            door.write_text("0")
+        door = "tasks" if self.version == 1 else "cgroup.procs"  # the former takes no lock of all the machine's tasks
+        for folder in self.folders:
+            (folder / door).write_text("0")
 
     def pids(self) -> set[int]:
         """Who is in the group or below it."""

@@ -3,8 +3,12 @@
 The order is the point of this module. Rights are used from the widest to the narrowest and given up as soon as they
 have been used: control group and limits (from outside, where their files are); supplementary groups; the namespaces,
 whose entering needs rights over them; the user, while still in the outer user namespace, so that root never sets foot
-into a tenant's; the user namespace last, whose owner the tenant's user is; then all capabilities in it, for good; then
-the filter. No file is opened and no byte of the tenant's is read before the end.
+into a tenant's; the user namespace last, whose owner the tenant's user is, and inside it one of the worker's own;
+then all capabilities, for good; then the filter. No byte of the tenant's is read before the end.
+
+A user namespace of its own puts the worker beneath the sandbox's holder, which has the same user: the kernel lets no
+process trace, read or change one that lives above it. So the holder needs no limits of the worker's, and whoever is
+inside cannot keep the sandbox from ending with its holder.
 """
 
 from __future__ import annotations
@@ -16,11 +20,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fairlead.backends.local import cgroups, linux, seccomp
-from fairlead.backends.local.sandbox import Limits, Namespaces
+from fairlead.backends.local.limits import Limits
+from fairlead.backends.local.sandbox import Namespaces
 
 _SPARED_LAST = "500"  # under pressure a worker goes before the platform
-
-
 _HELD = re.compile(r"^Cap(?:Inh|Prm|Eff|Amb):\t0*[1-9a-f][0-9a-f]*$", re.MULTILINE)
 
 
@@ -33,6 +36,8 @@ def bound(group: cgroups.Group, limits: Limits) -> None:
     if group.folders:
         group.enter()
     Path("/proc/self/oom_score_adj").write_text(_SPARED_LAST)
+    if os.geteuid() == 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)  # the fork server goes before others, its children do not
     limits.impose()
 
 
@@ -50,11 +55,13 @@ def enter_sandbox(namespaces: Namespaces, uid: int | None) -> None:
         _become(uid)
     linux.enter(user, kind)
     namespaces.close()
+    linux.own_user_namespace()
     linux.drop_capabilities()
     _settle()
     if root:  # it dies with its sandbox, which dies with the fork server; without root its parent is not that yet
         linux.die_with_parent()
     check(uid)
+    _check_below()
     linux.filter_calls(seccomp.program())
 
 
@@ -97,6 +104,15 @@ def check(uid: int | None) -> None:
         raise StillPrivileged(f"the worker is user {os.getuid()}, not {uid}")
     if uid is not None and os.getgroups():
         raise StillPrivileged(f"the worker is in the groups {os.getgroups()}")
+
+
+def _check_below() -> None:
+    """Make sure that the sandbox's own processes are out of reach."""
+    try:
+        os.close(os.open("/proc/1/mem", os.O_RDWR))
+    except PermissionError:
+        return
+    raise StillPrivileged("the worker could change the process that holds its sandbox")
 
 
 def close_all_but(kept: Sequence[int]) -> None:

@@ -17,10 +17,10 @@ from fairlead.home import Home
 
 HOST_NAME = "fairlead"
 _COPIED = (
-    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/certs", "ssl/openssl.cnf", "pki/tls/certs", "alternatives",
-    "localtime", "nsswitch.conf", "mime.types",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ssl/openssl.cnf", "alternatives", "localtime", "nsswitch.conf",
+    "mime.types",
 )  # fmt: skip
-_OF_THE_NETWORK = ("resolv.conf", "host.conf", "gai.conf", "services", "protocols")
+_OF_THE_NETWORK = ("ssl/certs", "pki/tls/certs", "resolv.conf", "host.conf", "gai.conf", "services", "protocols")
 
 
 def etc(home: Home, spec: wire.WorkerSpec) -> Path:

@@ -16,6 +16,7 @@ import msgspec
 
 from fairlead.backends.local import cgroups, gangnet, linux, processes, reach, sockets
 from fairlead.backends.local.birth import Cradle, Files, be_born
+from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.messages import (
     Ended,
     FromForkServer,
@@ -26,12 +27,12 @@ from fairlead.backends.local.messages import (
     Started,
     ToForkServer,
 )  # fmt: skip
-from fairlead.backends.local.sandbox import Limits, Namespaces, NotBuilt, Sandbox, fork_into
+from fairlead.backends.local.sandbox import Namespaces, NotBuilt, Sandbox, fork_into
 from fairlead.home import Home
 
 _TICK_MS = 1000
 _BUILD_S = 30.0
-_HOLDERS = 4  # processes of the sandbox itself
+_PRIORITY = -10  # starts do not wait behind the work of those that run
 
 
 @dataclass(slots=True)
@@ -94,6 +95,7 @@ class ForkServer:
         problem = None
         try:
             if os.geteuid() == 0:
+                os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
                 self._outer_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
                 reach.make_reachable(reach.needed(self._home.root))
         except OSError as error:
@@ -133,7 +135,7 @@ class ForkServer:
             if files.arguments is None:
                 self._fork(start, files, group)
                 return
-            sandbox = self._build(start, files.arguments, group)
+            sandbox = self._build(start, files.arguments)
         except (OSError, NotBuilt) as error:
             files.close()
             self._empty.append(group)
@@ -143,17 +145,17 @@ class ForkServer:
 
     def _worker_group(self, start: Start) -> cgroups.Group:
         cpu = min(start.cpu, self._config.capacity.get("cpu", start.cpu))
-        tasks = start.processes + (_HOLDERS if start.sandboxed else 0)
-        return cgroups.worker_group(self._group, f"{start.job}.{start.worker}", cpu, start.memory_bytes, tasks)
+        name = f"{start.job}.{start.worker}"
+        return cgroups.worker_group(self._group, name, cpu, start.memory_bytes, start.processes)
 
-    def _build(self, start: Start, arguments: int, group: cgroups.Group) -> Sandbox:
+    def _build(self, start: Start, arguments: int) -> Sandbox:
         """Have the sandbox built, in the network of the worker's gang."""
         with self._seeing(start.closed):
             if start.network == "open" or os.geteuid() != 0:
-                return Sandbox(arguments, start.uid, group, _limits(start))
+                return Sandbox(arguments, start.uid)
             with gangnet.network(self._home.gangs, start.job) as network:
                 with gangnet.inside(network.namespace):
-                    sandbox = Sandbox(arguments, start.uid, group, _limits(start))
+                    sandbox = Sandbox(arguments, start.uid)
                 try:
                     network.add(sandbox.pid)
                 except OSError:

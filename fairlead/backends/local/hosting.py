@@ -14,7 +14,7 @@ import msgspec
 
 import fairlead
 from fairlead import logbook, wire
-from fairlead.backends.local import processes, sockets
+from fairlead.backends.local import processes, sealed, sockets
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.backends.local.records import read_host
 from fairlead.errors import Unavailable
@@ -68,12 +68,13 @@ def _start(home: Home, preload: bool) -> None:
     options = ["--home", str(home.root), *([] if preload else ["--no-preload"])]
     with (home.logs / "host.log").open("ab") as log:
         try:
-            subprocess.run(
-                [sys.executable, "-P", "-m", "fairlead.backends.local.host", *options],
-                env=host_environment(), cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, check=True, timeout=_START_S,
-            )  # fmt: skip
-        except subprocess.SubprocessError as error:
+            with sealed.program(sys.executable) as python:
+                subprocess.run(
+                    [sys.executable, "-P", "-m", "fairlead.backends.local.host", *options], executable=python.path,
+                    env=host_environment() | python.environment, cwd="/", stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=log, pass_fds=python.descriptors, start_new_session=True, check=True, timeout=_START_S,
+                )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
             fix = f"look into {home.logs / 'host.log'}"
             raise Unavailable(f"the host process does not start: {error}", fix=fix) from None
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fairlead.backends.local import cgroups, entering, gangnet, linux, processes, reach, sandbox, seccomp, visible
+from fairlead.backends.local import entering, gangnet, linux, processes, reach, sandbox, seccomp, visible
 from fairlead.backends.local.parcels import letter
 from fairlead.backends.local.records import living_nodes
 from fairlead.home import Home
@@ -72,9 +72,8 @@ def _try(home: Path) -> str | None:
     uid = _NOBODY if root else None
     places = [str(path) for path in visible.outermost(visible.pythons())]
     words = [*visible.base(), *visible.own_network(), *visible.reading(places), "--remount-ro", "/"]
-    limits = sandbox.Limits(1024, 1 << 30)
     with _in_fresh_network() if root else contextlib.nullcontext():
-        box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid, cgroups.Group(0), limits)
+        box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid)
     if not box.wait(_BUILD_S):
         return "bubblewrap does not get ready"
     namespaces = box.namespaces()
@@ -117,16 +116,6 @@ def _in_fresh_network() -> Iterator[None]:
         os.close(network)
 
 
-def own_user_namespace() -> None:
-    """Without root: be the owner of a user namespace, and so of all that is built in it, as the same user as before."""
-    uid, gid = os.geteuid(), os.getegid()
-    linux.unshare(linux.CLONE_NEWUSER)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    linux.own_proc_entries()
-
-
 def own_all_to_come(home: Home) -> None:
     """Without root: let this process own the namespaces that its children build, if the machine allows it.
 
@@ -143,5 +132,5 @@ def own_all_to_come(home: Home) -> None:
                 linux.own_proc_entries()
                 os.close(theirs)
                 return
-    if in_child(own_user_namespace) is None:
-        own_user_namespace()
+    if in_child(linux.own_user_namespace) is None:
+        linux.own_user_namespace()

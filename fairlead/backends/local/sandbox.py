@@ -1,7 +1,9 @@
 """One worker's sandbox: namespaces that bubblewrap builds, as the tenant's own user, and a holder keeps open.
 
-The holder (``cat`` on a pipe) is the only program in there before the worker. It ends when the fork server closes the
-pipe, dies, or kills the sandbox's first process, and with it everything in the sandbox ends: the kernel sees to that.
+The holder (``cat`` on a pipe) is its first process. It ends when the fork server closes the pipe, dies, or kills it,
+and with it everything in the sandbox ends: the kernel sees to that. Nothing inside can stop, reach or outlive it. A
+sandbox that is still being built is never killed, since bubblewrap's halves wait for each other for ever: it ends by
+itself, as soon as its holder finds the pipe closed.
 """
 
 from __future__ import annotations
@@ -10,59 +12,25 @@ import contextlib
 import errno
 import fcntl
 import os
-import resource
 import select
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from fairlead.backends.local import cgroups, linux, seccomp
+from fairlead.backends.local import linux, seccomp
 
 _NAMESPACES = {
     "net": linux.CLONE_NEWNET, "ipc": linux.CLONE_NEWIPC, "uts": linux.CLONE_NEWUTS, "cgroup": linux.CLONE_NEWCGROUP,
     "mnt": linux.CLONE_NEWNS, "user": linux.CLONE_NEWUSER,
 }  # fmt: skip  # in the order in which they are entered: the last takes away the right to enter the others
 
-# Into the control groups, down with the limits, and then the program: a shell is started in a millisecond, while a fork
-# of the fork server copies the page tables of all of torch.
-_PRELUDE = """
-while [ "$1" != -- ]; do echo 0 > "$1" || exit 1; shift; done
-ulimit -c 0 && ulimit -n "$2" && ulimit -f "$3" && ulimit -l "$4" || exit 1
-shift 4
-exec "$@"
-"""
+# As the first process it is deaf to every signal from inside; ignoring its children's ends, it leaves no zombies.
+_HOLDER = ("/usr/bin/env", "--ignore-signal=CHLD", "/usr/bin/cat")
 TOOLS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"  # where bubblewrap is looked for
 _FIRST_FREE = 16  # descriptors that are handed on are moved above those they become
 _ERROR_BYTES = 2000
-_MEMLOCK_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What every process of a worker is bound by, beside its control group; nobody inside can raise it."""
-
-    files: int
-    disk_bytes: int
-
-    def numbers(self) -> dict[int, int]:
-        """By resource; never more than this process may give."""
-        wanted = {
-            resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: self.files, resource.RLIMIT_FSIZE: self.disk_bytes,
-            resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
-        }  # fmt: skip
-        most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
-        return {
-            kind: number if most[kind] == resource.RLIM_INFINITY else min(number, most[kind])
-            for kind, number in wanted.items()
-        }
-
-    def impose(self) -> None:
-        """On the calling process and all that it starts, for good."""
-        for kind, number in self.numbers().items():
-            resource.setrlimit(kind, (number, number))
 
 
 class Namespaces:
@@ -114,24 +82,23 @@ class NotBuilt(Exception):
 class Sandbox:
     """From the start of bubblewrap to the end of all that is inside."""
 
-    def __init__(self, arguments: int, uid: int | None, group: cgroups.Group, limits: Limits) -> None:
+    def __init__(self, arguments: int, uid: int | None) -> None:
         """Start building; the arguments are a file of bubblewrap's, which this process does not read."""
         holding, self._hold = os.pipe()
         self.ready, readying = os.pipe()  # readable when it stands, or when it fell
-        self._info, informing = os.pipe()
+        self._info = _file("fairlead-info")  # a file and no pipe: whose end would kill one half of bubblewrap
         self._errors, erring = os.pipe()
-        rules = _file(seccomp.program())
+        rules = _file("fairlead-filter", seccomp.program())
         self.init = 0  # its first process, once it is ready
-        self._init = self._monitor = -1  # descriptors of the outermost and of the first process inside
+        self._init = -1  # its descriptor
         os.write(self._hold, b"r")  # the holder passes it on as its first deed
         try:
-            self.pid = _spawn(_command(uid, group, limits), [holding, readying, erring, arguments, rules, informing])
-            self._monitor = os.pidfd_open(self.pid)
+            self.pid = _spawn(_command(uid), [holding, readying, erring, arguments, rules, self._info])
         except OSError:
             self._close()
             raise
         finally:
-            for descriptor in (holding, readying, erring, rules, informing):
+            for descriptor in (holding, readying, erring, rules):
                 os.close(descriptor)
 
     def namespaces(self) -> Namespaces:
@@ -139,7 +106,7 @@ class Sandbox:
         if os.read(self.ready, 1) != b"r":
             said = os.read(self._errors, _ERROR_BYTES).decode(errors="replace").strip()
             raise NotBuilt(said.splitlines()[-1] if said else "bubblewrap ended without a word")
-        self.init = init = int(msgspec.json.decode(os.read(self._info, 4096))["child-pid"])
+        self.init = init = int(msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"])
         self._init = os.pidfd_open(init)
         found = Namespaces(init)
         if _parent(init) != self.pid or not found.whole:  # it died, and its number was given away before we looked
@@ -152,18 +119,15 @@ class Sandbox:
         return bool(select.select([self.ready], [], [], timeout_s)[0])
 
     def end(self) -> None:
-        """Kill all that is inside. Its outermost process is a child of this one, to be reaped."""
+        """End all that is inside. Its outermost process is a child of this one, to be reaped."""
         if self._init >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init, signal.SIGKILL)
-        if self._monitor >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._monitor, signal.SIGKILL)
         self._close()
 
     def _close(self) -> None:
-        kept = (self._hold, self.ready, self._info, self._errors, self._init, self._monitor)
-        self._hold = self.ready = self._info = self._errors = self._init = self._monitor = -1
+        kept = (self._hold, self.ready, self._info, self._errors, self._init)
+        self._hold = self.ready = self._info = self._errors = self._init = -1
         for descriptor in kept:
             if descriptor >= 0:
                 os.close(descriptor)
@@ -213,17 +177,13 @@ def _fork_twice(namespaces: Namespaces) -> int:
     return int(said)
 
 
-def _command(uid: int | None, group: cgroups.Group, limits: Limits) -> list[str]:
-    most = limits.numbers()
-    files, blocks = most[resource.RLIMIT_NOFILE], most[resource.RLIMIT_FSIZE] // 512
-    numbers = [str(files), str(blocks), str(most[resource.RLIMIT_MEMLOCK] // 1024)]
+def _command(uid: int | None) -> list[str]:
     become: list[str] = []
     if os.geteuid() == 0:
         if not uid:
             raise NotBuilt("a sandbox is never built as root")
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
-    build = ["bwrap", "--args", "3", "--seccomp", "4", "--info-fd", "5", "--", "/usr/bin/cat"]
-    return ["sh", "-c", _PRELUDE, "sh", *map(str, group.doors), "--", *numbers, *become, *build]
+    return [*become, "bwrap", "--args", "3", "--seccomp", "4", "--info-fd", "5", "--as-pid-1", "--", *_HOLDER]
 
 
 def _spawn(command: list[str], descriptors: Sequence[int]) -> int:
@@ -233,15 +193,15 @@ def _spawn(command: list[str], descriptors: Sequence[int]) -> int:
         return os.posix_spawnp(
             command[0], command, {"PATH": TOOLS, "LC_ALL": "C"},
             file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(moved)],
-            setsid=True, setsigmask=(), setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+            setsid=True, setsigmask=(), setsigdef=(signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
         )  # fmt: skip
     finally:
         for descriptor in moved:
             os.close(descriptor)
 
 
-def _file(data: bytes) -> int:
-    descriptor = os.memfd_create("fairlead-filter", os.MFD_CLOEXEC)
+def _file(name: str, data: bytes = b"") -> int:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor

@@ -45,7 +45,7 @@ def pythons() -> list[Path]:
 def base() -> tuple[str, ...]:
     """The arguments that are alike for all workers: namespaces, system and Python."""
     words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    words += ["--hostname", HOST_NAME, "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"]
+    words += ["--hostname", HOST_NAME, "--new-session", "--cap-drop", "ALL", "--clearenv"]
     words += ["--ro-bind", "/usr", "/usr"]
     for place in map(Path, _SYSTEM):
         if place.is_symlink():

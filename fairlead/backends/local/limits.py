@@ -1,0 +1,33 @@
+"""What every process of a worker is bound by beside its control group, soft and hard, so that none can raise it."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+_MEMLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one worker, from its tenant's policy."""
+
+    files: int
+    disk_bytes: int
+
+    def numbers(self) -> dict[int, int]:
+        """By resource; never more than this process may give."""
+        wanted = {
+            resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: self.files, resource.RLIMIT_FSIZE: self.disk_bytes,
+            resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
+        }  # fmt: skip
+        most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
+        return {
+            kind: number if most[kind] == resource.RLIM_INFINITY else min(number, most[kind])
+            for kind, number in wanted.items()
+        }
+
+    def impose(self) -> None:
+        """On the calling process and all that it starts, for good."""
+        for kind, number in self.numbers().items():
+            resource.setrlimit(kind, (number, number))
