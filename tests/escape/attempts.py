@@ -179,7 +179,7 @@ def give_the_platforms_python_to_everybody() -> Any:
     own = "/proc/self/exe"  # leads past every mount
     if "memfd:" in os.readlink(own):  # a copy in memory, which means nothing to anybody
         return None
-    os.chmod(own, stat.S_IMODE(os.stat(own).st_mode) | stat.S_ISUID)
+    Path(own).chmod(stat.S_IMODE(os.stat(own).st_mode) | stat.S_ISUID)
     return os.stat(own)
 
 
