@@ -22,7 +22,8 @@ SWAPS = 400
 class Problem:
     """Utility of every offer (0: not possible), what it takes, and what there is.
 
-    ``budget`` limits the devices of each group of jobs (the tenants) besides; ``group`` says who belongs to which.
+    ``budget`` is what each group of jobs (a tenant) may use before all others have theirs; ``ceiling`` what it may use
+    at all. A gang fits a budget if ``share`` of it does: so whole gangs are rounded to budgets, not cut off at them.
     """
 
     utility: Floats
@@ -31,6 +32,9 @@ class Problem:
     capacity: Floats
     group: Ints
     budget: Floats
+    ceiling: Floats
+    share: Floats  # by job
+    first: Ints  # the column that a job is given before anybody bids; -1 for none
 
     @property
     def jobs(self) -> int:
@@ -93,16 +97,18 @@ def filled(problem: Problem, price: Floats, toll: Floats) -> Chosen:
     first = surplus.argmax(axis=1)
     keen = surplus[rows, first] / np.maximum(problem.size[rows, first], 1)
     desk = Desk(problem)
+    for job in np.nonzero(problem.first >= 0)[0].tolist():
+        desk.oblige(job, int(problem.first[job]))
     for job in np.argsort(-keen, kind="stable").tolist():
         if keen[job] <= 0 or not desk.room:
             break
-        desk.give(job, surplus[job])
-    density = (problem.utility / np.maximum(problem.size, 1)).max(axis=1)
-    for job in np.argsort(-density, kind="stable").tolist():
-        if density[job] <= 0 or not desk.room:
-            break
         if desk.column[job] < 0:
-            desk.give(job, problem.utility[job] / np.maximum(problem.size[job], 1))
+            desk.give(job, surplus[job])
+    if len(problem.budget) > 1:  # everybody up to its budget, whatever the prices; then budgets end
+        desk.fill()
+        desk.grow()
+        desk.lend()
+    desk.fill()
     desk.grow()
     column = np.array(desk.column, dtype=np.int64)
     got = column >= 0
@@ -117,10 +123,26 @@ class Desk:
         self.column = [-1] * problem.jobs
         self.free: list[float] = problem.capacity.tolist()
         self.left: list[float] = problem.budget.tolist()
+        self.most: list[float] = problem.ceiling.tolist()
+        self.share: list[float] = problem.share.tolist()
+
+    def lend(self) -> None:
+        """From now on budgets do not count: what is left is for whoever bids most."""
+        self.left = [np.inf] * len(self.left)
 
     @property
     def room(self) -> bool:
         return any(free >= 1 for free in self.free)
+
+    def oblige(self, job: int, column: int) -> None:
+        """This gang, or one of the same size on another type; whatever its group's budget says."""
+        problem, group = self.problem, int(self.problem.group[job])
+        size = int(problem.size[job, column])
+        same = np.nonzero((problem.size[job] == size) & (problem.utility[job] > 0))[0]
+        for other in (column, *same[np.argsort(-problem.utility[job, same], kind="stable")].tolist()):
+            if size <= self.free[int(problem.kind[job, other])] and size <= self.most[group]:
+                self._take(job, other, int(problem.kind[job, other]), size)
+                return
 
     def give(self, job: int, liking: Floats) -> bool:
         """The gang it likes best among those that fit and are possible."""
@@ -129,7 +151,8 @@ class Desk:
             if liking[column] <= 0:
                 return False
             kind, size = int(problem.kind[job, column]), int(problem.size[job, column])
-            if problem.utility[job, column] > 0 and size <= self.free[kind] and size <= self.left[group] + 1e-9:
+            fits = size <= self.free[kind] and size <= self.most[group]
+            if fits and problem.utility[job, column] > 0 and size * self.share[job] <= self.left[group] + 1e-9:
                 self._take(job, column, kind, size)
                 return True
         return False
@@ -139,10 +162,25 @@ class Desk:
         if before >= 0:
             back = int(self.problem.size[job, before])
             self.free[int(self.problem.kind[job, before])] += back
-            self.left[int(self.problem.group[job])] += back
+            self._count(job, back)
         self.column[job] = column
         self.free[kind] -= size
-        self.left[int(self.problem.group[job])] -= size
+        self._count(job, -size)
+
+    def _count(self, job: int, devices: int) -> None:
+        group = int(self.problem.group[job])
+        self.left[group] += devices
+        self.most[group] += devices
+
+    def fill(self) -> None:
+        """Whoever has nothing and fits, by utility per device."""
+        per_device = self.problem.utility / np.maximum(self.problem.size, 1)
+        density = per_device.max(axis=1)
+        for job in np.argsort(-density, kind="stable").tolist():
+            if density[job] <= 0 or not self.room:
+                return
+            if self.column[job] < 0:
+                self.give(job, per_device[job])
 
     def grow(self) -> None:
         """Larger or better gangs for who has one, by utility per further device, until nothing fits."""
@@ -158,9 +196,9 @@ class Desk:
             at = np.arange(len(rows))
             gain = utility - utility[at, has][:, None]
             back = np.where(kind == kind[at, has][:, None], size[at, has][:, None], 0)
-            fits = (size - back <= np.array(self.free)[kind]) & (
-                size - size[at, has][:, None] <= np.array(self.left)[problem.group[rows]][:, None] + 1e-9
-            )
+            more = size - size[at, has][:, None]
+            limit = np.minimum(self.left, self.most)[problem.group[rows]][:, None]
+            fits = (size - back <= np.array(self.free)[kind]) & (more <= limit + 1e-9)
             worth = np.where(fits & (gain > 1e-12), gain / np.maximum(size - back, 0.25), 0.0)
             best = int(worth.argmax())
             if worth.flat[best] <= 0:

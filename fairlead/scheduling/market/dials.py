@@ -13,25 +13,30 @@ class Dials:
     """How much sooner short jobs come: a device is worth 1 / (remaining time ** shortness) to a job. At 1 the mean
     completion time counts alone, at 0 everybody is alike."""
 
-    patience: float = 2.5
+    patience: float = 3.0
     """How fast a job's bid grows as its finish moves away from the fair one: (expected finish / exclusive time) **
     patience. It bounds waiting: whoever waits long enough outbids everybody."""
 
     stretch_limit: float = 4.0
     """Up to this stretch a bid grows with ``patience``; beyond it only in proportion."""
 
-    tail: float = 0.9
+    tail: float = 0.85
     """A job whose remaining time is more than this part of all remaining work over all devices decides when everything
     ends; it bids at least ``tail_bid`` times the going price, and more the longer it is."""
 
-    tail_bid: float = 2.0
+    tail_bid: float = 3.0
     tail_power: float = 2.0
 
-    comparison: float = 1.3
+    worst_off: float = 0.03
+    """This part of the jobs, furthest from their fair finish, bids at least ``late_bid`` times the going price."""
+
+    late_bid: float = 2.0
+
+    comparison: float = 1.15
     """How sharply device types are told apart: (speed / best speed) ** comparison. Above 1, a fast type goes to who
     gains most by it."""
 
-    breadth: float = 0.75
+    breadth: float = 0.9
     """What growth is worth: (speed / speed of the most efficient gang) ** breadth. At 1 the sum of speeds counts,
     near 0 devices are dealt out evenly."""
 
@@ -40,6 +45,18 @@ class Dials:
 
     horizon_s: float = 600.0
     """How long a new gang is expected to stand: a change loses restart cost / horizon of its worth."""
+
+    deadline_margin: float = 1.03
+    """What has to be done by a deadline is taken to be so much more than it is."""
+
+    hopeless: float = 0.1
+    """What the bid of a job is worth whose deadline cannot be kept any more, while others can be."""
+
+    repay_s: float = 3600.0
+    """Within this time a tenant is given what it was denied before, or gives back what it had too much."""
+
+    forget_s: float = 43_200.0
+    """After this long, what a tenant is owed counts half."""
 
     prior_shape: float = 1.0
     """Unknown durations: a job that has done x of work is expected to need ``prior_shape`` times x more."""

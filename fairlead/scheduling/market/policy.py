@@ -8,12 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.scheduling.market.choice import Chosen, Problem, choose
+from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.estimates import History, work_done, work_left
 from fairlead.scheduling.market.offers import Offers, Pool, offers
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.seats import Seats, seated
-from fairlead.scheduling.market.worth import Book, Worth, reference, worth
+from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.market.worth import Book, Worth, discounted, reference, worth
 from fairlead.scheduling.state import ClusterState, JobState, Round
 
 DEFAULTS = Dials()
@@ -33,16 +35,25 @@ class Market:
         pool = Pool.of(state.nodes)
         choices = offers(jobs, pool)
         history = History.of(state.memory).updated(jobs)
-        book = booked(state, jobs, choices, history, self.dials)
+        parts = shares(state.tenants, jobs, pool.devices, state.now_s, state.memory, self.dials)
+        book = booked(state, jobs, choices, history, parts, self.dials)
         bids = worth(book, choices, pool, self.dials)
-        chosen = choose(_problem(book, choices, pool, bids))
+        duty = duties(book, choices, pool, self.dials)
+        bids = discounted(bids, duty.hopeless, self.dials)
+        chosen = choose(_problem(book, choices, pool, bids, parts, duty))
         seats = placed(jobs, choices, pool, chosen)
-        return Round(tuple(said(jobs, seats, pool, book, bids, chosen)), {}, history.memory())
+        used: dict[str, float] = {}
+        for job in jobs:
+            used[job.tenant] = used.get(job.tenant, 0.0) + len(seats.get(job.id, ()))
+        memory = history.memory() | parts.memory(used) | {"wake_s": duty.wake_s}
+        return Round(tuple(said(jobs, seats, pool, book, bids, chosen)), parts.entitled, memory)
 
 
-def booked(state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, dials: Dials) -> Book:
+def booked(
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, parts: Shares, dials: Dials
+) -> Book:
     """What the jobs say of themselves, as arrays."""
-    tenants = {name: number for number, name in enumerate(sorted({job.tenant for job in jobs}))}
+    tenants = {name: number for number, name in enumerate(parts.names)}
     _, _, speed = choices.at(reference(choices)) if jobs else (None, None, np.zeros(0))
     return Book(
         now_s=state.now_s,
@@ -58,9 +69,19 @@ def booked(state: ClusterState, jobs: Sequence[JobState], choices: Offers, histo
     )
 
 
-def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth) -> Problem:
-    alone = np.zeros(choices.jobs, dtype=np.int64)
-    return Problem(bids.utility, choices.kind, choices.size, pool.capacity, alone, np.array([pool.devices]))
+def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares, duty: Duties) -> Problem:
+    share = np.zeros(choices.jobs) if len(parts.names) == 1 else np.where(book.running, 0.25, 0.5)
+    return Problem(
+        bids.utility,
+        choices.kind,
+        choices.size,
+        pool.capacity,
+        book.group,
+        parts.budget,
+        parts.ceiling,
+        share,
+        duty.column,
+    )
 
 
 def placed(jobs: Sequence[JobState], choices: Offers, pool: Pool, chosen: Chosen) -> Mapping[str, Seats]:

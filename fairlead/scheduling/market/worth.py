@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,14 +64,31 @@ def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     going = _going(bid, np.maximum(size, 1), pool.devices)
     at_least = np.where(longest > 1.0, going * dials.tail_bid * longest**dials.tail_power, 0.0)
     why = np.where(at_least > bid, TAIL, why)
-    bid = np.maximum(bid, at_least)
+    late = _worst_off(stretch, dials)
+    rescue = np.where(late > 1.0, going * dials.late_bid * late**2, 0.0)
+    why = np.where(rescue > np.maximum(bid, at_least), STRETCHED, why)
+    bid = np.maximum(np.maximum(bid, at_least), rescue)
     utility = (bid * size)[:, None] * _adds(offers, speed, dials)
     return Worth(_sticky(utility, book, offers, dials), bid, remaining_s, stretch, why)
+
+
+def discounted(bids: Worth, hopeless: Bools, dials: Dials) -> Worth:
+    """Who cannot keep its deadline any more steps back for those who can."""
+    if not hopeless.any():
+        return bids
+    factor = np.where(hopeless, dials.hopeless, 1.0)
+    return replace(bids, utility=bids.utility * factor[:, None], per_device=bids.per_device * factor)
 
 
 def _raised(stretch: Floats, dials: Dials) -> Floats:
     capped = np.minimum(stretch, dials.stretch_limit)
     return np.asarray(capped**dials.patience * (stretch / capped), dtype=np.float64)
+
+
+def _worst_off(stretch: Floats, dials: Dials) -> Floats:
+    """Stretch over that of the best off among the worst; who is hardly late at all is never among them."""
+    limit = float(np.quantile(stretch, 1.0 - dials.worst_off)) if len(stretch) else 1.0
+    return stretch / max(limit, NOTICED)
 
 
 def _adds(offers: Offers, reference_speed: Floats, dials: Dials) -> Floats:

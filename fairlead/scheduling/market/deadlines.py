@@ -1,0 +1,111 @@
+"""Who must run now, and on how much, so that as many deadlines as possible are kept; and whose cannot be kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
+from fairlead.scheduling.market.worth import Book
+
+MOST_EDGES = 160
+MOST_JOBS = 1_000
+"""More jobs with deadlines are not planned for in one round: the smallest are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """The column each job must have at least now (-1: none), and whose deadline is out of reach."""
+
+    column: Ints
+    hopeless: Bools
+    planned: Bools
+    wake_s: float = np.inf  # when the plan gives somebody more for the first time: then it is time to decide again
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The sizes of one job, ascending, with the best speed at each and the column of that offer."""
+
+    sizes: Ints
+    speeds: Floats
+    columns: Ints
+
+
+class Plan:
+    """Stretches of time up to the last deadline, and the devices that are free in each."""
+
+    def __init__(self, edges_s: Floats, devices: float) -> None:
+        self.ends_s = edges_s[1:]
+        self.seconds = np.diff(edges_s)
+        self.free = np.full(len(self.seconds), devices)
+
+    def reserve(self, ladder: Ladder, left: float, deadline_s: float) -> Ints | None:
+        """The smallest gang that makes it, from as late as possible on; devices by stretch, or None if nothing does."""
+        last = int(np.searchsorted(self.ends_s, deadline_s + 1e-6, side="right"))
+        if last == 0:
+            return None
+        free, seconds = self.free[:last], self.seconds[:last]
+        widest = np.searchsorted(ladder.sizes, free, side="right") - 1  # -1: not even the smallest fits
+        for rung in range(len(ladder.sizes)):
+            at = np.minimum(widest, rung)
+            work = np.where(at >= 0, ladder.speeds[at], 0.0) * seconds
+            from_end = np.cumsum(work[::-1])[::-1]
+            if from_end[0] < left:
+                continue
+            since = int(np.nonzero(from_end >= left)[0][-1])
+            taken = np.where((np.arange(last) >= since) & (at >= 0), ladder.sizes[at], 0)
+            self.free[:last] -= taken
+            return np.asarray(taken, dtype=np.int64)
+        return None
+
+
+def duties(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Duties:
+    """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can."""
+    column = np.full(offers.jobs, -1, dtype=np.int64)
+    hopeless, planned = np.zeros(offers.jobs, dtype=bool), np.zeros(offers.jobs, dtype=bool)
+    bound = np.nonzero(np.isfinite(book.deadline_s))[0]
+    if not len(bound):
+        return Duties(column, hopeless, planned)
+    efficient = (offers.speed / np.maximum(offers.size, 1)).max(axis=1)
+    area = book.left / np.maximum(efficient, 1e-300)
+    plan, wake_s = Plan(_edges(book, bound), pool.devices), float(np.inf)
+    for job in bound[np.argsort(area[bound], kind="stable")][:MOST_JOBS].tolist():
+        ladder = _ladder(offers, job)
+        left = book.left[job] * dials.deadline_margin + float(ladder.speeds.max(initial=0.0)) * book.restart_s[job]
+        taken = plan.reserve(ladder, left, float(book.deadline_s[job])) if len(ladder.sizes) else None
+        if taken is None:
+            hopeless[job] = True
+            continue
+        planned[job] = True
+        more = np.nonzero(taken > taken[0])[0]
+        if len(more):
+            wake_s = min(wake_s, float(plan.ends_s[more[0] - 1]))
+        if taken[0] > 0:
+            column[job] = ladder.columns[int(np.searchsorted(ladder.sizes, taken[0]))]
+    return Duties(column, hopeless, planned, wake_s)
+
+
+def _edges(book: Book, bound: Ints) -> Floats:
+    """Now, the end of this round, times that double, and the deadlines themselves."""
+    ahead = book.deadline_s[bound] - book.now_s
+    ahead = np.unique(ahead[ahead > 0])
+    if len(ahead) > MOST_EDGES:
+        ahead = ahead[np.linspace(0, len(ahead) - 1, MOST_EDGES).astype(np.int64)]
+    last = float(ahead[-1]) if len(ahead) else book.round_s
+    doubling = book.round_s * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(max(last / book.round_s, 1.0)))) + 1))
+    inside = np.unique(np.concatenate([[0.0], ahead, doubling[doubling <= last], [last]]))
+    return np.asarray(book.now_s + inside, dtype=np.float64)
+
+
+def _ladder(offers: Offers, job: int) -> Ladder:
+    best: dict[int, int] = {}
+    speed, size = offers.speed[job], offers.size[job]
+    for column in np.nonzero(speed > 0)[0].tolist():
+        known = best.get(int(size[column]))
+        if known is None or speed[column] > speed[known]:
+            best[int(size[column])] = column
+    columns = np.array([best[one] for one in sorted(best)], dtype=np.int64)
+    return Ladder(size[columns], speed[columns], columns)
