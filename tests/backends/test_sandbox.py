@@ -183,7 +183,7 @@ def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: 
         with pytest.raises(visible.CannotStart, match=r"belongs to neither.*fairlead tenant update t --folder"):
             visible.virtual_environment(spec(venv=str(stranger)), [])
         assert visible.virtual_environment(spec(venv=str(stranger)), [tmp_path])
-    assert visible.virtual_environment(spec(venv=str(fine)), []) == [fine, fine]
+    assert visible.virtual_environment(spec(venv=str(fine)), []) == [fine]
     odd = [Path(f"{fine}/../fine"), Path("/a\0b"), Path("/\ud800")]
     wrongs = [(place, "not a virtual") for place in (plain, Path("/etc"), *odd)]
     for wrong, why in (*wrongs, (elsewhere, "do not see")):
@@ -192,6 +192,28 @@ def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: 
     os.mkfifo(plain / "pyvenv.cfg")
     with pytest.raises(visible.CannotStart, match="not a virtual"):
         visible.virtual_environment(spec(venv=str(plain)), [])
+
+
+def test_a_virtual_environment_that_could_be_exchanged_after_the_look_is_refused(tmp_path: Path) -> None:
+    for ancestor in (tmp_path, *tmp_path.parents[:3]):
+        ancestor.chmod(0o755)
+    linked = tmp_path / "link"
+    linked.symlink_to(venv(tmp_path / "fine"))
+    with pytest.raises(visible.CannotStart, match="leads through a link"):
+        visible.virtual_environment(spec(venv=str(linked)), [])
+    assert visible.virtual_environment(spec(venv=str(linked)), [tmp_path]) == [linked], "seen with what was granted"
+    of_a_job = venv(tmp_path / "home" / "jobs" / "j" / "output" / "venv")
+    with pytest.raises(visible.CannotStart, match="put in its place"):
+        visible.virtual_environment(spec(venv=str(of_a_job)), [], [tmp_path / "home"])
+    anybodys = venv(tmp_path / "shared" / "venv")
+    anybodys.parent.chmod(0o777)
+    with pytest.raises(visible.CannotStart, match="put in its place"):
+        visible.virtual_environment(spec(venv=str(anybodys)), [])
+    if os.geteuid() == 0:
+        anybodys.parent.chmod(0o755)
+        os.chown(anybodys.parent, 4711, 4711)
+        with pytest.raises(visible.CannotStart, match="put in its place"):
+            visible.virtual_environment(spec(venv=str(anybodys)), [])
 
 
 # ---------------------------------------------------------------- whom it reaches

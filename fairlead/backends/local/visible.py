@@ -66,7 +66,7 @@ def arguments(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> byte
     words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
     words += ["--ro-bind", str(etc(home, spec)), "/etc"]
     words += ["--bind", str(folder / "tmp"), "/tmp", "--symlink", "/tmp", "/var/tmp"]
-    seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted)])
+    seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted, (home.root, home.memory))])
     words += reading(map(str, seen))
     for hidden in {home.root.absolute(), Path(os.path.realpath(home.root))}:
         if any(place in hidden.parents for place in seen):
@@ -115,10 +115,12 @@ def closed(granted: Iterable[Path]) -> list[str]:
 # ---------------------------------------------------------------- a job's own Python
 
 
-def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path]) -> list[Path]:
-    """The folders of the job's virtual environment; raises CannotStart for one that is not the tenant's to use.
+def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path], kept: Sequence[Path] = ()) -> list[Path]:
+    """The folder of the job's virtual environment; raises CannotStart for one that is not the tenant's to use.
 
-    A tenant names it, so it must not become a way into a stranger's folder.
+    A tenant names it, so it must not become a way into a stranger's folder: neither now nor when bubblewrap follows the
+    same path a moment later. So what is not granted must lie where no stranger can put a link in its place, and not in
+    what the platform keeps: jobs write there.
     """
     if spec.venv is None:
         return []
@@ -141,7 +143,22 @@ def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path]) -> list[
     beneath = Path(os.path.realpath(home.replace("\0", ""))).parent
     if not home.startswith("/") or not _inside(beneath, [Path("/usr"), *pythons(), *granted]):
         raise CannotStart(f"venv: {named} is made from a Python in {home or '?'}, which jobs do not see; {help_}")
-    return [named, place]
+    if any(folder in (named, *named.parents) for folder in granted):
+        return [named]  # seen with the folder that was granted
+    if named != place:
+        raise CannotStart(f"venv: {named} leads through a link; name the folder itself, or {help_}")
+    if _inside(place, kept) or not _settled(place):
+        raise CannotStart(f"venv: {named} lies where another could be put in its place; {help_}")
+    return [place]
+
+
+def _settled(place: Path) -> bool:
+    """Whether nobody but root and the platform's user can change what this path leads to."""
+    found = [folder.stat() for folder in (place, *place.parents)]
+    return all(
+        each.st_uid in (0, os.geteuid()) and (not each.st_mode & stat.S_IWOTH or each.st_mode & stat.S_ISVTX)
+        for each in found
+    )
 
 
 def _small_file(path: Path) -> str:
