@@ -109,7 +109,7 @@ class Suspect:
         self.job = "j"
         self.spec = wire.WorkerSpec(
             job="j", tenant="vision", uid=None, run=None, command=["true"], params={}, env={}, venv=None, bundle=None,
-            folder=str(folder), memory_folder="", cpu=1.0, disk_bytes=disk_bytes,
+            folder=str(folder), memory_folder=str(folder.parent / "memory"), cpu=1.0, disk_bytes=disk_bytes,
         )  # fmt: skip
         self.ends: list[tuple[str, str]] = []
 
@@ -197,5 +197,26 @@ time.sleep(600)
             await here.start("j", ["node-0"], *python(code), disk_bytes=32 * MB)  # more than each of the files
             end = (await here.some(wire.Exited, job="j"))[0]
             assert end.cause == "disk-full" and "deleted files that are still open" in end.detail
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("open(f'{place}/much', 'wb').write(b'x' * 64 * 2**20)", "its snapshots in memory hold 67"),
+        ("[open(f'{place}/{n}', 'w').close() for n in range(20_000)]", "keeps more than 10000 files in memory"),
+        ("os.chdir(place); [(os.mkdir('d'), os.chdir('d')) for _ in range(1500)]", "folders deep"),
+    ],
+)
+def test_memory_that_is_for_snapshots_of_all_is_not_for_one_to_fill(home: Path, code: str, why: str) -> None:
+    code = f"import glob, os, time\nplace, = glob.glob('/dev/shm/fairlead-*/bomb/node-0')\n{code}\ntime.sleep(600)"
+
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            await here.start("bomb", ["node-0"], *python(code), disk_bytes=32 << 30, memory_bytes=48 * MB)
+            end = (await here.some(wire.Exited, job="bomb"))[0]
+            if end.cause != "out-of-memory":  # where control groups count it, they may be faster
+                assert end.cause == "disk-full" and why in end.detail
 
     run(scene())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Protocol
 
 from fairlead import wire
 from fairlead.backends.local import disk, processes
+from fairlead.units import shown_size
 
 _EVERY_S = 1.0
+_MOST_IN_MEMORY = 10_000  # files: a file system in memory has only so many, for all
 _REST = 20  # times as long as the look took: a job with many files costs a twentieth of a core, not more
 
 log = logging.getLogger("fairlead.node")
@@ -63,7 +66,7 @@ class DiskWatch:
             whole = self._has_lock(job)
             held = await asyncio.to_thread(_measure, spec, [worker.pids() for worker in workers], whole=whole)
             self._due_s[job] = self._clock() + max(_EVERY_S, _REST * (self._clock() - begun_s))
-            complaint = held.complaint(spec.disk_bytes, spec.tenant)
+            complaint = held.complaint(spec.disk_bytes, spec.tenant) or await asyncio.to_thread(_in_memory, spec)
             if complaint is not None:
                 for worker in workers:
                     worker.overstep("disk-full", complaint)
@@ -93,6 +96,21 @@ def _measure(spec: wire.WorkerSpec, pids: Iterable[set[int]], *, whole: bool) ->
     if whole:
         return disk.measure(folder, deleted)
     return disk.Held({disk.DELETED: deleted})
+
+
+def _in_memory(spec: wire.WorkerSpec) -> str | None:
+    """Why what the job keeps in this node's memory is too much; it is all jobs', and only control groups count it."""
+    folder = Path(spec.memory_folder)
+    held = disk.measure(folder)
+    if held.problem is not None or held.files > _MOST_IN_MEMORY:
+        return held.problem or f"it keeps more than {_MOST_IN_MEMORY} files in memory; only snapshots belong there"
+    allowed_bytes = spec.memory_bytes
+    if allowed_bytes is None and held.files:
+        allowed_bytes = shutil.disk_usage(folder).total // 2
+    if allowed_bytes is None or held.total_bytes <= allowed_bytes:
+        return None
+    used, allowed = shown_size(held.total_bytes), shown_size(allowed_bytes)
+    return f"its snapshots in memory hold {used}, and {allowed} are allowed; ask for more: resources.memory"
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
