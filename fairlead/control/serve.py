@@ -29,7 +29,7 @@ from fairlead.control.pruning import Pruner
 from fairlead.control.records import JobPhase, Role
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
-from fairlead.control.store import jobs, tokens
+from fairlead.control.store import jobs, tenants, tokens
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.vault import Vault
@@ -114,7 +114,8 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
         if ending.done():
             return 0
         facts["epoch"] = store.epoch
-        backend = LocalBackend(home, shapes, isolation=settings.isolation)
+        strangers = len(await store.read(tenants.all)) > 1
+        backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers)
         return await _lead_on(replace(settings, store=url), home, store, backend, vault, ready, door, ending)
     finally:
         await store.close()

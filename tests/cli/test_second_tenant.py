@@ -49,6 +49,24 @@ def test_without_a_sandbox_a_second_tenant_is_refused_unless_the_operator_says_s
         admin("down")
 
 
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap, to lose it")
+def test_two_tenants_that_were_kept_apart_are_not_thrown_together_when_the_sandbox_is_gone(
+    tmp_path: Path, hidden: list[str]
+) -> None:
+    admin = Terminal(tmp_path / "home")
+    try:
+        assert up(admin, []).returncode == 0
+        for name in ("one", "two"):
+            admin("tenant", "create", name)
+        admin("down")
+        refused = up(admin, hidden)
+        assert refused.returncode != 0 and "Traceback" not in refused.stderr
+        assert "sandbox cannot be had here" in refused.stderr and "--isolation user or none" in refused.stderr
+        assert up(admin, hidden, "--isolation", "none").returncode == 0, "at the operator's word it goes on"
+    finally:
+        admin("down")
+
+
 def test_a_sandbox_that_was_asked_for_and_cannot_be_had_stops_the_start(tmp_path: Path, hidden: list[str]) -> None:
     admin = Terminal(tmp_path / "home")
     done = up(admin, hidden, "--isolation", "sandbox")

@@ -60,10 +60,11 @@ class LocalBackend:
 
     def __init__(
         self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0),
-        preload: bool = True, isolation: str | None = None,
+        preload: bool = True, isolation: str | None = None, strangers: bool = False,
     ) -> None:  # fmt: skip
         self.capabilities = Capabilities("local", "user" if os.geteuid() == 0 else "none", detection_s=1.0)
         self._isolation = isolation  # None: as the last time, or the best that works
+        self._strangers = strangers  # several tenants are here already: nothing less than a sandbox, unless told so
         self._home = home
         self._shapes = tuple(nodes)
         self._restart_s = restart_s
@@ -85,6 +86,7 @@ class LocalBackend:
         named = self._isolation or os.environ.get("FAIRLEAD_ISOLATION")
         wanted = self._isolation = named or before.isolation
         save_division(remembered, Division(self._shapes, wanted))
+        wanted = "sandbox" if self._strangers and wanted == "auto" else wanted
         self._epoch = epoch
         names = {shape.name for shape in self._shapes}
         for record in records(self._home):
@@ -112,6 +114,9 @@ class LocalBackend:
             await self.close()
             raise failures[0]
         self._note_isolation()
+        if self.capabilities.isolation == "sandbox":  # tenants come to count on it: a node without is better not there
+            for keeper in self._keepers.values():
+                keeper.insist("sandbox")
 
     def _note_isolation(self) -> None:
         """What is in force is what the weakest node has."""

@@ -119,6 +119,10 @@ class NodeKeeper:
         )  # fmt: skip
         return await self._connect()
 
+    def insist(self, isolation: str) -> None:
+        """From now on the node is started with this level or not at all."""
+        self._isolation = isolation
+
     def _fits(self, record: NodeRecord) -> bool:
         """Whether the node that runs is what is wanted now."""
         less = self._isolation == "none" and record.isolation != "sandbox"
