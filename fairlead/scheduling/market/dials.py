@@ -22,7 +22,8 @@ class Dials:
 
     tail: float = 0.85
     """A job whose remaining time is more than this part of all remaining work over all devices decides when everything
-    ends; it bids at least ``tail_bid`` times the going price, and more the longer it is."""
+    ends; it bids at least ``tail_bid`` times the going price, and more the longer it is. Only of declared work that can
+    be said."""
 
     tail_bid: float = 3.0
     tail_power: float = 2.0
@@ -30,7 +31,7 @@ class Dials:
     worst_off: float = 0.03
     """This part of the jobs, furthest from their fair finish, bids at least ``late_bid`` times the going price."""
 
-    late_bid: float = 2.0
+    late_bid: float = 3.0
 
     comparison: float = 1.15
     """How sharply device types are told apart: (speed / best speed) ** comparison. Above 1, a fast type goes to who

@@ -87,6 +87,8 @@ def _said_s(job: JobState) -> float:
 
 def alone_s(job: JobState) -> float:
     """The seconds a rigid gang ran, counted as on its best devices."""
+    if not job.ran_s:
+        return 0.0
     if job.curve is None or not _rigid(job):
         return sum(job.ran_s.values())
     best = max(job.curve.fastest(job.min_workers), 1e-300)
@@ -104,8 +106,8 @@ def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dia
     """In units of each job's curve; ``reference`` is its speed on its most efficient gang.
 
     Declared work is corrected by how wrong jobs of the class were, less so the further the job is. Unknown and without
-    a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides a
-    minimum. With precedents it is nearly the mean of those that had done more than this one has.
+    a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides
+    a minimum. With precedents it is nearly the mean of those that had done more than this one has.
     """
     left = np.zeros(len(jobs))
     for at, job in enumerate(jobs):

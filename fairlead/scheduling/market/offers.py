@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.cluster import Node
-from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
 from fairlead.scheduling.state import JobState
 
 Floats = NDArray[np.float64]
@@ -21,6 +20,9 @@ MOST_SIZES = 24
 
 SCALING = 0.9
 """Without any curve, twice the workers are expected to be 2 ** 0.9 times as fast."""
+
+WORTHWHILE = 1.005
+"""A larger gang has to be so much faster to be considered."""
 
 Gang = tuple[int, int]
 """(type by number, size)."""
@@ -79,12 +81,13 @@ def offers(jobs: Sequence[JobState], pool: Pool) -> Offers:
     menus: list[list[tuple[int, int, float]]] = []
     row = np.zeros(len(jobs), dtype=np.int64)
     present_gang: list[Gang | None] = []
+    sizes: Sizes = {}
     for at, job in enumerate(jobs):
         gang = present(job, pool)
         key = (id(job.curve), job.min_workers, job.max_workers, job.device_type, gang[1] if gang else 0)
         if key not in shapes:
             shapes[key] = len(menus)
-            menus.append(menu(job, pool, gang))
+            menus.append(menu(job, pool, gang, sizes))
         row[at] = shapes[key]
         present_gang.append(gang)
     columns = max((len(one) for one in menus), default=0) or 1
@@ -112,22 +115,35 @@ def present(job: JobState, pool: Pool) -> Gang | None:
     return None if kinds or kind < 0 else (kind, len(job.seats))
 
 
-def menu(job: JobState, pool: Pool, gang: Gang | None) -> list[tuple[int, int, float]]:
+Sizes = dict[tuple[object, ...], list[tuple[int, int]]]
+"""Sizes worth considering with their places in the curve, by all that they depend on."""
+
+
+def menu(job: JobState, pool: Pool, gang: Gang | None, known: Sizes) -> list[tuple[int, int, float]]:
     """(type, size, speed) of every gang worth considering; larger ones only where they are faster."""
     found: list[tuple[int, int, float]] = []
+    has, sizes = gang[1] if gang else 0, job.curve.sizes if job.curve else None
     for kind, name in enumerate(pool.types):
         if job.device_type not in (None, name):
             continue
-        best = 0.0
-        for size in _sizes(job, int(pool.capacity[kind]), int(pool.width[kind]), gang):
-            speed = _speed(job.curve, name, size, int(pool.width[kind]))
-            if speed > best * 1.005 or (speed > 0 and gang == (kind, size)):
+        key = (kind, sizes, job.min_workers, job.max_workers, has)
+        if key not in known:
+            known[key] = _sizes(job, int(pool.capacity[kind]), int(pool.width[kind]), has)
+        best, width = 0.0, pool.width[kind]
+        levels = None if job.curve is None else job.curve.speeds.get(name, ((), ()))
+        for size, at in known[key]:
+            if levels is None:
+                speed = float(size**SCALING)
+            else:
+                near, far = levels
+                speed = (near[at] if near and size <= width else 0.0) or (far[at] if far else 0.0)
+            if speed > best * WORTHWHILE or (speed > 0 and gang == (kind, size)):
                 found.append((kind, size, speed))
                 best = max(best, speed)
     return found
 
 
-def _sizes(job: JobState, capacity: int, width: int, gang: Gang | None) -> list[int]:
+def _sizes(job: JobState, capacity: int, width: int, has: int) -> list[tuple[int, int]]:
     """The smallest gang, powers of two within a node, whole nodes beyond, and the size it has now."""
     least, most = job.min_workers, min(job.max_workers, capacity)
     if least > most:
@@ -135,14 +151,10 @@ def _sizes(job: JobState, capacity: int, width: int, gang: Gang | None) -> list[
     wanted = {least} | {2**power for power in range(width.bit_length())} | set(range(width, most + 1, width))
     if len(wanted) > MOST_SIZES:
         wanted = {least} | {2**power for power in range(most.bit_length())}
-    if gang is not None:
-        wanted.add(gang[1])
-    known = set(job.curve.sizes) if job.curve is not None else wanted
-    return sorted(size for size in wanted & known if least <= size <= most)
-
-
-def _speed(curve: SpeedCurve | None, name: str, size: int, width: int) -> float:
-    if curve is None:
-        return float(size**SCALING)
-    near = curve.speed(name, size, NEAR) if size <= width else 0.0
-    return near or curve.speed(name, size, FAR)
+    if has:
+        wanted.add(has)
+    chosen = sorted(size for size in wanted if least <= size <= most)
+    if job.curve is None:
+        return [(size, 0) for size in chosen]
+    place = {size: at for at, size in enumerate(job.curve.sizes)}
+    return [(size, place[size]) for size in chosen if size in place]

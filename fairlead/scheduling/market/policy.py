@@ -65,6 +65,7 @@ def booked(
         restart_s=np.array([job.restart_cost_s for job in jobs]),
         running=choices.present >= 0,
         deadline_s=np.array([np.inf if job.finish_by_s is None else job.finish_by_s for job in jobs]),
+        declared=np.array([job.work_left is not None for job in jobs], dtype=bool),
         group=np.array([tenants[job.tenant] for job in jobs], dtype=np.int64),
     )
 

@@ -11,6 +11,9 @@ from fairlead.cluster import Node
 
 Seats = tuple[str, ...]
 
+LOOKED_AT = 64
+"""Nodes that are considered when smaller gangs have to move: those with the most room."""
+
 
 def seated(nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats]) -> dict[str, Seats]:
     """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far."""
@@ -38,7 +41,7 @@ class Room:
         self.free = self.whole.copy()
         self.gangs: dict[str, Counter[int]] = {}
         self.on: list[dict[str, int]] = [{} for _ in nodes]  # gangs of one node only: they can be moved
-        self.moves = 0
+        self.movable = np.zeros(len(nodes), dtype=np.int64)  # devices that such gangs hold
 
     def can_stay(self, seats: Seats) -> bool:
         return all(name in self.at and self.free[self.at[name]] >= count for name, count in Counter(seats).items())
@@ -50,11 +53,12 @@ class Room:
         if len(counts) == 1:
             node, count = next(iter(counts.items()))
             self.on[node][job] = count
+            self.movable[node] += count
 
     def leave(self, job: str) -> None:
         for node, count in self.gangs.pop(job).items():
             self.free[node] += count
-            self.on[node].pop(job, None)
+            self.movable[node] -= self.on[node].pop(job, 0)
 
     def seats(self, job: str) -> Seats:
         return tuple(self.names[node] for node in sorted(self.gangs[job]) for _ in range(self.gangs[job][node]))
@@ -90,17 +94,16 @@ class Room:
     def _cleared(self, size: int, gang: int, moved: list[str], taken: Counter[int]) -> int | None:
         """A node with so much room, made by moving as few workers of smaller gangs as it takes."""
         best: tuple[int, int] | None = None
-        for node in range(len(self.names)):
-            if taken[node] or self.whole[node] < size:
+        possible = (self.whole >= size) & (self.free + self.movable >= size)
+        for node in np.argsort(-np.where(possible, self.free, -1), kind="stable")[:LOOKED_AT].tolist():
+            if taken[node] or not possible[node]:
                 continue
             lacking = size - int(self.free[node])
-            if lacking <= 0:
-                best = (0, node) if best is None or best[0] > 0 else best
-                break
-            small = sorted(count for count in self.on[node].values() if count < gang)
-            cost = _least(small, lacking)
+            cost = 0 if lacking <= 0 else _least(sorted(n for n in self.on[node].values() if n < gang), lacking)
             if cost is not None and (best is None or cost < best[0]):
                 best = (cost, node)
+            if cost == 0:
+                break
         if best is None:
             return None
         node = best[1]

@@ -30,6 +30,7 @@ class Book:
     running: Bools
     deadline_s: Floats  # infinite without one
     group: Ints  # the tenant, by number
+    declared: Bools  # whether the work left is the job's own word, or only expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,10 @@ def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     why = np.where(patient > NOTICED, STRETCHED, SHORT)
     longest = _tail(book, offers, pool) / dials.tail
     going = _going(bid, np.maximum(size, 1), pool.devices)
-    at_least = np.where(longest > 1.0, going * dials.tail_bid * longest**dials.tail_power, 0.0)
+    at_least = np.where(book.declared & (longest > 1.0), going * dials.tail_bid * longest**dials.tail_power, 0.0)
     why = np.where(at_least > bid, TAIL, why)
     late = _worst_off(stretch, dials)
-    rescue = np.where(late > 1.0, going * dials.late_bid * late**2, 0.0)
+    rescue = np.where(book.declared & (late > 1.0), going * dials.late_bid * late**2, 0.0)
     why = np.where(rescue > np.maximum(bid, at_least), STRETCHED, why)
     bid = np.maximum(np.maximum(bid, at_least), rescue)
     utility = (bid * size)[:, None] * _adds(offers, speed, dials)
