@@ -143,7 +143,7 @@ def read_somebody_elses_shared_memory() -> Any:
 
 @attempt
 def write_into_dev_shm_of_the_machine() -> Any:
-    Path("/dev/shm/left-behind").write_text("here")
+    Path("/dev/shm", MAP["marker"]).write_text("here")
     return None  # looked for from outside
 
 

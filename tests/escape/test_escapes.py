@@ -63,8 +63,8 @@ def test_nothing_outlives_the_gang(scene: Scene, raid: Raid) -> None:
     until(lambda: not left())
 
 
-def test_nothing_is_left_in_shared_memory(raid: Raid) -> None:
-    assert not Path("/dev/shm/left-behind").exists()
+def test_nothing_is_left_in_shared_memory(scene: Scene, raid: Raid) -> None:
+    assert not Path("/dev/shm", scene.marker).exists()
 
 
 def test_links_in_a_result_are_not_followed(scene: Scene, raid: Raid, tmp_path: Path) -> None:
