@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from fairlead.cluster import Node
@@ -42,7 +43,9 @@ def granted(
     for name, wish in sorted(wishes.items(), key=lambda item: -item[1].size):
         if name not in seats:
             seats[name] = tightest(free[wish.device_type], wish.size)
-    return round_of(state, seats, policy, memory or {})
+    # Only who sits or will sit: a reason for each of thousands that wait would cost more than the choice itself.
+    concerned = [job for job in state.jobs if job.seats or job.id in seats]
+    return round_of(replace(state, jobs=concerned), seats, policy, memory or {})
 
 
 def _stays(job: JobState, wish: Wish, free: Mapping[str, int]) -> bool:
