@@ -53,7 +53,7 @@ class Dials:
     hopeless: float = 0.1
     """What the bid of a job is worth whose deadline cannot be kept any more, while others can be."""
 
-    repay_s: float = 3600.0
+    repay_s: float = 900.0
     """Within this time a tenant is given what it was denied before, or gives back what it had too much."""
 
     forget_s: float = 43_200.0

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.cluster import Node
+from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import JobState
 
 Floats = NDArray[np.float64]
@@ -20,6 +21,9 @@ MOST_SIZES = 24
 
 SCALING = 0.9
 """Without any curve, twice the workers are expected to be 2 ** 0.9 times as fast."""
+
+MOST_MENUS = 50_000
+"""Menus that are remembered before all are forgotten."""
 
 WORTHWHILE = 1.005
 """A larger gang has to be so much faster to be considered."""
@@ -82,12 +86,15 @@ def offers(jobs: Sequence[JobState], pool: Pool) -> Offers:
     row = np.zeros(len(jobs), dtype=np.int64)
     present_gang: list[Gang | None] = []
     sizes: Sizes = {}
+    before = _menus(pool)
     for at, job in enumerate(jobs):
         gang = present(job, pool)
-        key = (id(job.curve), job.min_workers, job.max_workers, job.device_type, gang[1] if gang else 0)
+        key = (id(job.curve), job.min_workers, job.max_workers, job.device_type, gang)
         if key not in shapes:
             shapes[key] = len(menus)
-            menus.append(menu(job, pool, gang, sizes))
+            if key not in before:
+                before[key] = (job.curve, menu(job, pool, gang, sizes))
+            menus.append(before[key][1])
         row[at] = shapes[key]
         present_gang.append(gang)
     columns = max((len(one) for one in menus), default=0) or 1
@@ -113,6 +120,20 @@ def present(job: JobState, pool: Pool) -> Gang | None:
     kinds = {pool.kind_of.get(name, -1) for name in job.seats}
     kind = kinds.pop()
     return None if kinds or kind < 0 else (kind, len(job.seats))
+
+
+Menu = list[tuple[int, int, float]]
+_MENUS: dict[tuple[object, ...], dict[tuple[object, ...], tuple[SpeedCurve | None, Menu]]] = {}
+"""By pool, and by curve object and all else a menu depends on; the curve is kept, so that its id is not used again."""
+
+
+def _menus(pool: Pool) -> dict[tuple[object, ...], tuple[SpeedCurve | None, Menu]]:
+    """What was worked out before for such a pool; a menu is a pure function of its key."""
+    there = (pool.types, tuple(pool.capacity.tolist()), tuple(pool.width.tolist()))
+    if there not in _MENUS or len(_MENUS[there]) >= MOST_MENUS:
+        _MENUS.clear()
+        _MENUS[there] = {}
+    return _MENUS[there]
 
 
 Sizes = dict[tuple[object, ...], list[tuple[int, int]]]
