@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from sqlalchemy import Connection
 
@@ -81,8 +82,16 @@ def end_generation(
     now_s: float,
     cpu_s: Mapping[str, float],
 ) -> None:
-    """Write the rest of what a generation used, from what the store says was metered last."""
-    stored = next(g for g in generations.of_job(connection, job.id) if g.number == generation.number)
+    """Write the rest of what a generation used, from what the store says was metered last.
+
+    One that ended before it was seen to run held its devices all the same: from its creation, or from the end of the
+    generation before.
+    """
+    known = generations.of_job(connection, job.id)
+    stored = next(g for g in known if g.number == generation.number)
+    earlier = [g.ended_s for g in known if g.number < generation.number]
+    if stored.metered_s is None and None not in earlier:
+        stored = replace(stored, metered_s=max([stored.created_s, *(ended_s for ended_s in earlier if ended_s)]))
     lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
 
 

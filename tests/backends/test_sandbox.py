@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -172,9 +174,19 @@ def venv(folder: Path, base: Path = Path("/usr/bin")) -> Path:
     return folder
 
 
+@pytest.fixture
+def open_way(tmp_path: Path) -> Iterator[None]:
+    """The folders above are closed to others, which other tests count on: open for this one only."""
+    before = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in (tmp_path, *tmp_path.parents[:3])}
+    for folder in before:
+        folder.chmod(0o755)
+    yield
+    for folder, mode in before.items():
+        folder.chmod(mode)
+
+
+@pytest.mark.usefixtures("open_way")
 def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: Path) -> None:
-    for ancestor in (tmp_path, *tmp_path.parents[:3]):
-        ancestor.chmod(0o755)
     stranger, elsewhere = venv(tmp_path / "stranger"), venv(tmp_path / "elsewhere", tmp_path / "python" / "bin")
     fine, plain = venv(tmp_path / "fine"), tmp_path / "plain"
     plain.mkdir()
@@ -194,9 +206,8 @@ def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: 
         visible.virtual_environment(spec(venv=str(plain)), [])
 
 
+@pytest.mark.usefixtures("open_way")
 def test_a_virtual_environment_that_could_be_exchanged_after_the_look_is_refused(tmp_path: Path) -> None:
-    for ancestor in (tmp_path, *tmp_path.parents[:3]):
-        ancestor.chmod(0o755)
     linked = tmp_path / "link"
     linked.symlink_to(venv(tmp_path / "fine"))
     with pytest.raises(visible.CannotStart, match="leads through a link"):

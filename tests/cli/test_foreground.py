@@ -77,8 +77,6 @@ def left_of(home: Path) -> list[str]:
 def home(tmp_path: Path) -> Iterator[Path]:
     from fairlead.control.serve import sweep
 
-    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)  # the tenants' own users pass through
     home = tmp_path / "home"
     yield home
     sweep(home)
@@ -130,7 +128,8 @@ def test_the_password_of_the_store_is_in_nobodys_command_line(home: Path) -> Non
         said = process.stdout.read() + process.stderr.read()
     assert process.returncode != 0
     assert any("--ready-fd" in words for words in seen), seen  # the one behind was looked at
-    assert not [words for words in seen if secret in words]
+    own = "fairlead.cli.main up --detach"  # what was typed; a child between its fork and its exec shows it, too
+    assert not [words for words in seen if secret in words and own not in words]
     assert secret not in said
     assert secret not in (home / "logs" / "control.log").read_text()
 
