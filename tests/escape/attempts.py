@@ -186,7 +186,8 @@ def give_the_platforms_python_to_everybody() -> Any:
 @attempt
 def put_a_module_where_the_platform_imports() -> Any:
     for entry in sys.path:
-        if entry and os.path.isdir(entry) and not entry.startswith(str(HOME / "jobs")):
+        own = entry.startswith((str(HOME / "jobs"), "/tmp/"))  # its /tmp is its own, whatever lies in the machine's
+        if entry and os.path.isdir(entry) and not own:
             try:
                 Path(entry, "sitecustomize.py").write_text("import os")
             except OSError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,10 @@ def test_nothing_outlives_the_gang(scene: Scene, raid: Raid) -> None:
         return [each for each in psutil.process_iter() if scene.marker in " ".join(_words(each))]
 
     until(lambda: not left())
+
+
+def test_nothing_was_put_where_the_platform_imports(raid: Raid) -> None:
+    assert not [entry for entry in sys.path if Path(entry, "sitecustomize.py").exists() and entry.startswith("/tmp/")]
 
 
 def test_nothing_is_left_in_shared_memory(scene: Scene, raid: Raid) -> None:
