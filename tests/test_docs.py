@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.main import get_command
 
 from fairlead.cli.main import app
 from fairlead.control import failpoints
@@ -134,3 +135,22 @@ def test_every_file_that_is_named_exists() -> None:
     every = "\n".join(TEXTS.values())
     named = set(re.findall(r"`((?:fairlead|tests|benchmarks|examples)/(?!v1)[\w./*-]+)`", every))
     assert not [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+
+
+_COMMAND = re.compile(r"fairlead ((?:[a-z]+ ?){1,2})([^\n`\"',;.(]*)")
+
+
+def test_every_option_that_a_message_or_a_document_names_exists() -> None:
+    """A fix that cannot be typed is none."""
+    root, missing = get_command(app), set()
+    for path in [*ROOT.glob("fairlead/**/*.py"), *ROOT.glob("docs/**/*.md"), ROOT / "README.md"]:
+        for found in _COMMAND.finditer(re.sub(r"\{[^}\n]*\}", "X", path.read_text())):
+            command, words = root, found[1].split()
+            while words and (inner := getattr(command, "commands", {}).get(words[0])) is not None:
+                command, words = inner, words[1:]
+            if command is root:
+                continue
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z](?![\w-])", found[2].split(" -- ")[0]))
+            missing |= {(path.name, command.name, option) for option in named - known - {"--help"}}
+    assert not missing

@@ -192,7 +192,7 @@ def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: 
     plain.mkdir()
     if os.geteuid() == 0:
         os.chown(stranger, 4711, 4711)
-        with pytest.raises(visible.CannotStart, match=r"belongs to neither.*fairlead tenant update t --folder"):
+        with pytest.raises(visible.CannotStart, match=r"belongs to neither.*fairlead tenant update t --grant"):
             visible.virtual_environment(spec(venv=str(stranger)), [])
         assert visible.virtual_environment(spec(venv=str(stranger)), [tmp_path])
     assert visible.virtual_environment(spec(venv=str(fine)), []) == [fine]

@@ -125,7 +125,7 @@ def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path], kept: Se
     if spec.venv is None:
         return []
     named = Path(spec.venv)
-    help_ = f"ask an administrator to grant its folder: fairlead tenant update {spec.tenant} --folder {named}"
+    help_ = f"ask an administrator to grant its folder: fairlead tenant update {spec.tenant} --grant {named}"
     try:
         if ".." in named.parts:
             raise ValueError("leads back")
