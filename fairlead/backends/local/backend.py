@@ -25,7 +25,7 @@ from fairlead.backends.local.keeper import NodeKeeper
 from fairlead.backends.local.levels import LEVELS
 from fairlead.backends.local.link import NodeGone, NodeRefused
 from fairlead.backends.local.logs import read_logs
-from fairlead.backends.local.records import isolation, records
+from fairlead.backends.local.records import NodeRecord, isolation, records
 from fairlead.backends.local.shapes import Division, NodeShape, load_division, parse_nodes, save_division
 from fairlead.backends.protocol import (
     BackendEvent,
@@ -334,6 +334,10 @@ def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
     return nodes
 
 
+def _isolation(record: NodeRecord) -> str:
+    return isolation(record.isolation, None if record.fork_server is None else record.version)
+
+
 def _facts(keeper: NodeKeeper) -> dict[str, Any]:
     status, telemetry = keeper.status, keeper.telemetry
     if status is None:
@@ -343,7 +347,7 @@ def _facts(keeper: NodeKeeper) -> dict[str, Any]:
         "state": "ready",
         "pid": status.pid,
         "incarnation": status.incarnation,
-        "isolation": isolation(keeper.record.isolation, keeper.record.version) if keeper.record else status.isolation,
+        "isolation": _isolation(keeper.record) if keeper.record else status.isolation,
         "warm": telemetry.warm if telemetry else status.warm,
         **load,
     }

@@ -203,7 +203,7 @@ class NodeManager:
             device_type=self._config.device_type,
             workers=[worker.status() for worker in self._workers.values()],
             warm=self._line.warm,
-            isolation=isolation(self._config.isolation, 0 if hello is None else hello.version),
+            isolation=isolation(self._config.isolation, None if hello is None else hello.version),
             sequence=self._outbox.last,
             protocol=wire.PROTOCOL,
         )

@@ -94,7 +94,9 @@ def living_nodes(home: Home) -> list[NodeRecord]:
     return [record for record in records(home) if processes.alive(record.process)]
 
 
-def isolation(level: str, version: int) -> str:
-    """How tenants are kept apart and limited, for people to read."""
+def isolation(level: str, version: int | None) -> str:
+    """How tenants are kept apart and limited, for people to read; None: how they are limited is not known yet."""
     level = level or ("user" if os.geteuid() == 0 else "none")
+    if version is None:
+        return level
     return f"{level}, cgroups v{version}" if version else f"{level}, affinity"
