@@ -312,8 +312,11 @@ async def scene():
             "import os, resource as r; print(os.getuid(), len(os.sched_getaffinity(0)), r.getrlimit(r.RLIMIT_DATA)[0])",
             uid=None, memory_bytes=500_000_000)
         await here.some(wire.Exited, 2)
-        facts, means = here.backend.facts()["node-0"], here.backend.capabilities
-        print(await here.log("j"), facts["isolation"], means.isolation, sep="")
+        tells = lambda: here.backend.facts()["node-0"]["isolation"]
+        async with asyncio.timeout(20):
+            while ", " not in tells():  # how workers are limited comes with the next telemetry
+                await asyncio.sleep(0.01)
+        print(await here.log("j"), tells(), here.backend.capabilities.isolation, sep="")
 asyncio.run(scene())
 """
 
