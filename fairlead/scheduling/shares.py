@@ -7,6 +7,7 @@ from math import floor
 
 from fairlead.scheduling.board import Board
 from fairlead.scheduling.gain import ceiling
+from fairlead.scheduling.queues import Demand, Tree, divided
 from fairlead.scheduling.state import JobState, TenantState
 
 INCUMBENT = 0.25
@@ -16,22 +17,14 @@ INCUMBENT = 0.25
 def entitlements(
     tenants: Iterable[TenantState], demand_by_tenant: Mapping[str, float], capacity: float
 ) -> Mapping[str, float]:
-    """Devices per tenant: W_T / ΣW of the capacity, never more than demand or quota, the rest lent by weight."""
-    caps = {tenant.name: _cap(tenant, demand_by_tenant) for tenant in tenants}
-    weights = {tenant.name: tenant.weight for tenant in tenants}
-    shares = dict.fromkeys(sorted(caps), 0.0)
-    left, weight_left = float(capacity), sum(weights[name] for name in shares)
-    # Whoever needs least per weight is satisfied first; what it leaves is shared among the others.
-    for name in sorted(shares, key=lambda name: (caps[name] / weights[name], name)):
-        shares[name] = min(caps[name], left * weights[name] / weight_left)
-        left -= shares[name]
-        weight_left -= weights[name]
-    return shares
-
-
-def _cap(tenant: TenantState, demand: Mapping[str, float]) -> float:
-    wanted = float(demand.get(tenant.name, 0.0))
-    return wanted if tenant.quota is None else min(wanted, float(tenant.quota))
+    """Devices that the jobs of each tenant itself may claim: W_T / ΣW of what its siblings and it divide, never more
+    than demand or quota, the rest lent by weight. What a tenant's teams may claim is theirs, and not counted again."""
+    named = sorted(tenants, key=lambda tenant: tenant.name)
+    tree = Tree.of(named, {tenant.name: ("",) for tenant in named if demand_by_tenant.get(tenant.name, 0.0) > 0})
+    leaf = {tenant.name: tree.leaf(tenant.name) for tenant in named}
+    found = divided(tree, Demand({leaf[name]: amount for name, amount in demand_by_tenant.items() if name in leaf}),
+                    capacity)  # fmt: skip
+    return {name: found[queue] if queue not in tree.below else 0.0 for name, queue in leaf.items()}
 
 
 def claims(

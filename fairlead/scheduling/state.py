@@ -28,6 +28,9 @@ class TenantState:
     quota: int | None = None  # devices at the same time
     attained_device_s: float = 0.0  # from the usage ledger, decayed
     spent: Spent | None = None  # None: it has no budget, or something is left of it
+    parent: str | None = None  # the tenant whose share it divides with its siblings; None: a part of the whole
+    guarantee: Mapping[str, float] = field(default_factory=dict)  # devices by type that it gets whenever it wants them
+    most: Mapping[str, float] = field(default_factory=dict)  # devices by type that it never exceeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class JobState:
     ran_s: Mapping[str, float] = field(default_factory=dict)  # seconds that its gangs ran, by device type
     exclusive_s: float | None = None  # alone on the best devices with the gang it asked for: for the fair finish time
     facts: Mapping[str, Any] = field(default_factory=dict)  # what else its source says about it
+    person: str = ""  # who handed it in: the people of a tenant share what it has; empty: nobody in particular
 
     @property
     def need(self) -> dict[str, float]:

@@ -1,0 +1,234 @@
+"""Tenants as a tree of queues, down to people: how what a queue may claim is divided among those below it (U4).
+
+Weights count among siblings. A queue's unused share goes to its siblings first, since their parent keeps it as long as
+anybody below wants it, and only then upwards. A guarantee is a floor, a quota or a most by type a lid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.cluster import DEVICE, Node, Resources, add, total
+from fairlead.scheduling.state import JobState, TenantState
+
+ANY = ""
+"""The key of demand that any type of device would do for."""
+
+OWN, NOBODY = "*", "?"
+"""A tenant's own work beside the teams below it, and its jobs that nobody in particular handed in."""
+
+Wants = Mapping[str, float]
+"""Devices by type, and under ``ANY`` those of whatever type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """All queues by name, in the order of names, with who is directly below whom."""
+
+    queues: Mapping[str, TenantState]
+    above: Mapping[str, str | None]
+    below: Mapping[str | None, tuple[str, ...]]
+    people: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by tenant, where there are several
+
+    @classmethod
+    def of(cls, tenants: Iterable[TenantState], working: Mapping[str, Collection[str]] | None = None) -> Tree:
+        """The tenants, the own work of those with teams below, and people where several of a tenant have jobs.
+
+        ``working`` are the people who have jobs, by tenant (see :func:`working`).
+        """
+        known, persons = {tenant.name: tenant for tenant in tenants}, working or {}
+        for tenant in persons:
+            known.setdefault(tenant, TenantState(tenant))
+        above = _parents(known)
+        people = {tenant: frozenset(found) for tenant, found in persons.items() if len(found) > 1}
+        for tenant in {parent for parent in above.values() if parent is not None} & persons.keys():
+            _add(known, above, f"{tenant}/{OWN}", tenant)
+        for tenant, found in people.items():
+            parent = f"{tenant}/{OWN}" if f"{tenant}/{OWN}" in known else tenant
+            for person in found:
+                _add(known, above, f"{tenant}/{person or NOBODY}", parent)
+        below: dict[str | None, list[str]] = {}
+        for name in sorted(known):
+            below.setdefault(above[name], []).append(name)
+        return cls({name: known[name] for name in sorted(known)}, above,
+                   {name: tuple(found) for name, found in below.items()}, people)  # fmt: skip
+
+    def leaf(self, tenant: str, person: str = "") -> str:
+        """The queue in which the jobs of this person stand."""
+        if tenant in self.people:
+            return f"{tenant}/{person or NOBODY}"
+        own = f"{tenant}/{OWN}"
+        return own if own in self.queues else tenant
+
+    def path(self, name: str) -> tuple[str, ...]:
+        """The queue, the one above it, and so on up to the top."""
+        found = [name]
+        while (parent := self.above[found[-1]]) is not None:
+            found.append(parent)
+        return tuple(found)
+
+    @property
+    def flat(self) -> bool:
+        return len(self.below) <= 1
+
+    def upwards(self) -> list[str]:
+        """All queues, each after everybody below it."""
+        order: list[str] = []
+        open_: list[str] = list(self.below.get(None, ()))
+        while open_:
+            name = open_.pop()
+            order.append(name)
+            open_ += self.below.get(name, ())
+        return order[::-1]
+
+    def summed(self, amounts: Mapping[str, float]) -> dict[str, float]:
+        """What each queue has together with everybody below it."""
+        sums = {name: float(amounts.get(name, 0.0)) for name in self.queues}
+        if not self.flat:
+            for name in self.upwards():
+                if (parent := self.above[name]) is not None:
+                    sums[parent] += sums[name]
+        return sums
+
+
+def _parents(known: Mapping[str, TenantState]) -> dict[str, str | None]:
+    """Who stands below whom; whoever names nobody known, or stands below itself, stands at the top."""
+    above = {name: tenant.parent if tenant.parent in known else None for name, tenant in known.items()}
+    safe: set[str] = set()
+    for name in sorted(known):
+        seen: dict[str, None] = {}
+        at: str | None = name
+        while at is not None and at not in safe and at not in seen:
+            seen[at] = None
+            at = above[at]
+        if at is not None and at in seen:
+            members = list(seen)[list(seen).index(at) :]
+            above |= dict.fromkeys(members, None)
+        safe |= seen.keys()
+    return above
+
+
+def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str, parent: str) -> None:
+    known[name] = TenantState(name, parent=parent)
+    above[name] = parent
+
+
+def working(jobs: Iterable[JobState]) -> dict[str, set[str]]:
+    """The people who have jobs, by tenant."""
+    found: dict[str, set[str]] = {}
+    for job in jobs:
+        found.setdefault(job.tenant, set()).add(job.person)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the jobs of each leaf could use: devices as they are charged for, and by type as they are counted."""
+
+    charged: Mapping[str, float]
+    wants: Mapping[str, Wants] = field(default_factory=dict)
+    types: Mapping[str, float] = field(default_factory=dict)  # devices there are by type; empty: not known
+
+
+def divided(tree: Tree, demand: Demand, capacity: float) -> dict[str, float]:
+    """Devices that each queue may claim together with everybody below it: weighted max-min on each level."""
+    weights = {name: queue.weight for name, queue in tree.queues.items()}
+    lids, floors = _bounds(tree, demand)
+    given = poured(capacity, tree.below.get(None, ()), lids, floors, weights)
+    if not tree.flat:
+        for name in reversed(tree.upwards()):
+            if name in tree.below:
+                given |= poured(given[name], tree.below[name], lids, floors, weights)
+    return given
+
+
+def poured(
+    amount: float, names: Sequence[str], lids: Mapping[str, float], floors: Mapping[str, float],
+    weights: Mapping[str, float],
+) -> dict[str, float]:  # fmt: skip
+    """The amount by weight among these, nobody above its lid nor below its floor, as far as it goes."""
+    sure = {name: floors[name] for name in names if name in floors}
+    promised = sum(sure.values())
+    if sure and promised >= amount:  # more was guaranteed than is left, such as after nodes were lost
+        return {name: sure.get(name, 0.0) * amount / promised if promised > 0 else 0.0 for name in names}
+    kept: dict[str, float] = {}
+    while True:
+        others = [name for name in names if name not in kept]
+        found = _by_weight(amount - sum(kept.values()), others, lids, weights)
+        short = {name: sure[name] for name in others if name in sure and found[name] < sure[name] - 1e-12}
+        if not short:
+            return {name: kept[name] if name in kept else found[name] for name in names}
+        kept |= short
+
+
+def _by_weight(
+    amount: float, names: Sequence[str], lids: Mapping[str, float], weights: Mapping[str, float]
+) -> dict[str, float]:
+    shares = dict.fromkeys(names, 0.0)
+    left, weight_left = float(amount), sum(weights[name] for name in shares)
+    # Whoever needs least per weight is satisfied first; what it leaves is shared among the others.
+    for name in sorted(shares, key=lambda name: (lids[name] / weights[name], name)):
+        shares[name] = min(lids[name], left * weights[name] / weight_left)
+        left -= shares[name]
+        weight_left -= weights[name]
+    return shares
+
+
+def _bounds(tree: Tree, demand: Demand) -> tuple[dict[str, float], dict[str, float]]:
+    """The lid of every queue, and the floor of those that are guaranteed something, here or below."""
+    lids: dict[str, float] = {}
+    floors: dict[str, float] = {}
+    limited = any(queue.guarantee or queue.most for queue in tree.queues.values())
+    wants = _wants_below(tree, demand) if limited else {}
+    for name in tree.queues if tree.flat else tree.upwards():
+        queue, children = tree.queues[name], tree.below.get(name, ())
+        lid = float(demand.charged.get(name, 0.0)) + sum(lids[child] for child in children)
+        if queue.quota is not None:
+            lid = min(lid, float(queue.quota))
+        if queue.most:
+            lid = min(lid, _servable(wants[name], queue.most, demand, otherwise=float("inf")))
+        lids[name] = lid
+        floor = sum(floors.get(child, 0.0) for child in children)
+        if queue.guarantee:
+            floor = max(floor, _servable(wants[name], queue.guarantee, demand, otherwise=0.0))
+        if floor > 0:
+            floors[name] = min(lid, floor)
+    return lids, floors
+
+
+def _wants_below(tree: Tree, demand: Demand) -> dict[str, dict[str, float]]:
+    sums: dict[str, dict[str, float]] = {name: {} for name in tree.queues}
+    for name in tree.upwards():
+        own = demand.wants.get(name) or {ANY: float(demand.charged.get(name, 0.0))}
+        sums[name] = add(sums[name], own)
+        if (parent := tree.above[name]) is not None:
+            sums[parent] = add(sums[parent], sums[name])
+    return sums
+
+
+def _servable(wants: Wants, limit: Mapping[str, float], demand: Demand, *, otherwise: float) -> float:
+    """How much of what is wanted fits under a limit by type; types that it does not name are limited ``otherwise``."""
+    kinds = sorted({*demand.types, *limit, *wants} - {ANY})
+    room = {kind: min(limit.get(kind, otherwise), demand.types.get(kind, 0.0 if demand.types else float("inf")))
+            for kind in kinds}  # fmt: skip
+    if not demand.types:
+        room[ANY] = otherwise  # of types that nobody has named
+    typed = sum(min(wants.get(kind, 0.0), room[kind]) for kind in kinds)
+    spare = sum(max(0.0, amount - (wants.get(kind, 0.0) if kind != ANY else 0.0)) for kind, amount in room.items())
+    return typed + min(wants.get(ANY, 0.0), spare)
+
+
+def charge(need: Resources, whole: Resources) -> float:
+    """Devices that one worker counts as: its largest part of anything there is, over one device's part of all devices.
+
+    Whoever takes more of the memory or of the cores than goes with a device is charged for that (dominant resource).
+    """
+    devices = whole.get(DEVICE, 0.0)
+    parts = (amount / whole[name] for name, amount in need.items() if name != DEVICE and whole.get(name, 0.0) > 0)
+    return max(1.0, max(parts, default=0.0) * devices)
+
+
+def in_service(nodes: Iterable[Node]) -> dict[str, float]:
+    """All resources of the nodes that take new workers, summed."""
+    return total(node.capacity for node in nodes if node.schedulable)
