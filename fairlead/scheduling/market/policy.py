@@ -25,28 +25,47 @@ ROUND_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the market gives everybody, and all that spoke for it; jobs row by row in a fixed order."""
+
+    jobs: Sequence[JobState]
+    choices: Offers
+    book: Book
+    bids: Worth
+    duty: Duties
+    chosen: Chosen
+
+
+@dataclass(frozen=True, slots=True)
 class Market:
-    """The policy: callable with a state, without any state of its own."""
+    """The policy where devices that a decision frees can be given away at once: callable, without state of its own."""
 
     dials: Dials = DEFAULTS
 
     def __call__(self, state: ClusterState) -> Round:
         jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
         pool = Pool.of(state.nodes)
-        choices = offers(jobs, pool)
         history = History.of(state.memory).updated(jobs)
         parts = shares(state.tenants, jobs, pool.devices, state.now_s, state.memory, self.dials)
-        book = booked(state, jobs, choices, history, parts, self.dials)
-        bids = worth(book, choices, pool, self.dials)
-        duty = duties(book, choices, pool, self.dials)
-        bids = discounted(bids, duty.hopeless, self.dials)
-        chosen = choose(_problem(book, choices, pool, bids, parts, duty))
-        seats = placed(jobs, choices, pool, chosen)
+        sold = sale(state, jobs, pool, history, parts, self.dials)
+        seats = placed(jobs, sold.choices, pool, sold.chosen)
         used: dict[str, float] = {}
         for job in jobs:
             used[job.tenant] = used.get(job.tenant, 0.0) + len(seats.get(job.id, ()))
-        memory = history.memory() | parts.memory(used) | {"wake_s": duty.wake_s}
-        return Round(tuple(said(jobs, seats, pool, book, bids, chosen)), parts.entitled, memory)
+        memory = history.memory() | parts.memory(used) | {"wake_s": sold.duty.wake_s}
+        return Round(tuple(said(jobs, seats, pool, sold.book, sold.bids, sold.chosen)), parts.entitled, memory)
+
+
+def sale(
+    state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials
+) -> Outcome:
+    """Which gang each of these jobs gets of the devices in this pool."""
+    choices = offers(jobs, pool)
+    book = booked(state, jobs, choices, history, parts, dials)
+    bids = worth(book, choices, pool, dials)
+    duty = duties(book, choices, pool, dials)
+    bids = discounted(bids, duty.hopeless, dials)
+    return Outcome(jobs, choices, book, bids, duty, choose(_problem(book, choices, pool, bids, parts, duty)))
 
 
 def booked(
