@@ -100,6 +100,7 @@ class Sla(Spec):
 
     deadline: Annotated[datetime | timedelta, BeforeValidator(_parse_deadline)] | None = None
     class_: Literal["gold", "silver", "bronze"] | None = Field(default=None, alias="class")
+    strict: bool = Field(default=False, strict=True)  # whether a job whose deadline cannot be kept is refused
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -143,6 +144,8 @@ class JobSpec(Spec):
     resources: WorkerResources = WorkerResources()
     sla: Sla | None = None  # None: the tenant's default
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
+    workload: Literal["training", "tuning", "inference", "batch"] | None = None  # None: a command is batch, else training
+    takes: Annotated[Seconds, Field(gt=0)] | None = None  # about so long with the fewest workers; None: not known
     env: dict[str, str] = Field(default_factory=dict)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
     venv: str | None = None
@@ -196,6 +199,11 @@ class JobSpec(Spec):
         if twice := sorted(set(self.env) & set(self.secrets)):
             raise ValueError(f"env: {twice[0]} stands in secrets as well; keep one of them")
         return self
+
+    def facts(self) -> dict[str, Any]:
+        """What the job says about itself that a policy may want to know."""
+        said = {"class": self.workload, "takes_s": self.takes}
+        return {name: value for name, value in said.items() if value is not None}
 
     @property
     def elastic(self) -> bool:

@@ -75,6 +75,7 @@ class Job:
     snapshot_step: int = 0
     message: str | None = None  # why it failed, in one line
     result: Mapping[str, Any] = field(default_factory=dict)  # final metrics and artefacts
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what its author says about it: class, takes_s, ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,7 @@ def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, Worker
         speeds=job.speeds,
         remaining_samples=_remaining(job),
         restart_cost_s=1.0 if job.training else 30.0,
+        facts=job.facts,
     )
 
 

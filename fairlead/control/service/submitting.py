@@ -189,6 +189,7 @@ def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
         training=spec.run is not None,
         retries=spec.retries,
         since_s=now_s,
+        facts={"application": f"{tenant.name}/{spec.name}", **spec.facts()},
     )
     return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
 

@@ -134,6 +134,7 @@ jobs = Table(
     Column("snapshot_step", BigInteger, nullable=False),
     Column("message", Text),
     Column("result", JSON, nullable=False),
+    Column("facts", JSON, nullable=False),  # what its author says about it, for the policy
     Index(None, "phase", "tenant"),
     Index(None, "tenant", "submitted_s", "id"),
     Index(None, "submitted_s", "id"),
