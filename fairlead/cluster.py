@@ -31,6 +31,22 @@ class Node:
     topology: tuple[str, ...] = ()  # from the widest level to the narrowest: zone, rack, host
     state: NodeState = NodeState.READY
     outdated: bool = False  # run by another version: keeps what runs, takes nothing new, is renewed when empty
+    labels: frozenset[str] = frozenset()  # what else it is known by: a country, a licence, a data set it holds
+    numa: tuple[int, ...] = ()  # devices of each of its NUMA domains, in the order of their indices; empty: one domain
+    asleep: bool = False  # saves power; whoever is seated on it waits until it is awake
+    wake_s: float = 0.0  # how long that takes
+    temperature_c: float | None = None
+    watts: tuple[float, float] | None = None  # of one device, idle and busy; None: as its type usually draws
+
+    @property
+    def places(self) -> frozenset[str]:
+        """All names that a job may mean it by: its own, those of its zone and rack, its labels."""
+        return self.labels.union(self.topology, (self.name,))
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The domains around it, from the widest to the narrowest, without itself."""
+        return self.topology[:-1] if self.topology and self.topology[-1] == self.name else self.topology
 
     @property
     def schedulable(self) -> bool:
@@ -106,3 +122,37 @@ def nodes_of(placement: Placement) -> tuple[str, ...]:
 def same_seats(left: Iterable[str], right: Iterable[str]) -> bool:
     """Whether two placements by node name are the same multiset of nodes."""
     return sorted(left) == sorted(right)
+
+
+def level_between(nodes: Iterable[Node]) -> int:
+    """How far apart they are: 0 for one node, 1 for neighbours in the narrowest domain, one more for each wider one."""
+    paths = {node.name: node.path for node in nodes}
+    if len(paths) <= 1:
+        return 0
+    depth = max(len(path) for path in paths.values())
+    common = 0
+    for steps in zip(*paths.values(), strict=False):
+        if len(set(steps)) > 1:
+            break
+        common += 1
+    return 1 + depth - common
+
+
+def nearby_devices(free: Iterable[int], numa: tuple[int, ...], count: int) -> list[int]:
+    """So many of a node's free devices, in as few NUMA domains as possible: the fullest domain that takes all."""
+    left = sorted(free)
+    chosen: list[int] = []
+    while len(chosen) < count and left:
+        ends, end = [], 0
+        for size in numa or (max(left) + 1,):
+            end += size
+            ends.append(end)
+        domains: dict[int, list[int]] = {}
+        for device in left:
+            domains.setdefault(sum(device >= end for end in ends), []).append(device)
+        wanted = count - len(chosen)
+        whole = [found for found in domains.values() if len(found) >= wanted]
+        best = min(whole, key=len) if whole else max(domains.values(), key=len)
+        chosen += best[:wanted]
+        left = [device for device in left if device not in chosen]
+    return chosen

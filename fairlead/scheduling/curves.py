@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 NEAR, FAR = 0, 1
-"""The widest topology level that a gang crosses: all on one node, or over several."""
+"""The widest topology level that a gang crosses: all on one node, or over several.
+
+A curve may tell more levels apart: 0 is one node, 1 the narrowest domain around it (a rack), 2 the next wider one (a
+zone), and so on; its last level stands for all that is wider.
+"""
+
+BANDWIDTH: tuple[float, ...] = (32e9, 12.5e9, 3.1e9, 0.6e9)
+"""Bytes per second and device within a node (PCIe 4.0 x16), a rack (100 Gb/s), a zone (25 Gb/s), and beyond (5 Gb/s):
+for clusters that do not say otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +26,46 @@ class SpeedCurve:
     """
 
     sizes: tuple[int, ...]  # ascending
-    speeds: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    speeds: Mapping[str, tuple[tuple[float, ...], ...]]
 
     def speed(self, device_type: str, size: int, level: int = NEAR) -> float:
         """Of this very gang; 0 when the curve does not know it."""
         levels = self.speeds.get(device_type)
         if levels is None or size not in self.sizes:
             return 0.0
-        return levels[level][self.sizes.index(size)]
+        return levels[min(level, len(levels) - 1)][self.sizes.index(size)]
 
     def fastest(self, size: int | None = None) -> float:
         """On the best devices there are: of gangs of one size, or of any."""
         wanted = range(len(self.sizes)) if size is None else [self.sizes.index(size)]
         known = [level[i] for levels in self.speeds.values() for level in levels for i in wanted]
         return max(known, default=0.0)
+
+    @property
+    def levels(self) -> int:
+        """How many topology levels it tells apart."""
+        return max((len(levels) for levels in self.speeds.values()), default=0)
+
+
+def widened(curve: SpeedCurve, bandwidth: Sequence[float] = BANDWIDTH) -> SpeedCurve:
+    """The curve over as many levels as there are bandwidths, from what it says about one node and several.
+
+    A step takes so long to compute and so long to exchange; the second is what grows as bandwidth falls. Two levels
+    tell both: ``time(level) = compute + bytes / bandwidth(level)``. Where only one is known, nothing can be told.
+    """
+    wide = {name: _widened(levels, bandwidth) for name, levels in curve.speeds.items()}
+    return SpeedCurve(curve.sizes, wide)
+
+
+def _widened(levels: tuple[tuple[float, ...], ...], bandwidth: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+    if len(levels) != FAR + 1 or len(bandwidth) <= len(levels):
+        return levels
+    slower = 1.0 / bandwidth[FAR] - 1.0 / bandwidth[NEAR]
+    further = []
+    for wider in bandwidth[FAR + 1 :]:
+        row = []
+        for near, far in zip(*levels, strict=True):
+            exchanged = max(0.0, 1.0 / far - 1.0 / near) / slower if near > 0 and far > 0 and slower > 0 else 0.0
+            row.append(1.0 / (1.0 / far + exchanged * (1.0 / wider - 1.0 / bandwidth[FAR])) if far > 0 else 0.0)
+        further.append(tuple(row))
+    return (*levels, *further)

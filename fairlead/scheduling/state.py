@@ -64,6 +64,8 @@ class JobState:
     exclusive_s: float | None = None  # alone on the best devices with the gang it asked for: for the fair finish time
     facts: Mapping[str, Any] = field(default_factory=dict)  # what else its source says about it
     person: str = ""  # who handed it in: the people of a tenant share what it has; empty: nobody in particular
+    only: frozenset[str] = frozenset()  # residency: zones, racks, nodes or labels outside of which it may not run
+    near: frozenset[str] = frozenset()  # locality: where its data lies, so where it would rather run
 
     @property
     def need(self) -> dict[str, float]:
@@ -82,6 +84,8 @@ class ClusterState:
     memory: Mapping[str, Any] = field(default_factory=dict)  # what the last round wanted to see again
     round_s: float | None = None  # how long what is decided now will stand; None: until something happens
     at_once: bool = False  # devices that a decision frees may be given away in the same round
+    sleep_after_s: float | None = None  # nodes that were idle for so long may be sent to sleep; None: never
+    colocation: Mapping[tuple[str, str], float] | None = None  # what a class loses beside another; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +135,36 @@ Decision = Start | Resize | Preempt | Hold
 
 
 @dataclass(frozen=True, slots=True)
+class Sleep:
+    """This node is not needed for now: it may save power."""
+
+    node: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A gang was seated on this node that sleeps."""
+
+    node: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room that is kept for a gang which fits nowhere now: whoever would still be there by then stays out."""
+
+    job: str
+    at_s: float  # when it is expected to fit
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Round:
     """One round: at most one decision per job, every waiting job accounted for."""
 
     decisions: tuple[Decision, ...]
     entitlements: Mapping[str, float]  # devices per tenant
     memory: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[Sleep | Wake, ...] = ()
+    reservations: tuple[Reservation, ...] = ()

@@ -1,0 +1,63 @@
+"""What a job's own needs leave of its menu: cpu and memory per worker, residency, and how far apart gangs must sit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.market.ground import Land, Need, need_of
+from fairlead.scheduling.market.offers import Floats, Ints, Offers, Pool
+from fairlead.scheduling.state import JobState
+
+PLAIN_LEVELS = 2
+"""A curve of so many levels tells only one node from several, which menus do already."""
+
+
+def special(job: JobState) -> bool:
+    """Whether devices alone do not say where it fits, or how fast it is there."""
+    return bool(job.demand or job.only) or (job.curve is not None and job.curve.levels > PLAIN_LEVELS)
+
+
+def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
+    """The offers without gangs that no nodes could hold, and with the speed of the narrowest domain that could.
+
+    A job that asks for devices only keeps its row as it is, so that without such jobs nothing changes.
+    """
+    groups: dict[tuple[Need, frozenset[str]], list[int]] = {}
+    for row, job in enumerate(jobs):
+        if special(job):
+            groups.setdefault((need_of(job), job.only), []).append(row)
+    if not groups:
+        return choices
+    land, speed = Land(pool.nodes, pool.types), choices.speed.copy()
+    for (need, only), rows in groups.items():
+        _confine(jobs, np.array(rows), choices, land.widths(need, only), pool, speed)
+    present = choices.present
+    gone = (present >= 0) & (speed[np.arange(len(present)), np.maximum(present, 0)] <= 0)
+    return replace(choices, speed=speed, present=np.where(gone, -1, present))
+
+
+def _confine(
+    jobs: Sequence[JobState], rows: Ints, choices: Offers, widths: Sequence[Sequence[int]], pool: Pool, speed: Floats
+) -> None:
+    """Set the speeds of these rows, which are alike in what they need."""
+    kind, size = choices.kind[rows], choices.size[rows]
+    most = np.array([one[-1] for one in widths], dtype=np.int64)
+    speed[rows] = np.where(size <= most[kind], speed[rows], 0.0)
+    inside = np.array([one[0] for one in widths], dtype=np.int64)
+    for at, column in zip(*np.nonzero((speed[rows] > 0) & (size > inside[kind])), strict=True):
+        curve = jobs[rows[at]].curve
+        if curve is not None:
+            name, many = int(kind[at, column]), int(size[at, column])
+            speed[rows[at], column] = reachable(curve, pool.types[name], many, widths[name])
+
+
+def reachable(curve: SpeedCurve, device_type: str, size: int, widths: Sequence[int]) -> float:
+    """Its speed in the narrowest domain that holds it, or in the next wider one where it runs at all."""
+    for level, width in enumerate(widths):
+        if size <= width and (found := curve.speed(device_type, size, level)) > 0:
+            return found
+    return 0.0
