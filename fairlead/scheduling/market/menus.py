@@ -1,0 +1,207 @@
+"""Every gang worth considering, by shape of job: worked out for many shapes at once, and remembered while they last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.state import JobState
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+Gang = tuple[int, int]
+"""(type by number, size)."""
+
+Shape = tuple[object, ...]
+"""All that a menu depends on, besides the devices that there are."""
+
+MOST_SIZES = 24
+"""Sizes of an elastic gang that are considered; beyond that many, they double."""
+
+MOST_MENUS = 50_000
+"""Menus that are remembered before all are forgotten."""
+
+SCALING = 0.9
+"""Without any curve, twice the workers are expected to be 2 ** 0.9 times as fast."""
+
+WORTHWHILE = 1.005
+"""A larger gang has to be so much faster to be considered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The sizes that are considered on each type, and how to get their speeds out of a curve."""
+
+    number: int
+    sizes: Sequence[Sequence[int]]  # by type
+    picks: Sequence[Callable[[Sequence[float]], Sequence[float]]]
+
+
+@dataclass(slots=True)
+class Menus:
+    """Menus of one pool, row by row; what is asked for again is not worked out again."""
+
+    types: tuple[str, ...]
+    capacity: Sequence[int]
+    width: Sequence[int]
+    row: dict[Shape, int] = field(default_factory=dict)
+    kept: list[SpeedCurve | None] = field(default_factory=list)  # so that the id of a curve is not used again
+    kind: Ints = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+    size: Ints = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+    speed: Floats = field(default_factory=lambda: np.zeros((0, 1)))
+
+    def rows(self, jobs: Sequence[JobState], gangs: Sequence[Gang | None]) -> Ints:
+        """The row of each job's menu; those not seen before are worked out together."""
+        if len(self.row) >= MOST_MENUS:
+            self._forget()
+        found = np.empty(len(jobs), dtype=np.int64)
+        new: list[tuple[JobState, Gang | None]] = []
+        row = self.row
+        for at, (job, gang) in enumerate(zip(jobs, gangs, strict=True)):
+            shape = (id(job.curve), job.min_workers, job.max_workers, job.device_type, gang)
+            number = row.get(shape)
+            if number is None:
+                number = row[shape] = len(self.kept) + len(new)
+                new.append((job, gang))
+            found[at] = number
+        if new:
+            self._learn(new)
+        return found
+
+    def _forget(self) -> None:
+        self.row.clear()
+        self.kept.clear()
+        self.kind, self.size, self.speed = self.kind[:0], self.size[:0], self.speed[:0]
+
+    def _learn(self, new: Sequence[tuple[JobState, Gang | None]]) -> None:
+        kind, size, speed = self._worked_out(new)
+        begin, end = len(self.kept), len(self.kept) + len(new)
+        self.kept.extend(job.curve for job, _ in new)
+        self.kind = _written(self.kind, kind, begin, end)
+        self.size = _written(self.size, size, begin, end)
+        self.speed = _written(self.speed, speed, begin, end)
+
+    def _worked_out(self, new: Sequence[tuple[JobState, Gang | None]]) -> tuple[Ints, Ints, Floats]:
+        """Type, size and speed of every gang worth considering; larger ones only where they are faster."""
+        frames: dict[Shape, Frame] = {}
+        of = [self._frame(frames, job, gang) for job, gang in new]
+        sizes = self._sizes(list(frames.values()))
+        near, far = self._speeds(new, of, sizes)
+        number = np.array([frame.number for frame in of], dtype=np.int64)
+        size = sizes[number]
+        inside = size <= np.array(self.width)[:, None]
+        speed = np.where(inside & (near > 0), near, far)
+        has = np.array([gang or (-1, -1) for _, gang in new], dtype=np.int64)
+        keeps = (size == has[:, 1, None, None]) & (np.arange(len(self.types))[:, None] == has[:, 0, None, None])
+        return _compact(size, speed, _worthwhile(speed, keeps))
+
+    def _frame(self, frames: dict[Shape, Frame], job: JobState, gang: Gang | None) -> Frame:
+        grid, has = job.curve.sizes if job.curve else None, gang[1] if gang else 0
+        key = (grid, job.min_workers, job.max_workers, job.device_type, has)
+        frame = frames.get(key)
+        if frame is None:
+            place = None if grid is None else {size: at for at, size in enumerate(grid)}
+            sizes, picks = [], []
+            for name, capacity, width in zip(self.types, self.capacity, self.width, strict=True):
+                fits = job.device_type in (None, name)
+                some = considered(job, capacity, width, has) if fits else []
+                sizes.append([size for size in some if place is None or size in place])
+                picks.append(_picker([place[size] for size in sizes[-1]] if place is not None else []))
+            frame = frames[key] = Frame(len(frames), sizes, picks)
+        return frame
+
+    def _sizes(self, frames: Sequence[Frame]) -> Ints:
+        most = max((len(some) for frame in frames for some in frame.sizes), default=1) or 1
+        table = np.zeros((len(frames), len(self.types), most), dtype=np.int64)
+        for frame in frames:
+            for kind, some in enumerate(frame.sizes):
+                table[frame.number, kind, : len(some)] = some
+        return table
+
+    def _speeds(
+        self, new: Sequence[tuple[JobState, Gang | None]], of: Sequence[Frame], sizes: Ints
+    ) -> tuple[Floats, Floats]:
+        """Speeds on one node and over several, for each shape, type and size; 0 where a curve does not say."""
+        blank = [(0.0,) * count for count in range(sizes.shape[2] + 1)]
+        near: list[float] = []
+        far: list[float] = []
+        one: Sequence[float]
+        other: Sequence[float]
+        for (job, _), frame in zip(new, of, strict=True):
+            curve = job.curve
+            for name, some, pick in zip(self.types, frame.sizes, frame.picks, strict=True):
+                if curve is None:
+                    one = other = [float(size**SCALING) for size in some]
+                else:
+                    levels = curve.speeds.get(name, ((), ()))
+                    one = pick(levels[0]) if levels[0] else blank[len(some)]
+                    other = pick(levels[1]) if levels[1] else blank[len(some)]
+                near += one
+                far += other
+        number = np.array([frame.number for frame in of], dtype=np.int64)
+        there = (sizes > 0)[number]
+        table = np.zeros((2, *there.shape))
+        table[0][there] = near
+        table[1][there] = far
+        return table[0], table[1]
+
+
+def considered(job: JobState, capacity: int, width: int, has: int) -> list[int]:
+    """The smallest gang, powers of two within a node, whole nodes beyond, and the size it has now."""
+    least, most = job.min_workers, min(job.max_workers, capacity)
+    if least > most:
+        return []
+    wanted = {least} | {2**power for power in range(width.bit_length())} | set(range(width, most + 1, width))
+    if len(wanted) > MOST_SIZES:
+        wanted = {least} | {2**power for power in range(most.bit_length())}
+    if has:
+        wanted.add(has)
+    return sorted(size for size in wanted if least <= size <= most)
+
+
+def _picker(places: list[int]) -> Callable[[Sequence[float]], Sequence[float]]:
+    if len(places) == 1:
+        only = places[0]
+        return lambda row: (row[only],)
+    return itemgetter(*places) if places else lambda _: ()
+
+
+def _worthwhile(speed: Floats, keeps: Bools) -> Bools:
+    """Which sizes are faster than all smaller ones by enough, or are what a job has now."""
+    best = np.zeros(speed.shape[:2])
+    found = np.zeros(speed.shape, dtype=bool)
+    for at in range(speed.shape[2]):
+        one = speed[:, :, at]
+        found[:, :, at] = (one > best * WORTHWHILE) | (keeps[:, :, at] & (one > 0))
+        best = np.where(found[:, :, at], np.maximum(best, one), best)
+    return found
+
+
+def _compact(size: Ints, speed: Floats, found: Bools) -> tuple[Ints, Ints, Floats]:
+    """Row by row without what was not found; the rest of a row is offers of speed 0."""
+    row, kind, at = np.nonzero(found)
+    count = np.bincount(row, minlength=len(found))
+    column = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+    shape = (len(found), int(count.max(initial=1)) or 1)
+    kinds, sizes, speeds = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64), np.zeros(shape)
+    kinds[row, column], sizes[row, column], speeds[row, column] = kind, size[row, kind, at], speed[row, kind, at]
+    return kinds, sizes, speeds
+
+
+def _written(table: NDArray[Any], rows: NDArray[Any], begin: int, end: int) -> NDArray[Any]:
+    """The table with these rows in it; where it is too small, one of twice the length."""
+    long, wide = table.shape
+    if end > long or rows.shape[1] > wide:
+        more = max(2 * long, end) - long if end > long else 0
+        table = np.pad(table, ((0, more), (0, max(rows.shape[1] - wide, 0))))
+    table[begin:end] = 0
+    table[begin:end, : rows.shape[1]] = rows
+    return table
