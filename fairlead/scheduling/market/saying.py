@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fairlead.cluster import same_seats
 from fairlead.scheduling.market.choice import Chosen
@@ -10,7 +11,31 @@ from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.seats import Seats
 from fairlead.scheduling.market.worth import STRETCHED, TAIL, Book, Worth
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
-from fairlead.scheduling.words import devices, on, reason, workers
+from fairlead.scheduling.words import devices, on, workers
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the bids rest on, as plain numbers by job."""
+
+    bid: list[float]
+    stretch: list[float]
+    remaining_s: list[float]
+    why: list[int]
+
+    @classmethod
+    def of(cls, bids: Worth) -> Figures:
+        return cls(bids.per_device.tolist(), bids.stretch.tolist(), bids.remaining_s.tolist(), bids.why.tolist())
+
+    def facts(self, at: int) -> dict[str, float]:
+        return {"bid": self.bid[at], "stretch": self.stretch[at], "remaining_s": self.remaining_s[at]}
+
+    def because(self, at: int) -> str:
+        if self.why[at] == STRETCHED:
+            return f"it would take {self.stretch[at]:.1f} times as long as alone"
+        if self.why[at] == TAIL:
+            return "it is among those that decide when all work is done"
+        return f"about {self.remaining_s[at] / 60:.3g} minutes of work are left"
 
 
 def said(
@@ -19,52 +44,41 @@ def said(
     """One decision for each job that changes or waits; who stays where it is, is left alone."""
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
+    figures, possible = Figures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
     for at, job in enumerate(jobs):
         wanted = seats.get(job.id, ())
         if wanted and job.seats and not job.broken and same_seats(wanted, job.seats):
             continue
         if not wanted and job.seats:
-            made.append(Preempt(job.id, _waits(job, bids, at, lowest, "outbid")))
+            made.append(Preempt(job.id, _outbid(job, figures, at, lowest)))
         elif not wanted:
-            code = "outbid" if bids.utility[at].max(initial=0.0) > 0 else "no-such-gang"
-            made.append(Hold(job.id, _waits(job, bids, at, lowest, code)))
+            why = _outbid(job, figures, at, lowest) if possible[at] else _no_such_gang(job)
+            made.append(Hold(job.id, why))
         elif job.seats:
-            made.append(Resize(job.id, wanted, _moves(job, wanted, bids, at)))
+            made.append(Resize(job.id, wanted, _moves(job, wanted, figures, at)))
         else:
-            made.append(Start(job.id, wanted, _starts(job, wanted, bids, at)))
+            made.append(Start(job.id, wanted, _starts(wanted, figures, at)))
     return made
 
 
-def _because(bids: Worth, at: int) -> str:
-    if bids.why[at] == STRETCHED:
-        return f"it would take {bids.stretch[at]:.1f} times as long as alone"
-    if bids.why[at] == TAIL:
-        return "it is among those that decide when all work is done"
-    return f"about {bids.remaining_s[at] / 60:.3g} minutes of work are left"
+def _starts(seats: Seats, figures: Figures, at: int) -> Reason:
+    text = f"starts with {workers(len(seats))} on {on(seats)}: {figures.because(at)}"
+    return Reason("starts", text, {"size": len(seats), **figures.facts(at)})
 
 
-def _starts(job: JobState, seats: Seats, bids: Worth, at: int) -> Reason:
-    text = f"starts with {workers(len(seats))} on {on(seats)}: {_because(bids, at)}"
-    return reason("starts", text, size=len(seats), **_facts(bids, at))
-
-
-def _moves(job: JobState, seats: Seats, bids: Worth, at: int) -> Reason:
+def _moves(job: JobState, seats: Seats, figures: Figures, at: int) -> Reason:
     was, now = len(job.seats), len(seats)
     code, verb = ("grows", "grows") if now > was else ("shrinks", "shrinks") if now < was else ("moves", "moves")
-    text = f"{verb} from {was} to {now} workers on {on(seats)}: {_because(bids, at)}"
-    return reason(code, text, size=now, was=was, **_facts(bids, at))
+    text = f"{verb} from {was} to {now} workers on {on(seats)}: {figures.because(at)}"
+    return Reason(code, text, {"size": now, "was": was, **figures.facts(at)})
 
 
-def _waits(job: JobState, bids: Worth, at: int, price: float, code: str) -> Reason:
-    if code == "no-such-gang":
-        return reason(code, f"no type of device in service can run a gang of {workers(job.min_workers)}",
-                      size=job.min_workers)  # fmt: skip
-    bid = bids.per_device[at]
-    share = f"{bid / price:.2g} times" if price > 0 else "less than"
+def _no_such_gang(job: JobState) -> Reason:
+    text = f"no type of device in service can run a gang of {workers(job.min_workers)}"
+    return Reason("no-such-gang", text, {"size": job.min_workers})
+
+
+def _outbid(job: JobState, figures: Figures, at: int, price: float) -> Reason:
+    share = f"{figures.bid[at] / price:.2g} times" if price > 0 else "less than"
     text = f"waits for {devices(job.min_workers)}: others bid more; its bid is {share} the going price"
-    return reason(code, text, price=price, **_facts(bids, at))
-
-
-def _facts(bids: Worth, at: int) -> dict[str, float]:
-    return {"bid": float(bids.per_device[at]), "stretch": float(bids.stretch[at]),
-            "remaining_s": float(bids.remaining_s[at])}  # fmt: skip
+    return Reason("outbid", text, {"price": price, **figures.facts(at)})
