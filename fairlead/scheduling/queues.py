@@ -29,7 +29,8 @@ class Tree:
     queues: Mapping[str, TenantState]
     above: Mapping[str, str | None]
     below: Mapping[str | None, tuple[str, ...]]
-    people: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by tenant, where there are several
+    people: Mapping[str, frozenset[str]]  # by tenant, where there are several
+    tenants: frozenset[str]  # the queues that are tenants, not people or own work
 
     @classmethod
     def of(cls, tenants: Iterable[TenantState], working: Mapping[str, Collection[str]] | None = None) -> Tree:
@@ -40,7 +41,7 @@ class Tree:
         known, persons = {tenant.name: tenant for tenant in tenants}, working or {}
         for tenant in persons:
             known.setdefault(tenant, TenantState(tenant))
-        above = _parents(known)
+        above, named = _parents(known), frozenset(known)
         people = {tenant: frozenset(found) for tenant, found in persons.items() if len(found) > 1}
         for tenant in {parent for parent in above.values() if parent is not None} & persons.keys():
             _add(known, above, f"{tenant}/{OWN}", tenant)
@@ -52,14 +53,16 @@ class Tree:
         for name in sorted(known):
             below.setdefault(above[name], []).append(name)
         return cls({name: known[name] for name in sorted(known)}, above,
-                   {name: tuple(found) for name, found in below.items()}, people)  # fmt: skip
+                   {name: tuple(found) for name, found in below.items()}, people, named)  # fmt: skip
+
+    def own(self, tenant: str) -> str:
+        """The queue of all that a tenant does itself, without the teams below it."""
+        own = f"{tenant}/{OWN}"
+        return own if own in self.queues else tenant
 
     def leaf(self, tenant: str, person: str = "") -> str:
         """The queue in which the jobs of this person stand."""
-        if tenant in self.people:
-            return f"{tenant}/{person or NOBODY}"
-        own = f"{tenant}/{OWN}"
-        return own if own in self.queues else tenant
+        return f"{tenant}/{person or NOBODY}" if tenant in self.people else self.own(tenant)
 
     def path(self, name: str) -> tuple[str, ...]:
         """The queue, the one above it, and so on up to the top."""

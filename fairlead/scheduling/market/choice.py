@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from fairlead.scheduling.market.offers import Floats, Ints
+from fairlead.scheduling.market.rules import Rules
 
 ROUNDS = 60
 """Steps of the price iteration; the step length falls geometrically."""
@@ -35,6 +37,7 @@ class Problem:
     ceiling: Floats
     share: Floats  # by job
     first: Ints  # the column that a job is given before anybody bids; -1 for none
+    rules: Rules | None = None  # of groups above and below each other; None: they stand side by side
 
     @property
     def jobs(self) -> int:
@@ -50,8 +53,8 @@ class Chosen:
     utility: float
 
 
-def choose(problem: Problem) -> Chosen:
-    """The best of some outcomes along the price iteration, repaired to whole gangs that fit."""
+def choose(problem: Problem, desk: Callable[[Problem], Desk] | None = None) -> Chosen:
+    """The best of some outcomes along the price iteration, repaired to whole gangs that fit at this kind of desk."""
     if not problem.jobs or not len(problem.capacity):
         return Chosen(np.full(problem.jobs, -1), np.zeros(len(problem.capacity)), 0.0)
     rows = np.arange(problem.jobs)
@@ -59,7 +62,7 @@ def choose(problem: Problem) -> Chosen:
     unit = float(price.mean())
     best: Chosen | None = None
     for step in range(ROUNDS):
-        surplus = problem.utility - (price[problem.kind] + toll[problem.group][:, None]) * problem.size
+        surplus = problem.utility - (price[problem.kind] + tolls(problem, toll)[:, None]) * problem.size
         wish = surplus.argmax(axis=1)
         wants = surplus[rows, wish] > 0
         taken = problem.size[rows, wish] * wants
@@ -67,11 +70,11 @@ def choose(problem: Problem) -> Chosen:
         stride = 0.5 * 0.93**step + 0.02
         price = price * np.exp(np.clip(stride * (demand / np.maximum(problem.capacity, 1.0) - 1.0), -1.0, 1.0))
         if len(toll) > 1:
-            by_group = np.bincount(problem.group, taken, minlength=len(toll))
+            by_group = by_groups(problem, taken)
             over = np.clip(by_group / np.maximum(problem.budget, 1.0) - 1.0, -1.0, 1.0)
             toll = np.maximum(0.0, toll + unit * stride * over)
         if step == ROUNDS - 1 or (step in LOOKS and problem.jobs <= FEW):
-            found = filled(problem, price, toll)
+            found = filled(problem, price, toll, (desk or Desk)(problem))
             if best is None or found.utility > best.utility * (1 + 1e-12):
                 best = found
     assert best is not None
@@ -89,14 +92,29 @@ def going_price(problem: Problem) -> float:
     return max(float(density[rows, best][order[last]]), 1e-12)
 
 
-def filled(problem: Problem, price: Floats, toll: Floats) -> Chosen:
+def tolls(problem: Problem, toll: Floats) -> Floats:
+    """What a device costs each job beside the price: the toll of its group, and of those above it."""
+    if problem.rules is None:
+        return toll[problem.group]
+    return problem.rules.stacked(toll)[problem.group] * problem.rules.charge
+
+
+def by_groups(problem: Problem, taken: Ints) -> Floats:
+    """Devices by group, with all below it, as they are charged for."""
+    if problem.rules is None:
+        return np.bincount(problem.group, taken, minlength=len(problem.budget)).astype(np.float64)
+    charged = np.bincount(problem.group, taken * problem.rules.charge, minlength=len(problem.budget))
+    return problem.rules.rolled(charged.astype(np.float64))
+
+
+def filled(problem: Problem, price: Floats, toll: Floats, desk: Desk) -> Chosen:
     """Whole gangs by surplus per device at these prices; then whoever still fits; then larger gangs."""
     rows = np.arange(problem.jobs)
-    cost = price[problem.kind] + toll[problem.group][:, None]
+    cost = price[problem.kind] + tolls(problem, toll)[:, None]
     surplus = np.where(problem.utility > 0, problem.utility - cost * problem.size, -np.inf)
     first = surplus.argmax(axis=1)
     keen = surplus[rows, first] / np.maximum(problem.size[rows, first], 1)
-    desk = Desk(problem)
+    desk.secure()
     for job in np.nonzero(problem.first >= 0)[0].tolist():
         desk.oblige(job, int(problem.first[job]))
     for job in np.argsort(-keen, kind="stable").tolist():
@@ -105,9 +123,10 @@ def filled(problem: Problem, price: Floats, toll: Floats) -> Chosen:
         if desk.column[job] < 0:
             desk.give(job, surplus[job])
     if len(problem.budget) > 1:  # everybody up to its budget, whatever the prices; then budgets end
-        desk.fill()
-        desk.grow()
-        desk.lend()
+        for level in desk.levels:
+            desk.fill()
+            desk.grow()
+            desk.lend(level)
     desk.fill()
     desk.grow()
     column = np.array(desk.column, dtype=np.int64)
@@ -126,7 +145,12 @@ class Desk:
         self.most: list[float] = problem.ceiling.tolist()
         self.share: list[float] = problem.share.tolist()
 
-    def lend(self) -> None:
+    levels: tuple[int, ...] = (0,)
+
+    def secure(self) -> None:
+        """Before anybody bids: nothing is guaranteed where groups stand side by side."""
+
+    def lend(self, level: int = 0) -> None:
         """From now on budgets do not count: what is left is for whoever bids most."""
         self.left = [np.inf] * len(self.left)
 
@@ -197,7 +221,7 @@ class Desk:
             gain = utility - utility[at, has][:, None]
             back = np.where(kind == kind[at, has][:, None], size[at, has][:, None], 0)
             more = size - size[at, has][:, None]
-            limit = np.minimum(self.left, self.most)[problem.group[rows]][:, None]
+            limit = self._limit(rows, kind, size[at, has], back)
             fits = (size - back <= np.array(self.free)[kind]) & (more <= limit + 1e-9)
             worth = np.where(fits & (gain > 1e-12), gain / np.maximum(size - back, 0.25), 0.0)
             best = int(worth.argmax())
@@ -205,3 +229,7 @@ class Desk:
                 return
             row, column = divmod(best, utility.shape[1])
             self._take(int(rows[row]), column, int(kind[row, column]), int(size[row, column]))
+
+    def _limit(self, rows: Ints, kind: Ints, has: Ints, back: Ints) -> Floats:
+        """How much larger each gang may become; by type where that makes a difference."""
+        return np.minimum(self.left, self.most)[self.problem.group[rows]][:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from fairlead.scheduling.market.choice import Chosen, Problem, choose
 from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.estimates import History, work_done, work_left
+from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Offers, Pool, offers
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.seats import Seats, seated
@@ -46,14 +47,12 @@ class Market:
         jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
         pool = Pool.of(state.nodes)
         history = History.of(state.memory).updated(jobs)
-        parts = shares(state.tenants, jobs, pool.devices, state.now_s, state.memory, self.dials)
+        parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, self.dials)
         sold = sale(state, jobs, pool, history, parts, self.dials)
         seats = placed(jobs, sold.choices, pool, sold.chosen)
-        used: dict[str, float] = {}
-        for job in jobs:
-            used[job.tenant] = used.get(job.tenant, 0.0) + len(seats.get(job.id, ()))
+        used = parts.used(jobs, {job: len(where) for job, where in seats.items()})
         memory = history.memory() | parts.memory(used) | {"wake_s": sold.duty.wake_s}
-        return Round(tuple(said(jobs, seats, pool, sold.book, sold.bids, sold.chosen)), parts.entitled, memory)
+        return Round(tuple(said(jobs, seats, pool, sold.book, sold.bids, sold.chosen)), parts.by_tenant(), memory)
 
 
 def sale(
@@ -65,14 +64,14 @@ def sale(
     bids = worth(book, choices, pool, dials)
     duty = duties(book, choices, pool, dials)
     bids = discounted(bids, duty.hopeless, dials)
-    return Outcome(jobs, choices, book, bids, duty, choose(_problem(book, choices, pool, bids, parts, duty)))
+    problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
+    return Outcome(jobs, choices, book, bids, duty, choose(problem, None if problem.rules is None else Nested))
 
 
 def booked(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, parts: Shares, dials: Dials
 ) -> Book:
     """What the jobs say of themselves, as arrays."""
-    tenants = {name: number for number, name in enumerate(parts.names)}
     _, _, speed = choices.at(reference(choices)) if jobs else (None, None, np.zeros(0))
     return Book(
         now_s=state.now_s,
@@ -85,7 +84,7 @@ def booked(
         running=choices.present >= 0,
         deadline_s=np.array([np.inf if job.finish_by_s is None else job.finish_by_s for job in jobs]),
         declared=np.array([job.work_left is not None for job in jobs], dtype=bool),
-        group=np.array([tenants[job.tenant] for job in jobs], dtype=np.int64),
+        group=parts.groups(jobs),
     )
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.cluster import Resources
 from fairlead.scheduling.market.dials import Dials
-from fairlead.scheduling.market.offers import Floats
-from fairlead.scheduling.shares import entitlements
+from fairlead.scheduling.market.offers import Floats, Ints, Pool
+from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
+from fairlead.scheduling.queues import Tree, divided, in_service, working
 from fairlead.scheduling.state import JobState, TenantState
 
 
@@ -25,7 +27,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """By tenant in the order of names: the share now, the budget that follows from it, and the hard limit."""
+    """By queue in the order of names: the share now, the budget that follows from it, and the hard limit.
+
+    A queue is a tenant, a person of it, or the own work of one with teams below; what it has includes those below it.
+    """
 
     names: tuple[str, ...]
     entitled: Mapping[str, float]
@@ -33,6 +38,30 @@ class Shares:
     ceiling: Floats
     accounts: Mapping[str, Account]
     now_s: float
+    tree: Tree
+    whole: Resources  # all there is, for who takes more than its devices' part of anything
+
+    def groups(self, jobs: Sequence[JobState]) -> Ints:
+        """The number of the queue in which each job stands."""
+        number = {name: at for at, name in enumerate(self.names)}
+        return np.array([number[self.tree.leaf(job.tenant, job.person)] for job in jobs], dtype=np.int64)
+
+    def rules(self, jobs: Sequence[JobState], pool: Pool) -> Rules | None:
+        return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
+
+    def used(self, jobs: Sequence[JobState], workers: Mapping[str, int]) -> dict[str, float]:
+        """What each queue has, as it is charged for, if these jobs have so many workers."""
+        charged = charges(jobs, self.whole)
+        sums: dict[str, float] = {}
+        for at, job in enumerate(jobs):
+            leaf = self.tree.leaf(job.tenant, job.person)
+            has = workers.get(job.id, 0)
+            sums[leaf] = sums.get(leaf, 0.0) + (has if charged is None else has * float(charged[at]))
+        return self.tree.summed(sums)
+
+    def by_tenant(self) -> dict[str, float]:
+        """What tenants may claim, with everybody below them."""
+        return {name: amount for name, amount in self.entitled.items() if name in self.tree.tenants}
 
     def memory(self, used: Mapping[str, float]) -> dict[str, Any]:
         """To be seen again next round, with what was given out now."""
@@ -44,25 +73,28 @@ class Shares:
 
 
 def shares(
-    tenants: Sequence[TenantState], jobs: Sequence[JobState], devices: float, now_s: float,
-    memory: Mapping[str, Any], dials: Dials,
+    tenants: Sequence[TenantState], jobs: Sequence[JobState], pool: Pool, now_s: float, memory: Mapping[str, Any],
+    dials: Dials,
 ) -> Shares:  # fmt: skip
     """Weighted max-min shares of the devices, corrected by what is owed, so that whole gangs even out over time."""
-    known = {tenant.name: tenant for tenant in tenants}
-    for job in jobs:
-        known.setdefault(job.tenant, TenantState(job.tenant))
-    names = tuple(sorted(known))
-    demand: dict[str, float] = dict.fromkeys(names, 0.0)
-    for job in jobs:
-        demand[job.tenant] += min(job.max_workers, devices)
-    entitled = entitlements([known[name] for name in names], demand, devices)
+    tree = Tree.of(tenants, working(jobs))
+    names = tuple(tree.queues)
+    whole = in_service(pool.nodes) if any(job.demand for job in jobs) else {}
+    leaves = [tree.leaf(job.tenant, job.person) for job in jobs]
+    entitled = divided(tree, wanted(jobs, leaves, _types(pool), charges(jobs, whole)), pool.devices)
     accounts = _aged(memory, names, now_s, dials)
     budget = np.array([_budget(entitled[name], accounts[name], dials) for name in names])
-    ceiling = np.array([np.inf if known[name].quota is None else float(known[name].quota or 0) for name in names])
-    ceiling = np.where([known[name].spent is not None for name in names], 0.0, ceiling)
+    queues = tree.queues.values()
+    ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
+    spent = {tree.own(queue.name) for queue in queues if queue.spent is not None}
+    ceiling = np.where([name in spent for name in names], 0.0, ceiling)
     if len(names) == 1:
-        budget = np.array([devices])
-    return Shares(names, entitled, budget, ceiling, accounts, now_s)
+        budget = np.array([pool.devices])
+    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, whole)
+
+
+def _types(pool: Pool) -> dict[str, float]:
+    return dict(zip(pool.types, pool.capacity.tolist(), strict=True))
 
 
 def _budget(entitled: float, account: Account, dials: Dials) -> float:

@@ -1,0 +1,99 @@
+"""What holds between queues that stand above and below each other, as arrays by the number of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlead.cluster import Resources
+from fairlead.scheduling.market.offers import Floats, Ints
+from fairlead.scheduling.queues import ANY, Demand, Tree, charge
+from fairlead.scheduling.state import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Paths upwards, limits and guarantees by type, and as how many devices a worker of each job counts."""
+
+    paths: Ints  # by queue: itself and those above, padded with the number of queues
+    above: Ints  # -1 at the top
+    depth: Ints  # 0 at the top
+    most: Floats  # by queue and type, infinite without a limit
+    sure: Floats  # by queue and type, 0 without a guarantee
+    charge: Floats  # by job
+
+    def rolled(self, amounts: Floats) -> Floats:
+        """Each queue's amount together with that of everybody below it."""
+        sums = amounts.astype(np.float64)
+        for level in range(int(self.depth.max(initial=0)), 0, -1):
+            at = np.nonzero(self.depth == level)[0]
+            np.add.at(sums, self.above[at], sums[at])
+        return sums
+
+    def stacked(self, amounts: Floats) -> Floats:
+        """Each queue's amount together with those of everybody above it."""
+        sums = amounts.astype(np.float64)
+        for level in range(1, int(self.depth.max(initial=0)) + 1):
+            at = np.nonzero(self.depth == level)[0]
+            sums[at] += sums[self.above[at]]
+        return sums
+
+
+def charges(jobs: Sequence[JobState], whole: Resources) -> Floats | None:
+    """Devices that a worker of each job counts as, of all that there is; None where everybody counts as one."""
+    if not any(job.demand for job in jobs):
+        return None
+    known: dict[tuple[tuple[str, float], ...], float] = {}
+    found = np.ones(len(jobs))
+    for at, job in enumerate(jobs):
+        if job.demand:
+            need = tuple(job.demand.items())
+            if need not in known:
+                known[need] = charge(job.demand, whole)
+            found[at] = known[need]
+    return found if bool((found > 1.0).any()) else None
+
+
+def wanted(
+    jobs: Sequence[JobState], leaves: Sequence[str], types: Mapping[str, float], charged: Floats | None
+) -> Demand:
+    """What the jobs of each leaf could use, as far as there are so many devices at all."""
+    devices = float(sum(types.values()))
+    sums: dict[str, float] = {}
+    wants: dict[str, dict[str, float]] = {}
+    for at, (job, leaf) in enumerate(zip(jobs, leaves, strict=True)):
+        most = min(job.max_workers, devices)
+        sums[leaf] = sums.get(leaf, 0.0) + (most if charged is None else most * float(charged[at]))
+        by_type, kind = wants.setdefault(leaf, {}), job.device_type or ANY
+        by_type[kind] = by_type.get(kind, 0.0) + most
+    return Demand(sums, wants, types)
+
+
+def rules(tree: Tree, types: Mapping[str, float], charged: Floats | None, jobs: int) -> Rules | None:
+    """None where tenants stand side by side with nothing but weights and quotas."""
+    limited = any(queue.guarantee or queue.most for queue in tree.queues.values())
+    if tree.flat and not limited and charged is None:
+        return None
+    number = {name: at for at, name in enumerate(tree.queues)}
+    paths = [[number[name] for name in tree.path(queue)] for queue in tree.queues]
+    deepest = max(len(path) for path in paths)
+    kinds = list(types)
+    queues = tree.queues.values()
+    guaranteed = [[queue.guarantee.get(kind, 0.0) for kind in kinds] for queue in queues]
+    return Rules(
+        paths=np.array([path + [len(paths)] * (deepest - len(path)) for path in paths], dtype=np.int64),
+        above=np.array([path[1] if len(path) > 1 else -1 for path in paths], dtype=np.int64),
+        depth=np.array([len(path) - 1 for path in paths], dtype=np.int64),
+        most=np.array([[queue.most.get(kind, np.inf) for kind in kinds] for queue in queues]).reshape(-1, len(kinds)),
+        sure=_there(np.array(guaranteed, dtype=np.float64).reshape(-1, len(kinds)), paths, types),
+        charge=np.ones(jobs) if charged is None else charged,
+    )
+
+
+def _there(sure: Floats, paths: Sequence[Sequence[int]], types: Mapping[str, float]) -> Floats:
+    """Guarantees in whole devices; all alike less where, as after a loss of nodes, there are not so many."""
+    top = sure[[at for at, path in enumerate(paths) if len(path) == 1]].sum(axis=0)
+    there = np.array(list(types.values()))
+    return np.asarray(np.floor(sure * np.minimum(1.0, there / np.maximum(top, 1e-9)) + 1e-9), dtype=np.float64)
