@@ -35,9 +35,10 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
     land, speed = Land(pool.nodes, pool.types), choices.speed.copy()
     for (need, only), rows in groups.items():
         _confine(jobs, np.array(rows), choices, land.widths(need, only), pool, speed)
-    present = choices.present
-    gone = (present >= 0) & (speed[np.arange(len(present)), np.maximum(present, 0)] <= 0)
-    return replace(choices, speed=speed, present=np.where(gone, -1, present))
+    has = np.nonzero(choices.present >= 0)[0]  # a gang that sits somewhere fits there, whatever the sums say
+    kept = speed[has, choices.present[has]]
+    speed[has, choices.present[has]] = np.where(kept > 0, kept, choices.speed[has, choices.present[has]])
+    return replace(choices, speed=speed)
 
 
 def _confine(

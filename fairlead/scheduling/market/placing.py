@@ -1,0 +1,130 @@
+"""From chosen gangs to seats, type by type; who finds none is taken off the menu, so that others get the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fairlead.scheduling.market.choice import Chosen, Problem
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.floor import Kept, Seats, Wish
+from fairlead.scheduling.market.ground import Ground
+from fairlead.scheduling.market.limits import special
+from fairlead.scheduling.market.offers import Offers, Pool
+from fairlead.scheduling.market.seating import arranged
+from fairlead.scheduling.market.seats import seated
+from fairlead.scheduling.market.wishes import wish_of
+from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
+from fairlead.scheduling.words import reason, workers
+
+PASSES = 3
+"""How often devices are dealt out anew because somebody found no seats for what it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Seats by job; the gangs (row, type, size) that found none; by type, for whom room is kept, and where."""
+
+    seats: Mapping[str, Seats]
+    unseated: tuple[tuple[int, int, int], ...] = ()
+    heads: Mapping[int, Wish] = field(default_factory=dict)
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+
+
+def placed(
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, chosen: Chosen, book: Book,
+    dials: Dials, heads: Mapping[int, Wish] | None = None,
+) -> Placed:  # fmt: skip
+    """Seats for all chosen gangs; where nothing but devices matters they always find some."""
+    column = chosen.column
+    got = np.nonzero(column >= 0)[0]
+    kinds, sizes = choices.kind[got, column[got]].tolist(), choices.size[got, column[got]].tolist()
+    rows: list[list[tuple[int, int]]] = [[] for _ in pool.types]
+    for row, kind, size in zip(got.tolist(), kinds, sizes, strict=True):
+        rows[kind].append((row, size))
+    found = Placed({}, heads=heads or {})
+    for kind, wanted in enumerate(rows):
+        nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
+        if kind in found.heads or _matters(state, [jobs[row] for row, _ in wanted]):
+            found = _arranged(found, state, jobs, kind, wanted, Ground.of(nodes), book, dials)
+        else:
+            now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
+            seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now)
+            found = replace(found, seats={**found.seats, **seats})
+    return found
+
+
+def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
+    """Whether anything but the number of devices tells nodes apart for these jobs."""
+    if state.sleep_after_s is not None or state.colocation is not None:
+        return True
+    return any(special(job) or job.near for job in jobs) or any(
+        node.asleep or node.temperature_c is not None for node in state.nodes
+    )
+
+
+def _arranged(
+    found: Placed, state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]],
+    ground: Ground, book: Book, dials: Dials,
+) -> Placed:  # fmt: skip
+    device_type, levels = ground.nodes[0].device_type, len(ground.domains)
+    row_of = {jobs[row].id: (row, size) for row, size in wanted}
+    wishes = [
+        wish_of(jobs[row], device_type, size, levels, float(book.left[row]), bool(book.declared[row]))
+        for row, size in wanted
+    ]
+    now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
+    head = found.heads.get(kind)
+    here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head)
+    unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in here.unseated)
+    if head is None and here.kept is not None:
+        head = next(wish for wish in wishes if wish.job == here.kept.job)
+    return Placed(
+        {**found.seats, **here.seats},
+        (*found.unseated, *unseated),
+        found.heads if head is None else {**found.heads, kind: head},
+        found.kept if here.kept is None else {**found.kept, kind: here.kept},
+    )
+
+
+def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int, int]]) -> Problem:
+    """The same choice without the gangs that found no seats, nor larger ones of the same job on the same type."""
+    utility, first = problem.utility.copy(), problem.first.copy()
+    for row, kind, size in unseated:
+        utility[row, (choices.kind[row] == kind) & (choices.size[row] >= size)] = 0.0
+        if first[row] >= 0 and utility[row, first[row]] <= 0:
+            first[row] = -1
+    return replace(problem, utility=utility, first=first)
+
+
+def reservations(placed: Placed, now_s: float) -> tuple[Reservation, ...]:
+    return tuple(Reservation(kept.job, now_s + kept.in_s, kept.nodes) for _, kept in sorted(placed.kept.items()))
+
+
+def told(
+    decisions: Sequence[Decision], jobs: Sequence[JobState], missed: Sequence[tuple[int, int, int]], placed: Placed,
+    now_s: float,
+) -> tuple[Decision, ...]:  # fmt: skip
+    """The decisions, where those who were given devices but found no seats are told so, and when they will."""
+    if not missed:
+        return tuple(decisions)
+    sizes = {jobs[row].id: size for row, _, size in missed}
+    kept = {one.job: one for one in placed.kept.values()}
+    return tuple(
+        _no_room(decision, sizes[decision.job], kept.get(decision.job), now_s)
+        if isinstance(decision, Hold) and decision.job in sizes
+        else decision
+        for decision in decisions
+    )
+
+
+def _no_room(hold: Hold, size: int, kept: Kept | None, now_s: float) -> Hold:
+    text = f"waits for room: {workers(size)} would be its turn, but what is free is not where they fit together"
+    if kept is None:
+        return replace(hold, reason=reason("no-room", text, size=size))
+    text += f"; room is kept for it on {', '.join(kept.nodes)} from about {kept.in_s / 60:.3g} minutes on"
+    why = reason("room-kept", text, size=size, in_s=kept.in_s, nodes=list(kept.nodes))
+    return replace(hold, reason=why, expected_start_s=now_s + kept.in_s)

@@ -1,0 +1,67 @@
+"""Seats for gangs that ask for more than devices: who stays, stays; then room is looked for, made, or kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.scheduling.market.colocation import Neighbours, Table
+from fairlead.scheduling.market.defrag import Moves, make_room
+from fairlead.scheduling.market.floor import Floor, Kept, Seats, Wish
+from fairlead.scheduling.market.ground import Ground
+from fairlead.scheduling.market.reserve import reserved
+from fairlead.scheduling.market.tree import best_seats
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """Seats by job, who found none, and the room that is kept for the first of those."""
+
+    seats: Mapping[str, Seats]
+    unseated: tuple[str, ...]
+    kept: Kept | None = None
+
+
+def arranged(
+    ground: Ground, wishes: Sequence[Wish], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
+    table: Table | None = None, head: Wish | None = None,
+) -> Seated:  # fmt: skip
+    """Seats on these nodes of one type; ``now`` is where gangs sit so far.
+
+    Who may only run in some places comes first, then the largest: what is small finds room in between. A gang that
+    fits nowhere, even after others were moved, has room kept for it; behind it only those go on that are gone by then.
+    ``head`` is a gang that was found to fit nowhere before: it has room kept for it, and is not tried again.
+    """
+    by_job = {wish.job: wish for wish in wishes}
+    neighbours = None if table is None else Neighbours.of(table, (wish.kind for wish in wishes), len(ground.nodes))
+    floor = Floor(ground, by_job, neighbours)
+    ordered = sorted(wishes, key=_rank)
+    for wish in ordered:
+        before = now.get(wish.job, ())
+        if before and floor.can_stay(wish, before):
+            floor.sit(wish.job, Counter(ground.at[name] for name in before))
+    moves = Moves(frozenset(floor.gangs), horizon_s)
+    unseated: list[str] = []
+    for wish in ordered if head is None else sorted((*ordered, head), key=_rank):
+        if wish is head:
+            floor.kept = reserved(floor, wish)
+        elif wish.job not in floor.gangs and not _seat(floor, wish, moves):
+            unseated.append(wish.job)
+            if floor.kept is None:
+                floor.kept = reserved(floor, wish)
+    return Seated({job: floor.seats(job) for job in by_job if job in floor.gangs}, tuple(unseated), floor.kept)
+
+
+def _rank(wish: Wish) -> tuple[bool, int, str]:
+    return (not wish.only, -wish.size, wish.job)
+
+
+def _seat(floor: Floor, wish: Wish, moves: Moves) -> bool:
+    found = best_seats(floor, wish)
+    pace = 0.0 if found is None else wish.pace(floor.level(found))
+    if make_room(floor, wish, moves, now_pace=pace):
+        return True
+    if found is not None:
+        floor.sit(wish.job, found)
+    return found is not None

@@ -1,0 +1,69 @@
+"""Chosen gangs as wishes for seats: what each needs, how fast it is at each distance, what a move would cost it."""
+
+from __future__ import annotations
+
+from math import inf
+
+from fairlead.scheduling.curves import BANDWIDTH, FAR, NEAR, SpeedCurve, widened
+from fairlead.scheduling.market.floor import Wish
+from fairlead.scheduling.market.ground import need_of
+from fairlead.scheduling.state import JobState
+
+WIDER = 0.97
+"""Where nobody measured it, every wider domain is taken to cost a gang that exchanges a lot so much of its speed."""
+
+BOUND = 0.99
+"""A gang that keeps more than this of its speed over several nodes does not care where it sits."""
+
+
+def wish_of(job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool) -> Wish:
+    """The wish of a job for a gang of this size; ``left`` is the work it still has to do, in units of its curve."""
+    speed = 0.0 if job.curve is None else max(job.curve.speed(device_type, size, at) for at in range(levels))
+    ends_s = left / speed if speed > 0 else inf
+    return Wish(
+        job.id,
+        size,
+        need_of(job),
+        job.only,
+        job.near,
+        paces(job.curve, device_type, size, levels),
+        size * (job.restart_cost_s + float(job.facts.get("lost_s", 0.0))),
+        ends_s if declared else inf,
+        ends_s,
+        workload(job),
+    )
+
+
+def workload(job: JobState) -> str:
+    """The class by which it is known to its neighbours: what it is bound by, or what it is."""
+    return str(job.facts.get("class") or job.facts.get("application") or job.facts.get("kind") or "")
+
+
+def communication_bound(curve: SpeedCurve, device_type: str) -> bool:
+    """Whether it loses speed over several nodes, as far as its curve knows both."""
+    levels = curve.speeds.get(device_type, ())
+    if len(levels) <= FAR:
+        return False
+    return any(0 < far < BOUND * near for near, far in zip(levels[NEAR], levels[-1], strict=True))
+
+
+def paces(curve: SpeedCurve | None, device_type: str, size: int, levels: int) -> tuple[float, ...]:
+    """Speed by level relative to the best; where only one node and several are told apart, the rest by bandwidth."""
+    if curve is None:
+        return tuple(WIDER**level for level in range(levels))
+    known = curve
+    if curve.levels <= FAR + 1 < levels and communication_bound(curve, device_type):
+        known = widened(_single(curve, device_type, size), BANDWIDTH)
+    found = [known.speed(device_type, size, level) for level in range(levels)]
+    if known is not curve and found[NEAR] <= 0:  # larger than a node: nothing says what distance costs it
+        found = [speed * WIDER**level for level, speed in enumerate(found)]
+    best = max(found)
+    return tuple(speed / best for speed in found) if best > 0 else (1.0,)
+
+
+def _single(curve: SpeedCurve, device_type: str, size: int) -> SpeedCurve:
+    """The curve for this one gang: widening all of it for every job would be work in vain."""
+    if size not in curve.sizes:
+        return curve
+    at = curve.sizes.index(size)
+    return SpeedCurve((size,), {device_type: tuple((level[at],) for level in curve.speeds[device_type])})
