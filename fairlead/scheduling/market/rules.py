@@ -74,7 +74,7 @@ def wanted(
 def rules(tree: Tree, types: Mapping[str, float], charged: Floats | None, jobs: int) -> Rules | None:
     """None where tenants stand side by side with nothing but weights and quotas."""
     limited = any(queue.guarantee or queue.most for queue in tree.queues.values())
-    if tree.flat and not limited and charged is None:
+    if not (jobs and types) or (tree.flat and not limited and charged is None):
         return None
     number = {name: at for at, name in enumerate(tree.queues)}
     paths = [[number[name] for name in tree.path(queue)] for queue in tree.queues]
@@ -86,8 +86,8 @@ def rules(tree: Tree, types: Mapping[str, float], charged: Floats | None, jobs: 
         paths=np.array([path + [len(paths)] * (deepest - len(path)) for path in paths], dtype=np.int64),
         above=np.array([path[1] if len(path) > 1 else -1 for path in paths], dtype=np.int64),
         depth=np.array([len(path) - 1 for path in paths], dtype=np.int64),
-        most=np.array([[queue.most.get(kind, np.inf) for kind in kinds] for queue in queues]).reshape(-1, len(kinds)),
-        sure=_there(np.array(guaranteed, dtype=np.float64).reshape(-1, len(kinds)), paths, types),
+        most=np.array([[queue.most.get(kind, np.inf) for kind in kinds] for queue in queues], dtype=np.float64),
+        sure=_there(np.array(guaranteed, dtype=np.float64), paths, types),
         charge=np.ones(jobs) if charged is None else charged,
     )
 
