@@ -40,8 +40,11 @@ venv:
 demo: $(STAMP) sandbox ## three tenants train real models on four virtual nodes, one of which is killed; under three minutes
 	@$(BIN)/python -m fairlead.demo $(ARGS)
 
-test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses)
-	@$(BIN)/python -m pytest $(ARGS)
+# Most tests wait for processes more than they compute, so three are run at once; a file's tests stay together.
+SIDE_BY_SIDE ?= 3
+
+test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses, SIDE_BY_SIDE=0: one after the other)
+	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: $(STAMP) ## fuzz the API for long: every role, random seeds, until EXAMPLES per operation are tried
 	@FAIRLEAD_FUZZ_EXAMPLES=$${EXAMPLES:-300} $(BIN)/python -m pytest tests/api/test_fuzz.py --timeout 7200 $(ARGS)

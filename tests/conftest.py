@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,8 +20,11 @@ GRACE_S = 5.0  # what is ending already may end
 FIRST = ("test_house", "test_specs", "scheduling", "sdk", "api", "control", "cli", "training", "backends")
 LAST = ("chaos", "test_demo")
 
-# Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it.
-ROOT = Path(tempfile.mkdtemp(prefix="fl-tests-"))
+# Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
+# processes that run the tests side by side share one, and the process that shares the tests out looks for what is left.
+HELPER = "PYTEST_XDIST_WORKER" in os.environ
+ROOT = Path(os.environ["FAIRLEAD_TESTS_ROOT"] if HELPER else tempfile.mkdtemp(prefix="fl-tests-"))
+os.environ["FAIRLEAD_TESTS_ROOT"] = str(ROOT)
 ROOT.chmod(0o755)  # workers and PostgreSQL run as users of their own
 
 
@@ -97,6 +101,8 @@ def _new_folders() -> list[str]:
 
 
 def _leftovers() -> list[str]:
+    if HELPER:
+        return _sockets()
     running = [f"process {each.pid}: {' '.join(_words(each))}" for each in _processes()]
     return [*running, *_sockets(), *_new_folders()]
 
@@ -117,10 +123,18 @@ def _leftovers_after_grace() -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    left = _leftovers_after_grace()
+    left = [*session.config.stash.get(LEFT, []), *_leftovers_after_grace()]
     session.config.stash[LEFT] = left
+    if HELPER:
+        session.config.workeroutput["left"] = left  # type: ignore[attr-defined]
     if left and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a helper found in itself when it was done."""
+    node.config.stash.setdefault(LEFT, []).extend(getattr(node, "workeroutput", {}).get("left", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -132,7 +146,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if not config.stash.get(LEFT, []) and not os.environ.get("FAIRLEAD_KEEP_TESTS"):
+    if not HELPER and not config.stash.get(LEFT, []) and not os.environ.get("FAIRLEAD_KEEP_TESTS"):
         shutil.rmtree(ROOT, ignore_errors=True)
 
 
