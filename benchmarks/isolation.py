@@ -19,7 +19,7 @@ INSIDE, OUTSIDE = "sandbox", "user"
 
 def run(bench: Bench) -> None:
     """Start and speed of gangs in the sandbox, against the same platform without it."""
-    turns, rounds = (3, 2) if bench.quick else (15, 6)
+    turns, rounds = (3, 2) if bench.quick else (15, 12)
     with _both() as both:
         starts: dict[str, list[tuple[float, float]]] = {INSIDE: [], OUTSIDE: []}
         speeds: dict[str, list[float]] = {INSIDE: [], OUTSIDE: []}

@@ -151,8 +151,10 @@ def self_signed(folder: Path, host: str) -> Pair:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if set(_names(host)) <= set(names) and leaf.not_valid_after_utc - datetime.now(UTC) > SOON:
             return pair
-    except (Refused, x509.ExtensionNotFound):
-        pass  # there is none yet, or it has expired
+        log.info("the platform's own certificate is made anew", until=f"{leaf.not_valid_after_utc:%Y-%m-%d}", host=host)
+    except (Refused, x509.ExtensionNotFound) as error:
+        if pair.certificate.exists():  # else there is none yet
+            log.warning("the platform's own certificate cannot be used and is made anew", error=str(error))
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     secret = key.private_bytes(

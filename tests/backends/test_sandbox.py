@@ -421,14 +421,16 @@ def raised(kind):
     except (OSError, ValueError): return False
     return True
 tell(files=r.getrlimit(r.RLIMIT_NOFILE), disk=r.getrlimit(r.RLIMIT_FSIZE), core=r.getrlimit(r.RLIMIT_CORE),
-     raised=[raised(r.RLIMIT_NOFILE), raised(r.RLIMIT_FSIZE), raised(r.RLIMIT_CORE)])
+     tasks=r.getrlimit(r.RLIMIT_NPROC),
+     raised=[raised(kind) for kind in (r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, r.RLIMIT_CORE, r.RLIMIT_NPROC)])
 """
 
     async def scene() -> None:
         async with platform(home, "1") as here:
-            seen = await told(here, "j", code, files=100, disk_bytes=1 << 20, cpu=1.0)
+            seen = await told(here, "j", code, files=100, disk_bytes=1 << 20, processes=77, cpu=1.0)
+            assert seen["tasks"] == [77, 77]
             assert seen["files"] == [100, 100] and seen["disk"] == [1 << 20, 1 << 20] and seen["core"] == [0, 0]
-            assert seen["raised"] == [False] * 3
+            assert seen["raised"] == [False] * 4
 
     run(scene())
 
@@ -511,7 +513,7 @@ def test_what_is_in_force_is_said_and_kept(home: Path) -> None:
         async with platform(home, "1") as here:
             assert here.backend.capabilities.isolation == "sandbox"
             assert not here.backend.capabilities.isolation_chosen
-            assert here.backend.facts()["node-0"]["isolation"].startswith("sandbox, ")
+            await until(lambda: here.backend.facts()["node-0"]["isolation"].startswith("sandbox, "))
         for wanted in ("none", None):
             async with platform(home, "1", isolation=wanted) as here:
                 assert here.backend.capabilities.isolation == ("user" if os.geteuid() == 0 else "none")

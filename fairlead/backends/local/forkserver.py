@@ -225,7 +225,8 @@ class ForkServer:
         self, start: Start, files: Files, group: cgroups.Group, sandbox: Sandbox | None = None,
         namespaces: Namespaces | None = None,
     ) -> int:  # fmt: skip
-        cradle = Cradle(group, _limits(start), namespaces, os.getpid(), self._config.first_core)
+        limits = Limits(start.files, start.disk_bytes, None if namespaces is None else start.processes)
+        cradle = Cradle(group, limits, namespaces, os.getpid(), self._config.first_core)
         pid = os.fork() if namespaces is None else fork_into(namespaces)
         if pid == 0:
             be_born(start, files, cradle)
@@ -287,10 +288,6 @@ class ForkServer:
 def _removed(group: cgroups.Group) -> bool:
     group.kill()  # again: a sandbox that is just being built may have had a child since
     return group.remove()
-
-
-def _limits(start: Start) -> Limits:
-    return Limits(start.files, start.disk_bytes)
 
 
 def _kill_strays(key: str) -> None:

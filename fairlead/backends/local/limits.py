@@ -14,6 +14,9 @@ class Limits:
 
     files: int
     disk_bytes: int
+    processes: int | None = None
+    """And threads, where the worker's user is nobody else's: in a sandbox. Its control group counts them too, but says
+    no only after a fork has copied everything, and a bomb of forks that fail dearly is felt by the neighbours."""
 
     def numbers(self) -> dict[int, int]:
         """By resource; never more than this process may give."""
@@ -21,6 +24,8 @@ class Limits:
             resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: self.files, resource.RLIMIT_FSIZE: self.disk_bytes,
             resource.RLIMIT_MEMLOCK: _MEMLOCK_BYTES,
         }  # fmt: skip
+        if self.processes is not None:
+            wanted[resource.RLIMIT_NPROC] = self.processes
         most = {kind: resource.getrlimit(kind)[1] for kind in wanted}
         return {
             kind: number if most[kind] == resource.RLIM_INFINITY else min(number, most[kind])
