@@ -144,7 +144,7 @@ class JobSpec(Spec):
     resources: WorkerResources = WorkerResources()
     sla: Sla | None = None  # None: the tenant's default
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
-    workload: Literal["training", "tuning", "inference", "batch"] | None = None  # None: a command is batch, else training
+    workload: Literal["training", "tuning", "inference", "batch"] = "training"
     takes: Annotated[Seconds, Field(gt=0)] | None = None  # about so long with the fewest workers; None: not known
     env: dict[str, str] = Field(default_factory=dict)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
@@ -202,7 +202,7 @@ class JobSpec(Spec):
 
     def facts(self) -> dict[str, Any]:
         """What the job says about itself that a policy may want to know."""
-        said = {"class": self.workload, "takes_s": self.takes}
+        said = {"class": None if self.workload == "training" else self.workload, "takes_s": self.takes}
         return {name: value for name, value in said.items() if value is not None}
 
     @property

@@ -64,3 +64,16 @@ class Dials:
 
     prior_s: float = 300.0
     """... and this many seconds on its most efficient gang, however young it is."""
+
+    priority_base: float = 1.25
+    """Each step of priority makes a bid so many times as large, among the jobs of a tenant, for up to ten steps."""
+
+    alpha: float = 0.5
+    """What memory counts in the resource score RS = alpha M + beta C + gamma N; a bid per device is divided by 1 + RS,
+    relative to who takes just what a device comes with."""
+
+    beta: float = 0.5
+    """... what cores count ..."""
+
+    gamma: float = 0.0
+    """... and what the speed that is lost to the network counts."""

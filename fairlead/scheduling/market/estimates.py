@@ -118,6 +118,8 @@ def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dia
                 left[at] *= pace ** (remaining_s / max(remaining_s + alone_s(job), 1e-9))
             continue
         prior = dials.prior_shape * job.work_done + dials.prior_s * reference[at]
+        if job.facts and (said := float(job.facts.get("takes_s", 0.0)) * reference[at]) > job.work_done:
+            prior = said - job.work_done
         past = history.finished.get(class_of(job), ())
         longer = [one.done - job.work_done for one in past if one.done > job.work_done]
         weight = PRECEDENT * len(longer)

@@ -17,6 +17,7 @@ from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.seats import Seats, seated
 from fairlead.scheduling.market.tenants import Shares, shares
 from fairlead.scheduling.market.worth import Book, Worth, discounted, reference, worth
+from fairlead.scheduling.score import says
 from fairlead.scheduling.state import ClusterState, JobState, Round
 
 DEFAULTS = Dials()
@@ -84,6 +85,7 @@ def booked(
         running=choices.present >= 0,
         deadline_s=np.array([np.inf if job.finish_by_s is None else job.finish_by_s for job in jobs]),
         declared=np.array([job.work_left is not None for job in jobs], dtype=bool),
+        say=says(jobs, state.nodes, dials),
         group=parts.groups(jobs),
     )
 

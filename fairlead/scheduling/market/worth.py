@@ -31,6 +31,7 @@ class Book:
     deadline_s: Floats  # infinite without one
     group: Ints  # the tenant, by number
     declared: Bools  # whether the work left is the job's own word, or only expected
+    say: Floats  # what its bid counts for its priority, its purpose and what it takes; 1 where it says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     late = _worst_off(stretch, dials)
     rescue = np.where(book.declared & (late > 1.0), going * dials.late_bid * late**2, 0.0)
     why = np.where(rescue > np.maximum(bid, at_least), STRETCHED, why)
-    bid = np.maximum(np.maximum(bid, at_least), rescue)
+    bid = np.maximum(np.maximum(bid, at_least), rescue) * book.say
     utility = (bid * size)[:, None] * _adds(offers, speed, dials)
     return Worth(_sticky(utility, book, offers, dials), bid, remaining_s, stretch, why)
 

@@ -1,0 +1,97 @@
+"""What kind of work a job is: what it is for, and what it is bound by (requirements K7 and M3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead.cluster import DEVICE, Node, total
+from fairlead.scheduling.curves import NEAR, SpeedCurve
+from fairlead.scheduling.state import JobState
+
+
+class Purpose(StrEnum):
+    """What a job is for, as its author says."""
+
+    TRAINING = "training"
+    TUNING = "tuning"
+    INFERENCE = "inference"
+    BATCH = "batch"
+
+
+_PURPOSES = {str(one): one for one in Purpose}
+
+
+class Bound(StrEnum):
+    """What a job would need more of to be faster."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    NETWORK = "network"
+
+
+NETWORK_BOUND = 0.4
+"""A job that loses this part of its speed to the exchange between its workers is bound by the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a worker takes, each as a part of what its device comes with: 1 is just its share."""
+
+    memory: float = 1.0
+    compute: float = 1.0
+    network: float = 0.0  # the part of its speed that is lost to exchange: 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device comes with in this cluster: memory in bytes, cores."""
+
+    memory: float
+    cpu: float
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node]) -> Share:
+        whole = total(node.capacity for node in nodes)
+        devices = max(whole.get(DEVICE, 0.0), 1.0)
+        return cls(whole.get("memory", 0.0) / devices, whole.get("cpu", 0.0) / devices)
+
+
+def purpose(job: JobState) -> Purpose:
+    """What it is for; training unless it says otherwise, or says something unknown."""
+    return _PURPOSES.get(str(job.facts.get("class")), Purpose.TRAINING)
+
+
+def signature(job: JobState, share: Share) -> Signature:
+    """From what telemetry measured (``facts``), else from what it asked for, else its share; network from its curve."""
+    memory = _part(job.facts, job.demand, "memory", share.memory)
+    compute = _part(job.facts, job.demand, "cpu", share.cpu)
+    return Signature(memory, compute, 0.0 if job.curve is None else lost_to_exchange(job.curve))
+
+
+def bound(found: Signature) -> Bound:
+    """The network where much speed is lost to it; memory where it takes more than its share of that before all else."""
+    if found.network >= NETWORK_BOUND:
+        return Bound.NETWORK
+    return Bound.MEMORY if found.memory > max(found.compute, 1.0) else Bound.COMPUTE
+
+
+def lost_to_exchange(curve: SpeedCurve) -> float:
+    """The worst of: how much slower far apart than near, and how far below proportion its widest gang is."""
+    worst = 1.0
+    for levels in curve.speeds.values():
+        near, further = levels[NEAR], levels[NEAR + 1 :]
+        for far in further:
+            worst = min([worst, *(b / a for a, b in zip(near, far, strict=True) if a > 0 and b > 0)])
+        best = map(max, zip(*levels, strict=True))
+        known = [speed / size for size, speed in zip(curve.sizes, best, strict=True) if speed > 0]
+        if known:
+            worst = min(worst, known[-1] / known[0])
+    return max(0.0, 1.0 - worst)
+
+
+def _part(measured: Mapping[str, object], asked: Mapping[str, float], name: str, share: float) -> float:
+    used = measured.get(f"used_{name}")
+    amount = float(used) if isinstance(used, int | float) else asked.get(name)
+    return 1.0 if amount is None or share <= 0 else amount / share

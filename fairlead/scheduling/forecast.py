@@ -1,0 +1,205 @@
+"""When will it start, and when be done? The policy played forward on a virtual clock, from what is known now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+
+from fairlead.cluster import Node
+from fairlead.scheduling.pace import efficient_speed, expected_left, speed_on
+from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Round, Start
+
+Policy = Callable[[ClusterState], Round]
+
+MOST_WAITING = 200
+"""Waiting jobs that are played, those that bid most; what comes after them is told by the work ahead of it."""
+
+MOST_STEPS, FEWEST_STEPS, EFFORT = 64, 8, 20_000
+"""Decisions that are played: fewer where there are more jobs, so that a forecast costs about the same everywhere."""
+
+REACH = 50.0
+"""The last step is so many times as far away as the first: what is far off is less sure, and looked at less often."""
+
+SOON_S = 3.0
+"""The first step where the state does not say how long a round is."""
+
+NEVER = ("no-such-gang", "no-such-room", "quota", "budget", "declined", "not-here")
+"""Holds that waiting alone does not end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Expected moments by job. Who is missing will not start as things are, or cannot be told to."""
+
+    start_s: Mapping[str, float]  # of those that wait now
+    finish_s: Mapping[str, float]
+    seats: Mapping[str, tuple[str, ...]]  # where those that wait would start
+    until_s: float  # so far the policy was played; later moments follow from the work ahead
+
+
+@dataclass(slots=True)
+class Played:
+    """A job on its virtual way."""
+
+    job: JobState
+    left: float
+    owed_s: float = 0.0  # of the restart, still to be paid
+    speed: float = 0.0
+
+    def ends_in(self) -> float:
+        return self.owed_s + self.left / self.speed if self.speed > 0 else inf
+
+    def run(self, seconds: float, device_type: str) -> None:
+        """Get on for so long; a job that is done is taken out by the game."""
+        served_s = max(0.0, seconds - self.owed_s)
+        self.owed_s = max(0.0, self.owed_s - seconds)
+        did = min(self.left, self.speed * served_s)
+        self.left -= did
+        job = self.job
+        ran_s = {**job.ran_s, device_type: job.ran_s.get(device_type, 0.0) + served_s}
+        self.job = replace(
+            job, work_done=job.work_done + did, ran_s=ran_s, settling=False,
+            work_left=None if job.work_left is None else max(0.0, job.work_left - did),
+            attained_device_s=job.attained_device_s + served_s * len(job.seats),
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Game:
+    """The state as it would become, and what was seen on the way."""
+
+    state: ClusterState
+    jobs: dict[str, Played]
+    nodes: Mapping[str, Node]
+    now_s: float
+    start_s: dict[str, float] = field(default_factory=dict)
+    finish_s: dict[str, float] = field(default_factory=dict)
+    seats: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    blocked: dict[str, str] = field(default_factory=dict)  # who waits, and the code of why
+
+    @classmethod
+    def of(cls, state: ClusterState) -> Game:
+        nodes = {node.name: node for node in state.nodes}
+        jobs = {}
+        for job, left in zip(state.jobs, expected_left(state, state.jobs), strict=True):
+            jobs[job.id] = Played(job, left, speed=speed_on(job, job.seats, nodes))
+        return cls(state, jobs, nodes, state.now_s)
+
+    def seen(self) -> ClusterState:
+        """What the policy is shown."""
+        again = [t if t.spent is None or t.spent.again_s > self.now_s else replace(t, spent=None)
+                 for t in self.state.tenants]  # fmt: skip
+        jobs = [played.job for played in self.jobs.values()]
+        return replace(self.state, now_s=self.now_s, jobs=jobs, tenants=again, at_once=True)
+
+    def apply(self, made: Round) -> None:
+        self.state = replace(self.state, memory=made.memory)
+        self.blocked = {}
+        for decision in made.decisions:
+            played = self.jobs[decision.job]
+            if isinstance(decision, Start | Resize):
+                self._sit(played, decision.seats)
+            elif isinstance(decision, Preempt):
+                played.job = replace(played.job, seats=(), since_s=self.now_s, broken=False)
+                played.speed, played.owed_s = 0.0, 0.0
+            elif isinstance(decision, Hold):
+                self.blocked[decision.job] = decision.reason.code
+
+    def _sit(self, played: Played, seats: tuple[str, ...]) -> None:
+        job = played.job
+        if not job.seats and job.id not in self.start_s:
+            self.start_s[job.id], self.seats[job.id] = self.now_s, seats
+        played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
+        played.speed, played.owed_s = speed_on(job, seats, self.nodes), job.restart_cost_s
+
+    def advance(self, seconds: float) -> None:
+        """Everybody who sits gets on; who is done leaves."""
+        for name, played in list(self.jobs.items()):
+            if not played.job.seats:
+                continue
+            ends_s = played.ends_in()
+            if ends_s <= seconds + 1e-9:
+                self.finish_s[name] = self.now_s + ends_s
+                del self.jobs[name]
+            else:
+                played.run(seconds, self.nodes[played.job.seats[0]].device_type)
+        self.now_s += seconds
+
+    def next_s(self) -> float:
+        """Seconds until something happens by itself."""
+        soonest = min((played.ends_in() for played in self.jobs.values() if played.job.seats), default=inf)
+        wakes = [float(self.state.memory.get("wake_s", inf)) - self.now_s]
+        wakes += [tenant.spent.again_s - self.now_s for tenant in self.state.tenants if tenant.spent is not None]
+        return min(soonest, *(wake for wake in wakes if wake > 0), inf)
+
+    def narrow(self, bids: Mapping[str, float], kept: Collection[str]) -> list[Played]:
+        """Leave out those beyond the first so many that wait; returned in the order of their bids."""
+        waiting = [name for name, played in self.jobs.items() if not played.job.seats and name not in kept]
+        waiting.sort(key=lambda name: (-bids.get(name, 0.0), self.jobs[name].job.submitted_s, name))
+        late = [self.jobs.pop(name) for name in waiting[MOST_WAITING:]]
+        gone = {played.job.id for played in late}
+        remembered = dict(self.state.memory)
+        if gone and "seen" in remembered:  # else the policy would take them for finished
+            remembered["seen"] = {name: one for name, one in remembered["seen"].items() if name not in gone}
+        self.state = replace(self.state, memory=remembered)
+        return late
+
+
+def forecast(
+    state: ClusterState, policy: Policy, *, finishes: Collection[str] = (), first: Round | None = None
+) -> Forecast:
+    """Play the policy until all who wait have started and ``finishes`` are done, or far enough ahead.
+
+    ``first`` is what the policy says about this very state, where that is known already. Nobody else is expected to
+    come: so this is the earliest that each start can be expected, unless those that run are done before their time.
+    """
+    game = Game.of(state)
+    made = policy(game.seen()) if first is None else first
+    game.apply(made)
+    bids = {one.job: float(one.reason.facts.get("bid", 0.0)) for one in made.decisions if isinstance(one, Hold)}
+    late = game.narrow(bids, finishes)
+    steps = max(FEWEST_STEPS, min(MOST_STEPS, EFFORT // max(len(game.jobs), 1)))
+    for _ in range(steps):
+        if _told(game, finishes):
+            break
+        game.advance(_step_s(game, state, steps))
+        if game.jobs:
+            game.apply(policy(game.seen()))
+    _look_further(game, late)
+    return Forecast(game.start_s, game.finish_s, game.seats, game.now_s)
+
+
+def _told(game: Game, finishes: Collection[str]) -> bool:
+    """Whether all that is asked for is known: everybody else sits, or never will."""
+    waits = any(not one.job.seats and game.blocked.get(name) not in NEVER for name, one in game.jobs.items()
+                if name not in game.start_s)  # fmt: skip
+    return not waits and not any(name in game.jobs for name in finishes)
+
+
+def _step_s(game: Game, state: ClusterState, steps: int) -> float:
+    """To the next event, but not in smaller steps than so far ahead makes sense, nor in much larger ones."""
+    first_s = state.round_s or SOON_S
+    ahead_s = game.now_s - state.now_s
+    least_s = max(first_s, ahead_s * (float(REACH ** (1.0 / steps)) - 1.0))
+    wanted_s = min(max(game.next_s(), least_s), 4.0 * least_s)
+    return wanted_s if state.round_s is None else ceil(wanted_s / first_s - 1e-9) * first_s
+
+
+def _look_further(game: Game, late: Sequence[Played]) -> None:
+    """Beyond what was played: who sits goes on; who waits, starts when the work ahead of it is done on all devices."""
+    devices = max(1.0, float(sum(node.devices for node in game.nodes.values() if node.schedulable)))
+    waiting = [played for played in game.jobs.values() if not played.job.seats]
+    ahead_s = 0.0
+    for name, played in game.jobs.items():
+        if played.job.seats and played.speed > 0:
+            game.finish_s[name] = game.now_s + played.ends_in()
+            ahead_s += min(played.ends_in(), inf) * len(played.job.seats) / devices
+    for played in (*waiting, *late):
+        if game.blocked.get(played.job.id) in NEVER:
+            continue
+        alone_s = played.left / max(efficient_speed(played.job), 1e-300)
+        begins_s = game.now_s + ahead_s
+        game.start_s.setdefault(played.job.id, begins_s)
+        game.finish_s.setdefault(played.job.id, begins_s + alone_s)
+        ahead_s += alone_s * played.job.min_workers / devices
