@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fairlead.cluster import Node
-from fairlead.scheduling.state import ClusterState, Reason, Sleep, Wake
+from fairlead.scheduling.state import ClusterState, Reason, Reservation, Sleep, Wake
 
 BUSY_W: Mapping[str, float] = {
     "k80": 150.0, "p4": 75.0, "p100": 250.0, "v100": 300.0, "t4": 70.0, "rtx2080ti": 250.0, "rtx3090": 350.0,
@@ -55,14 +55,16 @@ def worth_sleeping_s(node: Node) -> float:
 
 
 def resting(
-    state: ClusterState, used: Collection[str], kept: Collection[str] = ()
+    state: ClusterState, seats: Mapping[str, tuple[str, ...]], reservations: Sequence[Reservation] = ()
 ) -> tuple[list[Sleep | Wake], dict[str, Any]]:
     """Who may sleep and who has to wake, and since when nodes are idle, to be seen again next round.
 
-    ``used`` are the nodes that somebody sits on once this round is carried out, ``kept`` those kept for a gang.
+    ``seats`` are those of all jobs once this round is carried out.
     """
     if state.sleep_after_s is None:
         return [], {}
+    used = {name for where in seats.values() for name in where}
+    kept = {name for one in reservations for name in one.nodes}
     before: Mapping[str, float] = state.memory.get("idle_since", {})
     since = {
         node.name: before.get(node.name, state.now_s)

@@ -31,6 +31,7 @@ class Wish:
     takes_s: float = inf  # how long it is expected to stay, as far as its work is declared
     ends_s: float = inf  # the same, declared or not
     kind: str = ""  # its class, for what it does to its neighbours
+    worth: float = 0.0  # of the whole gang, to tell who comes first where not all can have seats
 
     def pace(self, level: int) -> float:
         return self.paces[min(level, len(self.paces) - 1)]

@@ -30,7 +30,7 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
     for row, job in enumerate(jobs):
         if special(job):
             groups.setdefault((need_of(job), job.only), []).append(row)
-    if not groups:
+    if not groups or not pool.types:
         return choices
     land, speed = Land(pool.nodes, pool.types), choices.speed.copy()
     for (need, only), rows in groups.items():

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fairlead.scheduling.market.choice import Chosen, Problem
+from fairlead.scheduling.market.choice import Chosen, Problem, choose
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.floor import Kept, Seats, Wish
 from fairlead.scheduling.market.ground import Ground
 from fairlead.scheduling.market.limits import special
+from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Offers, Pool
-from fairlead.scheduling.market.seating import arranged
+from fairlead.scheduling.market.seating import admitted, arranged
 from fairlead.scheduling.market.seats import seated
 from fairlead.scheduling.market.wishes import wish_of
 from fairlead.scheduling.market.worth import Book
@@ -34,9 +35,29 @@ class Placed:
     kept: Mapping[int, Kept] = field(default_factory=dict)
 
 
+def dealt(
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: Chosen,
+    book: Book, dials: Dials,
+) -> tuple[Chosen, Placed]:  # fmt: skip
+    """Seats for what was chosen; while somebody finds none, devices are dealt out again without it, a few times.
+
+    All who found none on the way stand in ``unseated`` in the end.
+    """
+    found = placed(state, jobs, choices, pool, problem, chosen, book, dials)
+    missed = list(found.unseated)
+    for _ in range(PASSES - 1):
+        if not found.unseated:
+            break
+        problem = without(problem, choices, found.unseated)
+        chosen = choose(problem, None if problem.rules is None else Nested)
+        found = placed(state, jobs, choices, pool, problem, chosen, book, dials, found.heads)
+        missed += found.unseated
+    return chosen, replace(found, unseated=tuple(missed))
+
+
 def placed(
-    state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, chosen: Chosen, book: Book,
-    dials: Dials, heads: Mapping[int, Wish] | None = None,
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: Chosen,
+    book: Book, dials: Dials, heads: Mapping[int, Wish] | None = None,
 ) -> Placed:  # fmt: skip
     """Seats for all chosen gangs; where nothing but devices matters they always find some."""
     column = chosen.column
@@ -49,7 +70,8 @@ def placed(
     for kind, wanted in enumerate(rows):
         nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
         if kind in found.heads or _matters(state, [jobs[row] for row, _ in wanted]):
-            found = _arranged(found, state, jobs, kind, wanted, Ground.of(nodes), book, dials)
+            worth = problem.utility[np.arange(len(jobs)), column].tolist()
+            found = _arranged(found, state, jobs, kind, wanted, Ground.of(nodes), book, dials, worth)
         else:
             now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
             seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now)
@@ -68,18 +90,19 @@ def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
 
 def _arranged(
     found: Placed, state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]],
-    ground: Ground, book: Book, dials: Dials,
+    ground: Ground, book: Book, dials: Dials, worth: Sequence[float],
 ) -> Placed:  # fmt: skip
     device_type, levels = ground.nodes[0].device_type, len(ground.domains)
     row_of = {jobs[row].id: (row, size) for row, size in wanted}
     wishes = [
-        wish_of(jobs[row], device_type, size, levels, float(book.left[row]), bool(book.declared[row]))
+        wish_of(jobs[row], device_type, size, levels, float(book.left[row]), bool(book.declared[row]), worth[row])
         for row, size in wanted
     ]
+    wishes, turned_away = admitted(ground, wishes)
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     head = found.heads.get(kind)
     here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head)
-    unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in here.unseated)
+    unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
     if head is None and here.kept is not None:
         head = next(wish for wish in wishes if wish.job == here.kept.job)
     return Placed(
@@ -105,13 +128,12 @@ def reservations(placed: Placed, now_s: float) -> tuple[Reservation, ...]:
 
 
 def told(
-    decisions: Sequence[Decision], jobs: Sequence[JobState], missed: Sequence[tuple[int, int, int]], placed: Placed,
-    now_s: float,
-) -> tuple[Decision, ...]:  # fmt: skip
+    decisions: Sequence[Decision], jobs: Sequence[JobState], placed: Placed, now_s: float
+) -> tuple[Decision, ...]:
     """The decisions, where those who were given devices but found no seats are told so, and when they will."""
-    if not missed:
+    if not placed.unseated:
         return tuple(decisions)
-    sizes = {jobs[row].id: size for row, _, size in missed}
+    sizes = {jobs[row].id: size for row, _, size in placed.unseated}
     kept = {one.job: one for one in placed.kept.values()}
     return tuple(
         _no_room(decision, sizes[decision.job], kept.get(decision.job), now_s)

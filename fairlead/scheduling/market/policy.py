@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,11 +10,13 @@ import numpy as np
 from fairlead.scheduling.market.choice import Chosen, Problem, choose
 from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.estimates import History, work_done, work_left
+from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Offers, Pool, offers
+from fairlead.scheduling.market.placing import dealt, reservations, told
 from fairlead.scheduling.market.saying import said
-from fairlead.scheduling.market.seats import Seats, seated
 from fairlead.scheduling.market.tenants import Shares, shares
 from fairlead.scheduling.market.worth import Book, Worth, discounted, reference, worth
 from fairlead.scheduling.score import says
@@ -36,6 +38,7 @@ class Outcome:
     bids: Worth
     duty: Duties
     chosen: Chosen
+    problem: Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +53,32 @@ class Market:
         history = History.of(state.memory).updated(jobs)
         parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, self.dials)
         sold = sale(state, jobs, pool, history, parts, self.dials)
-        seats = placed(jobs, sold.choices, pool, sold.chosen)
-        used = parts.used(jobs, {job: len(where) for job, where in seats.items()})
-        memory = history.memory() | parts.memory(used) | {"wake_s": sold.duty.wake_s}
-        return Round(tuple(said(jobs, seats, pool, sold.book, sold.bids, sold.chosen)), parts.by_tenant(), memory)
+        chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, self.dials)
+        used = parts.used(jobs, {job: len(where) for job, where in found.seats.items()})
+        kept = reservations(found, state.now_s)
+        nodes, idle = resting(state, found.seats, kept)
+        memory = history.memory() | parts.memory(used) | {"wake_s": sold.duty.wake_s} | idle
+        decisions = told(said(jobs, found.seats, pool, sold.book, sold.bids, chosen), jobs, found, state.now_s)
+        return Round(decisions, parts.by_tenant(), memory, tuple(nodes), kept)
 
 
 def sale(
-    state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials
-) -> Outcome:
-    """Which gang each of these jobs gets of the devices in this pool."""
-    choices = offers(jobs, pool)
+    state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials,
+    due: Collection[str] = (),
+) -> Outcome:  # fmt: skip
+    """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case."""
+    choices = confined(jobs, offers(jobs, pool), pool)
     book = booked(state, jobs, choices, history, parts, dials)
     bids = worth(book, choices, pool, dials)
     duty = duties(book, choices, pool, dials)
+    if due:
+        smallest = np.where(choices.speed > 0, choices.size, np.iinfo(np.int64).max).argmin(axis=1)
+        must = np.array([job.id in due for job in jobs]) & (duty.column < 0) & (choices.speed > 0).any(axis=1)
+        duty = replace(duty, column=np.where(must, smallest, duty.column))
     bids = discounted(bids, duty.hopeless, dials)
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
-    return Outcome(jobs, choices, book, bids, duty, choose(problem, None if problem.rules is None else Nested))
+    chosen = choose(problem, None if problem.rules is None else Nested)
+    return Outcome(jobs, choices, book, bids, duty, chosen, problem)
 
 
 def booked(
@@ -103,18 +115,3 @@ def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares
         share,
         duty.column,
     )
-
-
-def placed(jobs: Sequence[JobState], choices: Offers, pool: Pool, chosen: Chosen) -> Mapping[str, Seats]:
-    """Seats for all chosen gangs, type by type."""
-    found: dict[str, Seats] = {}
-    now = {job.id: job.seats for job in jobs if job.seats}
-    for kind, name in enumerate(pool.types):
-        nodes = [node for node in pool.nodes if node.device_type == name]
-        wanted = {
-            job.id: int(choices.size[at, column])
-            for at, (job, column) in enumerate(zip(jobs, chosen.column.tolist(), strict=True))
-            if column >= 0 and choices.kind[at, column] == kind
-        }
-        found |= seated(nodes, wanted, {job: now[job] for job in wanted if job in now})
-    return found

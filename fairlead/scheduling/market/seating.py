@@ -23,6 +23,28 @@ class Seated:
     kept: Kept | None = None
 
 
+def admitted(ground: Ground, wishes: Sequence[Wish]) -> tuple[list[Wish], tuple[str, ...]]:
+    """Of gangs that may only run in some places those worth most, as far as these places hold them; and the others.
+
+    Devices were dealt out by type, so a zone may have been promised to more gangs than it holds. Those who may run
+    anywhere do not count: they can go elsewhere.
+    """
+    bound = sorted((wish for wish in wishes if wish.only), key=lambda wish: (-wish.worth / wish.size, wish.job))
+    inside = {wish.only: ground.allowed(wish.only) for wish in bound}
+    left = {only: int(ground.devices[where].sum()) for only, where in inside.items()}
+    around = {
+        only: [other for other, wide in inside.items() if not (where & ~wide).any()] for only, where in inside.items()
+    }
+    away: set[str] = set()
+    for wish in bound:
+        if any(left[other] < wish.size for other in around[wish.only]):
+            away.add(wish.job)
+            continue
+        for other in around[wish.only]:
+            left[other] -= wish.size
+    return [wish for wish in wishes if wish.job not in away], tuple(sorted(away))
+
+
 def arranged(
     ground: Ground, wishes: Sequence[Wish], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
     table: Table | None = None, head: Wish | None = None,

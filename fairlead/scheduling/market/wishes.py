@@ -16,7 +16,9 @@ BOUND = 0.99
 """A gang that keeps more than this of its speed over several nodes does not care where it sits."""
 
 
-def wish_of(job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool) -> Wish:
+def wish_of(
+    job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool, worth: float = 0.0
+) -> Wish:
     """The wish of a job for a gang of this size; ``left`` is the work it still has to do, in units of its curve."""
     speed = 0.0 if job.curve is None else max(job.curve.speed(device_type, size, at) for at in range(levels))
     ends_s = left / speed if speed > 0 else inf
@@ -31,6 +33,7 @@ def wish_of(job: JobState, device_type: str, size: int, levels: int, left: float
         ends_s if declared else inf,
         ends_s,
         workload(job),
+        worth,
     )
 
 
