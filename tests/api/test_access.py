@@ -73,6 +73,19 @@ def test_a_bundle_is_its_tenant_s_own(alpha: Team, beta: Team, admin: httpx.Clie
     assert admin.head(place, params={"tenant": "alpha"}).status_code == 200
 
 
+def test_a_tenants_code_takes_no_more_disk_than_it_may(beta: Team, admin: httpx.Client) -> None:
+    assert admin.patch("/api/v1/tenants/beta", json={"policy": {"disk": 3 * len(BUNDLE)}}).status_code == 200
+    codes = [BUNDLE + bytes([number]) for number in range(3)]
+    places = [f"/api/v1/bundles/sha256:{hashlib.sha256(code).hexdigest()}" for code in codes]
+    answers = [beta.member.put(place, content=code) for place, code in zip(places, codes, strict=True)]
+    assert [answer.status_code for answer in answers] == [204, 204, 413]
+    assert "code of tenant beta holds" in answers[2].text and "fairlead tenant update beta --disk" in answers[2].text
+    assert beta.member.put(places[0], content=codes[0]).status_code == 204, "it is there already"
+    assert beta.member.head(places[2]).status_code == 404
+    assert admin.patch("/api/v1/tenants/beta", json={"policy": {"disk": 10 << 30}}).status_code == 200
+    assert beta.member.put(places[2], content=codes[2]).status_code == 204
+
+
 FORBIDDEN = [
     ("viewer", "POST", "/jobs", {"name": "no", "command": ["true"]}),
     ("viewer", "POST", "/jobs/{waiting}/cancel", None),

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from sqlalchemy import Connection
@@ -26,7 +26,8 @@ from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, TooLarge
 from fairlead.scheduling.explain import dry_run as decide_dry
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Hold, Preempt, Reason
-from fairlead.specs import JobSpec, Sla
+from fairlead.specs import JobSpec, Policy, Sla
+from fairlead.units import shown_size
 from fairlead.views import DryRun, JobView
 
 
@@ -139,7 +140,7 @@ class SubmitVerbs(Verbs):
         """Keep the packed code if it is what its digest says; half an upload leaves nothing."""
         require(who, Role.MEMBER, "upload code")
         name = acting_for(who, tenant)
-        await self._read(lambda connection: _tenant(connection, name))
+        room = await self._read(lambda connection: _room(connection, name, digest))
         target = self._core.home.bundle(name, digest)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = target.with_suffix(f".{token_hex(4)}.part")
@@ -151,6 +152,7 @@ class SubmitVerbs(Verbs):
                     if size > self.bundle_limit_bytes:
                         raise TooLarge(f"the bundle is over {self.bundle_limit_bytes} bytes", field="bundle",
                                        fix="list what is not needed in .fairleadignore")  # fmt: skip
+                    room.check(size)
                     hasher.update(chunk)
                     file.write(chunk)
                 file.flush()
@@ -164,10 +166,37 @@ class SubmitVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(connection: Connection) -> None:
+            _room(connection, name, digest).check(size)  # others may have come meanwhile
             bundles.add(connection, name, digest, size, now_s)
             self._audit(connection, who, "bundle.put", digest, tenant=name, size_bytes=size)
 
-        await self._write(work)
+        try:
+            await self._write(work)
+        except TooLarge:
+            target.unlink(missing_ok=True)
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a tenant's code may take, all bundles together: as much as one of its jobs."""
+
+    tenant: str
+    held_bytes: int
+    allowed_bytes: int
+
+    def check(self, more_bytes: int) -> None:
+        if self.held_bytes + more_bytes > self.allowed_bytes:
+            held, allowed, double = map(shown_size, (self.held_bytes, self.allowed_bytes, 2 * self.allowed_bytes))
+            more = f"fairlead tenant update {self.tenant} --disk {double.replace(' ', '')}"
+            raise TooLarge(f"code of tenant {self.tenant} holds {held}, and {allowed} are allowed", field="bundle",
+                           fix=f"list what is not needed in .fairleadignore, or let an admin allow more: {more}",
+                           )  # fmt: skip
+
+
+def _room(connection: Connection, name: str, digest: str) -> _Room:
+    policy = Policy.model_validate(dict(_tenant(connection, name).policy))
+    return _Room(name, bundles.held_bytes(connection, name, besides=digest), policy.disk)
 
 
 def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:

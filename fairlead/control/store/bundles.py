@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, exists, func, select
 
 from fairlead.control.store.rows import insert_into
 from fairlead.control.store.schema import bundles
@@ -17,3 +17,9 @@ def add(conn: Connection, tenant: str, digest: str, size_bytes: int, now_s: floa
 def has(conn: Connection, tenant: str, digest: str) -> bool:
     this = exists().where(bundles.c.tenant == tenant, bundles.c.digest == digest)
     return bool(conn.execute(select(this)).scalar())
+
+
+def held_bytes(conn: Connection, tenant: str, *, besides: str) -> int:
+    """What all bundles of the tenant take together, one of them aside."""
+    others = (bundles.c.tenant == tenant, bundles.c.digest != besides)
+    return int(conn.execute(select(func.coalesce(func.sum(bundles.c.size_bytes), 0)).where(*others)).scalar_one())
