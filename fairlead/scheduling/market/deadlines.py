@@ -33,11 +33,18 @@ class Ladder:
     speeds: Floats
     columns: Ints
 
+    def up_to(self, size: float) -> Ladder:
+        """Without the gangs that are larger than this."""
+        kept = self.sizes <= size
+        return Ladder(self.sizes[kept], self.speeds[kept], self.columns[kept])
+
 
 class Plan:
     """Stretches of time up to the last deadline, and the devices that are free in each."""
 
     def __init__(self, edges_s: Floats, devices: float) -> None:
+        self.begins_s = float(edges_s[0])
+        self.devices = devices
         self.ends_s = edges_s[1:]
         self.seconds = np.diff(edges_s)
         self.free = np.full(len(self.seconds), devices)
@@ -61,6 +68,19 @@ class Plan:
             return np.asarray(taken, dtype=np.int64)
         return None
 
+    def soonest(self, ladder: Ladder, left: float, rung: int) -> float:
+        """When so much work can be done on gangs of up to this rung, beside all that is reserved already."""
+        begins_s = self.begins_s
+        for end_s, free in zip(self.ends_s.tolist(), self.free.tolist(), strict=True):
+            at = min(int(np.searchsorted(ladder.sizes, free, side="right")) - 1, rung)
+            speed = float(ladder.speeds[at]) if at >= 0 else 0.0
+            if speed * (end_s - begins_s) >= left:
+                return float(begins_s + left / speed)
+            left -= speed * (end_s - begins_s)
+            begins_s = end_s
+        at = min(int(np.searchsorted(ladder.sizes, self.devices, side="right")) - 1, rung)
+        return float(begins_s + left / ladder.speeds[at]) if at >= 0 else float(np.inf)
+
 
 def duties(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Duties:
     """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can."""
@@ -71,10 +91,10 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Duties:
         return Duties(column, hopeless, planned)
     efficient = (offers.speed / np.maximum(offers.size, 1)).max(axis=1)
     area = book.left / np.maximum(efficient, 1e-300)
-    plan, wake_s = Plan(_edges(book, bound), pool.devices), float(np.inf)
+    plan, wake_s = Plan(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices), float(np.inf)
     for job in bound[np.argsort(area[bound], kind="stable")][:MOST_JOBS].tolist():
-        ladder = _ladder(offers, job)
-        left = book.left[job] * dials.deadline_margin + float(ladder.speeds.max(initial=0.0)) * book.restart_s[job]
+        ladder = ladder_of(offers, job)
+        left = promised(float(book.left[job]), ladder, float(book.restart_s[job]), dials)
         taken = plan.reserve(ladder, left, float(book.deadline_s[job])) if len(ladder.sizes) else None
         if taken is None:
             hopeless[job] = True
@@ -88,19 +108,24 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Duties:
     return Duties(column, hopeless, planned, wake_s)
 
 
-def _edges(book: Book, bound: Ints) -> Floats:
+def promised(left: float, ladder: Ladder, restart_s: float, dials: Dials) -> float:
+    """The work that has to fit before a deadline: a little more than there is, and a restart."""
+    return left * dials.deadline_margin + float(ladder.speeds.max(initial=0.0)) * restart_s
+
+
+def edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
     """Now, the end of this round, times that double, and the deadlines themselves."""
-    ahead = book.deadline_s[bound] - book.now_s
+    ahead = deadlines_s - now_s
     ahead = np.unique(ahead[ahead > 0])
     if len(ahead) > MOST_EDGES:
         ahead = ahead[np.linspace(0, len(ahead) - 1, MOST_EDGES).astype(np.int64)]
-    last = float(ahead[-1]) if len(ahead) else book.round_s
-    doubling = book.round_s * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(max(last / book.round_s, 1.0)))) + 1))
+    last = float(ahead[-1]) if len(ahead) else round_s
+    doubling = round_s * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(max(last / round_s, 1.0)))) + 1))
     inside = np.unique(np.concatenate([[0.0], ahead, doubling[doubling <= last], [last]]))
-    return np.asarray(book.now_s + inside, dtype=np.float64)
+    return np.asarray(now_s + inside, dtype=np.float64)
 
 
-def _ladder(offers: Offers, job: int) -> Ladder:
+def ladder_of(offers: Offers, job: int) -> Ladder:
     best: dict[int, int] = {}
     speed, size = offers.speed[job], offers.size[job]
     for column in np.nonzero(speed > 0)[0].tolist():

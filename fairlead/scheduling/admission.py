@@ -1,0 +1,109 @@
+"""The answer at submission: whether the promise can be kept, and if not, what could be promised instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from fairlead.scheduling.forecast import Policy, forecast
+from fairlead.scheduling.market.deadlines import Ladder, Plan, edges, ladder_of, promised
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.offers import Pool, offers
+from fairlead.scheduling.market.policy import ROUND_S, Market
+from fairlead.scheduling.pace import efficient_speed, expected_left, known
+from fairlead.scheduling.state import ClusterState, JobState, Reason
+from fairlead.scheduling.words import devices, moment, reason
+
+DIALS = Dials()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What can be said about a job before it is taken. Moments are forecasts, not promises."""
+
+    admitted: bool  # False only for one that is to be refused if its promise cannot be kept
+    kept: bool | None  # whether its promise can be; None: nothing was promised, or it is not known how long it takes
+    expected_start_s: float | None
+    expected_finish_s: float | None
+    earliest_deadline_s: float | None  # that could be promised; None where that is not known
+    gang: int | None  # the smallest that still keeps the deadline
+    seats: tuple[str, ...]  # where it would start
+    why: Reason
+
+
+def admission(state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False) -> Answer:
+    """What would become of this job if it were submitted now; the promises that others were given come first."""
+    state = replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
+    told = forecast(state, policy or Market(), finishes=(job.id,))
+    start_s, length_known = told.start_s.get(job.id), known(state, job)
+    finish_s = told.finish_s.get(job.id) if length_known else None
+    earliest_s, gang = _by_plan(state, job) if length_known else (None, None)
+    kept = _kept(job, start_s, earliest_s)
+    if kept and job.finish_by_s is not None and finish_s is not None:
+        finish_s = min(finish_s, job.finish_by_s)  # devices are kept free for it, as late as they can be
+    why = _why(job, kept, start_s, finish_s, earliest_s, gang)
+    return Answer(not (strict and kept is False), kept, start_s, finish_s, earliest_s, gang,
+                  told.seats.get(job.id, ()), why)  # fmt: skip
+
+
+def _kept(job: JobState, start_s: float | None, earliest_s: float | None) -> bool | None:
+    if job.start_by_s is not None:
+        return start_s is not None and start_s <= job.start_by_s
+    return None if job.finish_by_s is None or earliest_s is None else earliest_s <= job.finish_by_s
+
+
+def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | None]:
+    """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
+    pool = Pool.of(state.nodes)
+    bound = [one for one in state.jobs if one.finish_by_s is not None and one.id != job.id]
+    table = offers([*bound, job], pool)
+    left = expected_left(state, [*bound, job])
+    plan = Plan(edges(state.now_s, state.round_s or ROUND_S, np.array([one.finish_by_s or inf for one in bound])),
+                pool.devices)  # fmt: skip
+    order = sorted(range(len(bound)), key=lambda at: (left[at] / max(efficient_speed(bound[at]), 1e-300), bound[at].id))
+    for at in order:
+        ladder = ladder_of(table, at)
+        if len(ladder.sizes):
+            wanted = promised(left[at], ladder, bound[at].restart_cost_s, DIALS)
+            plan.reserve(ladder, wanted, bound[at].finish_by_s or inf)
+    ladder = ladder_of(table, len(bound)).up_to(_quota(state, job))
+    if not len(ladder.sizes):
+        return None, None
+    wanted = promised(left[-1], ladder, job.restart_cost_s, DIALS)
+    return plan.soonest(ladder, wanted, len(ladder.sizes) - 1), _smallest(plan, ladder, wanted, job.finish_by_s)
+
+
+def _smallest(plan: Plan, ladder: Ladder, wanted: float, deadline_s: float | None) -> int | None:
+    if deadline_s is None:
+        return None
+    rungs = range(len(ladder.sizes))
+    return next((int(ladder.sizes[at]) for at in rungs if plan.soonest(ladder, wanted, at) <= deadline_s), None)
+
+
+def _quota(state: ClusterState, job: JobState) -> float:
+    quota = next((tenant.quota for tenant in state.tenants if tenant.name == job.tenant), None)
+    return inf if quota is None else float(quota)
+
+
+def _why(
+    job: JobState, kept: bool | None, start_s: float | None, finish_s: float | None, earliest_s: float | None,
+    gang: int | None,
+) -> Reason:  # fmt: skip
+    facts = {"kept": kept, "expected_start_s": start_s, "expected_finish_s": finish_s,
+             "earliest_deadline_s": earliest_s, "gang": gang}  # fmt: skip
+    if job.start_by_s is not None:
+        begins = "is not expected to start as things are" if start_s is None else f"starts about {moment(start_s)}"
+        word, code = ("in time for", "in-time") if kept else ("too late for", "late-start")
+        return reason(code, f"{begins}, {word} its class ({moment(job.start_by_s)})", **facts)
+    if job.finish_by_s is None:
+        return reason("no-promise", "nothing is promised for it", **facts)
+    if earliest_s is None:
+        return reason("length-unknown", "nobody knows how long it takes, so whether its deadline can be kept; "
+                      "say so with takes", **facts)  # fmt: skip
+    if kept:
+        at_least = "" if gang is None else f" with {devices(gang)} or more"
+        return reason("in-time", f"can be done by its deadline, {moment(job.finish_by_s)},{at_least}", **facts)
+    return reason("late-finish", f"its deadline, {moment(job.finish_by_s)}, cannot be kept: "
+                  f"{moment(earliest_s)} is the earliest that could be", **facts)  # fmt: skip

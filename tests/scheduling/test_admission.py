@@ -1,0 +1,97 @@
+"""The answer at submission: deadlines that cannot be kept are said to be so, with the earliest that could be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling.admission import admission
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.market import Dials
+from fairlead.scheduling.state import ClusterState, JobState, TenantState
+
+CURVE = SpeedCurve((1, 2, 4), {"fast": ((1.0, 2.0, 4.0), (1.0, 2.0, 4.0))})
+MARGIN = Dials().deadline_margin
+
+
+def cluster(devices: int = 4, *jobs: JobState, **fields: object) -> ClusterState:
+    nodes = [Node("n", {DEVICE: float(devices)}, "fast")]
+    made = ClusterState(1_000.0, nodes, [TenantState("t")], jobs, round_s=60.0)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def job(name: str, work: float | None, **fields: object) -> JobState:
+    made = JobState(name, "t", 1_000.0, 1, 4, elastic=True, curve=CURVE, work_left=work, restart_cost_s=0.0)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def test_a_deadline_that_can_be_kept_is_said_so_with_the_smallest_gang_that_keeps_it() -> None:
+    answer = admission(cluster(), job("new", 400.0, finish_by_s=1_000.0 + 250.0))
+    assert (answer.admitted, answer.kept, answer.gang) == (True, True, 2)
+    assert answer.expected_start_s == 1_000.0
+    assert answer.expected_finish_s == pytest.approx(1_100.0)
+    assert answer.seats == ("n",) * 4
+    assert "with 2 devices or more" in answer.why.text
+
+
+def test_a_deadline_that_cannot_be_kept_is_answered_with_the_earliest_that_could_be() -> None:
+    answer = admission(cluster(), job("new", 4_000.0, finish_by_s=1_500.0))
+    assert (answer.admitted, answer.kept, answer.gang) == (True, False, None)
+    assert answer.earliest_deadline_s == pytest.approx(1_000.0 + 1_000.0 * MARGIN)
+    assert answer.why.code == "late-finish"
+    assert "cannot be kept" in answer.why.text
+
+
+def test_only_who_wants_to_be_refused_is() -> None:
+    late = job("new", 4_000.0, finish_by_s=1_500.0)
+    assert not admission(cluster(), late, strict=True).admitted
+    assert admission(cluster(), replace(late, finish_by_s=3_000.0), strict=True).admitted
+    assert admission(cluster(), replace(late, work_left=None), strict=True).admitted, "nobody knows"
+
+
+def test_promises_that_others_were_given_come_first() -> None:
+    """The other needs all devices until its deadline: what is left for the new one begins there."""
+    other = job("other", 4_000.0, finish_by_s=2_040.0)
+    answer = admission(cluster(4, other), job("new", 400.0, finish_by_s=1_900.0))
+    assert answer.kept is False
+    assert answer.earliest_deadline_s == pytest.approx(2_040.0 + 100.0 * MARGIN, abs=15.0)
+
+
+def test_a_quota_bounds_what_can_be_promised() -> None:
+    capped = cluster(tenants=[TenantState("t", quota=1)])
+    answer = admission(capped, job("new", 400.0, finish_by_s=1_200.0))
+    assert answer.kept is False
+    assert answer.earliest_deadline_s == pytest.approx(1_000.0 + 400.0 * MARGIN)
+
+
+def test_without_a_length_nothing_is_said_about_a_deadline() -> None:
+    unknown = job("new", None, finish_by_s=1_500.0)
+    answer = admission(cluster(), unknown)
+    assert (answer.kept, answer.earliest_deadline_s, answer.expected_finish_s) == (None, None, None)
+    assert answer.why.code == "length-unknown"
+    assert admission(cluster(), replace(unknown, facts={"takes_s": 60.0})).kept is True
+    assert admission(cluster(), replace(unknown, facts={"takes_s": 6_000.0})).kept is False
+
+
+def test_a_class_is_in_time_when_the_expected_start_is() -> None:
+    busy = [job(f"b{at}", 1_000.0, min_workers=4, seats=("n",) * 4) for at in range(1)]
+    gold = job("new", 4_000.0, min_workers=4, start_by_s=1_060.0)
+    assert admission(cluster(), gold).kept is True
+    late = admission(cluster(4, *busy), replace(gold, start_by_s=1_000.0))
+    assert late.kept is False
+    assert late.why.code == "late-start"
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.floats(10.0, 3_000.0), st.floats(50.0, 4_000.0)), max_size=5), st.floats(10.0, 5_000.0))
+def test_the_earliest_date_that_is_named_can_be_kept(others: list[tuple[float, float]], work: float) -> None:
+    jobs = [job(f"o{at}", left, finish_by_s=1_000.0 + by_s) for at, (left, by_s) in enumerate(others)]
+    state = cluster(4, *jobs)
+    earliest_s = admission(state, job("new", work, finish_by_s=1_001.0)).earliest_deadline_s
+    assert earliest_s is not None
+    assert admission(state, job("new", work, finish_by_s=earliest_s + 1.0)).kept
+    assert not admission(state, job("new", work, finish_by_s=earliest_s - 1.0)).kept
