@@ -12,7 +12,7 @@ from fairlead.scheduling.market.deadlines import Ladder, Plan, edges, ladder_of,
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
-from fairlead.scheduling.pace import efficient_speed, expected_left, known
+from fairlead.scheduling.pace import efficient_speed, expected_left, length_known
 from fairlead.scheduling.state import ClusterState, JobState, Reason
 from fairlead.scheduling.words import devices, moment, reason
 
@@ -37,9 +37,9 @@ def admission(state: ClusterState, job: JobState, policy: Policy | None = None, 
     """What would become of this job if it were submitted now; the promises that others were given come first."""
     state = replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
     told = forecast(state, policy or Market(), finishes=(job.id,))
-    start_s, length_known = told.start_s.get(job.id), known(state, job)
-    finish_s = told.finish_s.get(job.id) if length_known else None
-    earliest_s, gang = _by_plan(state, job) if length_known else (None, None)
+    start_s, known = told.start_s.get(job.id), length_known(state, job)
+    finish_s = told.finish_s.get(job.id) if known else None
+    earliest_s, gang = _by_plan(state, job) if known else (None, None)
     kept = _kept(job, start_s, earliest_s)
     if kept and job.finish_by_s is not None and finish_s is not None:
         finish_s = min(finish_s, job.finish_by_s)  # devices are kept free for it, as late as they can be

@@ -58,8 +58,9 @@ class Played:
         self.left -= did
         job = self.job
         ran_s = {**job.ran_s, device_type: job.ran_s.get(device_type, 0.0) + served_s}
+        samples = None if job.remaining_samples is None else max(0.0, job.remaining_samples - did)
         self.job = replace(
-            job, work_done=job.work_done + did, ran_s=ran_s, settling=False,
+            job, work_done=job.work_done + did, ran_s=ran_s, settling=False, remaining_samples=samples,
             work_left=None if job.work_left is None else max(0.0, job.work_left - did),
             attained_device_s=job.attained_device_s + served_s * len(job.seats),
         )  # fmt: skip
@@ -77,6 +78,7 @@ class Game:
     finish_s: dict[str, float] = field(default_factory=dict)
     seats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)  # who waits, and the code of why
+    leaving: bool = False  # whether the last decision freed devices that it did not give away
 
     @classmethod
     def of(cls, state: ClusterState) -> Game:
@@ -96,6 +98,7 @@ class Game:
     def apply(self, made: Round) -> None:
         self.state = replace(self.state, memory=made.memory)
         self.blocked = {}
+        self.leaving = any(isinstance(one, Preempt) for one in made.decisions)
         for decision in made.decisions:
             played = self.jobs[decision.job]
             if isinstance(decision, Start | Resize):
@@ -108,6 +111,7 @@ class Game:
 
     def _sit(self, played: Played, seats: tuple[str, ...]) -> None:
         job = played.job
+        self.leaving |= len(seats) < len(job.seats)
         if not job.seats and job.id not in self.start_s:
             self.start_s[job.id], self.seats[job.id] = self.now_s, seats
         played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
@@ -178,11 +182,14 @@ def _told(game: Game, finishes: Collection[str]) -> bool:
 
 
 def _step_s(game: Game, state: ClusterState, steps: int) -> float:
-    """To the next event, but not in smaller steps than so far ahead makes sense, nor in much larger ones."""
+    """To the next event, but not in smaller steps than so far ahead makes sense, nor in much larger ones.
+
+    Live, what a decision frees is given away by the next one, which then follows soon.
+    """
     first_s = state.round_s or SOON_S
     ahead_s = game.now_s - state.now_s
     least_s = max(first_s, ahead_s * (float(REACH ** (1.0 / steps)) - 1.0))
-    wanted_s = min(max(game.next_s(), least_s), 4.0 * least_s)
+    wanted_s = first_s if game.leaving else min(max(game.next_s(), least_s), 4.0 * least_s)
     return wanted_s if state.round_s is None else ceil(wanted_s / first_s - 1e-9) * first_s
 
 

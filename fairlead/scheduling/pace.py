@@ -1,14 +1,18 @@
-"""How fast a gang gets on and how much it has left, as far as the state says: what forecasts reckon with."""
+"""How fast a gang gets on and how much it has left, as far as the state says: what forecasts reckon with.
+
+Work is counted in the units of a job's curve; without a curve in samples, where those are measured, or else in seconds
+of one worker.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from fairlead.cluster import Node, level_between
 from fairlead.scheduling.curves import NEAR
-from fairlead.scheduling.gain import remaining_s
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.estimates import History, class_of, work_left
 from fairlead.scheduling.market.menus import SCALING
@@ -20,10 +24,10 @@ DIALS = Dials()
 def speed_on(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> float:
     """Units of work per second on these seats; of a size that its curve does not know, as on the next smaller one."""
     there = [nodes[name] for name in dict.fromkeys(seats) if name in nodes]
-    if not there or not seats:
+    if not there:
         return 0.0
     if job.curve is None:
-        return float(len(seats) ** SCALING)
+        return speed_at(job, len(seats))
     level = NEAR if len(there) == 1 else level_between(there)
     for size in reversed([size for size in job.curve.sizes if size <= len(seats)]):
         speed = job.curve.speed(there[0].device_type, size, level)
@@ -32,13 +36,27 @@ def speed_on(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> 
     return 0.0
 
 
+def speed_at(job: JobState, size: int) -> float:
+    """Without a curve: as measured at the nearest size, scaled as gangs usually do."""
+    measured = {workers: speed for workers, speed in job.speeds.items() if speed > 0 and workers > 0}
+    if not counts_samples(job):
+        return float(size**SCALING)
+    nearest = min(measured, key=lambda workers: (abs(workers - size), workers))
+    return float(measured[nearest] * (size / nearest) ** SCALING)
+
+
+def counts_samples(job: JobState) -> bool:
+    """Whether its work is known in samples, and how fast it does them."""
+    return job.curve is None and job.remaining_samples is not None and any(speed > 0 for speed in job.speeds.values())
+
+
 def efficient_speed(job: JobState) -> float:
     """On the gang that gets most out of each device; of several the smallest."""
     if job.curve is None:
-        return float(job.min_workers**SCALING)
+        return speed_at(job, job.min_workers)
     best, found = 0.0, 0.0
     for at, size in enumerate(job.curve.sizes):
-        if job.min_workers <= size <= max(job.max_workers, job.min_workers):
+        if job.min_workers <= size <= job.max_workers:
             speed = max((level[at] for levels in job.curve.speeds.values() for level in levels), default=0.0)
             if speed / size > best:
                 best, found = speed / size, speed
@@ -47,19 +65,24 @@ def efficient_speed(job: JobState) -> float:
 
 def expected_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
     """Units of work each job still has to do: as declared, or as the policy expects it."""
-    history = History.of(state.memory).updated(state.jobs)
-    history = History(history.finished, {**History.of(state.memory).updated(jobs).seen, **history.seen})
-    reference = np.array([efficient_speed(job) for job in jobs])
-    found = work_left(jobs, reference, history, DIALS).tolist()
-    for at, job in enumerate(jobs):
-        if job.curve is None and job.work_left is None:
-            seconds = remaining_s(job, job.min_workers)
-            found[at] = found[at] if seconds is None else seconds * job.min_workers**SCALING
-    return [float(one) for one in found]
+    counted = [_counted(job, state.now_s) for job in jobs]
+    before = History.of(state.memory)
+    history = History(before.finished, {**before.updated(counted).seen, **before.updated(state.jobs).seen})
+    reference = np.array([efficient_speed(job) for job in counted])
+    return [float(one) for one in work_left(counted, reference, history, DIALS)]
 
 
-def known(state: ClusterState, job: JobState) -> bool:
+def _counted(job: JobState, now_s: float) -> JobState:
+    """Its work left and done in the units of this module, as far as they are known."""
+    if job.curve is not None:
+        return job
+    if counts_samples(job):
+        return replace(job, work_left=job.remaining_samples)
+    return replace(job, work_left=None, work_done=max(0.0, now_s - job.since_s) * len(job.seats) ** SCALING)
+
+
+def length_known(state: ClusterState, job: JobState) -> bool:
     """Whether its length rests on more than a general expectation: on its own word, on progress, or on precedents."""
-    if job.work_left is not None or job.remaining_samples is not None or "takes_s" in job.facts:
+    if job.work_left is not None or counts_samples(job) or "takes_s" in job.facts:
         return True
     return class_of(job) in History.of(state.memory).finished
