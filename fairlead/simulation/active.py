@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
-from fairlead.cluster import Node
+from fairlead.cluster import Node, level_between
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
+from fairlead.scheduling.market.wishes import workload
 from fairlead.scheduling.state import JobState
 from fairlead.simulation.course import begin
 from fairlead.simulation.trace import Ran, TraceJob
@@ -19,8 +21,8 @@ class Active:
     """One job in a running simulation. Its view for the policy is kept until something about it changes."""
 
     __slots__ = (
-        "_state", "attained_device_s", "course", "device_type", "job", "owed_s", "ran_s", "restart_cost_s", "seats",
-        "segments", "since_s", "spread", "started_s", "starts",
+        "_state", "attained_device_s", "course", "device_type", "job", "level", "owed_s", "ran_s", "restart_cost_s",
+        "seats", "segments", "since_s", "slowed", "spread", "started_s", "starts",
     )  # fmt: skip
 
     def __init__(self, job: TraceJob, restart_cost_s: float) -> None:
@@ -30,6 +32,8 @@ class Active:
         self.seats: tuple[str, ...] = ()
         self.device_type = ""
         self.spread: tuple[int, ...] = ()
+        self.level = NEAR  # how far apart its workers sit
+        self.slowed = 0.0  # the part of its speed that it loses to gangs it shares nodes with
         self.since_s = job.arrival_s
         self.owed_s = 0.0  # of the restart, still to be paid
         self.starts = 0
@@ -44,14 +48,21 @@ class Active:
         """Devices that it wants at least."""
         return self.job.min_workers
 
-    def sit(self, seats: tuple[str, ...], nodes: Mapping[str, Node], now_s: float, *, free: bool = False) -> None:
-        """Begin a generation on these nodes; it costs a restart unless this one is free."""
+    @property
+    def workload(self) -> str:
+        return workload(self.job.facts)
+
+    def sit(
+        self, seats: tuple[str, ...], nodes: Mapping[str, Node], now_s: float, *, free: bool = False, wake_s: float = 0
+    ) -> None:
+        """Begin a generation on these nodes; it costs a restart unless this one is free, and the waking of a node."""
         counts = Counter(seats)
         self.seats = seats
         self.spread = tuple(sorted(counts.values(), reverse=True))
+        self.level = level_between([nodes[name] for name in counts]) if len(counts) > 1 else NEAR
         self.device_type = nodes[seats[0]].device_type
         self.since_s = now_s
-        self.owed_s = 0.0 if free else self._costs(len(seats))
+        self.owed_s = (0.0 if free else self._costs(len(seats))) + wake_s
         self.starts += 1
         if self.started_s is None:
             self.started_s = now_s
@@ -72,20 +83,46 @@ class Active:
 
     def run(self, seconds: float) -> Ran:
         """Let its gang run for at most so long."""
-        ran = self.course.run(seconds, self.device_type, self.spread, self.owed_s)
+        pace = self._pace()
+        if pace == 1.0:
+            ran = self.course.run(seconds, self.device_type, self.spread, self.owed_s)
+        else:
+            ran = self._run_at(pace, seconds)
         self.owed_s = max(0.0, self.owed_s - seconds)
         self.attained_device_s += ran.service_s * len(self.seats)
         self.ran_s[self.device_type] = self.ran_s.get(self.device_type, 0.0) + ran.service_s
         self._state = None
         return ran
 
+    def _pace(self) -> float:
+        """Its speed relative to what its model says of so many nodes: for how far apart those are, and for its company.
+
+        Models tell one node from several; what a wider domain costs is in the curve.
+        """
+        pace = 1.0 - self.slowed
+        if self.level > FAR:
+            curve = self.course.curve()
+            far = curve.speed(self.device_type, len(self.seats), FAR)
+            if curve.levels > FAR + 1 and far > 0:
+                pace *= curve.speed(self.device_type, len(self.seats), self.level) / far
+        return pace
+
+    def _run_at(self, pace: float, seconds: float) -> Ran:
+        """As if time passed at this pace for its work, but not for its restart."""
+        lost_s = min(self.owed_s, seconds)
+        if pace <= 0:
+            return Ran(seconds, 0.0)
+        ran = self.course.run(lost_s + (seconds - lost_s) * pace, self.device_type, self.spread, self.owed_s)
+        return Ran(min(seconds, lost_s + (ran.took_s - lost_s) / pace), ran.service_s / pace)
+
     def speed(self) -> float:
         """Units of work per second on the gang it has."""
-        return self.course.curve().speed(self.device_type, len(self.seats), FAR if len(self.spread) > 1 else NEAR)
+        return self.course.curve().speed(self.device_type, len(self.seats), self.level) * (1.0 - self.slowed)
 
     def ends_in(self) -> float:
         """Seconds until it is done if nothing changes."""
-        return self.owed_s + self.course.seconds_left(self.device_type, self.spread)
+        left_s, pace = self.course.seconds_left(self.device_type, self.spread), self._pace()
+        return self.owed_s + (left_s if pace == 1.0 else left_s / pace if pace > 0 else math.inf)
 
     def state(self, declared: bool) -> JobState:
         """What a policy may know of it."""
@@ -103,7 +140,8 @@ class Active:
             elastic=elastic, speeds=_speeds(curve, self.device_type) if elastic else {}, remaining_samples=left,
             restart_cost_s=self.restart_cost_s, curve=curve, work_left=left, work_done=self.course.done,
             weight=job.weight, attained_device_s=self.attained_device_s, ran_s=dict(self.ran_s),
-            exclusive_s=job.exclusive_s if declared else None, facts=job.facts,
+            exclusive_s=job.exclusive_s if declared else None, facts=job.facts, demand=job.demand, only=job.only,
+            near=job.near,
         )  # fmt: skip
 
 

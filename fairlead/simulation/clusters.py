@@ -14,6 +14,7 @@ PART = re.compile(r"(\d+)x(?:(\d+)x)?([A-Za-z][\w.-]*)")
 RACK = 16
 """Nodes that share a rack, and so its failures, unless a file says otherwise."""
 
+NO_MORE: Mapping[str, Any] = {}
 FIX = "write 8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or name a YAML file"
 
 
@@ -43,13 +44,23 @@ def _part(text: str, taken: set[str]) -> Sequence[Node]:
     return _nodes(kind, count, int(per_node), RACK, taken)
 
 
-def _nodes(kind: str, count: int, devices: int, rack: int, taken: set[str]) -> list[Node]:
+def _nodes(
+    kind: str, count: int, devices: int, rack: int, taken: set[str], group: Mapping[str, Any] = NO_MORE
+) -> list[Node]:
     prefix = _free_name(kind, {name.rpartition("-")[0] for name in taken})
+    zone = (str(group["zone"]),) if "zone" in group else ()
+    capacity = {name: float(group[name]) for name in ("cpu", "memory") if name in group}
+    watts = (float(group["watts"][0]), float(group["watts"][1])) if "watts" in group else None
     found = []
     for at in range(count):
         name = f"{prefix}-{at:04d}"
-        topology = (f"{prefix}-rack-{at // rack:03d}", name)
-        found.append(Node(name, {DEVICE: float(devices)}, kind, topology=topology))
+        topology = (*zone, f"{prefix}-rack-{at // rack:03d}", name)
+        found.append(
+            Node(
+                name, {**capacity, DEVICE: float(devices)}, kind, topology=topology, watts=watts,
+                labels=frozenset(str(label) for label in group.get("labels", ())),
+            )
+        )  # fmt: skip
     return found
 
 
@@ -62,7 +73,11 @@ def _free_name(wanted: str, taken: set[str]) -> str:
 
 
 def _from_file(path: Path) -> tuple[Node, ...]:
-    """A list of groups: ``{type: t4, nodes: 16, devices: 4, rack: 8}``; without ``nodes`` a flat pool."""
+    """A list of groups: ``{type: t4, nodes: 16, devices: 4, rack: 8}``; without ``nodes`` a flat pool.
+
+    A group of nodes may also have a ``zone``, ``labels``, ``cpu`` and ``memory`` of each node, and the ``watts`` that a
+    device draws, idle and busy.
+    """
     import yaml
 
     if not path.is_file():
@@ -81,9 +96,10 @@ def _group(group: Any, path: Path, taken: set[str]) -> Sequence[Node]:
     try:
         kind, devices = str(group["type"]).lower(), int(group["devices"])
         count, rack = int(group.get("nodes", 0)), int(group.get("rack", RACK))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        made = _nodes(kind, max(count, 0), devices, max(rack, 1), taken, group)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         fix = "write for example {type: t4, nodes: 16, devices: 4}"
         raise InvalidSpec(f"{group!r} is not a group of nodes", field=path.name, fix=fix) from error
     if devices < 1 or count < 0 or rack < 1:
         raise InvalidSpec(f"{group!r} has too few nodes or devices", field=path.name)
-    return _nodes(kind, count, devices, rack, taken) if count else _part(f"{devices}x{kind}", taken)
+    return made if count else _part(f"{devices}x{kind}", taken)

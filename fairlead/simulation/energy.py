@@ -1,20 +1,27 @@
-"""How much power devices draw: busy and idle watts per type, from their makers' data sheets."""
+"""How much energy a simulated cluster uses: devices busy and idle, and nodes asleep where they may sleep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-BUSY_W: Mapping[str, float] = {
-    "k80": 150.0, "p100": 250.0, "v100": 300.0, "t4": 70.0, "a100": 400.0, "h100": 700.0, "rtx2080ti": 250.0,
-    "cpu": 10.0,
-}  # fmt: skip
-OTHER_BUSY_W = 250.0
-IDLE = 0.15
-"""Of the busy power, what a device draws that waits for work."""
+from fairlead.cluster import Node
+from fairlead.scheduling.market.energy import IDLE, drawn_kwh, usual_power
+
+WAKE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """That nodes may sleep: after how long idle, and how long it takes to wake one."""
+
+    sleep_after_s: float
+    wake_s: float = WAKE_S
 
 
 def busy_w(device_type: str) -> float:
-    return BUSY_W.get(device_type.lower(), OTHER_BUSY_W)
+    return usual_power(device_type).busy_w
 
 
 def energy_kwh(devices: Mapping[str, int], served_s: Mapping[str, float], span_s: float) -> float:
@@ -29,3 +36,32 @@ def energy_kwh(devices: Mapping[str, int], served_s: Mapping[str, float], span_s
 
 def _both(left: Iterable[str], right: Iterable[str]) -> list[str]:
     return sorted({*left, *right})
+
+
+class Meter:
+    """Keeps count of every node's hours: busy, asleep, and how often it was woken."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self._busy_s: Counter[str] = Counter()
+        self._asleep_s: Counter[str] = Counter()
+        self._since_s: dict[str, float] = {}
+        self._wakes: Counter[str] = Counter()
+
+    def serve(self, seats: Iterable[str], service_s: float) -> None:
+        for name in seats:
+            self._busy_s[name] += service_s  # type: ignore[assignment]
+
+    def sleep(self, name: str, now_s: float) -> None:
+        self._since_s[name] = now_s
+
+    def wake(self, name: str, now_s: float) -> None:
+        self._wakes[name] += 1
+        self._asleep_s[name] += now_s - self._since_s.pop(name)  # type: ignore[assignment]
+
+    def kwh(self, began_s: float, ended_s: float) -> float:
+        """Of all nodes until then; who still sleeps has slept until the end."""
+        asleep_s = {node.name: float(self._asleep_s[node.name]) for node in self._nodes}
+        for name, since_s in self._since_s.items():
+            asleep_s[name] += max(0.0, ended_s - since_s)
+        return drawn_kwh(self._nodes, self._busy_s, asleep_s, self._wakes, ended_s - began_s)

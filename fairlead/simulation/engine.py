@@ -11,11 +11,15 @@ from typing import Any
 
 from fairlead.cluster import DEVICE, Node, NodeState, same_seats
 from fairlead.errors import FairleadError
-from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, Round, Start, TenantState
+from fairlead.scheduling.market.colocation import Table
+from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, Round, Sleep, Start, TenantState
 from fairlead.simulation.active import Active
 from fairlead.simulation.clusters import is_pool
+from fairlead.simulation.company import Company
+from fairlead.simulation.energy import Energy, Meter
 from fairlead.simulation.failures import Failure, NoFailures, Outages
 from fairlead.simulation.outcome import JobOutcome, Outcome
+from fairlead.simulation.rules import broken_rule
 from fairlead.simulation.tally import Tally
 from fairlead.simulation.trace import Clock, Trace
 
@@ -47,6 +51,8 @@ class Settings:
     tenants: Sequence[TenantState] = ()
     outages: Outages = field(default_factory=NoFailures)
     draw: bool = False  # keep what the plots need
+    energy: Energy | None = None  # nodes may sleep; None: they never do
+    colocation: Table | None = None  # how gangs that share nodes slow each other down; None: not at all
 
 
 def simulate(
@@ -68,7 +74,11 @@ class Simulation:
         self.round_s = trace.round_s if settings.round_s is None else settings.round_s
         self.clock = settings.clock or trace.clock
         self.restart_cost_s = trace.restart_cost_s if settings.restart_cost_s is None else settings.restart_cost_s
+        if settings.energy is not None:
+            nodes = [replace(node, wake_s=settings.energy.wake_s) for node in nodes]
         self.nodes = {node.name: node for node in nodes}
+        self.meter = None if settings.energy is None else Meter(nodes)
+        self.company = None if settings.colocation is None else Company(settings.colocation)
         self.free = {node.name: node.devices for node in nodes}
         self.waiting = sorted(trace.jobs, key=lambda job: job.arrival_s)
         self.waiting.reverse()  # the next one is popped from the end
@@ -146,6 +156,8 @@ class Simulation:
             memory=self.memory,
             round_s=None if self.clock is Clock.EVENTS else self.round_s,
             at_once=True,
+            sleep_after_s=None if self.settings.energy is None else self.settings.energy.sleep_after_s,
+            colocation=None if self.company is None else self.company.learned,
         )
 
     def _apply(self, decided: Round) -> None:
@@ -165,9 +177,29 @@ class Simulation:
         free = self.rounds == 0 and self.trace.first_round_free
         for job, seats in coming:
             self._sit_down(job, seats, free)
+        self._rest(decided)
         if self.trace.pause_s and self.settings.restart_cost_s is None:
             for job in self.active.values():
                 job.pause(self.trace.pause_s if job.seats else 0.0)
+
+    def _rest(self, decided: Round) -> None:
+        """Nodes that the policy sends to sleep; one that somebody sits on stays awake."""
+        if self.meter is None:
+            return
+        for decision in decided.nodes:
+            node = self.nodes[decision.node]
+            if isinstance(decision, Sleep) and not node.asleep and self.free[node.name] == node.devices:
+                self.nodes[node.name] = replace(node, asleep=True)
+                self.meter.sleep(node.name, self.now_s)
+
+    def _woken_s(self, seats: tuple[str, ...]) -> float:
+        """Wake those of these nodes that sleep; the time until the last is awake."""
+        asleep = [self.nodes[name] for name in sorted(set(seats)) if self.nodes[name].asleep]
+        for node in asleep:
+            self.nodes[node.name] = replace(node, asleep=False)
+            if self.meter is not None:
+                self.meter.wake(node.name, self.now_s)
+        return max((node.wake_s for node in asleep), default=0.0)
 
     def _turn_away(self, job: Active) -> None:
         """The policy will never run it: it goes, and counts as not done."""
@@ -187,13 +219,18 @@ class Simulation:
             self.free[name] -= 1
             if self.free[name] < 0 or not self.nodes[name].schedulable:
                 raise SimulationError(f"the policy gives job {job.job.id} a device of {name} that is not free")
-        job.sit(seats, self.nodes, self.now_s, free=free)
+        broken = broken_rule(job, seats, self.nodes, self.active.values()) if job.job.only or job.job.demand else None
+        if broken is not None:
+            raise SimulationError(f"the policy gives job {job.job.id} {broken}")
+        job.sit(seats, self.nodes, self.now_s, free=free, wake_s=self._woken_s(seats))
 
     # ------------------------------------------------------------ time
 
     def _step(self) -> None:
         """Let all gangs run until the next moment at which decisions are made."""
         running = [job for job in self.active.values() if job.seats]
+        if self.company is not None:
+            self.company.meet(running)
         seconds = self._ahead_s(running)
         longest_s, served = 0.0, False
         ended: list[tuple[Active, float]] = []
@@ -201,6 +238,8 @@ class Simulation:
             ran = job.run(seconds)
             served |= ran.service_s > 0
             self.tally.serve(job, ran.service_s)
+            if self.meter is not None:
+                self.meter.serve(job.seats, ran.service_s)
             longest_s = max(longest_s, ran.took_s)
             if self.settings.draw:
                 job.segments.append((self.now_s, self.now_s + ran.took_s, job.seats))
@@ -284,10 +323,15 @@ class Simulation:
         return Outcome(
             jobs=sorted(self.done, key=lambda job: (job.arrival_s, job.id)), devices=self.tally.capacity,
             jobs_in_trace=total, began_s=self.began_s, ended_s=ended_s,
-            energy_kwh=self.tally.energy_kwh(ended_s - self.began_s), decide_cpu_s=self.cpu,
+            energy_kwh=self._energy_kwh(ended_s), decide_cpu_s=self.cpu,
             windows=self.tally.windows, busy=self.tally.busy, shares=self.tally.shares, rounds=self.rounds,
             declined=self.declined,
         )  # fmt: skip
+
+    def _energy_kwh(self, ended_s: float) -> float:
+        if self.meter is not None:
+            return self.meter.kwh(self.began_s, ended_s)
+        return self.tally.energy_kwh(ended_s - self.began_s)
 
 
 def _fate(job: Active, when_s: float) -> JobOutcome:

@@ -94,6 +94,9 @@ class TraceJob:
     restart_cost_s: float | None = None  # None: the simulation's default
     restart_costs: Mapping[int, float] | None = None  # by the size of the new gang, where it depends on that
     facts: Mapping[str, Any] = field(default_factory=dict)
+    demand: Mapping[str, float] = field(default_factory=dict)  # per worker, besides its device
+    only: frozenset[str] = frozenset()  # zones, racks, nodes or labels outside of which it may not run
+    near: frozenset[str] = frozenset()  # where its data lies
     asked: int | None = None  # the gang its user asked for, when it may also run on others
     asked_model: JobModel | None = None  # how it behaves when nothing is adapted for it, where that differs
 

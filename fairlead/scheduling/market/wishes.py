@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from typing import Any
 
 from fairlead.scheduling.curves import BANDWIDTH, FAR, NEAR, SpeedCurve, widened
 from fairlead.scheduling.market.floor import Wish
@@ -32,14 +34,14 @@ def wish_of(
         size * (job.restart_cost_s + float(job.facts.get("lost_s", 0.0))),
         ends_s if declared else inf,
         ends_s,
-        workload(job),
+        workload(job.facts),
         worth,
     )
 
 
-def workload(job: JobState) -> str:
-    """The class by which it is known to its neighbours: what it is bound by, or what it is."""
-    return str(job.facts.get("class") or job.facts.get("application") or job.facts.get("kind") or "")
+def workload(facts: Mapping[str, Any]) -> str:
+    """The class by which a job is known to its neighbours, from what is known about it."""
+    return str(facts.get("class") or facts.get("application") or facts.get("kind") or "")
 
 
 def communication_bound(curve: SpeedCurve, device_type: str) -> bool:

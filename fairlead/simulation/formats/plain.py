@@ -3,7 +3,9 @@
 Columns: ``id, arrival_s, duration_s, devices``, and where wanted ``tenant``, ``weight``, ``deadline_s`` (on the clock
 of the arrivals), ``min_devices`` and ``max_devices`` (an elastic gang), ``serial`` (the part of the work that does not
 speed up, 0.05) and ``speed.TYPE`` (relative to the devices on which it takes ``duration_s``; an empty field: it does
-not run on this type).
+not run on this type). Where it sits: ``over.nodes``, ``over.racks`` and ``over.zones`` (its speed on a gang that is
+spread so widely, relative to one node), ``only`` and ``near`` (zones, racks, nodes or labels, with spaces between),
+``cpu`` and ``memory`` (of one worker), and ``class`` (for what it does to jobs beside it).
 """
 
 from __future__ import annotations
@@ -73,21 +75,29 @@ def _job(number: int, row: Mapping[str, str], curves: dict[tuple[object, ...], S
         raise InvalidSpec(f"{asked} devices are not between {low} and {high}", field=line)
     serial = _number(row, "serial", line, SERIAL)
     types = _types(row, line)
-    key = (low, asked, high, serial, tuple(sorted(types.items())))
+    over = _over(row, line)
+    key = (low, asked, high, serial, tuple(sorted(types.items())), over)
     if key not in curves:
-        curves[key] = amdahl(low, asked, high, serial, types)
+        curves[key] = amdahl(low, asked, high, serial, types, over)
     seconds, arrival_s = _number(row, "duration_s", line), _number(row, "arrival_s", line)
     deadline = row.get("deadline_s", "").strip()
     return TraceJob(
         row.get("id") or str(number), arrival_s, ScaledJob(seconds, curves[key]), low, high,
         tenant=row.get(tenant) or "all", weight=_number(row, "weight", line, 1.0),
         deadline_s=float(deadline) if deadline else None, exclusive_s=seconds / max(types.values()), asked=asked,
-        asked_model=ScaledJob(seconds, curves[key]),
+        asked_model=ScaledJob(seconds, curves[key]), only=_names_in(row, "only"), near=_names_in(row, "near"),
+        demand={name: _number(row, name, line) for name in ("cpu", "memory") if (row.get(name) or "").strip()},
+        facts={"class": row["class"].strip()} if (row.get("class") or "").strip() else {},
     )  # fmt: skip
 
 
-def amdahl(low: int, asked: int, high: int, serial: float, types: Mapping[str, float]) -> SpeedCurve:
-    """1 on the gang it asked for; the parallel part of the work shrinks with the number of devices."""
+def amdahl(
+    low: int, asked: int, high: int, serial: float, types: Mapping[str, float], over: Sequence[float] = (1.0,)
+) -> SpeedCurve:
+    """1 on the gang it asked for; the parallel part of the work shrinks with the number of devices.
+
+    ``over`` are relative speeds over several nodes, racks, zones; one worker is never spread.
+    """
     sizes = tuple(range(low, high + 1))
 
     def seconds(size: int) -> float:
@@ -95,7 +105,22 @@ def amdahl(low: int, asked: int, high: int, serial: float, types: Mapping[str, f
 
     row = tuple(seconds(asked) / seconds(size) for size in sizes)
     rows = {name: tuple(speed * relative for speed in row) for name, relative in types.items()}
-    return SpeedCurve(sizes, {name: (speeds, speeds) for name, speeds in rows.items()})
+    return SpeedCurve(
+        sizes,
+        {name: (speeds, *(tuple(part * speed for speed in speeds) for part in over)) for name, speeds in rows.items()},
+    )
+
+
+def _over(row: Mapping[str, str], line: str) -> tuple[float, ...]:
+    """Relative speeds over nodes, racks and zones; what is not said is as the narrower one."""
+    found = [1.0]
+    for name in ("over.nodes", "over.racks", "over.zones"):
+        found.append(_number(row, name, line, found[-1]))
+    return tuple(found[1:]) if len(set(found)) > 1 else (1.0,)
+
+
+def _names_in(row: Mapping[str, str], column: str) -> frozenset[str]:
+    return frozenset((row.get(column) or "").split())
 
 
 def _types(row: Mapping[str, str], line: str) -> dict[str, float]:

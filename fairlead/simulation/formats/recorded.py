@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.market.energy import BUSY_W
 from fairlead.simulation.course import Steady
-from fairlead.simulation.energy import BUSY_W
 from fairlead.simulation.trace import Ran
 
 DEVICE_TYPES = (*BUSY_W, "gpu")
