@@ -42,6 +42,8 @@ def _parse_deadline(value: Any) -> Any:
 Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+ByType = dict[Name, Annotated[int, Field(ge=0, le=1_000_000, strict=True)]]
+"""Whole devices by type, such as ``{v100: 4}``."""
 
 
 class Spec(BaseModel):
@@ -258,6 +260,22 @@ class TenantSpec(Spec):
     sla: Sla = Sla()
     policy: Policy = Policy()
     budget: Budget | None = None
+    parent: Name | None = None  # the tenant whose share it divides with its siblings; None: a part of the whole
+    guarantee: ByType = Field(default_factory=dict, max_length=64)  # devices that it gets whenever it wants them
+    most: ByType = Field(default_factory=dict, max_length=64)  # devices of a type that it never exceeds
+
+    @model_validator(mode="after")
+    def _guarantees_within_limits(self) -> Self:
+        if self.parent == self.name:
+            raise ValueError(f"parent: {self.name} cannot stand below itself; name another tenant, or none")
+        for kind, devices in self.guarantee.items():
+            if devices > self.most.get(kind, devices):
+                raise ValueError(f"guarantee: {devices} of {kind} are more than its most of {self.most[kind]}; "
+                                 "lower the guarantee or raise most")  # fmt: skip
+        if self.quota is not None and (sure := sum(self.guarantee.values())) > self.quota:
+            raise ValueError(f"guarantee: {sure} devices are more than its quota of {self.quota}; "
+                             "lower the guarantee or raise the quota")  # fmt: skip
+        return self
 
 
 def parse_job(data: Any, *, source: str | None = None) -> JobSpec:

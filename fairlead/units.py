@@ -1,8 +1,9 @@
-"""Sizes and durations as people write them: 512MB, 2GiB, 90s, 30m, 2h, 30d."""
+"""Sizes, durations and counts as people write them: 512MB, 2GiB, 90s, 30m, 2h, 30d, v100=4."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
@@ -24,6 +25,22 @@ def parse_size(value: Any) -> Any:
     if size >= 2.0**63:
         raise ValueError("is more bytes than any machine has; write it like 512MB or 2GiB")
     return int(size)
+
+
+def parse_counts(text: str) -> dict[str, int]:
+    """Whole numbers by name from ``v100=4,cpu=2``."""
+    found: dict[str, int] = {}
+    for part in re.split(r"[,;\s]+", text.strip()):
+        name, equals, count = part.partition("=")
+        if not (name and equals and count.isdecimal()) or name in found:
+            raise ValueError("is not devices by type; write it like v100=4,cpu=2")
+        found[name] = int(count)
+    return found
+
+
+def shown_counts(counts: Mapping[str, float]) -> str:
+    """The same the other way round."""
+    return ",".join(f"{name}={count:g}" for name, count in sorted(counts.items()))
 
 
 def shown_size(count: float) -> str:

@@ -185,6 +185,12 @@ class TenantView(View):
     budget: dict[str, Any] = Field(default_factory=dict)
     spending: SpendingView | None = None  # None: it has no budget
     created_s: float | None = None
+    parent: str | None = None  # the tenant whose share it divides with its siblings
+    guarantee: dict[str, int] = Field(default_factory=dict)  # devices by type that it gets whenever it wants them
+    most: dict[str, int] = Field(default_factory=dict)  # devices of a type that it never exceeds
+    share: float = 0.0  # devices that would be its part if everybody wanted all there is
+    devices_below: int = 0  # held by the tenants below it; its entitlement and share include them
+    borrowed: float = 0.0  # devices that it and those below hold beyond the share; negative: so many are lent
 
 
 class TenantReport(View):

@@ -23,7 +23,7 @@ from fairlead.api.context import (
 )
 from fairlead.control.records import Role
 from fairlead.errors import InvalidSpec, NotFound
-from fairlead.specs import Budget, Name, Policy, Seconds, Sla, Spec, TenantSpec, parse_tenant
+from fairlead.specs import Budget, ByType, Name, Policy, Seconds, Sla, Spec, TenantSpec, parse_tenant
 from fairlead.views import NewTenant, NewToken, TenantView, TokenView
 
 router = APIRouter(responses=PROBLEMS)
@@ -33,13 +33,16 @@ TokenId = Annotated[str, Path(max_length=100, description="The token's id, not i
 
 
 class TenantChange(Spec):
-    """What of a tenant is to change; what is not named stays. A quota or budget of null takes the limit away."""
+    """What of a tenant is to change; what is not named stays. A quota, budget or parent of null takes it away."""
 
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
     quota: int | None = Field(default=None, ge=1)
     sla: Sla = Sla()
     policy: Policy = Policy()
     budget: Budget | None = None
+    parent: Name | None = None
+    guarantee: ByType = Field(default_factory=dict, max_length=64)
+    most: ByType = Field(default_factory=dict, max_length=64)
 
 
 class TokenSpec(Spec):
@@ -91,12 +94,14 @@ async def tenant(platform: Platform, who: Who, name: TenantName) -> Response:
     openapi_extra=body_of(TenantChange),
 )
 async def update_tenant(request: Request, platform: Platform, who: Who, name: TenantName) -> Response:
-    """Change weight, quota, default SLA, policy or budget; the next round of decisions goes by it."""
+    """Change its shares and limits, default SLA, policy or budget; the next round of decisions goes by it."""
     change = await read_spec(request, TenantChange)
     changes: dict[str, Any] = {field: getattr(change, field) for field in change.model_fields_set}
     if not changes:
         raise InvalidSpec(
-            "nothing to change", field="body", fix="name at least one of weight, quota, sla, policy and budget"
+            "nothing to change",
+            field="body",
+            fix="name at least one of weight, quota, parent, guarantee, most, sla, policy and budget",
         )
     if "sla" in changes:
         changes["sla"] = change.sla.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -150,7 +150,7 @@ def _values(verb: str, what: str, kind: Any, word: str) -> Candidates:
     if what in WORDS:
         return [(value, "") for value in WORDS[what] if value.startswith(word)]
     names = {"JOB": _jobs, "--job": _jobs, "NODE": _nodes, "TENANT": _tenants, "--tenant": _tenants, "-t": _tenants,
-             "ID": _tokens}.get(what)  # fmt: skip
+             "--parent": _tenants, "ID": _tokens}.get(what)  # fmt: skip
     if names is not None:
         return [(name, about) for name, about in names(verb) if name.startswith(word)]
     return [(FILES, "")] if str(Path.__name__) in str(kind) or "FILE" in what else []

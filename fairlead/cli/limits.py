@@ -11,12 +11,17 @@ import typer
 
 from fairlead.cli.options import sla
 from fairlead.errors import InvalidSpec
-from fairlead.units import parse_duration, parse_size
+from fairlead.units import parse_counts, parse_duration, parse_size
 
 _BUDGET = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*h?\s*/\s*(day|week|month)\s*$")
 
 Weight = Annotated[float | None, typer.Option("--weight", help="Its weight in the shares.")]
 Quota = Annotated[str | None, typer.Option("--quota", help="Devices it may hold at once; none: no limit.")]
+Parent = Annotated[str | None, typer.Option("--parent", help="The tenant whose share it divides; none: nobody's.")]
+Guarantee = Annotated[
+    str | None, typer.Option("--guarantee", help="Devices it gets whenever it wants them: v100=4,cpu=2; none.")
+]
+Most = Annotated[str | None, typer.Option("--most", help="Devices of a type it never exceeds: v100=8; none.")]
 Promise = Annotated[
     str | None, typer.Option("--sla", help="Its jobs' default: gold, silver, bronze, done within 30m, or none.")
 ]
@@ -40,6 +45,9 @@ def changes(
     *,
     weight: float | None,
     quota: str | None,
+    parent: str | None,
+    guarantee: str | None,
+    most: str | None,
     promise: str | None,
     budget: str | None,
     warn_at: float | None,
@@ -55,6 +63,10 @@ def changes(
     found: dict[str, Any] = {} if weight is None else {"weight": weight}
     if quota is not None:
         found["quota"] = _quota(quota)
+    if parent is not None:
+        found["parent"] = None if parent == "none" else parent
+    by_type = {"guarantee": guarantee, "most": most}
+    found |= {name: _counts(f"--{name}", text) for name, text in by_type.items() if text is not None}
     if promise is not None:
         found["sla"] = sla(promise)
     if budget is not None or warn_at is not None:
@@ -98,6 +110,13 @@ def _quota(text: str) -> int | None:
         return int(text)
     except ValueError:
         raise InvalidSpec(f"{text!r} is not a number of devices", field="--quota", fix="write 4, or none") from None
+
+
+def _counts(option: str, text: str) -> dict[str, int]:
+    try:
+        return {} if text == "none" else parse_counts(text)
+    except ValueError as error:
+        raise InvalidSpec(f"{text!r} {error}", field=option, value=text, fix="write v100=4,cpu=2, or none") from None
 
 
 def _budget(text: str | None, warn_at: float | None, present: Mapping[str, Any] | None) -> dict[str, Any] | None:

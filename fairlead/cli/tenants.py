@@ -6,18 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairlead.cli import limits, show
-from fairlead.cli.drawing import Column
+from fairlead.cli import limits, queues, show
 from fairlead.cli.limits import (
     Budget,
     Disk,
     Files,
     Grant,
+    Guarantee,
     KeepLogs,
     KeepMetrics,
     KeepResults,
     Log,
+    Most,
     Network,
+    Parent,
     Processes,
     Promise,
     Quota,
@@ -27,6 +29,7 @@ from fairlead.cli.limits import (
 )
 from fairlead.cli.options import Json, TenantRef, client
 from fairlead.errors import InvalidSpec
+from fairlead.units import shown_counts
 
 if TYPE_CHECKING:
     from fairlead.views import TenantView
@@ -37,16 +40,18 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
 
 @app.command("create")
 def create(
-    name: Name, weight: Weight = None, quota: Quota = None, promise: Promise = None, budget: Budget = None,
+    name: Name, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
+    most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, log: Log = None,
     files: Files = None, processes: Processes = None, keep_logs: KeepLogs = None, keep_results: KeepResults = None,
     keep_metrics: KeepMetrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Create a tenant; its first token is printed this one time."""
     written = limits.changes(
-        weight=weight, quota=quota, promise=promise, budget=budget, warn_at=warn_at, network=network, disk=disk,
-        log=log, files=files, processes=processes, keep_logs=keep_logs, keep_metrics=keep_metrics,
-        keep_results=keep_results, folders=limits.folders([], grant, None),
+        weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
+        budget=budget, warn_at=warn_at, network=network, disk=disk, log=log, files=files, processes=processes,
+        keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        folders=limits.folders([], grant, None),
     )  # fmt: skip
     made = client().create_tenant({"name": name, **{key: value for key, value in written.items() if value is not None}})
     if as_json:
@@ -59,7 +64,8 @@ def create(
 
 @app.command("update")
 def update(
-    name: TenantRef, weight: Weight = None, quota: Quota = None, promise: Promise = None, budget: Budget = None,
+    name: TenantRef, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
+    most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, revoke: Revoke = None, disk: Disk = None,
     log: Log = None, files: Files = None, processes: Processes = None, keep_logs: KeepLogs = None,
     keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
@@ -69,9 +75,10 @@ def update(
     asks = grant or revoke or (warn_at is not None and budget is None)
     present = platform.tenant(name) if asks else None  # these change a part of what there is
     changed = limits.changes(
-        weight=weight, quota=quota, promise=promise, budget=budget, warn_at=warn_at, network=network, disk=disk,
-        log=log, files=files, processes=processes, keep_logs=keep_logs, keep_metrics=keep_metrics,
-        keep_results=keep_results, present_budget=present.budget if present else None,
+        weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
+        budget=budget, warn_at=warn_at, network=network, disk=disk, log=log, files=files, processes=processes,
+        keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        present_budget=present.budget if present else None,
         folders=limits.folders(present.policy.get("folders", []) if present else [], grant, revoke),
     )  # fmt: skip
     if not changed:
@@ -99,10 +106,13 @@ def _describe(tenant: TenantView) -> None:
     facts = {
         "weight": show.number(tenant.weight),
         "quota": "none" if tenant.quota is None else f"{tenant.quota} devices at once",
+        "below": tenant.parent or "nobody: it has a part of the whole",
+        "guaranteed": shown_counts(tenant.guarantee) or "nothing",
+        "at most": shown_counts(tenant.most) or "no limit by type",
         "default SLA": promise or "none",
         "budget": _budget(tenant),
-        "entitled to": f"{show.number(tenant.entitlement)} devices now",
-        "holds": f"{tenant.devices} devices; {tenant.running} jobs run, {tenant.queued} wait",
+        "entitled to": f"{show.number(tenant.entitlement)} devices now, {show.number(tenant.share)} if all wanted all",
+        "holds": _holds(tenant),
         "used": f"{show.number(tenant.device_s / 3600)} device hours since {show.when(tenant.created_s)}",
         "network": f"{policy.get('network')} ({_REACH.get(str(policy.get('network')), '')})",
         "folders": ", ".join(policy.get("folders", [])) or "none granted",
@@ -115,6 +125,12 @@ def _describe(tenant: TenantView) -> None:
     show.line(f"tenant {tenant.name}")
     for name, fact in facts.items():
         show.line(f"  {name:<12} {fact}")
+
+
+def _holds(tenant: TenantView) -> str:
+    below = f", and {tenant.devices_below} by those below it" if tenant.devices_below else ""
+    lent = "" if queues.lent(tenant) == "–" else f" ({queues.lent(tenant)})"
+    return f"{tenant.devices} devices{below}{lent}; {tenant.running} jobs run, {tenant.queued} wait"
 
 
 _REACH = {"closed": "a gang reaches itself only", "open": "jobs reach what the machine reaches"}
@@ -141,31 +157,4 @@ def list_tenants(as_json: Json = False) -> None:
     if as_json:
         show.print_json({"tenants": found})
     else:
-        _table(found)
-
-
-def _table(tenants: list[TenantView]) -> None:
-    limited = any(each.spending is not None for each in tenants)
-    columns = [
-        Column("TENANT"), Column("WEIGHT", right=True), Column("QUOTA", right=True, from_width=90 if limited else 0),
-        Column("ENTITLED", right=True),
-        Column("HOLDS", right=True), Column("RUNNING", right=True), Column("QUEUED", right=True),
-        Column("USED", right=True), Column("BUDGET", right=True, from_width=0 if limited else 10_000),
-        Column("SLA", from_width=100 if limited else 90),
-    ]  # fmt: skip
-    rows = (
-        [
-            each.name, show.number(each.weight), "–" if each.quota is None else each.quota,
-            show.number(each.entitlement), each.devices, each.running, each.queued, show.duration(each.device_s),
-            _spent(each), " ".join(f"{name} {value}" for name, value in each.sla.items() if value is not None) or "–",
-        ]
-        for each in tenants
-    )  # fmt: skip
-    show.table(columns, rows, empty="no tenants; create one: fairlead tenant create NAME")
-
-
-def _spent(tenant: TenantView) -> str:
-    if tenant.spending is None:
-        return "–"
-    used = show.percent(tenant.spending.used_hours / tenant.spending.device_hours)
-    return f"{used} of {limits.written(tenant.budget)}"
+        queues.table(found)

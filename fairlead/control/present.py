@@ -10,6 +10,7 @@ from fairlead import wire
 from fairlead.cluster import Node, NodeState
 from fairlead.control.budgets import Spending
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.queues import Standing
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
 from fairlead.scheduling.state import Hold, Reason
 from fairlead.specs import Policy
@@ -175,16 +176,19 @@ def spending_view(spending: Spending) -> SpendingView:
 
 
 def tenant_view(
-    tenant: Tenant, entitlement: float, devices: int, counts: Mapping[str, int], device_s: float,
+    tenant: Tenant, standing: Standing, devices: int, counts: Mapping[str, int], device_s: float,
     spending: Spending | None = None,
 ) -> TenantView:  # fmt: skip
     waiting = counts.get(JobPhase.QUEUED, 0)
     ended = sum(counts.get(phase, 0) for phase in ENDED)
     return TenantView(
-        name=tenant.name, weight=tenant.weight, quota=tenant.quota, sla=dict(tenant.sla), entitlement=entitlement,
+        name=tenant.name, weight=tenant.weight, quota=tenant.quota, sla=dict(tenant.sla),
+        entitlement=standing.entitlement,
         devices=devices, running=sum(counts.values()) - waiting - ended, queued=waiting, device_s=device_s,
         policy=Policy.model_validate(dict(tenant.policy)).model_dump(mode="json"), budget=dict(tenant.budget),
         spending=None if spending is None else spending_view(spending), created_s=tenant.created_s,
+        parent=tenant.parent, guarantee=dict(tenant.guarantee), most=dict(tenant.most), share=standing.share,
+        devices_below=standing.below, borrowed=standing.borrowed,
     )  # fmt: skip
 
 

@@ -108,6 +108,9 @@ class Tenant:
     created_s: float
     policy: Mapping[str, Any] = field(default_factory=dict)  # what is not in it is as specs.Policy has it
     budget: Mapping[str, Any] = field(default_factory=dict)  # empty: none
+    parent: str | None = None  # the tenant whose share it divides with its siblings
+    guarantee: Mapping[str, int] = field(default_factory=dict)  # devices by type
+    most: Mapping[str, int] = field(default_factory=dict)
 
 
 class Role(StrEnum):

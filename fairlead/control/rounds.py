@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from fairlead.cluster import Member, Node, Placement
 from fairlead.control.gangs import WorkerFact
@@ -34,13 +33,7 @@ def cluster_state(
         now_s=now_s,
         nodes=tuple(nodes),
         tenants=tuple(
-            TenantState(
-                tenant.name,
-                tenant.weight,
-                tenant.quota,
-                attained_device_s.get(tenant.name, 0.0),
-                (spent or {}).get(tenant.name),
-            )
+            tenant_state(tenant, attained_device_s.get(tenant.name, 0.0), (spent or {}).get(tenant.name))
             for tenant in tenants
         ),
         jobs=tuple(
@@ -53,24 +46,17 @@ def cluster_state(
     )
 
 
+def tenant_state(tenant: Tenant, attained_device_s: float = 0.0, spent: Spent | None = None) -> TenantState:
+    """One tenant as the scheduler sees it."""
+    return TenantState(
+        tenant.name, tenant.weight, tenant.quota, attained_device_s, spent,
+        parent=tenant.parent, guarantee=tenant.guarantee, most=tenant.most,
+    )  # fmt: skip
+
+
 def _kept_whole(job: JobState, outdated: set[str]) -> JobState:
     """A gang on nodes of another version cannot take in workers of this one: it stays as large as it is."""
     return replace(job, elastic=False) if outdated and not outdated.isdisjoint(job.seats) else job
-
-
-def entitled(
-    tenants: Sequence[Tenant], decided: Mapping[str, float], devices: int, barred: Collection[str] = ()
-) -> dict[str, float]:
-    """Devices that each tenant may claim. One without jobs claims nothing: it is told what it could if all wanted all.
-
-    ``barred`` ones (their budget is used up) may claim no more than was decided.
-    """
-    per_weight = devices / max(sum(tenant.weight for tenant in tenants), 1e-9)
-    return {
-        tenant.name: decided.get(tenant.name)
-        or (0.0 if tenant.name in barred else min(tenant.weight * per_weight, tenant.quota or inf))
-        for tenant in tenants
-    }
 
 
 def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool) -> JobState:
@@ -82,6 +68,7 @@ def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, Worker
     return JobState(
         id=job.id,
         tenant=job.tenant,
+        person=job.submitted_by,
         submitted_s=job.submitted_s,
         min_workers=job.min_workers,
         max_workers=job.max_workers,

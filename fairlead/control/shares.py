@@ -8,8 +8,8 @@ from math import ceil
 
 from fairlead.control.records import Tenant, Usage
 from fairlead.control.report import fairness
+from fairlead.control.rounds import tenant_state
 from fairlead.scheduling.shares import entitlements
-from fairlead.scheduling.state import TenantState
 from fairlead.views import ShareLine, SharesView
 
 
@@ -79,14 +79,14 @@ def _entitled(
     for wish in wishes:
         for index, _ in window.overlaps(wish.from_s, wish.to_s):
             active[index].add(wish.tenant)
-    states = {tenant.name: TenantState(tenant.name, tenant.weight, tenant.quota) for tenant in tenants}
+    states = {tenant.name: tenant_state(tenant) for tenant in tenants}
     entitled = {tenant.name: [0.0] * window.points for tenant in tenants}
     known: dict[frozenset[str], dict[str, float]] = {}  # few sets of tenants, many intervals
     for index, names in enumerate(active):
         present = frozenset(names & states.keys())
         if present not in known:
             want_all = dict.fromkeys(present, float(devices))
-            known[present] = dict(entitlements([states[name] for name in sorted(present)], want_all, devices))
+            known[present] = dict(entitlements(states.values(), want_all, devices))
         for name, amount in known[present].items():
             entitled[name][index] = round(amount, 3)
     return entitled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fairlead.cluster import Node
 from fairlead.scheduling.shares import entitlements
@@ -79,7 +80,7 @@ class Tally:
     def states(self) -> list[TenantState]:
         """The tenants as a policy sees them."""
         return [
-            TenantState(tenant.name, tenant.weight, tenant.quota, self.attained[tenant.name])
+            replace(tenant, attained_device_s=self.attained[tenant.name])
             for tenant in self.tenants.values()
         ]
 

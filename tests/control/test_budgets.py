@@ -6,13 +6,14 @@ import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead.cluster import Member
 from fairlead.control.budgets import Spending, afford, period, spendings, tell
+from fairlead.control.queues import standings
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
-from fairlead.control.rounds import entitled
 from fairlead.control.store import Store, events, generations, ledger, tenants
 from fairlead.errors import FairleadError, OverBudget
 
@@ -130,9 +131,13 @@ def test_a_warning_and_the_end_are_each_told_once_in_a_period(db: Opened) -> Non
 
 def test_a_tenant_without_jobs_is_shown_what_it_could_claim(db: Opened) -> None:
     everyone = db.read(tenants.all)
-    assert entitled(everyone, {}, 8) == {"vision": 4.0, "text": 4.0}
-    assert entitled(everyone, {"vision": 7.0, "text": 0.0}, 8) == {"vision": 7.0, "text": 4.0}
-    assert entitled(everyone, {}, 8, barred={"vision"}) == {"vision": 0.0, "text": 4.0}
+
+    def entitled(*args: Any, **more: Any) -> dict[str, float]:
+        return {name: found.entitlement for name, found in standings(*args, **more).items()}
+
+    assert entitled(everyone, {}, {}, 8) == {"vision": 4.0, "text": 4.0}
+    assert entitled(everyone, {"vision": 7.0, "text": 0.0}, {}, 8) == {"vision": 7.0, "text": 4.0}
+    assert entitled(everyone, {}, {}, 8, barred={"vision"}) == {"vision": 0.0, "text": 4.0}
 
 
 def test_the_ledger_of_an_older_fairlead_is_added_up_when_it_is_opened(tmp_path: Path) -> None:
@@ -143,6 +148,8 @@ def test_the_ledger_of_an_older_fairlead_is_added_up_when_it_is_opened(tmp_path:
         connection.executescript(
             "DROP TABLE usage_hours; DROP TABLE usage_days; DROP TABLE budget_notes; DROP INDEX ix_audit_tenant_id;"
             "ALTER TABLE audit DROP COLUMN tenant; ALTER TABLE tokens DROP COLUMN used_s;"
+            "ALTER TABLE jobs DROP COLUMN facts; ALTER TABLE tenants DROP COLUMN parent;"
+            "ALTER TABLE tenants DROP COLUMN guarantee; ALTER TABLE tenants DROP COLUMN most;"
             "UPDATE alembic_version SET version_num = '0002';"
         )
         columns = "job, tenant, submitted_by, generation, node, device_type, devices, speed, from_s, to_s, cpu_s"

@@ -21,9 +21,9 @@ from fairlead.control.loop import Controller
 from fairlead.control.metrics import families as f
 from fairlead.control.metrics import live, workers
 from fairlead.control.metrics.disk import Disk, DiskGauge
+from fairlead.control.queues import standings
 from fairlead.control.records import JobPhase, Tenant
 from fairlead.control.report import fairness
-from fairlead.control.rounds import entitled
 from fairlead.control.store import figures, jobs, ledger, tenants
 from fairlead.control.store.engine import Store
 from fairlead.home import Home
@@ -160,13 +160,13 @@ class Scraper:
             held[owners.get(job, "unknown")] += sum(fact.alive for fact in of_job.values())
         devices = sum(node.devices for node in controller.nodes.values())
         barred = {name for name, spending in stored.spendings.items() if spending.spent is not None}
-        claims = entitled(stored.tenants, controller.outlook.entitlements, devices, barred)
+        claims = standings(stored.tenants, controller.outlook.entitlements, held, devices, barred)
         for team in stored.tenants:
             name = team.name
             found.put(f.TENANT_WEIGHT, team.weight, name)
             if team.quota is not None:
                 found.put(f.TENANT_QUOTA, team.quota, name)
-            found.put(f.TENANT_ENTITLED, claims[name], name)
+            found.put(f.TENANT_ENTITLED, claims[name].entitlement, name)
             found.put(f.TENANT_DEVICES, held[name], name)
             found.put(f.TENANT_SHARE, held[name] / devices if devices else 0.0, name)
             found.put(f.DEVICE_TIME, stored.device_s.get(name, 0.0), name)

@@ -14,8 +14,8 @@ from fairlead.control import identity
 from fairlead.control.access import acting_for, may_grant, require, scope
 from fairlead.control.budgets import spendings
 from fairlead.control.present import tenant_view, token_view
+from fairlead.control.queues import check, standings
 from fairlead.control.records import Role, Tenant, Token
-from fairlead.control.rounds import entitled
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, jobs, ledger, tenants, tokens
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Unauthenticated
@@ -24,7 +24,7 @@ from fairlead.views import NewTenant, NewToken, TenantView, TokenView, WhoAmI
 
 log = structlog.get_logger()
 
-_CHANGEABLE = ("weight", "quota", "sla", "policy", "budget")
+_CHANGEABLE = ("weight", "quota", "parent", "guarantee", "most", "sla", "policy", "budget")
 USED_EVERY_S = 60.0  # when a token was used is noted so often
 TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
 
@@ -76,6 +76,7 @@ class TenantVerbs(Verbs):
         def work(connection: Connection) -> tuple[Tenant, Token, str]:
             self._refuse_strangers(connection, spec.name)
             tenant = tenants.insert(connection, spec)
+            self._fits_in(connection, tenant)
             token, secret = identity.mint(spec.name, Role.TENANT_ADMIN, "first token", None, now_s)
             tokens.insert(connection, token)
             self._audit(connection, who, "tenant.create", spec.name, tenant=spec.name, **_given(spec))
@@ -100,6 +101,9 @@ class TenantVerbs(Verbs):
                     "fairlead down, then fairlead up --isolation none",
             )  # fmt: skip
 
+    def _fits_in(self, connection: Connection, tenant: Tenant) -> None:
+        check(tenant, tenants.all(connection), list(self._core.controller.nodes.values()))
+
     async def tenants(self, who: Token) -> list[TenantView]:
         """Tenants with their entitlement, what they hold and what they used.
 
@@ -120,7 +124,7 @@ class TenantVerbs(Verbs):
             known = tenants.all(connection)
             spending = spendings(connection, known, now_s)
             barred = {name for name, found in spending.items() if found.spent is not None}
-            claims = entitled(known, controller.outlook.entitlements, devices, barred)
+            claims = standings(known, controller.outlook.entitlements, held, devices, barred)
             return [
                 tenant_view(
                     tenant,
@@ -137,7 +141,7 @@ class TenantVerbs(Verbs):
         return await self._read(work)
 
     async def update_tenant(self, who: Token, name: str, changes: dict[str, Any]) -> TenantView:
-        """Change weight, quota, default SLA, budget, or fields of the policy; takes effect in the next round."""
+        """Change shares, limits, default SLA, budget, or fields of the policy; takes effect in the next round."""
         require(who, Role.ADMIN, "change tenants")
         unknown = sorted(set(changes) - set(_CHANGEABLE))
         if unknown:
@@ -148,12 +152,15 @@ class TenantVerbs(Verbs):
             if tenant is None:
                 raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name, fix="see fairlead tenants")
             present = {"name": name, "weight": tenant.weight, "quota": tenant.quota, "sla": dict(tenant.sla)}
-            present |= {"policy": dict(tenant.policy), "budget": dict(tenant.budget) or None}
+            present |= {"policy": dict(tenant.policy), "budget": dict(tenant.budget) or None, "parent": tenant.parent}
+            present |= {"guarantee": dict(tenant.guarantee), "most": dict(tenant.most)}
             changed = {**present, **changes}
             if "policy" in changes:  # of the policy, too, what is not named stays
                 kept = {**tenant.policy.get("retention", {}), **changes["policy"].get("retention", {})}
                 changed["policy"] = {**tenant.policy, **changes["policy"]} | ({"retention": kept} if kept else {})
-            tenants.update(connection, name, **tenants.columns(parse_tenant(changed)))
+            tenant = tenants.update(connection, name, **tenants.columns(parse_tenant(changed)))
+            if changes.keys() & {"parent", "guarantee"}:
+                self._fits_in(connection, tenant)
             self._audit(connection, who, "tenant.update", name, tenant=name, **changes)
 
         await self._write(work)

@@ -54,6 +54,9 @@ tenants = Table(
     Column("created_s", Double, nullable=False),
     Column("policy", JSON, nullable=False),
     Column("budget", JSON, nullable=False),  # empty: none
+    Column("parent", Key),
+    Column("guarantee", JSON, nullable=False),
+    Column("most", JSON, nullable=False),
 )
 
 secrets = Table(

@@ -43,6 +43,9 @@ def columns(spec: TenantSpec) -> dict[str, Any]:
         "sla": spec.sla.model_dump(mode="json", by_alias=True, exclude_none=True),
         "policy": spec.policy.model_dump(mode="json", exclude_defaults=True),
         "budget": {} if spec.budget is None else spec.budget.model_dump(mode="json"),
+        "parent": spec.parent,
+        "guarantee": dict(spec.guarantee),
+        "most": dict(spec.most),
     }
 
 
