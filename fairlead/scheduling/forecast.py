@@ -93,7 +93,7 @@ class Game:
         again = [t if t.spent is None or t.spent.again_s > self.now_s else replace(t, spent=None)
                  for t in self.state.tenants]  # fmt: skip
         jobs = [played.job for played in self.jobs.values()]
-        return replace(self.state, now_s=self.now_s, jobs=jobs, tenants=again, at_once=True)
+        return replace(self.state, now_s=self.now_s, jobs=jobs, tenants=again)
 
     def apply(self, made: Round) -> None:
         self.state = replace(self.state, memory=made.memory)

@@ -135,7 +135,7 @@ class Active:
         left = self.course.work_left() if declared else None
         elastic = job.max_workers > job.min_workers
         return JobState(
-            id=job.id, tenant=job.tenant, submitted_s=job.arrival_s, min_workers=job.min_workers,
+            id=job.id, tenant=job.tenant, submitted_s=job.arrival_s, priority=job.priority, min_workers=job.min_workers,
             max_workers=job.max_workers, finish_by_s=job.deadline_s, seats=self.seats, since_s=self.since_s,
             elastic=elastic, speeds=_speeds(curve, self.device_type) if elastic else {}, remaining_samples=left,
             restart_cost_s=self.restart_cost_s, curve=curve, work_left=left, work_done=self.course.done,

@@ -84,7 +84,8 @@ class Simulation:
         self.waiting.reverse()  # the next one is popped from the end
         self.active: dict[str, Active] = {}
         self.memory: Mapping[str, Any] = {}
-        self.now_s = self.waiting[-1].arrival_s if self.waiting else 0.0
+        first_s = self.waiting[-1].arrival_s if self.waiting else 0.0
+        self.now_s = first_s if trace.begins_s is None else trace.begins_s
         self.began_s = self.now_s
         self.grid_s = self.now_s if trace.grid_s is None else trace.grid_s
         if self.clock is Clock.ROUNDS and self.waiting:
@@ -99,6 +100,7 @@ class Simulation:
 
     def run(self, progress: Progress | None = None) -> Outcome:
         total = len(self.waiting)
+        self._go_on()
         while self.waiting or self.active:
             self._admit()
             if not self.active:
@@ -112,6 +114,16 @@ class Simulation:
         return self._outcome(total)
 
     # ------------------------------------------------------------ arrivals
+
+    def _go_on(self) -> None:
+        """Who sat somewhere as the trace begins goes on there, unless a node is gone since."""
+        if self.trace.seated:
+            self._admit()
+        for name, seats in self.trace.seated.items():
+            job = self.active[name]
+            there = all(seat in self.nodes and self.nodes[seat].schedulable for seat in seats)
+            if there and job.job.min_workers <= len(seats) <= job.job.max_workers:
+                self._sit_down(job, seats, True)
 
     def _admit(self) -> None:
         while self.waiting and self.waiting[-1].arrival_s <= self.now_s:

@@ -89,6 +89,7 @@ class TraceJob:
     max_workers: int  # as wide as it may grow; equal to the minimum for a rigid gang
     tenant: str = "all"
     weight: float = 1.0
+    priority: int = 0
     deadline_s: float | None = None  # absolute
     exclusive_s: float = 0.0  # alone on the best devices with the gang it asked for: the T of finish-time fairness
     restart_cost_s: float | None = None  # None: the simulation's default
@@ -123,6 +124,8 @@ class Trace:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its own simulator, for policies that want the same
     tenants: Sequence[TenantState] = ()  # with their weights, when the trace says so
     window_s: float = 86_400.0  # over which tenants' shares are looked at
+    begins_s: float | None = None  # who arrived before waits or sits already; None: it begins with the first arrival
+    seated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # nodes that jobs sit on as it begins
 
     def rigid(self) -> Trace:
         """The same jobs for a policy that cannot change a gang's size."""
