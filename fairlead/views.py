@@ -259,6 +259,14 @@ class SharesView(View):
     tenants: list[ShareLine] = Field(default_factory=list)
 
 
+class StateView(View):
+    """What decisions are made by now, so that it can be played forward elsewhere."""
+
+    state: dict[str, Any]  # scheduling.state.ClusterState, without its memory
+    left: dict[str, float] = Field(default_factory=dict)  # by job, the work expected to be left, in its own units
+    guessed: list[str] = Field(default_factory=list)  # jobs of which that is no more than a general expectation
+
+
 class EventView(View):
     id: int
     time_s: float

@@ -25,6 +25,7 @@ from fairlead.views import (
     ResultView,
     SecretView,
     SharesView,
+    StateView,
     TenantView,
     TokenView,
     UsageView,
@@ -102,6 +103,7 @@ class PlatformDoor(Protocol):
         """Of jobs that hold devices and of nodes what moves, by name; the fields are those of their views."""
 
     async def shares(self, who: Token, window_s: float, points: int) -> SharesView: ...
+    async def state(self, who: Token) -> StateView: ...
     async def report(self, who: Token) -> Report: ...
     async def usage(
         self, who: Token, by: Sequence[str], since_s: float, until_s: float, tenant: str | None, limit: int

@@ -12,7 +12,7 @@ from pydantic import Field
 from fairlead.api.context import PROBLEMS, Platform, Query, Who, answer
 from fairlead.control.records import Role
 from fairlead.errors import Forbidden
-from fairlead.views import Report, SharesView, WhoAmI
+from fairlead.views import Report, SharesView, StateView, WhoAmI
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -37,6 +37,13 @@ async def shares(platform: Platform, who: Who, query: Annotated[SharesQuery, Que
 async def report(platform: Platform, who: Who) -> Response:
     """Training time, utilisation, throughput, fairness, recovery and SLA satisfaction, per tenant and per job."""
     return answer(await platform.report(who))
+
+
+@router.get("/state", summary="Read what decisions are made by", response_model=StateView)
+async def state(platform: Platform, who: Who) -> Response:
+    """Nodes, tenants and jobs as the policy sees them now, to be played forward elsewhere (fairlead what-if); for an
+    admin, as it tells about everybody."""
+    return answer(await platform.state(who))
 
 
 @router.get("/whoami", summary="Ask who one is", response_model=WhoAmI)

@@ -23,6 +23,7 @@ from fairlead.cli import (
     simulate,
     tenants,
     tokens,
+    whatif,
     work,
 )
 from fairlead.cli.edge import execute
@@ -72,6 +73,7 @@ app.command("events")(reports.events)
 app.command("report")(reports.report)
 app.command("usage")(accounts.usage)
 app.command("simulate")(simulate.simulate)
+app.command("what-if")(whatif.what_if)
 app.command("audit")(accounts.audit)
 app.command("doctor")(checkup.doctor)
 app.command("whoami")(reports.whoami)

@@ -10,17 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli import show
-from fairlead.cli.drawing import Column
+from fairlead.cli.comparing import finite, progress, table, write
 from fairlead.cli.options import Json
 from fairlead.errors import InvalidSpec
 
 if TYPE_CHECKING:
-    from fairlead.simulation.engine import Progress, Settings
-    from fairlead.simulation.outcome import Outcome
-    from fairlead.simulation.trace import Trace
-
-Figures = dict[str, float | int | None]
-
+    from fairlead.simulation.engine import Settings
 
 def simulate(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The file with the jobs.")],
@@ -72,15 +67,15 @@ def simulate(
     )
     outcomes = compare(
         work, policy.split(","), nodes, _with_failures(settings, failures, seed), seed=seed,
-        progress=_progress(as_json),
+        progress=progress(as_json),
     )  # fmt: skip
-    figures = {name: _finite(outcome.figures()) for name, outcome in outcomes.items()}
+    figures = {name: finite(outcome.figures()) for name, outcome in outcomes.items()}
     if out is not None:
-        _write(outcomes, figures, out, quiet=as_json)
+        write(outcomes, figures, out, quiet=as_json)
     if as_json:
         show.print_json(figures)
     else:
-        _table(work, sum(node.devices for node in nodes), figures)
+        table(work, sum(node.devices for node in nodes), figures)
 
 
 def _declared(knowledge: str) -> bool:
@@ -133,61 +128,3 @@ def _with_failures(settings: Settings, mtbf_h: float | None, seed: int) -> Calla
     from fairlead.simulation.failures import NoFailures, RandomFailures
 
     return lambda: replace(settings, outages=NoFailures() if mtbf_h is None else RandomFailures(mtbf_h, seed))
-
-
-def _progress(quiet: bool) -> Callable[[str], Progress | None]:
-    """A bar on stderr for each policy, where somebody looks."""
-    import sys
-
-    if quiet or not sys.stderr.isatty():
-        return lambda name: None
-    from fairlead.cli.progress import Bar
-
-    return Bar
-
-
-def _finite(figures: Figures) -> Figures:
-    return {
-        name: value if value is None or isinstance(value, int) or math.isfinite(value) else None
-        for name, value in figures.items()
-    }
-
-
-def _write(outcomes: dict[str, Outcome], figures: dict[str, Figures], folder: Path, *, quiet: bool) -> None:
-    import json
-
-    from fairlead.simulation.plots import draw
-
-    written = draw(outcomes, folder)
-    path = folder / "figures.json"
-    path.write_text(json.dumps(figures, indent=1) + "\n")
-    if not quiet:
-        show.line(f"{len(written)} plots and {path.name} are in {folder}")
-
-
-def _table(trace: Trace, devices: int, figures: dict[str, Figures]) -> None:
-    show.line(f"{trace.name}: {len(trace.jobs)} jobs ({trace.format}) on {devices} devices")
-    columns = [
-        Column("POLICY"), Column("AVG JCT", right=True), Column("P50", right=True, from_width=90),
-        Column("P99", right=True), Column("MAKESPAN", right=True), Column("WORST RHO", right=True),
-        Column("UNFAIR", right=True), Column("USE", right=True), Column("DEADLINES", right=True, from_width=100),
-        Column("JAIN", right=True, from_width=100), Column("RESTARTS", right=True, from_width=110),
-        Column("KWH", right=True, from_width=120), Column("DECIDE MS", right=True, from_width=130),
-    ]  # fmt: skip
-    show.table(columns, [_row(name, values) for name, values in figures.items()], empty="no policies")
-
-
-def _row(name: str, values: Figures) -> list[str]:
-    def time(key: str) -> str:
-        return show.duration(values[key])
-
-    def number(key: str, places: int = 2, times: float = 1.0) -> str:
-        value = values[key]
-        return "–" if value is None else f"{value * times:.{places}f}"
-
-    return [
-        name, time("avg_jct_s"), time("p50_jct_s"), time("p99_jct_s"), time("makespan_s"), number("worst_rho"),
-        show.percent(values["unfair_fraction"]), show.percent(values["utilisation"]),
-        "–" if values["deadlines_met"] is None else show.percent(values["deadlines_met"]), number("jain", 3),
-        number("restarts_per_job", 1), number("energy_kwh", 0), number("decide_cpu_s_mean", 1, 1e3),
-    ]  # fmt: skip

@@ -27,6 +27,7 @@ from fairlead.views import (
     Report,
     ResultView,
     SecretView,
+    StateView,
     TenantView,
     TokenView,
     UsageView,
@@ -250,6 +251,10 @@ class Client:
             return iter(self._many(EventView, "/events", {"after": after, "limit": limit, "job": job}))
         events = self._wire.follow("/events/stream", params={"after": after, "job": job})
         return (EventView.model_validate(event.data) for event in events if isinstance(event.data, dict))
+
+    def state(self) -> StateView:
+        """What decisions are made by now: nodes, tenants and jobs as the policy sees them; for an admin."""
+        return self._one(StateView, "GET", "/state")
 
     def report(self) -> Report:
         return self._one(Report, "GET", "/report")

@@ -20,7 +20,8 @@ PUT /api/v1/bundles/{digest}, HEAD /api/v1/bundles/{digest}, POST /api/v1/tenant
 GET /api/v1/tenants/{name}, PATCH /api/v1/tenants/{name}, POST /api/v1/tokens, GET /api/v1/tokens,
 DELETE /api/v1/tokens/{id}, GET /api/v1/nodes, POST /api/v1/nodes/{name}/cordon,
 POST /api/v1/nodes/{name}/uncordon, POST /api/v1/nodes/{name}/drain, GET /api/v1/events,
-GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/whoami, GET /api/v1/audit, GET /api/v1/usage,
+GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/state, GET /api/v1/whoami, GET /api/v1/audit,
+GET /api/v1/usage,
 POST /api/v1/shutdown,
 GET /api/v1/secrets, PUT /api/v1/secrets/{name}, DELETE /api/v1/secrets/{name},
 GET /healthz, GET /metrics, POST /api/v1/session, GET /api/v1/session, DELETE /api/v1/session, GET /api/v1/shares

@@ -84,6 +84,7 @@ MATRIX: dict[str, Access] = {
     "GET /api/v1/usage": Access("viewer", 404, query="?tenant=alpha"),
     "GET /api/v1/shares": Access("viewer"),
     "GET /api/v1/report": Access("viewer"),
+    "GET /api/v1/state": Access("admin"),
     "GET /api/v1/audit": Access("tenant-admin", 404, query="?tenant=alpha"),
     "POST /api/v1/shutdown": Access("admin"),
     "GET /metrics": Access("admin"),

@@ -8,6 +8,7 @@ from fairlead.control.records import Token
 from fairlead.control.service.accounting import AccountVerbs
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
+from fairlead.control.service.foresight import ForesightVerbs
 from fairlead.control.service.live import LiveVerbs
 from fairlead.control.service.secrets import SecretVerbs
 from fairlead.control.service.sessions import SessionVerbs
@@ -16,7 +17,10 @@ from fairlead.control.service.tenancy import TenantVerbs
 from fairlead.control.service.watching import WatchVerbs
 
 
-class Platform(SubmitVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs, LiveVerbs):
+class Platform(
+    SubmitVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs, LiveVerbs,
+    ForesightVerbs,
+):  # fmt: skip
     """The platform as its doors see it."""
 
     def __init__(self, core: Core) -> None:

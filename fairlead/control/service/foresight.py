@@ -1,0 +1,44 @@
+"""Looking ahead: the state that decisions are made by, for who wants to play it forward elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from fairlead.control.access import require
+from fairlead.control.deciding import read_state
+from fairlead.control.records import Role, Token
+from fairlead.control.service.core import Verbs
+from fairlead.scheduling.pace import expected_left, length_known
+from fairlead.scheduling.state import ClusterState
+from fairlead.views import StateView
+
+
+class ForesightVerbs(Verbs):
+    """What the future looks like from here."""
+
+    async def state(self, who: Token) -> StateView:
+        """All nodes, tenants and jobs as the policy sees them now. It tells about everybody, so it is for an admin."""
+        require(who, Role.ADMIN, "see the state of all tenants")
+        seen = await self._seen()
+        return await asyncio.to_thread(_told, seen)
+
+    async def _seen(self) -> ClusterState:
+        controller, now_s = self._core.controller, self._core.clock()
+        found = await read_state(
+            self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory
+        )
+        return found.cluster
+
+
+def _told(state: ClusterState) -> StateView:
+    left = expected_left(state, state.jobs)
+    plain: dict[str, Any] = msgspec.to_builtins(replace(state, memory={}, colocation=None), str_keys=True)
+    return StateView(
+        state=plain,
+        left={job.id: one for job, one in zip(state.jobs, left, strict=True)},
+        guessed=[job.id for job in state.jobs if not length_known(state, job)],
+    )
