@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from fairlead.scheduling.market.choice import Desk, Problem
@@ -9,102 +11,116 @@ from fairlead.scheduling.market.offers import Floats, Ints
 
 
 class Nested(Desk):
-    """Keeps count for a job's queue and for all above it; the arrays have one more row, for paths that end early."""
+    """Keeps count for a job's queue and for all above it."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         assert problem.rules is not None
         self.rules = rules = problem.rules
-        self.group = problem.group.tolist()
+        self.group: list[int] = problem.group.tolist()
         self.charge: list[float] = rules.charge.tolist()
         self.share = [share * charge for share, charge in zip(self.share, self.charge, strict=True)]
-        kinds = len(problem.capacity)
-        self.soft = np.append(problem.budget, np.inf)
-        self.hard = np.append(problem.ceiling, np.inf)
-        self.typed = np.vstack([rules.most, np.full((1, kinds), np.inf)])
-        self.sure = np.vstack([rules.sure, np.zeros((1, kinds))])
+        queues = len(rules.paths)
+        self.paths = [tuple(queue for queue in path if queue < queues) for path in rules.paths.tolist()]
+        self.soft, self.hard = problem.budget.tolist(), problem.ceiling.tolist()
+        self.typed: list[list[float]] = rules.most.tolist()
+        self.sure: list[list[float]] = rules.sure.tolist()
         self.levels = tuple(range(int(rules.depth.max(initial=0)), -1, -1))
-        self.opened: Ints = np.zeros(0, dtype=np.int64)  # whose guarantee is handed out to each queue, -1 for none
-        self.allowed: Floats | None = None  # by queue and type, while guarantees are handed out
+        self.opened: list[int] | None = None  # while guarantees are handed out: whose to each queue, -1 for nobody's
+        self.least: list[int] = np.where(problem.utility > 0, problem.size, np.iinfo(np.int64).max).min(axis=1).tolist()
 
     def lend(self, level: int = 0) -> None:
         """Budgets of this level do not count any more: what is left below a queue is for whoever else is below it."""
-        self.soft[:-1][self.rules.depth >= level] = np.inf
+        self.soft = [inf if depth >= level else left for depth, left in zip(self.rules.depth, self.soft, strict=True)]
 
     def secure(self) -> None:
         """What is guaranteed, to the deepest queues first; what a queue's teams leave of its own, to all below it."""
-        if not self.rules.sure.any():
-            return
         for level in self.levels:
             if self.rules.sure[self.rules.depth == level].any():
-                self._open(level)
+                self.opened = [path[len(path) - 1 - level] if len(path) > level else -1 for path in self.paths]
                 self.fill()
                 self.grow()
-        self.allowed = None
+        self.opened = None
 
-    def _open(self, level: int) -> None:
-        depth, paths = self.rules.depth, self.rules.paths
-        at = np.where(depth >= level, np.take_along_axis(paths, np.maximum(depth - level, 0)[:, None], 1)[:, 0], -1)
-        self.opened = np.asarray(at, dtype=np.int64)
-        self._allow()
+    def room_of(self, queue: int) -> tuple[float, float, list[float]]:
+        """What a queue may still take: as it is charged for, in devices, and of each type."""
+        path = self.paths[queue]
+        hard, by_type = min([self.hard[at] for at in path]), self.free
+        for at in path:
+            by_type = [min(pair) for pair in zip(by_type, self.typed[at], strict=True)]
+        if self.opened is None:
+            return min([self.soft[at] for at in path]), hard, by_type
+        whose = self.opened[queue]
+        if whose < 0:
+            return inf, 0.0, by_type
+        return inf, hard, [min(pair) for pair in zip(by_type, self.sure[whose], strict=True)]
 
-    def _allow(self) -> None:
-        self.allowed = np.where((self.opened >= 0)[:, None], self.sure[self.opened], 0.0)
+    def rooms(self) -> tuple[Floats, Floats, Floats]:
+        """The same for all queues."""
+        found = [self.room_of(queue) for queue in range(len(self.paths))]
+        return (np.array([soft for soft, _, _ in found]), np.array([hard for _, hard, _ in found]),
+                np.array([by_type for _, _, by_type in found]))  # fmt: skip
+
+    def _fitting(self, jobs: Ints) -> Ints:
+        """Those of the jobs that some gang is free for."""
+        problem, group = self.problem, self.problem.group[jobs]
+        soft, hard, by_type = self.rooms()
+        size = problem.size[jobs]
+        fits = (problem.utility[jobs] > 0) & (size <= np.take_along_axis(by_type[group], problem.kind[jobs], axis=1))
+        fits &= size * np.array(self.share)[jobs][:, None] <= soft[group][:, None] + 1e-9
+        return jobs[(fits & (size <= hard[group][:, None])).any(axis=1)]
 
     def give(self, job: int, liking: Floats) -> bool:
-        group = self.group[job]
-        path = self.rules.paths[group]
-        room = self.typed[path].min(axis=0)
-        if self.allowed is not None:
-            room = np.minimum(room, self.allowed[group])
-        if not (room >= 1.0).any():
+        soft, hard, by_type = self.room_of(self.group[job])
+        least, share = self.least[job], self.share[job]
+        if least > hard or least * share > soft + 1e-9 or least > max(by_type):
             return False
-        self.most[group] = float(self.hard[path].min())
-        self.left[group] = float(self.soft[path].min()) if self.allowed is None else np.inf
         problem = self.problem
-        return super().give(job, np.where(problem.size[job] <= room[problem.kind[job]], liking, -np.inf))
+        size, kind = problem.size[job].tolist(), problem.kind[job].tolist()
+        for column in np.argsort(-liking, kind="stable").tolist():
+            if liking[column] <= 0:
+                return False
+            wide = size[column]
+            if wide > hard or wide > by_type[kind[column]] or wide * share > soft + 1e-9:
+                continue
+            if problem.utility[job, column] > 0:
+                self._take(job, column, kind[column], wide)
+                return True
+        return False
 
     def oblige(self, job: int, column: int) -> None:
         """This gang, or one of the same size on another type, beyond what it was guaranteed; budgets do not count."""
-        problem, path = self.problem, self.rules.paths[self.group[job]]
-        size, before = int(problem.size[job, column]), self.column[job]
+        problem = self.problem
+        size, before = int(problem.size[job, column]), int(self.column[job])
         has = 0 if before < 0 else int(problem.size[job, before])
         if has >= size:
             return
         same = np.nonzero((problem.size[job] == size) & (problem.utility[job] > 0))[0]
-        room, most = self.typed[path].min(axis=0), float(self.hard[path].min())
+        _, hard, by_type = self.room_of(self.group[job])
         for other in (column, *same[np.argsort(-problem.utility[job, same], kind="stable")].tolist()):
             kind = int(problem.kind[job, other])
             more = size - (has if before >= 0 and problem.kind[job, before] == kind else 0)
-            if more <= self.free[kind] and size - has <= most and more <= room[kind]:
+            if size - has <= hard and more <= by_type[kind]:
                 self._take(job, other, kind, size)
                 return
 
     def _take(self, job: int, column: int, kind: int, size: int) -> None:
-        before = self.column[job]
+        before = int(self.column[job])
         super()._take(job, column, kind, size)
         if before >= 0:
             self._note(job, int(self.problem.kind[job, before]), -int(self.problem.size[job, before]))
         self._note(job, kind, size)
-        if self.allowed is not None:
-            self._allow()
 
     def _note(self, job: int, kind: int, devices: int) -> None:
-        path = self.rules.paths[self.group[job]]
-        path = path[path < len(self.rules.paths)]
-        self.soft[path] -= devices * self.charge[job]
-        self.hard[path] -= devices
-        self.typed[path, kind] -= devices
-        self.sure[path, kind] -= devices
+        for queue in self.paths[self.group[job]]:
+            self.soft[queue] -= devices * self.charge[job]
+            self.hard[queue] -= devices
+            self.typed[queue][kind] -= devices
+            self.sure[queue][kind] -= devices
 
     def _limit(self, rows: Ints, kind: Ints, has: Ints, back: Ints) -> Floats:
         group = self.problem.group[rows]
-        paths = self.rules.paths[group]
-        limit = self.hard[paths].min(axis=1)
-        if self.allowed is None:
-            limit = np.minimum(limit, self.soft[paths].min(axis=1) / self.rules.charge[rows])
-        room = self.typed[paths].min(axis=1)
-        if self.allowed is not None:
-            room = np.minimum(room, self.allowed[group])
-        by_type = np.take_along_axis(room, kind, axis=1) + back - has[:, None]
-        return np.asarray(np.minimum(limit[:, None], by_type), dtype=np.float64)
+        soft, hard, by_type = self.rooms()
+        limit = np.minimum(hard[group], soft[group] / self.rules.charge[rows])
+        of_type = np.take_along_axis(by_type[group], kind, axis=1) + back - has[:, None]
+        return np.asarray(np.minimum(limit[:, None], of_type), dtype=np.float64)
