@@ -37,7 +37,7 @@ def table(tenants: list[TenantView]) -> None:
             FIXED_SPACE * 2 * depth + each.name, show.number(each.weight), "–" if each.quota is None else each.quota,
             shown_counts(each.guarantee) or "–", shown_counts(each.most) or "–", show.number(each.entitlement),
             each.devices + each.devices_below, lent(each), each.running, each.queued, show.duration(each.device_s),
-            _spent(each), " ".join(f"{name} {value}" for name, value in each.sla.items() if value is not None) or "–",
+            _spent(each), " ".join(f"{name} {value}" for name, value in each.sla.items() if value) or "–",
         ]
         for each, depth in in_tree(tenants)
     )  # fmt: skip

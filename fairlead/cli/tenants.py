@@ -102,7 +102,7 @@ def describe(name: TenantRef, as_json: Json = False) -> None:
 
 def _describe(tenant: TenantView) -> None:
     policy, keeps = tenant.policy, tenant.policy.get("retention", {})
-    promise = " ".join(f"{name} {value}" for name, value in tenant.sla.items() if value is not None)
+    promise = " ".join(f"{name} {value}" for name, value in tenant.sla.items() if value)
     facts = {
         "weight": show.number(tenant.weight),
         "quota": "none" if tenant.quota is None else f"{tenant.quota} devices at once",

@@ -10,7 +10,10 @@ from fairlead.cluster import Node
 from fairlead.control.records import Tenant
 from fairlead.control.rounds import tenant_state
 from fairlead.errors import NotFound, Refused
+from fairlead.scheduling.explain import Impossible
 from fairlead.scheduling.queues import Demand, Tree, divided
+from fairlead.scheduling.state import JobState
+from fairlead.scheduling.words import devices
 from fairlead.units import shown_counts
 
 
@@ -29,9 +32,10 @@ def _check_parents(changed: Tenant, known: Mapping[str, Tenant]) -> None:
     if changed.parent is None:
         return
     if changed.parent not in known:
+        others = ", ".join(sorted(known.keys() - {changed.name})) or "nobody yet"
         raise NotFound(
             f"there is no tenant {changed.parent!r}", field="parent", value=changed.parent,
-            fix=f"create it first: fairlead tenant create {changed.parent}, or name one of: {', '.join(sorted(known))}",
+            fix=f"create it first: fairlead tenant create {changed.parent}, or name one of: {others}",
         )  # fmt: skip
     path: list[str] = [changed.name]
     at: str | None = changed.parent
@@ -63,8 +67,27 @@ def _check_guarantees(
         else:
             what = f"the {have.get(kind, 0)} that are guaranteed to {parent} above"
             fix = f"raise that one first: fairlead tenant update {parent} --guarantee {shown_counts({kind: sure})}"
+            if parent == changed.name:
+                fix = f"lower theirs first: fairlead tenant update {below[0].name} --guarantee none"
         raise Refused(f"{sure} of {kind} guaranteed ({parts}) are more than {what}", field="guarantee",
                       value=changed.guarantee.get(kind, 0), fix=fix)  # fmt: skip
+
+
+def beyond(job: JobState, path: Sequence[Tenant], nodes: Iterable[Node]) -> Impossible | None:
+    """Why a gang could never start under the limits of its tenant and of those above it; None if it could."""
+    kinds = [job.device_type] if job.device_type else sorted({node.device_type for node in nodes})
+    tightest: list[tuple[float, str, str]] = []
+    for kind in kinds:
+        limits = [(float(one.quota), one.name, "quota") for one in path if one.quota is not None]
+        limits += [(float(one.most[kind]), one.name, f"most of {kind}") for one in path if kind in one.most]
+        if not limits or min(limits)[0] >= job.min_workers:
+            return None
+        tightest.append(min(limits))
+    if not tightest:
+        return None
+    allowed, whose, what = max(tightest)
+    text = f"{job.min_workers} is more than the {what} of {devices(int(allowed))} that tenant {whose} has"
+    return Impossible("workers.min", job.min_workers, text, "lower workers.min, or ask an admin to raise that limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +101,15 @@ class Standing:
 
 
 def standings(
-    tenants: Sequence[Tenant], decided: Mapping[str, float], held: Mapping[str, int], devices: int,
+    tenants: Sequence[Tenant], decided: Mapping[str, float], held: Mapping[str, int], number: int,
     barred: Collection[str] = (),
 ) -> dict[str, Standing]:  # fmt: skip
-    """One for each tenant. One without jobs claims nothing: it is told its share, unless its budget is used up."""
+    """One for each tenant, of so many devices. One without jobs claims nothing: it is told its share.
+
+    ``barred`` ones (their budget is used up) may claim no more than was decided.
+    """
     tree = Tree.of(tenant_state(tenant) for tenant in tenants)
-    due = shares(tree, devices)
+    due = shares(tree, number)
     used = tree.summed({name: float(number) for name, number in held.items() if name in tree.queues})
     over = {name: used[name] - due[name] for name in tree.queues}
     leaves = [name for name in tree.queues if name not in tree.below]
@@ -101,7 +127,7 @@ def standings(
     }
 
 
-def shares(tree: Tree, devices: int) -> dict[str, float]:
+def shares(tree: Tree, number: int) -> dict[str, float]:
     """Everybody's part if all wanted all there is, with that of those below; own work beside teams is left out."""
     leaves = (name for name in tree.queues if name not in tree.below)
-    return divided(tree, Demand({name: float(devices) for name in leaves}), float(devices))
+    return divided(tree, Demand({name: float(number) for name in leaves}), float(number))

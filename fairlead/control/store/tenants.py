@@ -54,6 +54,17 @@ def get(conn: Connection, name: str) -> Tenant | None:
     return None if row is None else _tenant(row)
 
 
+def path(conn: Connection, tenant: Tenant) -> list[Tenant]:
+    """The tenant and those above it, up to the top."""
+    found = [tenant]
+    while (parent := found[-1].parent) is not None and parent not in {one.name for one in found}:
+        above = get(conn, parent)
+        if above is None:
+            break
+        found.append(above)
+    return found
+
+
 def all(conn: Connection) -> list[Tenant]:
     """Every tenant, the oldest first."""
     return [_tenant(row) for row in conn.execute(select(tenants).order_by(tenants.c.number))]
