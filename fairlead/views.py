@@ -41,6 +41,15 @@ class GenerationView(View):
     outcome: str | None = None
 
 
+class PromiseView(View):
+    """Whether what was promised for a job can be kept, as it looks at the moment."""
+
+    kept: bool | None = None  # None: it is not known how long the job takes
+    earliest_deadline_s: float | None = None  # that could be kept
+    gang: int | None = None  # the fewest workers that keep the deadline
+    reason: ReasonView
+
+
 class JobView(View):
     """A job as it stands now. Times are seconds since the epoch."""
 
@@ -74,6 +83,7 @@ class JobView(View):
     reason: ReasonView | None = None  # why it waits, or why it runs on what it has
     message: str | None = None  # why it failed
     metrics: dict[str, float] = Field(default_factory=dict)  # final ones
+    promise: PromiseView | None = None  # as it is submitted, if something was promised
 
 
 class JobDetail(JobView):
@@ -98,6 +108,8 @@ class DryRun(View):
     reason: ReasonView
     nodes: list[str] = Field(default_factory=list)
     expected_start_s: float | None = None
+    expected_finish_s: float | None = None  # None: it is not known how long it takes
+    promise: PromiseView | None = None  # None: nothing was promised
 
 
 class Why(View):
@@ -108,6 +120,8 @@ class Why(View):
     unblocks: list[str] = Field(default_factory=list)  # what would let it start
     ahead: list[str] = Field(default_factory=list)
     expected_start_s: float | None = None
+    expected_finish_s: float | None = None  # None: it is not known how long it takes
+    promise: PromiseView | None = None  # None: nothing was promised
     generations: list[GenerationView] = Field(default_factory=list)
 
 

@@ -129,7 +129,9 @@ def _explain(answer: Why) -> None:
     if job.message and job.message != answer.reason.text:
         show.line(f"  said: {show.clean(job.message)}")
     if job.state == "queued":
-        show.line(f"  starts: {show.ahead(answer.expected_start_s)}")
+        show.line(f"  starts: {show.ahead(answer.expected_start_s)}    done: {show.ahead(answer.expected_finish_s)}")
+        if answer.promise is not None:
+            show.line(f"  promise: {show.clean(answer.promise.reason.text)}")
     for number, way in enumerate(answer.unblocks):
         show.line(f"  {'would help:' if number == 0 else '           '} {show.clean(way)}")
     if answer.ahead:

@@ -114,6 +114,8 @@ def _hand_over(
         show.print_json(job.view)
         return
     show.line(f"submitted {job.name} ({job.id}) for {job.view.tenant}: {job.state}")
+    if job.view.promise is not None and job.view.promise.kept is not True:
+        show.line(f"  note: {show.clean(job.view.promise.reason.text)}")
     show.line(f"  follow it: fairlead logs {job.id} -f    why it waits: fairlead why {job.id}", style="dim")
 
 
@@ -122,9 +124,12 @@ def _rehearse(platform: Client, what: What, folder: Path | None, fields: dict[st
     if as_json:
         show.print_json(answer)
     elif answer.admitted:
-        show.line(f"would be admitted{'' if answer.nodes else ', and wait'}: {answer.reason.text}")
-        where = ", ".join(answer.nodes) or "not known yet"
-        show.line(f"  where: {where}    starts: {show.ahead(answer.expected_start_s)}")
+        begins = show.ahead(answer.expected_start_s)
+        show.line(f"would be admitted{'' if begins == 'now' else ', and wait'}: {show.clean(answer.reason.text)}")
+        where = ", ".join(dict.fromkeys(answer.nodes)) or "not known yet"
+        show.line(f"  where: {where}    starts: {begins}    done: {show.ahead(answer.expected_finish_s)}")
+        if answer.promise is not None:
+            show.line(f"  promise: {show.clean(answer.promise.reason.text)}")
     else:
         show.line(f"would be refused: {answer.reason.text}")
     if not answer.admitted:

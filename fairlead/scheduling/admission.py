@@ -12,9 +12,9 @@ from fairlead.scheduling.market.deadlines import Ladder, Plan, edges, ladder_of,
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
-from fairlead.scheduling.pace import efficient_speed, expected_left, length_known
-from fairlead.scheduling.state import ClusterState, JobState, Reason
-from fairlead.scheduling.words import devices, moment, reason
+from fairlead.scheduling.pace import efficient_speed, expected_left, length_known, start_cost_s, with_curve
+from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason
+from fairlead.scheduling.words import devices, reason, second
 
 DIALS = Dials()
 
@@ -31,12 +31,15 @@ class Answer:
     gang: int | None  # the smallest that still keeps the deadline
     seats: tuple[str, ...]  # where it would start
     why: Reason
+    decision: Decision | None = None  # about it now, if it changes anything for it
 
 
 def admission(state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False) -> Answer:
     """What would become of this job if it were submitted now; the promises that others were given come first."""
     state = replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
-    told = forecast(state, policy or Market(), finishes=(job.id,))
+    play = policy or Market()
+    first = play(state)
+    told = forecast(state, play, finishes=(job.id,), first=first)
     start_s, known = told.start_s.get(job.id), length_known(state, job)
     finish_s = told.finish_s.get(job.id) if known else None
     earliest_s, gang = _by_plan(state, job) if known else (None, None)
@@ -44,8 +47,9 @@ def admission(state: ClusterState, job: JobState, policy: Policy | None = None, 
     if kept and job.finish_by_s is not None and finish_s is not None:
         finish_s = min(finish_s, job.finish_by_s)  # devices are kept free for it, as late as they can be
     why = _why(job, kept, start_s, finish_s, earliest_s, gang)
+    decision = next((one for one in first.decisions if one.job == job.id), None)
     return Answer(not (strict and kept is False), kept, start_s, finish_s, earliest_s, gang,
-                  told.seats.get(job.id, ()), why)  # fmt: skip
+                  told.seats.get(job.id, ()), why, decision)  # fmt: skip
 
 
 def _kept(job: JobState, start_s: float | None, earliest_s: float | None) -> bool | None:
@@ -58,7 +62,7 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
     pool = Pool.of(state.nodes)
     bound = [one for one in state.jobs if one.finish_by_s is not None and one.id != job.id]
-    table = offers([*bound, job], pool)
+    table = offers([with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)], pool)
     left = expected_left(state, [*bound, job])
     plan = Plan(edges(state.now_s, state.round_s or ROUND_S, np.array([one.finish_by_s or inf for one in bound])),
                 pool.devices)  # fmt: skip
@@ -71,7 +75,7 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     ladder = ladder_of(table, len(bound)).up_to(_quota(state, job))
     if not len(ladder.sizes):
         return None, None
-    wanted = promised(left[-1], ladder, job.restart_cost_s, DIALS)
+    wanted = promised(left[-1], ladder, start_cost_s(state, job), DIALS)
     return plan.soonest(ladder, wanted, len(ladder.sizes) - 1), _smallest(plan, ladder, wanted, job.finish_by_s)
 
 
@@ -94,9 +98,9 @@ def _why(
     facts = {"kept": kept, "expected_start_s": start_s, "expected_finish_s": finish_s,
              "earliest_deadline_s": earliest_s, "gang": gang}  # fmt: skip
     if job.start_by_s is not None:
-        begins = "is not expected to start as things are" if start_s is None else f"starts about {moment(start_s)}"
+        begins = "is not expected to start as things are" if start_s is None else f"starts about {second(start_s)}"
         word, code = ("in time for", "in-time") if kept else ("too late for", "late-start")
-        return reason(code, f"{begins}, {word} its class ({moment(job.start_by_s)})", **facts)
+        return reason(code, f"{begins}, {word} its class ({second(job.start_by_s)})", **facts)
     if job.finish_by_s is None:
         return reason("no-promise", "nothing is promised for it", **facts)
     if earliest_s is None:
@@ -104,6 +108,6 @@ def _why(
                       "say so with takes", **facts)  # fmt: skip
     if kept:
         at_least = "" if gang is None else f" with {devices(gang)} or more"
-        return reason("in-time", f"can be done by its deadline, {moment(job.finish_by_s)},{at_least}", **facts)
-    return reason("late-finish", f"its deadline, {moment(job.finish_by_s)}, cannot be kept: "
-                  f"{moment(earliest_s)} is the earliest that could be", **facts)  # fmt: skip
+        return reason("in-time", f"can be done by its deadline, {second(job.finish_by_s)},{at_least}", **facts)
+    return reason("late-finish", f"its deadline, {second(job.finish_by_s)}, cannot be kept: "
+                  f"{second(earliest_s)} is the earliest that could be", **facts)  # fmt: skip

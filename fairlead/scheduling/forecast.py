@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from fairlead.cluster import Node
-from fairlead.scheduling.pace import efficient_speed, expected_left, speed_on
+from fairlead.scheduling.pace import efficient_speed, expected_left, speed_on, start_cost_s
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Round, Start
 
 Policy = Callable[[ClusterState], Round]
@@ -115,7 +115,7 @@ class Game:
         if not job.seats and job.id not in self.start_s:
             self.start_s[job.id], self.seats[job.id] = self.now_s, seats
         played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
-        played.speed, played.owed_s = speed_on(job, seats, self.nodes), job.restart_cost_s
+        played.speed, played.owed_s = speed_on(job, seats, self.nodes), start_cost_s(self.state, job)
 
     def advance(self, seconds: float) -> None:
         """Everybody who sits gets on; who is done leaves."""

@@ -12,13 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.cluster import Node, level_between
-from fairlead.scheduling.curves import NEAR
+from fairlead.scheduling.curves import NEAR, SpeedCurve
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.estimates import History, class_of, work_left
 from fairlead.scheduling.market.menus import SCALING
 from fairlead.scheduling.state import ClusterState, JobState
 
 DIALS = Dials()
+
+FIRST_START_S = 2.0
+"""From a decision to a gang at work, where nothing has to be stopped or loaded first."""
 
 
 def speed_on(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> float:
@@ -43,6 +46,16 @@ def speed_at(job: JobState, size: int) -> float:
         return float(size**SCALING)
     nearest = min(measured, key=lambda workers: (abs(workers - size), workers))
     return float(measured[nearest] * (size / nearest) ** SCALING)
+
+
+def with_curve(job: JobState, types: Sequence[str], devices: int) -> JobState:
+    """The same with a curve over all gangs that so many devices allow, in the units of this module."""
+    if job.curve is not None:
+        return job
+    least = max(1, min(job.min_workers, devices))
+    sizes = tuple(range(least, max(least, min(job.max_workers, devices)) + 1))
+    speeds = tuple(speed_at(job, size) for size in sizes)
+    return replace(job, curve=SpeedCurve(sizes, dict.fromkeys(types, (speeds, speeds))))
 
 
 def counts_samples(job: JobState) -> bool:
@@ -79,6 +92,12 @@ def _counted(job: JobState, now_s: float) -> JobState:
     if counts_samples(job):
         return replace(job, work_left=job.remaining_samples)
     return replace(job, work_left=None, work_done=max(0.0, now_s - job.since_s) * len(job.seats) ** SCALING)
+
+
+def start_cost_s(state: ClusterState, job: JobState) -> float:
+    """Seconds that a new gang of this job loses. Live, a first start costs less than starting over does."""
+    fresh = not job.seats and not job.ran_s and job.work_done == 0
+    return min(job.restart_cost_s, FIRST_START_S) if fresh and not state.at_once else job.restart_cost_s
 
 
 def length_known(state: ClusterState, job: JobState) -> bool:

@@ -43,6 +43,11 @@ def moment(epoch_s: float) -> str:
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def second(epoch_s: float) -> str:
+    """``2026-12-01 00:00:05 UTC``: the same for what is close."""
+    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def budget(spent: Spent) -> str:
     return f"budget of {spent.device_hours:g} device hours a {spent.per}"
 

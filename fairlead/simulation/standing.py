@@ -12,7 +12,7 @@ import msgspec
 from fairlead.cluster import DEVICE, Node, scaled, total
 from fairlead.errors import InvalidSpec, NotFound
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
-from fairlead.scheduling.pace import counts_samples, speed_at
+from fairlead.scheduling.pace import counts_samples, with_curve
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.course import Steady
@@ -164,10 +164,8 @@ def _job(job: JobState, left: float, types: Sequence[str], devices: int) -> Trac
 
 def _curve(job: JobState, least: int, most: int, types: Sequence[str]) -> SpeedCurve:
     """What is known of it; on a type where nobody knows, as fast as on the best that it knows."""
-    if job.curve is None:
-        sizes = tuple(range(least, most + 1))
-        speeds = tuple(speed_at(job, size) for size in sizes)
-        return SpeedCurve(sizes, dict.fromkeys(types, (speeds, speeds)))
-    known = job.curve.speeds
+    curve = with_curve(replace(job, min_workers=least, max_workers=most), types, most).curve
+    assert curve is not None
+    known = curve.speeds
     best = max(known, key=lambda name: max(map(max, known[name]), default=0.0))
-    return SpeedCurve(job.curve.sizes, {name: known.get(name, known[best]) for name in types})
+    return SpeedCurve(curve.sizes, {name: known.get(name, known[best]) for name in types})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
 from fairlead.control.access import scope
+from fairlead.control.deciding import read_state
+from fairlead.control.forecasts import Forecasts
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.records import Generation, Job, Token
@@ -16,6 +18,7 @@ from fairlead.control.store import audit, generations, jobs
 from fairlead.control.store.engine import Store
 from fairlead.control.vault import Vault
 from fairlead.home import Home
+from fairlead.scheduling.state import ClusterState
 
 T = TypeVar("T")
 
@@ -32,6 +35,7 @@ class Core:
     stop: Callable[[], None]  # ends the platform
     started_s: float
     scraper: Scraper
+    forecasts: Forecasts = field(default_factory=Forecasts)
 
 
 class Verbs:
@@ -54,6 +58,21 @@ class Verbs:
             return job, generations.current(connection, {job.id}).get(job.id, [])
 
         return await self._read(work)
+
+    async def _starts(self) -> Mapping[str, float]:
+        """When the jobs that wait may expect to start; empty while none does."""
+        outlook = self._core.controller.outlook
+        if not outlook.holds:
+            return {}
+        return await self._core.forecasts.starts(len(outlook.holds), outlook.decided_s, self._core.clock(), self._seen)
+
+    async def _seen(self) -> ClusterState:
+        """What the policy would decide by if it were asked now."""
+        controller, now_s = self._core.controller, self._core.clock()
+        found = await read_state(
+            self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory
+        )
+        return found.cluster
 
     def _audit(
         self, connection: Connection, who: Token, action: str, target: str, *, tenant: str | None = None,

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from fairlead.control.access import require
-from fairlead.control.deciding import read_state
 from fairlead.control.records import Role, Token
 from fairlead.control.service.core import Verbs
 from fairlead.scheduling.pace import expected_left, length_known
@@ -25,13 +24,6 @@ class ForesightVerbs(Verbs):
         require(who, Role.ADMIN, "see the state of all tenants")
         seen = await self._seen()
         return await asyncio.to_thread(_told, seen)
-
-    async def _seen(self) -> ClusterState:
-        controller, now_s = self._core.controller, self._core.clock()
-        found = await read_state(
-            self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory
-        )
-        return found.cluster
 
 
 def _told(state: ClusterState) -> StateView:

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 
 from sqlalchemy import Connection
@@ -14,19 +15,19 @@ from sqlalchemy import Connection
 from fairlead.control import tracing
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.budgets import afford
-from fairlead.control.deciding import read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.observe import stop_changes
 from fairlead.control.present import job_view, reason_view
+from fairlead.control.queues import beyond
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs
+from fairlead.control.service.promising import asked, expectations, promise_view, refusal, sla_of
 from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, TooLarge
-from fairlead.scheduling.explain import dry_run as decide_dry
 from fairlead.scheduling.explain import impossible
-from fairlead.scheduling.state import Hold, Preempt, Reason
-from fairlead.specs import JobSpec, Policy, Sla
+from fairlead.scheduling.state import Reason
+from fairlead.specs import JobSpec, Policy
 from fairlead.units import shown_size
 from fairlead.views import DryRun, JobView
 
@@ -45,11 +46,14 @@ class SubmitVerbs(Verbs):
         digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
         now_s = self._core.clock()
 
-        def work(connection: Connection) -> tuple[Job, bool]:
+        def work(checked: bool, connection: Connection) -> tuple[Job, bool] | Job:
             tenant = _tenant(connection, tenant_name)
             job = new_job(spec, tenant, who, now_s)
             self._admit(connection, job, spec, tenant)
             _need_secrets(connection, tenant, spec)
+            strict = sla_of(spec.sla, tenant.sla).strict and not checked
+            if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
+                return job  # first it has to be known whether its promise can be kept
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
             if created:
                 afford(connection, tenant, now_s)  # not before: who asks again with the same key gets what it had
@@ -58,18 +62,41 @@ class SubmitVerbs(Verbs):
                               tenant=tenant_name, job=stored.id, facts={"by": who.id})  # fmt: skip
             return stored, created
 
-        job, created = await self._write(work)
+        done = await self._write(partial(work, False))
+        if isinstance(done, Job):
+            answer = await asked(await self._seen(), job_state(done, (), {}, cooling=False), strict=True)
+            if not answer.admitted:
+                raise refusal(answer)
+            done = await self._write(partial(work, True))
+        assert not isinstance(done, Job)
+        job, created = done
         failpoint("submit-stored")
         if created:
             tracing.submitted(job.id)
             self._core.controller.nudge()
             self._core.controller.publish()
-        return job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s), created
+        view = job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s)
+        return (await self._with_promise(view, job) if created else view), created
+
+    async def _with_promise(self, view: JobView, job: Job) -> JobView:
+        """Say at once what is promised for it and cannot be kept; it is taken all the same."""
+        if job.start_by_s is None and job.finish_by_s is None:
+            return view
+        answer = await asked(await self._seen(), job_state(job, (), {}, cooling=False))
+        if answer.kept is False:
+            text, now_s = f"{job.id}: {answer.why.text}", self._core.clock()
+            await self._write(lambda connection: events.append(
+                connection, time_s=now_s, kind="promise-in-doubt", text=text, tenant=job.tenant, job=job.id,
+                facts={"earliest_deadline_s": answer.earliest_deadline_s},
+            ))  # fmt: skip
+        looks_ahead = {"expected_start_s": answer.expected_start_s, "promise": promise_view(answer)}
+        return view.model_copy(update=looks_ahead)
 
     def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
         """Refuse at once what can never run here."""
         nodes = list(self._core.controller.nodes.values())
-        problem = impossible(job_state(job, (), {}, cooling=False), nodes, tenant.quota)
+        seen = job_state(job, (), {}, cooling=False)
+        problem = impossible(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
         if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):
@@ -88,7 +115,9 @@ class SubmitVerbs(Verbs):
         tenant = await self._read(lambda connection: _tenant(connection, tenant_name))
         await self._read(lambda connection: _need_secrets(connection, tenant, spec))
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
-        problem = impossible(job, list(controller.nodes.values()), tenant.quota)
+        nodes = list(controller.nodes.values())
+        above = await self._read(lambda connection: tenants.path(connection, tenant))
+        problem = impossible(job, nodes, tenant.quota) or beyond(job, above, nodes)
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never))
@@ -96,13 +125,12 @@ class SubmitVerbs(Verbs):
             await self._read(lambda connection: afford(connection, tenant, now_s))
         except OverBudget as error:
             return DryRun(admitted=False, reason=reason_view(Reason(error.code, f"{error.message}; {error.fix}")))
-        state = await read_state(self._core.store, now_s, controller.nodes, controller.known, frozenset())
-        decision = decide_dry(state.cluster, job)
-        if isinstance(decision, Hold):
-            reason = reason_view(decision.reason)
-            return DryRun(admitted=True, reason=reason, expected_start_s=decision.expected_start_s)
-        seats = [] if isinstance(decision, Preempt) else list(decision.seats)
-        return DryRun(admitted=True, reason=reason_view(decision.reason), nodes=seats, expected_start_s=now_s)
+        found = await asked(await self._seen(), job, strict=sla_of(spec.sla, tenant.sla).strict)
+        decision = found.decision if found.admitted else None
+        reason = found.why if decision is None else decision.reason
+        return DryRun(
+            admitted=found.admitted, reason=reason_view(reason), nodes=list(found.seats), **expectations(found)
+        )
 
     async def cancel(self, who: Token, ref: str) -> JobView:
         """Take a job back: at once while it waits, after its workers have ended while it runs."""
@@ -201,7 +229,7 @@ def _room(connection: Connection, name: str, digest: str) -> _Room:
 
 def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
     """The record of a job that has just been submitted."""
-    sla = spec.sla if spec.sla is not None else Sla.model_validate(dict(tenant.sla))
+    sla = sla_of(spec.sla, tenant.sla)
     job = Job(
         id=jobs.new_id(spec.name),
         tenant=tenant.name,

@@ -14,12 +14,14 @@ from sqlalchemy import Connection
 from fairlead.cluster import Node
 from fairlead.control import report
 from fairlead.control.access import acting_for, scope
-from fairlead.control.deciding import read_state
+from fairlead.control.forecasts import expecting
 from fairlead.control.present import event_view, generation_view, job_fields, job_view, reason_of, reason_view
 from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
 from fairlead.control.service.core import Verbs
+from fairlead.control.service.promising import expectations, promised
 from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
+from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.explain import explain
 from fairlead.scheduling.state import Hold, Reason
 from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
@@ -45,7 +47,7 @@ class WatchVerbs(Verbs):
         """One page of the jobs that this token may see."""
         wanted = scope(who) if tenant is None else acting_for(who, tenant)
         phases = _phases(state)
-        controller, now_s = self._core.controller, self._core.clock()
+        controller, now_s, starts = self._core.controller, self._core.clock(), await self._starts()
 
         def work(connection: Connection) -> Page:
             found, following, total = jobs.page(
@@ -54,14 +56,15 @@ class WatchVerbs(Verbs):
             shown = [job.id for job in found]
             labels, live = jobs.labels(connection, shown), generations.current(connection, set(shown))
             holds = controller.outlook.holds
-            views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), holds.get(j.id), now_s) for j in found]
+            told = {j.id: expecting(holds.get(j.id), starts.get(j.id)) for j in found}
+            views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), told[j.id], now_s) for j in found]
             return Page(items=views, next=following, total=total)
 
         return await self._read(work)
 
     async def job(self, who: Token, ref: str) -> JobDetail:
         """One job with its spec and all its generations."""
-        now_s, holds = self._core.clock(), self._core.controller.outlook.holds
+        now_s, holds, starts = self._core.clock(), self._core.controller.outlook.holds, await self._starts()
 
         def work(connection: Connection) -> JobDetail:
             job = jobs.find(connection, ref, scope(who))
@@ -69,7 +72,7 @@ class WatchVerbs(Verbs):
             live = [generation for generation in every if generation.ended_s is None]
             labels = jobs.labels(connection, [job.id]).get(job.id, {})
             return JobDetail(
-                **job_fields(job, labels, live, holds.get(job.id), now_s),
+                **job_fields(job, labels, live, expecting(holds.get(job.id), starts.get(job.id)), now_s),
                 spec=jobs.spec(connection, job.id),
                 generations=[generation_view(generation) for generation in every],
             )
@@ -86,17 +89,20 @@ class WatchVerbs(Verbs):
         unblocks: list[str] = []
         ahead: list[str] = []
         expected_s: float | None = None
+        promise: Answer | None = None
         if job.phase in (JobPhase.QUEUED, JobPhase.RUNNING):
-            state = await read_state(self._core.store, now_s, controller.nodes, controller.known, frozenset())
-            answer = explain(state.cluster, job.id)
+            state = await self._seen()
+            answer = explain(state, job.id)
             if answer is not None and answer.reason is not None:
                 unblocks, expected_s = list(answer.would_help), answer.expected_start_s
                 ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
                 reason = reason_view(answer.reason) if job.phase is JobPhase.QUEUED else _stays(reason, answer.reason)
+            promise = await promised(state, job.id) if job.phase is JobPhase.QUEUED else None
         visible = await self._read(lambda connection: _only_visible(connection, ahead, scope(who)))
         view = job_view(job, detail.labels, live, hold, now_s)
-        return Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
-                   generations=detail.generations)  # fmt: skip
+        why = Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
+                  generations=detail.generations)  # fmt: skip
+        return why if promise is None else why.model_copy(update=expectations(promise))
 
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView:
         """The history per step, or thinned out to about so many points."""

@@ -52,7 +52,7 @@ def insert(
         raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key", fix=fix)
     row = {"tenant": job.tenant, "key": key, "request_digest": request_digest, "spec": spec, "labels": labels}
     while conn.execute(_SUBMIT[conn.dialect.name], column_values(row | {"job": job.id})).one_or_none() is None:
-        first = None if key is None else _by_key(conn, job.tenant, key, request_digest)
+        first = None if key is None else by_key(conn, job.tenant, key, request_digest)
         if first is not None:
             return first, False
         job = replace(job, id=new_id(job.name))
@@ -64,7 +64,8 @@ def insert(
     return job, True
 
 
-def _by_key(conn: Connection, tenant: str, key: str, request_digest: str) -> Job | None:
+def by_key(conn: Connection, tenant: str, key: str, request_digest: str) -> Job | None:
+    """The job that this request made before, if it was sent before."""
     query = select(submissions.c.job, submissions.c.request_digest).where(
         submissions.c.tenant == tenant, submissions.c.key == key
     )

@@ -1,0 +1,63 @@
+"""Expected starts for those who ask: played when somebody does, and kept until the next round has been decided."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from fairlead.errors import FairleadError
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.forecast import forecast
+from fairlead.scheduling.state import ClusterState, Hold
+
+log = structlog.get_logger()
+
+PART = 0.01
+"""Of a core, that forecasts may cost however often pages are looked at."""
+
+FEW = 200
+"""With more jobs waiting than this, a page is not kept waiting for a forecast: it shows the one before."""
+
+State = Callable[[], Awaitable[ClusterState]]
+
+
+@dataclass
+class Forecasts:
+    """The last forecast, of which round it was, and when the next may be made."""
+
+    start_s: Mapping[str, float] = field(default_factory=dict)
+    decided_s: float = -1.0
+    again_s: float = 0.0
+    playing: asyncio.Task[None] | None = None
+
+    async def starts(self, waiting: int, decided_s: float, now_s: float, state: State) -> Mapping[str, float]:
+        """When the jobs that wait since the round of this time may expect to start, as far as that is known by now."""
+        if self.playing is None and decided_s != self.decided_s and now_s >= self.again_s:
+            self.playing = asyncio.create_task(self._play(decided_s, now_s, state))
+        if self.playing is not None and waiting <= FEW:
+            await asyncio.shield(self.playing)  # others may wait for the same
+        return self.start_s
+
+    async def _play(self, decided_s: float, now_s: float, state: State) -> None:
+        try:
+            told, cost_s = await asyncio.to_thread(_played, await state())
+            self.start_s, self.decided_s, self.again_s = told, decided_s, now_s + cost_s / PART
+        except FairleadError as error:  # the pages show the forecast before this one; the next who looks asks again
+            log.warning("no forecast", error=str(error))
+        finally:
+            self.playing = None
+
+
+def expecting(hold: Hold | None, start_s: float | None) -> Hold | None:
+    """What a job that waits was told, with this start instead of what the round itself could say about it."""
+    return hold if hold is None or start_s is None else replace(hold, expected_start_s=start_s)
+
+
+def _played(state: ClusterState) -> tuple[Mapping[str, float], float]:
+    """Expected starts by job, and the cpu seconds that it took to find them."""
+    begun_s = time.thread_time()
+    return forecast(state, decide).start_s, time.thread_time() - begun_s

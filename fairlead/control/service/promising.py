@@ -1,0 +1,61 @@
+"""What a job is told about its future: when it will start and be done, and whether its promise can be kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fairlead.control.present import reason_view
+from fairlead.errors import Refused
+from fairlead.scheduling.admission import Answer, admission
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.state import ClusterState, JobState
+from fairlead.scheduling.words import second
+from fairlead.specs import Sla
+from fairlead.views import PromiseView
+
+
+async def asked(state: ClusterState, job: JobState, *, strict: bool = False) -> Answer:
+    """What would become of this job; in a thread, as it plays the policy forward."""
+    return await asyncio.to_thread(partial(admission, state, job, decide, strict=strict))
+
+
+async def promised(state: ClusterState, job_id: str) -> Answer | None:
+    """The same about one that is there already; None if it is not."""
+    job = next((job for job in state.jobs if job.id == job_id), None)
+    return None if job is None else await asked(state, job)
+
+
+def promise_view(answer: Answer) -> PromiseView | None:
+    """None where nothing was promised."""
+    if answer.why.code == "no-promise":
+        return None
+    return PromiseView(
+        kept=answer.kept,
+        earliest_deadline_s=answer.earliest_deadline_s,
+        gang=answer.gang,
+        reason=reason_view(answer.why),
+    )
+
+
+def expectations(answer: Answer) -> dict[str, Any]:
+    """The fields of a view that look ahead."""
+    return {
+        "expected_start_s": answer.expected_start_s,
+        "expected_finish_s": answer.expected_finish_s,
+        "promise": promise_view(answer),
+    }
+
+
+def sla_of(spec: Sla | None, tenant: Mapping[str, Any]) -> Sla:
+    """What is promised for a job: what it says, or else what its tenant has for all."""
+    return spec if spec is not None else Sla.model_validate(dict(tenant))
+
+
+def refusal(answer: Answer) -> Refused:
+    """To a strict job whose promise cannot be kept."""
+    earliest = answer.earliest_deadline_s
+    instead = "" if earliest is None else f"ask for {second(earliest)} or later, "
+    return Refused(answer.why.text, field="sla", fix=f"{instead}or leave out sla.strict")
