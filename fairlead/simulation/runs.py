@@ -14,6 +14,7 @@ from fairlead.simulation.engine import Progress, Settings, simulate
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.policies import entry
 from fairlead.simulation.trace import Trace
+from fairlead.units import parse_counts
 
 
 def run(
@@ -52,7 +53,7 @@ def compare(
 
 
 def read_tenants(path: Path) -> list[TenantState]:
-    """Tenants with their weights, and quotas where there are any, from the first columns of a CSV."""
+    """Tenants from a CSV: name, weight, quota, parent, and devices by type (``v100=4;k80=2``) guaranteed and most."""
     found: list[TenantState] = []
     with path.open(newline="") as file:
         for number, row in enumerate(csv.reader(file), start=1):
@@ -61,13 +62,16 @@ def read_tenants(path: Path) -> list[TenantState]:
             try:
                 weight = float(row[1]) if len(row) > 1 else 1.0
                 quota = int(row[2]) if len(row) > 2 and row[2].strip() else None
+                sure, most = ({} if len(row) <= at or not row[at].strip() else parse_counts(row[at]) for at in (4, 5))
             except ValueError as error:
                 if number == 1:  # the header
                     continue
-                raise InvalidSpec(f"line {number} is not name,weight,quota", field=path.name) from error
+                wanted = "name,weight,quota,parent,guarantee,most"
+                raise InvalidSpec(f"line {number} is not {wanted}", field=path.name) from error
             if weight <= 0:
                 raise InvalidSpec(f"line {number}: a weight is more than 0", field=path.name)
-            found.append(TenantState(row[0].strip(), weight, quota))
+            parent = row[3].strip() or None if len(row) > 3 else None
+            found.append(TenantState(row[0].strip(), weight, quota, parent=parent, guarantee=sure, most=most))
     return found
 
 

@@ -108,6 +108,9 @@ def test_slurms_accounting_gives_jobs_with_devices_only(tmp_path: Path) -> None:
 def test_tenants_are_a_file_of_names_and_weights(tmp_path: Path) -> None:
     tenants = read_tenants(written(tmp_path, "name,weight,quota\nred,3,\nblue,1,4\n"))
     assert [(tenant.name, tenant.weight, tenant.quota) for tenant in tenants] == [("red", 3.0, None), ("blue", 1.0, 4)]
+    below = read_tenants(written(tmp_path, "ann,2,,red,v100=4;k80=1,v100=8\nbob,1,,,,\n"))
+    assert (below[0].parent, below[0].guarantee, below[0].most) == ("red", {"v100": 4, "k80": 1}, {"v100": 8})
+    assert (below[1].parent, below[1].guarantee, below[1].most) == (None, {}, {})
     trace = read_trace(written(tmp_path, "arrival_s,duration_s,devices\n0,10,1\n0,10,1\n", "plain.csv"))
     assert [job.tenant for job in spread_over_tenants(trace, tenants).jobs] == ["red", "blue"]
 
