@@ -102,7 +102,7 @@ class Sla(Spec):
 
     deadline: Annotated[datetime | timedelta, BeforeValidator(_parse_deadline)] | None = None
     class_: Literal["gold", "silver", "bronze"] | None = Field(default=None, alias="class")
-    strict: bool = Field(default=False, strict=True)  # whether a job whose deadline cannot be kept is refused
+    strict: bool | None = Field(default=None, strict=True)  # whether a job whose deadline cannot be kept is refused
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 

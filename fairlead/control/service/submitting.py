@@ -51,7 +51,7 @@ class SubmitVerbs(Verbs):
             job = new_job(spec, tenant, who, now_s)
             self._admit(connection, job, spec, tenant)
             _need_secrets(connection, tenant, spec)
-            strict = sla_of(spec.sla, tenant.sla).strict and not checked
+            strict = bool(sla_of(spec.sla, tenant.sla).strict) and not checked
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
                 return job  # first it has to be known whether its promise can be kept
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
@@ -125,7 +125,7 @@ class SubmitVerbs(Verbs):
             await self._read(lambda connection: afford(connection, tenant, now_s))
         except OverBudget as error:
             return DryRun(admitted=False, reason=reason_view(Reason(error.code, f"{error.message}; {error.fix}")))
-        found = await asked(await self._seen(), job, strict=sla_of(spec.sla, tenant.sla).strict)
+        found = await asked(await self._seen(), job, strict=bool(sla_of(spec.sla, tenant.sla).strict))
         decision = found.decision if found.admitted else None
         reason = found.why if decision is None else decision.reason
         return DryRun(
