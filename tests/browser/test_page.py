@@ -260,6 +260,21 @@ def test_dark_and_light_follow_the_machine_until_one_chooses(platform: Running, 
     assert brightness() < 100
 
 
+def test_a_tenant_below_another_stands_indented_with_what_it_is_guaranteed(platform: Running, visit: Visitor) -> None:
+    platform.ask("PATCH", "/tenants/text", json={"parent": "vision", "most": {"cpu": 1}})
+    try:
+        window = visit(platform.url)
+        window.log_in(platform.admin, "tenants")
+        table = window.page.get_by_role("region", name="Ledger by tenant")
+        table.get_by_role("columnheader", name="At most").wait_for()
+        rows = table.get_by_role("row").all_inner_texts()
+        assert "vision" in rows[1] and "text" in rows[2] and "1 cpu" in rows[2]
+        places = [table.get_by_role("rowheader").nth(at).locator("> *").first.bounding_box() for at in (0, 1)]
+        assert places[0] and places[1] and places[1]["x"] > places[0]["x"] + 10
+    finally:
+        platform.ask("PATCH", "/tenants/text", json={"parent": None, "most": {}})
+
+
 @pytest.mark.parametrize("role", ["admin", "vision"])
 def test_the_shares_and_the_ledger_are_told(platform: Running, visit: Visitor, role: str) -> None:
     job = platform.command("counted", "sleep 1")

@@ -93,22 +93,46 @@ function firstUse(lines) {
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 
+// Each tenant followed by those that divide its share, with how deep they stand.
+function inTree(teams) {
+  const names = new Set(teams.map((team) => team.name));
+  const below = new Map();
+  for (const team of teams) {
+    const parent = names.has(team.parent) ? team.parent : null;
+    below.set(parent, [...(below.get(parent) ?? []), team]);
+  }
+  const walk = (parent, depth) => (below.get(parent) ?? []).flatMap((team) => [{ team, depth }, ...walk(team.name, depth + 1)]);
+  return walk(null, 0);
+}
+
+const counts = (byType) => Object.entries(byType ?? {}).map(([kind, devices]) => `${devices} ${kind}`).join(", ");
+
+function lent({ borrowed }) {
+  if (Math.abs(borrowed ?? 0) < 0.005) return "";
+  const amount = format.figure(Math.round(Math.abs(borrowed) * 100) / 100);
+  return borrowed > 0 ? `${amount} lent by others` : `${amount} lent to others`;
+}
+
 function Ledger({ teams }) {
+  const typed = teams.some((team) => counts(team.guarantee) || counts(team.most));
   return html`<section class="panel" aria-labelledby="ledger-title">
     <h2 id="ledger-title">Ledger</h2>
     <div class="scroll-x" tabindex="0" role="region" aria-label="Ledger by tenant"><table class="grid">
       <thead><tr>
         <th scope="col">Tenant</th><th scope="col" class="num">Weight</th><th scope="col" class="num">Quota</th>
+        ${typed ? html`<th scope="col">Guaranteed</th><th scope="col">At most</th>` : null}
         <th scope="col">Holds of entitled</th><th scope="col" class="num">Running</th><th scope="col" class="num">Waiting</th>
         <th scope="col" class="num">Device time</th><th scope="col">Budget</th><th scope="col">Promise</th><th scope="col">Network</th>
         <th scope="col">Folders</th>
       </tr></thead>
-      <tbody>${teams.map((team) => html`<tr key=${team.name}>
-        <th scope="row"><${Tenant} name=${team.name} /></th>
+      <tbody>${inTree(teams).map(({ team, depth }) => html`<tr key=${team.name}>
+        <th scope="row" class=${depth ? `below-${Math.min(depth, 4)}` : ""}><${Tenant} name=${team.name} /></th>
         <td class="num">${format.figure(team.weight)}</td>
         <td class="num">${team.quota ?? format.NONE}</td>
-        <td><span class="progress"><${Meter} part=${team.entitlement ? team.devices / team.entitlement : 0} tone=${hue(team.name)} />
-          <span class="num">${team.devices} of ${format.figure(Math.round(team.entitlement * 100) / 100)}</span></span></td>
+        ${typed ? html`<td>${counts(team.guarantee) || format.NONE}</td><td>${counts(team.most) || format.NONE}</td>` : null}
+        <td><span class="progress" title=${lent(team)}>
+          <${Meter} part=${team.entitlement ? holds(team) / team.entitlement : 0} tone=${hue(team.name)} />
+          <span class="num">${holds(team)} of ${format.figure(Math.round(team.entitlement * 100) / 100)}</span></span></td>
         <td class="num">${format.number(team.running)}</td>
         <td class="num">${format.number(team.queued)}</td>
         <td class="num">${format.duration(team.device_s)}</td>
@@ -120,6 +144,8 @@ function Ledger({ teams }) {
     </table></div>
   </section>`;
 }
+
+const holds = (team) => team.devices + (team.devices_below ?? 0);
 
 function budget({ spending }) {
   if (!spending) return html`<span class="dim">none</span>`;
