@@ -110,9 +110,9 @@ def standings(
     """
     tree = Tree.of(tenant_state(tenant) for tenant in tenants)
     due = shares(tree, number)
-    used = tree.summed({name: float(number) for name, number in held.items() if name in tree.queues})
+    used = tree.summed({name: float(count) for name, count in held.items() if name in tree.queues})
     over = {name: used[name] - due[name] for name in tree.queues}
-    leaves = [name for name in tree.queues if name not in tree.below]
+    leaves = [name for name in sorted(tree.tenants) if name not in tree.below]
     wanted = sum(max(0.0, over[name]) for name in leaves)
     unused = sum(max(0.0, -over[name]) for name in leaves)
     part = min(1.0, wanted / unused) if unused > 0 else 0.0  # of what is not used, so much is with somebody else
@@ -123,11 +123,11 @@ def standings(
             below=int(used[name]) - held.get(name, 0),
             borrowed=over[name] if over[name] > 0 else over[name] * part,
         )
-        for name in tree.queues
+        for name in sorted(tree.tenants)
     }
 
 
 def shares(tree: Tree, number: int) -> dict[str, float]:
     """Everybody's part if all wanted all there is, with that of those below; own work beside teams is left out."""
-    leaves = (name for name in tree.queues if name not in tree.below)
+    leaves = (name for name in tree.tenants if name not in tree.below)
     return divided(tree, Demand({name: float(number) for name in leaves}), float(number))

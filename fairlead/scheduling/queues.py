@@ -43,7 +43,7 @@ class Tree:
             known.setdefault(tenant, TenantState(tenant))
         above, named = _parents(known), frozenset(known)
         people = {tenant: frozenset(found) for tenant, found in persons.items() if len(found) > 1}
-        for tenant in {parent for parent in above.values() if parent is not None} & persons.keys():
+        for tenant in {parent for parent in above.values() if parent is not None}:
             _add(known, above, f"{tenant}/{OWN}", tenant)
         for tenant, found in people.items():
             parent = f"{tenant}/{OWN}" if f"{tenant}/{OWN}" in known else tenant

@@ -20,11 +20,11 @@ def entitlements(
     """Devices that the jobs of each tenant itself may claim: W_T / ΣW of what its siblings and it divide, never more
     than demand or quota, the rest lent by weight. What a tenant's teams may claim is theirs, and not counted again."""
     named = sorted(tenants, key=lambda tenant: tenant.name)
-    tree = Tree.of(named, {tenant.name: ("",) for tenant in named if demand_by_tenant.get(tenant.name, 0.0) > 0})
-    leaf = {tenant.name: tree.leaf(tenant.name) for tenant in named}
+    tree = Tree.of(named)
+    leaf = {tenant.name: tree.own(tenant.name) for tenant in named}
     found = divided(tree, Demand({leaf[name]: amount for name, amount in demand_by_tenant.items() if name in leaf}),
                     capacity)  # fmt: skip
-    return {name: found[queue] if queue not in tree.below else 0.0 for name, queue in leaf.items()}
+    return {name: found[queue] for name, queue in leaf.items()}
 
 
 def claims(

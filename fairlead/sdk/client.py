@@ -209,7 +209,7 @@ class Client:
         return NewTenant.model_validate(self._wire.call("POST", "/tenants", body=body, safe=False))
 
     def update_tenant(self, name: str, **changes: Any) -> TenantView:
-        """Change weight, quota or sla; what is not named stays as it is."""
+        """Change weight, quota, parent, guarantee, most, sla, policy or budget; what is not named stays as it is."""
         place = f"/tenants/{quote(name, safe='')}"
         return TenantView.model_validate(self._wire.call("PATCH", place, body=changes))
 
