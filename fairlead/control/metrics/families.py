@@ -132,7 +132,11 @@ WORKER_NETWORK = _count("worker_network_bytes", "Bytes that workers sent and rec
 # ---------------------------------------------------------------- tenants
 TENANT_WEIGHT = _gauge("tenant_weight", "The tenant's weight in the shares.", "tenant")
 TENANT_QUOTA = _gauge("tenant_quota_devices", "Devices that it may never exceed; absent without a quota.", "tenant")
+TENANT_SURE = _gauge("tenant_guaranteed_devices", "Devices of a type that it gets whenever it wants them.",
+                     "tenant", "device_type")  # fmt: skip
+TENANT_MOST = _gauge("tenant_most_devices", "Devices of a type that it may never exceed.", "tenant", "device_type")
 TENANT_ENTITLED = _gauge("tenant_entitlement_devices", "Devices that it may claim now.", "tenant")
+TENANT_BORROWED = _gauge("tenant_borrowed_devices", "Devices held beyond its share; negative: lent.", "tenant")
 TENANT_DEVICES = _gauge("tenant_devices", "Devices that it holds now.", "tenant")
 TENANT_SHARE = _gauge("tenant_share_ratio", "Part of all devices that it holds now.", "tenant")
 TENANT_BUDGET = _gauge("tenant_budget_device_seconds", "Its budget for this period; absent without one.", "tenant")

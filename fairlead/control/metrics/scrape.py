@@ -166,7 +166,11 @@ class Scraper:
             found.put(f.TENANT_WEIGHT, team.weight, name)
             if team.quota is not None:
                 found.put(f.TENANT_QUOTA, team.quota, name)
+            for family, by_type in ((f.TENANT_SURE, team.guarantee), (f.TENANT_MOST, team.most)):
+                for kind, number in by_type.items():
+                    found.put(family, number, name, kind)
             found.put(f.TENANT_ENTITLED, claims[name].entitlement, name)
+            found.put(f.TENANT_BORROWED, claims[name].borrowed, name)
             found.put(f.TENANT_DEVICES, held[name], name)
             found.put(f.TENANT_SHARE, held[name] / devices if devices else 0.0, name)
             found.put(f.DEVICE_TIME, stored.device_s.get(name, 0.0), name)
