@@ -15,6 +15,7 @@ from fairlead.cli.options import Json
 from fairlead.errors import InvalidSpec
 
 if TYPE_CHECKING:
+    from fairlead.simulation.energy import Energy
     from fairlead.simulation.engine import Settings
 
 def simulate(
@@ -45,6 +46,14 @@ def simulate(
     ] = None,
     failures: Annotated[float | None, typer.Option("--failures", help="Mean hours between failures of a node.")] = None,
     what_if: Annotated[str | None, typer.Option("--what-if", help="Change the cluster: add:8xa100.")] = None,
+    sleep_after: Annotated[
+        float | None, typer.Option("--sleep-after", help="Let nodes sleep that were idle for so many seconds.")
+    ] = None,
+    wake_time: Annotated[float, typer.Option("--wake-time", help="Seconds until a sleeping node is awake.")] = 120.0,
+    colocation: Annotated[
+        Path | None,
+        typer.Option("--colocation", help="A CSV of class,beside,slowdown: what jobs on one node cost each other."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", help="Write plots and the figures into this folder.")] = None,
     as_json: Json = False,
@@ -63,8 +72,9 @@ def simulate(
     if what_if is not None:
         nodes = (*nodes, *_added(what_if, {node.name for node in nodes}))
     settings = _settings(
-        round_s=round_s, restart_cost_s=restart_cost, declared=declared, tenants=owners, draw=out is not None
-    )
+        round_s=round_s, restart_cost_s=restart_cost, declared=declared, tenants=owners, draw=out is not None,
+        energy=_energy(sleep_after, wake_time), colocation=_colocation(colocation),
+    )  # fmt: skip
     outcomes = compare(
         work, policy.split(","), nodes, _with_failures(settings, failures, seed), seed=seed,
         progress=progress(as_json),
@@ -87,6 +97,20 @@ def _declared(knowledge: str) -> bool:
 def _positive(option: str, value: float | None) -> None:
     if value is not None and not 0 < value < math.inf:
         raise InvalidSpec(f"{value:g} is not more than 0", field=option)
+
+
+def _energy(sleep_after: float | None, wake_time: float) -> Energy | None:
+    from fairlead.simulation.energy import Energy
+
+    _positive("--sleep-after", sleep_after)
+    _positive("--wake-time", wake_time)
+    return None if sleep_after is None else Energy(sleep_after, wake_time)
+
+
+def _colocation(path: Path | None) -> dict[tuple[str, str], float] | None:
+    from fairlead.simulation.company import read_table
+
+    return None if path is None else read_table(path)
 
 
 def _tenants(text: str | None) -> tuple[list[Any], str | None]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from fairlead.cluster import Node
 from fairlead.errors import InvalidSpec, Refused
-from fairlead.scheduling.state import TenantState
+from fairlead.scheduling.market.ground import could_ever_run
+from fairlead.scheduling.state import JobState, TenantState
 from fairlead.simulation.engine import Progress, Settings, simulate
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.policies import entry
-from fairlead.simulation.trace import Trace
+from fairlead.simulation.trace import Trace, TraceJob
 from fairlead.units import parse_counts
 
 
@@ -98,6 +99,14 @@ def _check(trace: Trace, nodes: Sequence[Node]) -> None:
         if not known[key]:
             text = f"job {job.id} needs {job.min_workers} devices of one type that it runs on; there are {devices}"
             raise Refused(text, field="--cluster", fix="give it more devices, or of another type")
+        if (job.only or job.demand) and not could_ever_run(_as_state(job), nodes):
+            where = f" in {', '.join(sorted(job.only))}" if job.only else ""
+            text = f"job {job.id} needs {job.min_workers} workers{where} that no nodes of one type could hold"
+            raise Refused(text, field="--cluster", fix="add such nodes, or ask for less cpu, memory or elsewhere")
+
+
+def _as_state(job: TraceJob) -> JobState:
+    return JobState(job.id, job.tenant, job.arrival_s, job.min_workers, demand=job.demand, only=job.only)
 
 
 def _runs_somewhere(speeds: Mapping[str, object], devices: Mapping[str, int], size: int) -> bool:

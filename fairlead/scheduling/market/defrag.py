@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,60 +28,82 @@ class Moves:
 
 
 def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> bool:
-    """Seat the gang at a better pace than it would have now, if that gains more than the moves cost."""
+    """Seat the gang at a better pace than it would have now, in the domain where that costs others least.
+
+    Only if it gains more than they lose; both in device seconds over the time that seats are expected to stand.
+    """
     for _, last, pace in runs(wish, len(floor.ground.domains)):
         if pace <= now_pace:
             return False
-        worth = wish.size * moves.horizon_s * (pace - now_pace)
         domain = floor.ground.domains[last]
         whole = np.bincount(domain, floor.ground.holds(wish.need, wish.only))
         lacks = wish.size - np.bincount(domain, floor.fit(wish))
+        best, least = -1, wish.size * moves.horizon_s * (pace - now_pace)
         for number in np.argsort(np.where(whole >= wish.size, lacks, np.inf), kind="stable")[:LOOKED_AT].tolist():
             if whole[number] < wish.size:
                 break
-            if _cleared(floor, wish, domain == number, moves, worth):
-                return True
+            mark = floor.mark()
+            cost = _cleared(floor, wish, domain == number, moves, least)
+            floor.back(mark)
+            if cost is not None and cost < least:
+                best, least = number, cost
+            if cost == 0:
+                break
+        if best >= 0:
+            mark = floor.mark()
+            _cleared(floor, wish, domain == best, moves, math.inf)
+            moves.left -= len(floor.touched(mark) & moves.running)
+            return True
     return False
 
 
-def _cleared(floor: Floor, wish: Wish, inside: Bools, moves: Moves, worth: float) -> bool:
-    """Try it: the cheapest gangs leave the domain until this one fits, and all of them find seats as good as theirs."""
-    mark, spent, moved = floor.mark(), 0.0, 0
+def _cleared(floor: Floor, wish: Wish, inside: Bools, moves: Moves, most: float) -> float | None:
+    """What it costs when the cheapest gangs leave the domain until this one fits and sit elsewhere; None: too much."""
+    spent, moved = 0.0, 0
     gone: list[tuple[str, float]] = []
-    for job in _cheapest(floor, inside, moves):
+    lacking = wish.size - int(floor.fit(wish)[inside].sum())
+    for job in _cheapest(floor, inside, moves, max(lacking, 1)):
         if (seats := best_seats(floor, wish, inside)) is not None:
             break
         if job in moves.running:
             moved, spent = moved + 1, spent + floor.wishes[job].costs_s
-            if moved > moves.left or spent >= worth:
-                break
+            if moved > moves.left or spent >= most:
+                return None
         gone.append((job, floor.wishes[job].pace(floor.level(floor.leave(job)))))
     else:
         seats = best_seats(floor, wish, inside)
-    if seats is not None and moved <= moves.left and spent < worth:
-        floor.sit(wish.job, seats)
-        if _reseated(floor, gone):
-            moves.left -= moved
-            return True
-    floor.back(mark)
-    return False
+    if seats is None:
+        return None
+    floor.sit(wish.job, seats)
+    lost = _reseated(floor, gone, moves)
+    return None if lost is None else spent + lost
 
 
-def _cheapest(floor: Floor, inside: Bools, moves: Moves) -> list[str]:
-    """Who sits in there, by what each freed device costs; who has not started yet costs nothing."""
+def _cheapest(floor: Floor, inside: Bools, moves: Moves, lacking: int) -> list[str]:
+    """Who sits in there, by what each device that is needed costs; who has not started yet costs nothing.
+
+    Of equals the smaller first: it finds other seats more easily.
+    """
     held: dict[str, int] = {}
     for node in np.nonzero(inside)[0].tolist():
         for job, many in floor.on[node].items():
             held[job] = held.get(job, 0) + many
-    return sorted(held, key=lambda job: (floor.wishes[job].costs_s / held[job] if job in moves.running else 0.0, job))
+
+    def price(job: str) -> tuple[float, int, str]:
+        costs = floor.wishes[job].costs_s if job in moves.running else 0.0
+        return (costs / min(held[job], lacking), floor.wishes[job].size, job)
+
+    return sorted(held, key=price)
 
 
-def _reseated(floor: Floor, gone: list[tuple[str, float]]) -> bool:
-    """Everybody who left sits again, nobody at a worse pace; the largest first."""
+def _reseated(floor: Floor, gone: list[tuple[str, float]], moves: Moves) -> float | None:
+    """Everybody who left sits again, the largest first; what they lose in pace, or None if somebody finds no seats."""
+    lost = 0.0
     for job, pace in sorted(gone, key=lambda one: (-floor.wishes[one[0]].size, one[0])):
         wish = floor.wishes[job]
         seats: Counts | None = best_seats(floor, wish)
-        if seats is None or wish.pace(floor.level(seats)) < pace - 1e-9:
-            return False
+        if seats is None:
+            return None
+        lost += wish.size * moves.horizon_s * max(0.0, pace - wish.pace(floor.level(seats)))
         floor.sit(job, seats)
-    return True
+    return lost

@@ -113,6 +113,10 @@ class Floor:
     def mark(self) -> int:
         return len(self._log)
 
+    def touched(self, mark: int) -> set[str]:
+        """Who has sat down or left since then."""
+        return {job for job, _, _ in self._log[mark:]}
+
     def back(self, mark: int) -> None:
         """Undo all steps since then."""
         while len(self._log) > mark:

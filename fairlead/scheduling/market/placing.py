@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fairlead.cluster import Node
+from fairlead.scheduling.curves import FAR
 from fairlead.scheduling.market.choice import Chosen, Problem, choose
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.floor import Kept, Seats, Wish
@@ -69,14 +71,28 @@ def placed(
     found = Placed({}, heads=heads or {})
     for kind, wanted in enumerate(rows):
         nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
-        if kind in found.heads or _matters(state, [jobs[row] for row, _ in wanted]):
+        plain = None
+        if kind not in found.heads and not _matters(state, [jobs[row] for row, _ in wanted]):
+            plain = _plain(jobs, wanted, nodes)
+        if plain is not None:
+            found = replace(found, seats={**found.seats, **plain})
+        else:
             worth = problem.utility[np.arange(len(jobs)), column].tolist()
             found = _arranged(found, state, jobs, kind, wanted, Ground.of(nodes), book, dials, worth)
-        else:
-            now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
-            seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now)
-            found = replace(found, seats={**found.seats, **seats})
     return found
+
+
+def _plain(
+    jobs: Sequence[JobState], wanted: Sequence[tuple[int, int]], nodes: Sequence[Node]
+) -> Mapping[str, Seats] | None:
+    """Seats where only devices count; None if somebody would have to sit where it does not run at all."""
+    now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
+    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now)
+    for row, size in wanted if len(nodes) > 1 else ():
+        where, curve = seats[jobs[row].id], jobs[row].curve
+        if where[0] != where[-1] and curve is not None and curve.speed(nodes[0].device_type, size, FAR) <= 0:
+            return None
+    return seats
 
 
 def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:

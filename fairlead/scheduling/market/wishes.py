@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from fairlead.scheduling.curves import BANDWIDTH, FAR, NEAR, SpeedCurve, widened
+from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
 from fairlead.scheduling.market.floor import Wish
 from fairlead.scheduling.market.ground import need_of
 from fairlead.scheduling.state import JobState
 
 WIDER = 0.97
-"""Where nobody measured it, every wider domain is taken to cost a gang that exchanges a lot so much of its speed."""
+"""Where nobody measured it, a wider domain is taken to leave a gang that exchanges a lot so much of its speed."""
 
 BOUND = 0.99
 """A gang that keeps more than this of its speed over several nodes does not care where it sits."""
@@ -53,22 +53,11 @@ def communication_bound(curve: SpeedCurve, device_type: str) -> bool:
 
 
 def paces(curve: SpeedCurve | None, device_type: str, size: int, levels: int) -> tuple[float, ...]:
-    """Speed by level relative to the best; where only one node and several are told apart, the rest by bandwidth."""
+    """Speed by level relative to the best; where only one node and several are told apart, a little less each level."""
     if curve is None:
         return tuple(WIDER**level for level in range(levels))
-    known = curve
+    found = [curve.speed(device_type, size, level) for level in range(levels)]
     if curve.levels <= FAR + 1 < levels and communication_bound(curve, device_type):
-        known = widened(_single(curve, device_type, size), BANDWIDTH)
-    found = [known.speed(device_type, size, level) for level in range(levels)]
-    if known is not curve and found[NEAR] <= 0:  # larger than a node: nothing says what distance costs it
-        found = [speed * WIDER**level for level, speed in enumerate(found)]
+        found = [speed * WIDER ** max(0, level - FAR) for level, speed in enumerate(found)]
     best = max(found)
     return tuple(speed / best for speed in found) if best > 0 else (1.0,)
-
-
-def _single(curve: SpeedCurve, device_type: str, size: int) -> SpeedCurve:
-    """The curve for this one gang: widening all of it for every job would be work in vain."""
-    if size not in curve.sizes:
-        return curve
-    at = curve.sizes.index(size)
-    return SpeedCurve((size,), {device_type: tuple((level[at],) for level in curve.speeds[device_type])})
