@@ -17,9 +17,11 @@ from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase,
 from fairlead.control.rounds import Devices, cluster_state
 from fairlead.control.store import events, generations, jobs, ledger, memory, tenants
 from fairlead.control.store.engine import Store
+from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.state import ClusterState, Hold, Preempt, Reason, Resize, Round, Start
 
 ATTAINED_HALF_LIFE_S = 3600.0
+REMEMBER_S = 60.0  # so often the policy's memory is stored even if no promise in it changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,20 @@ class Outlook:
     holds: Mapping[str, Hold]
     entitlements: Mapping[str, float]
     decided_s: float = 0.0
+    memory: Mapping[str, Any] | None = None  # the policy's; None: as it was stored
+    stored_s: float = 0.0  # when it was last stored
+
+    def forgets_less(self, decided: Round, now_s: float) -> bool:
+        """Whether the memory of this round has to be stored: much in it changes all the time and may be a bit old."""
+        old = now_s - self.stored_s >= REMEMBER_S
+        return old or self.memory is None or promises(self.memory) != promises(decided.memory)
 
 
 async def read_state(
-    store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str]
-) -> RoundInput:
-    """All that this round depends on, read at one moment."""
+    store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str],
+    remembers: Mapping[str, Any] | None = None,
+) -> RoundInput:  # fmt: skip
+    """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known."""
 
     def work(
         connection: Connection,
@@ -61,7 +71,7 @@ async def read_state(
             generations.current(connection, busy),
             teams,
             ledger.attained(connection, now_s, ATTAINED_HALF_LIFE_S),
-            memory.load(connection),
+            recalled(memory.load(connection)) if remembers is None else dict(remembers),
             spendings(connection, teams, now_s),
         )
 
@@ -79,7 +89,7 @@ async def read_state(
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
 
 
-def apply_round(connection: Connection, state: RoundInput, decided: Round) -> set[str]:
+def apply_round(connection: Connection, state: RoundInput, decided: Round, *, remember: bool = True) -> set[str]:
     """Store the decisions that still hold; returns the jobs that have something to carry out now."""
     devices = Devices(state.cluster.nodes, state.facts, state.generations)
     changed: set[str] = set()
@@ -92,8 +102,8 @@ def apply_round(connection: Connection, state: RoundInput, decided: Round) -> se
                 if not state.departing and _preempt(connection, state, job, reason):
                     changed.add(job)
     tell(connection, state.spendings.values(), state.cluster.now_s)
-    if dict(decided.memory) != dict(state.cluster.memory):
-        memory.save(connection, dict(decided.memory))
+    if remember:
+        memory.save(connection, plain(decided.memory))
     return changed
 
 

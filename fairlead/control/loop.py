@@ -300,13 +300,15 @@ class Controller:
         await self.refresh()
         started_s = time.monotonic()
         now_s = self.clock()
-        state = await read_state(self.store, now_s, self._nodes, self.known, self._undecided())
+        before = self.outlook
+        state = await read_state(self.store, now_s, self._nodes, self.known, self._undecided(), before.memory)
         decided = decide(state.cluster)
-        changed = await self.store.write(lambda connection: apply_round(connection, state, decided))
+        keep = before.forgets_less(decided, now_s)
+        changed = await self.store.write(lambda connection: apply_round(connection, state, decided, remember=keep))
         if changed:
             failpoint("round-stored")
         holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
-        self.outlook = Outlook(holds, decided.entitlements, now_s)
+        self.outlook = Outlook(holds, decided.entitlements, now_s, decided.memory, now_s if keep else before.stored_s)
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
         self._round_cost_s = time.monotonic() - started_s

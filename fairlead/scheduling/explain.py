@@ -8,11 +8,12 @@ from itertools import chain, takewhile
 from typing import Any
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.board import Shape
-from fairlead.scheduling.decide import decide, drafted, written
-from fairlead.scheduling.draft import Draft
+from fairlead.scheduling.carry.board import Shape
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.round import drafted, written
+from fairlead.scheduling.carry.stay import why_it_stays
+from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Reason, Resize, Start
-from fairlead.scheduling.stay import why_it_stays
 from fairlead.scheduling.words import devices, moment, on, workers
 
 
@@ -118,10 +119,23 @@ def impossible(job: JobState, nodes: Sequence[Node], quota: int | None = None) -
     if quota is not None and job.min_workers > quota:
         text = f"{job.min_workers} is more than the quota of {devices(quota)} that tenant {job.tenant} has"
         return Impossible("workers.min", job.min_workers, text, "lower workers.min, or ask for a larger quota")
-    slots = sum(Shape.of(job).slots(node.capacity) for node in typed)
+    reachable = [node for node in typed if not job.only or not job.only.isdisjoint(node.places)]
+    if not reachable:
+        text = f"no node is in {' or '.join(sorted(job.only))}"
+        return Impossible("resources.only", sorted(job.only), text, "name places that exist, or drop it")
+    slots, kind = _largest_gang(Shape.of(job), reachable)
     if job.min_workers <= slots:
         return None
-    return _gang_too_big(job, slots, sum(node.devices for node in typed))
+    return _gang_too_big(job, slots, [node for node in reachable if node.device_type == kind])
+
+
+def _largest_gang(shape: Shape, nodes: Sequence[Node]) -> tuple[int, str]:
+    """How many workers of this shape fit on empty nodes of one type, and which type that is."""
+    by_type: dict[str, int] = {}
+    for node in nodes:
+        by_type[node.device_type] = by_type.get(node.device_type, 0) + shape.slots(node.capacity)
+    kind = max(sorted(by_type), key=lambda kind: by_type[kind])
+    return by_type[kind], kind
 
 
 def _no_such_type(device_type: str, nodes: Sequence[Node]) -> Impossible:
@@ -136,10 +150,11 @@ def _worker_too_big(name: str, amount: float, largest: float) -> Impossible:
     return Impossible(f"resources.{name}", amount, text, f"ask for at most {most}, or add a larger node")
 
 
-def _gang_too_big(job: JobState, slots: int, total: int) -> Impossible:
-    have = devices(total, job.device_type)
+def _gang_too_big(job: JobState, slots: int, nodes: Sequence[Node]) -> Impossible:
+    total = sum(node.devices for node in nodes)
+    have = devices(total, nodes[0].device_type)
     if slots == total:
-        text = f"{job.min_workers} is more than the {have} that this cluster can ever give"
+        text = f"{job.min_workers} is more than the {have} that this cluster can ever give; a gang is of one type"
     else:
         fitting = f"{workers(slots)} that would fit on its {have} with such resources each"
         text = f"{job.min_workers} is more than the {fitting}"

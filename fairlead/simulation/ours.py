@@ -1,11 +1,11 @@
-"""Our own policy in the simulator: the live ``decide``, asked again until what it frees has been given away."""
+"""Our own policy as a live cluster carries it out, asked again until what it frees has been given away."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fairlead.scheduling import decide
+from fairlead.scheduling.carry.round import carried
 from fairlead.scheduling.state import ClusterState, Decision, JobState, Preempt, Reason, Resize, Round, Start
 
 REASON = Reason("settled", "decided in the same round, once devices had become free")
@@ -16,14 +16,14 @@ PASSES = 6
 def settled(state: ClusterState) -> Round:
     """All decisions of as many rounds as it takes until nothing changes any more, as one."""
     before = {job.id: job.seats for job in state.jobs}
-    seen, found = state, decide(state)
+    seen, found = state, carried(state)
     for _ in range(PASSES - 1):
         changes = {decision.job: decision for decision in found.decisions if not _waits(decision)}
         if not any(isinstance(change, Preempt | Resize) for change in changes.values()):
             break
         seen = replace(seen, jobs=[_moved(job, changes.get(job.id), state.now_s) for job in seen.jobs],
                        memory=found.memory)  # fmt: skip
-        found = decide(seen)
+        found = carried(seen)
     last = {decision.job: decision for decision in found.decisions}
     jobs = [_moved(job, last.get(job.id), state.now_s) for job in seen.jobs]
     return Round(tuple(_between(before, jobs, last)), found.entitlements, found.memory)

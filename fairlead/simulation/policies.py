@@ -83,7 +83,7 @@ def _tiresias(trace: Trace, seed: int) -> Policy:
 
 POLICIES: Mapping[str, Entry] = {
     "fairlead": Entry("ours: bids, prices, whole gangs", _ours, elastic=True),
-    "fairlead-live": Entry("ours, as the live platform runs it today", _live, elastic=True),
+    "fairlead-live": Entry("ours, step by step as on a live cluster", _live, elastic=True),
     "fifo": Entry("first in, first out; nobody overtakes", _order("FIFO", "arrival", patient=True)),
     "srtf": Entry("shortest remaining time first", _order("SRTF", "remaining")),
     "las": Entry("least attained service first", _order("LAS", "attained")),

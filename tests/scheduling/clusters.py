@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.scheduling import decide
+from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Round, Start, TenantState
 
 
@@ -92,15 +94,15 @@ def changes(round_: Round) -> list[Decision]:
 class SlowBackend:
     """Carries decisions out over several rounds: a job that changes settles first and holds old and new seats."""
 
-    def __init__(self, now: ClusterState, takes: int) -> None:
-        self.now, self.takes = now, takes
+    def __init__(self, now: ClusterState, takes: int, dials: Dials = DEFAULTS) -> None:
+        self.now, self.takes, self.dials = now, takes, dials
         self.pending: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.victims: Counter[str] = Counter()
 
     def round(self, wait_s: float) -> list[Decision]:
         """What changes when the next round is held after this time."""
         self.now = replace(self.now, now_s=self.now.now_s + wait_s)
-        round_ = decide(self.now)
+        round_ = carried(self.now, self.dials)
         decided = by_job(round_)
         self.pending = {name: (left - 1, seats) for name, (left, seats) in self.pending.items()}
         jobs = []

@@ -298,11 +298,11 @@ def test_a_forecast_of_the_start_comes_from_what_runs() -> None:
 
 
 def test_free_devices_are_kept_for_a_gang_that_waited() -> None:
-    busy = job("busy", "a", seats=("node-0",))
-    jobs = [busy, job("gang", "a", (4, 4), submitted_s=0.0), job("small", "a", submitted_s=90.0)]
+    busy = job("busy", "a", seats=("node-0",), priority=1)
+    jobs = [busy, job("gang", "a", (4, 4), submitted_s=0.0), job("small", "a", submitted_s=10.0)]
     patient = by_job(decide(state(jobs, now_s=20.0)))
     assert isinstance(patient["small"], Start)
-    kept = by_job(decide(state(jobs, now_s=100.0)))
+    kept = by_job(decide(state(jobs, now_s=310.0)))
     assert isinstance(kept["small"], Hold) and kept["small"].reason.code == "held-for-others"
     assert "3 devices kept for it" in kept["gang"].reason.text
 

@@ -17,7 +17,7 @@ POOL = [Node("c", {DEVICE: 2, "cpu": 2.0, "memory": 4e9}), Node("g", {DEVICE: 2,
 @pytest.mark.parametrize(
     ("asked", "quota", "field", "text", "fix"),
     [
-        (job("j", workers=(5, 8)), None, "workers.min", "5 is more than the 4 devices that this", "add nodes"),
+        (job("j", workers=(3, 8)), None, "workers.min", "3 is more than the 2 devices of type a100 that", "add nodes"),
         (job("j", workers=(3, 3), device_type="a100"), None, "workers.min", "2 devices of type a100", "drop resources"),
         (job("j", device_type="h100"), None, "resources.device", "no node has devices of type h100", "a100, cpu"),
         (job("j", demand={"memory": 9e9}), None, "resources.memory", "9GB per worker is more than", "at most 8GB"),
@@ -167,5 +167,5 @@ def priority_suggested(*others: JobState) -> bool:
 def test_a_higher_priority_is_suggested_only_where_the_tenant_has_another_job_ahead() -> None:
     assert not priority_suggested()
     assert not priority_suggested(job("stranger", "c", submitted_s=0.0))
-    assert not priority_suggested(job("later", "a", submitted_s=60.0))
+    assert not priority_suggested(job("later", "a", (2, 2), submitted_s=60.0))
     assert priority_suggested(job("sibling", "a", submitted_s=0.0))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.scheduling import decide
-from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.state import ClusterState, Start, TenantState
 
 from .clusters import apply, by_job, clusters, few, job, nodes, overfull, state, tenants, used_by_tenant
@@ -33,13 +34,17 @@ def rounds(now: ClusterState, count: int, wait_s: float = 6.0) -> ClusterState:
 def test_a_tenant_with_enough_demand_reaches_its_entitlement(
     weights: list[float], size: int, more: int, early: int, elastic: bool
 ) -> None:
-    """One tenant has filled the cluster before the others come; reclaiming gives each its share."""
+    """One tenant has filled the cluster before the others come; reclaiming gives each its share.
+
+    Restarts are too dear for siblings to take turns: between two of them a device is free for a moment.
+    """
     pool = nodes(size, devices=2)
     teams = [TenantState(f"t{i}", weight) for i, weight in enumerate(weights)]
     workers = (1, 4) if elastic else (1, 1)
-    first = [job(f"first-{i}", f"t{early % len(weights)}", workers) for i in range(2 * size)]
+    dear: dict[str, Any] = {"workers": workers, "restart_cost_s": 1e9}
+    first = [job(f"first-{i}", f"t{early % len(weights)}", **dear) for i in range(2 * size)]
     now = rounds(state(first, nodes=pool, tenants=teams), 5)
-    late = [job(f"{t.name}-{i}", t.name, workers, submitted_s=now.now_s) for t in teams for i in range(2 * size + more)]
+    late = [job(f"{t.name}-{i}", t.name, submitted_s=now.now_s, **dear) for t in teams for i in range(2 * size + more)]
     now = rounds(replace(now, jobs=[*now.jobs, *late]), 8 * size + 10)
     entitled, used = decide(now).entitlements, used_by_tenant(now)
     for team in teams:

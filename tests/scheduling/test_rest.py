@@ -1,4 +1,4 @@
-"""Rounds come to rest: while only the clock changes, gangs change a few times and then never again."""
+"""Rounds come to rest: while only the clock changes, gangs change a few times, and then only to take turns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling import decide
-from fairlead.scheduling.state import ClusterState, Decision, Start, TenantState
+from fairlead.scheduling.carry.reclaim import MIN_RUN_S
+from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.market import Dials
+from fairlead.scheduling.state import ClusterState, Decision, Preempt, Start, TenantState
 
 from .clusters import SlowBackend, apply, changes, clusters, few, job, nodes, state, tenants
 
+STEADY = Dials(repay_s=1e12)  # what a tenant is owed for a fraction of a device does not count
+DEAR = {"restart_cost_s": 1e9}  # too dear to take turns
 LONGEST_S = 2000.0  # longer than any time after which the policy treats a waiting job differently
 ROUNDS = 400
 
@@ -47,7 +52,7 @@ def changes_until_rest(now: ClusterState, step_s: float) -> list[Decision]:
     def round_after(wait_s: float) -> list[Decision]:
         nonlocal now
         now = replace(now, now_s=now.now_s + wait_s)
-        round_ = decide(now)
+        round_ = carried(now, STEADY)
         now = apply(now, round_)
         return changes(round_)
 
@@ -72,22 +77,22 @@ def promised_until_1030() -> ClusterState:
 @given(clusters(), st.sampled_from([0.5, 10.0]))
 @example(promised_until_1030(), 0.5)
 def test_rounds_come_to_rest_when_only_the_clock_changes(before: ClusterState, step_s: float) -> None:
-    changes_until_rest(replace(before, jobs=[replace(one, settling=False) for one in before.jobs]), step_s)
+    changes_until_rest(replace(before, jobs=[replace(one, settling=False, **DEAR) for one in before.jobs]), step_s)
 
 
 @few
 @given(clusters(max_jobs=10), st.integers(1, 4))
 def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: ClusterState, takes: int) -> None:
     alive = [node for node in before.nodes if node.state is not NodeState.LOST]
-    quiet = replace(before, nodes=alive, jobs=[replace(one, settling=False, broken=False) for one in before.jobs])
-    backend = SlowBackend(quiet, takes)
+    jobs = [replace(one, settling=False, broken=False, **DEAR) for one in before.jobs]
+    backend = SlowBackend(replace(before, nodes=alive, jobs=jobs), takes, STEADY)
     until_rest(backend.round, 0.5)
     assert not backend.pending
 
 
 @pytest.mark.parametrize("takes", [1, 2, 5, 80])
 def test_no_more_victims_are_taken_while_the_first_ones_are_still_leaving(takes: int) -> None:
-    running = [job(f"run-{i}", "a", seats=(f"node-{i}",)) for i in range(4)]
+    running = [job(f"run-{i}", "a", seats=(f"node-{i}",), since_s=90.0) for i in range(4)]
     backend = SlowBackend(state([*running, job("new", "b")], tenants=tenants(a=3, b=1)), takes)
     for _ in range(20 + 2 * takes):
         backend.round(0.5)
@@ -96,7 +101,8 @@ def test_no_more_victims_are_taken_while_the_first_ones_are_still_leaving(takes:
 
 
 def test_a_tenant_that_has_had_nothing_for_long_is_first_with_whichever_of_its_jobs_is() -> None:
-    moved = changes_until_rest(promised_until_1030(), 0.5)
+    before = promised_until_1030()
+    moved = changes_until_rest(replace(before, jobs=[replace(one, **DEAR) for one in before.jobs]), 0.5)
     assert all(isinstance(change, Start) for change in moved)
     assert ("job-3", "waited-long") in [(change.job, change.reason.code) for change in moved]
 
@@ -122,3 +128,31 @@ def test_a_gang_grows_by_as_much_as_others_above_their_share_can_give() -> None:
     narrow = job("narrow", "b", (1, 6), seats=("node-6",))
     moved = changes_until_rest(state([wide, narrow], nodes=nodes(8)), 6.0)
     assert [(change.job, len(getattr(change, "seats", ()))) for change in moved][-1] == ("narrow", 4)
+
+
+@few
+@given(clusters(healthy=True, one_type=True, max_jobs=10))
+def test_a_gang_runs_for_its_time_before_a_sibling_of_its_priority_has_its_turn(before: ClusterState) -> None:
+    now = replace(before, jobs=[replace(one, start_by_s=None, priority=0) for one in before.jobs])
+    for _ in range(60):
+        round_ = decide(now)
+        jobs = {one.id: one for one in now.jobs}
+        for change in changes(round_):
+            if isinstance(change, Preempt) and change.reason.facts["to_tenant"] == jobs[change.job].tenant:
+                assert now.now_s - jobs[change.job].since_s >= MIN_RUN_S
+        now = apply(now, round_, wait_s=20.0)
+
+
+def test_among_jobs_that_never_end_everybody_has_its_turn() -> None:
+    now = state([job(f"j{i}", seats=("node-0",) if i == 0 else ()) for i in range(3)], nodes=nodes(1))
+    ran = set()
+    for _ in range(100):
+        now = apply(now, decide(now), wait_s=10.0)
+        ran |= {one.id for one in now.jobs if one.seats}
+    assert ran == {"j0", "j1", "j2"}
+
+
+def test_who_would_lose_all_its_work_is_not_made_to_take_turns() -> None:
+    """A command starts over: what a restart costs it is all that it has done."""
+    now = state([job("command", seats=("node-0",), restart_cost_s=500.0), job("other")], nodes=nodes(1), now_s=470.0)
+    assert changes(decide(now)) == []

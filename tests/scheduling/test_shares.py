@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.scheduling.carry.claims import claims
 from fairlead.scheduling.metrics import jain
-from fairlead.scheduling.shares import claims, entitlements
+from fairlead.scheduling.shares import entitlements
 from fairlead.scheduling.state import TenantState
 
 from .clusters import calls, several

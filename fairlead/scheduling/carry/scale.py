@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fairlead.scheduling.board import without
-from fairlead.scheduling.draft import Draft
-from fairlead.scheduling.gain import better_smaller, ceiling, relative_gain, worth_restarting
-from fairlead.scheduling.place import place
+from fairlead.scheduling.carry.board import without
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.gain import better_smaller, ceiling, relative_gain, worth_restarting
+from fairlead.scheduling.carry.start import seats_for
 from fairlead.scheduling.state import JobState, Resize
 from fairlead.scheduling.words import reason, workers
 
@@ -16,7 +16,14 @@ SETTLE_S = 5.0
 
 
 def grow_within_claims(draft: Draft) -> None:
-    _grow(draft, lambda job: draft.headroom(job.tenant) > 0)
+    """Up to what the market would give each gang, as far as its tenant may insist on it."""
+
+    def allowed(job: JobState) -> bool:
+        seats = draft.board.seats[job.id]
+        wanted = len(seats) < draft.target.size.get(job.id, 0)
+        return wanted and draft.headroom(job.tenant, draft.board.kind(seats)) > 0
+
+    _grow(draft, allowed)
 
 
 def grow_beyond_claims(draft: Draft) -> None:
@@ -82,7 +89,7 @@ def _grow(draft: Draft, allowed: Callable[[JobState], bool]) -> None:
         seats = draft.board.seats[job.id]
         newcomer = None
         if allowed(job) and may_grow(draft, job, len(seats)):
-            newcomer = place(draft.board, draft.board.shape(job), 1, seats)
+            newcomer = seats_for(draft, draft.board, job, 1, seats)
         if newcomer is None:
             del candidates[job.id]
             continue

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.board import Board
-from fairlead.scheduling.draft import Draft
-from fairlead.scheduling.place import place
-from fairlead.scheduling.start import overdue
+from fairlead.scheduling.carry.board import Board
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.place import place
+from fairlead.scheduling.carry.start import overdue
 from fairlead.scheduling.state import JobState
+
+MIN_RUN_S = 120.0
+"""A gang runs for at least so long before a job of its own tenant and priority may have its turn."""
+
+COST_SHARE = 0.05
+"""... and for so long that restarting it costs no more than this part of the time it ran."""
+
+SETTLE_S = 5.0
+"""Not even a promise that is about to be broken takes devices from a sibling younger than this."""
 
 
 class Reclaim:
     """Takes seats from victims, one after the other, until the job fits; then gives back what was too much."""
 
-    def __init__(self, draft: Draft, job: JobState, need: int, *, for_growth: bool = False) -> None:
-        self.draft, self.job, self.need, self.shape = draft, job, need, draft.board.shape(job)
+    def __init__(self, draft: Draft, job: JobState, need: int, kind: str, *, for_growth: bool = False) -> None:
+        self.draft, self.job, self.need, self.kind = draft, job, need, kind
+        self.shape = draft.board.shape(job).on(kind)
         self.for_growth = for_growth
         self.board: Board = draft.board.copy()
         self.board.let_go(job)
         self.taken: list[tuple[JobState, tuple[str, ...]]] = []
         self.starving = not for_growth and overdue(draft, job)
-        self.usable = frozenset(self.board.ready(job.device_type))
+        self.usable = frozenset(self.board.ready(kind, self.shape.only))
         self.victims = [other for other in draft.jobs.values() if draft.untouched(other) and self._suits(other)]
 
     def _suits(self, victim: JobState) -> bool:
@@ -31,13 +41,14 @@ class Reclaim:
 
     def suffices(self) -> bool:
         """Whether the job fits now, under quota, and no further above its claim than its tenant was before."""
-        tenant = self.job.tenant
-        after = self.board.used.get(tenant, 0) + self.need
-        quota = self.draft.tenants[tenant].quota
-        allowed = max(self.draft.claims[tenant], self.draft.used(tenant))
-        if (quota is not None and after > quota) or (after > allowed and not self.starving):
+        tenant, draft = self.job.tenant, self.draft
+        back = draft.used(tenant) - self.board.used.get(tenant, 0)
+        if self.need > draft.quota_room(tenant, self.kind) + back:
             return False
-        return place(self.board, self.shape, self.need) is not None
+        allowed = max(draft.headroom(tenant, self.kind), 0) + back
+        if self.need > allowed and not self.starving:
+            return False
+        return place(self.board, self.shape, self.need, self.board.seats.get(self.job.id, ())) is not None
 
     def make_fit(self) -> bool:
         """Take from victims until the job fits; False, with all that could be taken, if it never does."""
@@ -83,18 +94,23 @@ class Reclaim:
         self.taken.append((victim, seats))
 
     def _surplus(self, tenant: str) -> int:
-        used = self.board.used.get(tenant, 0) - self.draft.given.get(tenant, 0)
-        return used - self.draft.claims[tenant]
+        """Devices above its claim, and of this type above what it is guaranteed."""
+        given = self.draft.given.get(tenant, 0)
+        surplus = self.board.used.get(tenant, 0) - given - self.draft.claims[tenant]
+        sure = int(self.draft.tenants[tenant].guarantee.get(self.kind, 0.0))
+        return min(surplus, self.board.used_of.get((tenant, self.kind), 0) - given - sure) if sure else surplus
 
     def _may_take_from_others(self) -> bool:
-        return self.draft.headroom(self.job.tenant) > 0
+        return self.draft.headroom(self.job.tenant, self.kind) > 0
 
     def _may_shrink(self, victim: JobState) -> bool:
         seats = self.board.seats[victim.id]
         if not victim.elastic or len(seats) <= victim.min_workers or not any(s in self.usable for s in seats):
             return False
         if victim.tenant == self.job.tenant:
-            return not self.for_growth and victim.priority <= self.job.priority
+            if victim.priority > self.job.priority:
+                return False
+            return not self.for_growth or (len(seats) > self._meant(victim) and self._rested(victim))
         return self.starving or (self._may_take_from_others() and self._surplus(victim.tenant) > 0)
 
     def _may_preempt(self, victim: JobState) -> bool:
@@ -102,10 +118,32 @@ class Reclaim:
         if not size or self.for_growth:
             return False
         if victim.tenant == self.job.tenant:
-            return victim.priority < self.job.priority
+            return self._outranks(victim) or self._has_its_turn(victim)
         if not self._may_take_from_others() or self._surplus(victim.tenant) < size:
             return False
         return self._gangs(victim.tenant) > 1
+
+    def _outranks(self, victim: JobState) -> bool:
+        worth = self.draft.target.worth
+        higher = victim.priority < self.job.priority
+        return higher and worth.get(self.job.id, 0.0) > worth.get(victim.id, 0.0)
+
+    def _has_its_turn(self, victim: JobState) -> bool:
+        """Whether the market has the job run now instead of its sibling, which has run for long enough, or it has
+        waited longest."""
+        longest = self.draft.turns.get(self.job.tenant) == self.job.id
+        meant = longest or (self._meant(self.job) > 0 and self._meant(victim) == 0)
+        return meant and victim.priority <= self.job.priority and self._rested(victim)
+
+    def _meant(self, job: JobState) -> int:
+        """Workers that it would have if the market were free to move everybody."""
+        return self.draft.target.size.get(job.id, 0)
+
+    def _rested(self, victim: JobState) -> bool:
+        ran_s = self.draft.now_s - victim.since_s
+        if self.job.id in self.draft.target.due:
+            return ran_s >= SETTLE_S
+        return ran_s >= max(MIN_RUN_S, victim.restart_cost_s / COST_SHARE)
 
     def _gangs(self, tenant: str) -> int:
         return sum(1 for job in self.draft.jobs.values() if job.tenant == tenant and self.board.seats.get(job.id))

@@ -8,10 +8,10 @@ comes before everybody else's next job, and free devices are held for it too.
 
 from __future__ import annotations
 
-from fairlead.scheduling.board import Shape
-from fairlead.scheduling.draft import Draft
-from fairlead.scheduling.order import waited_s
-from fairlead.scheduling.place import place
+from fairlead.scheduling.carry.board import Board, Shape
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.order import waited_s
+from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.state import JobState
 
 PATIENCE_S = 30.0
@@ -41,7 +41,8 @@ def start_within_claims(draft: Draft) -> None:
     holding: set[str] = set()
     full = _Full()
     for job in draft.queue:
-        if job.min_workers <= draft.headroom(job.tenant) and _try_start(draft, job, "entitled", full):
+        kind = job.device_type or draft.target.kind.get(job.id)
+        if job.min_workers <= draft.headroom(job.tenant, kind) and _try_start(draft, job, "entitled", full):
             continue
         patient = waited_s(job, draft.now_s) >= PATIENCE_S and job.min_workers <= draft.claims[job.tenant]
         if patient and job.tenant not in holding and job.id not in draft.board.held:
@@ -68,9 +69,25 @@ def hold_free(draft: Draft, job: JobState) -> None:
     shape = draft.board.shape(job)
     if draft.board.most(shape) < job.min_workers or draft.quota_room(job.tenant) <= 0:
         return  # it cannot start however long others wait
-    free = sum(draft.board.room(shape).values())
-    seats = place(draft.board, shape, min(free, job.min_workers))
+    free, kind = draft.board.roomiest(shape)
+    seats = None if kind is None else place(draft.board, shape.on(kind), min(free, job.min_workers))
     draft.board.hold(job, seats or ())
+
+
+def seats_for(
+    draft: Draft, board: Board, job: JobState, count: int, keep: tuple[str, ...] = ()
+) -> tuple[str, ...] | None:
+    """Seats for so many workers, where the market would have them if possible, within limits by type."""
+    shape, prefer = board.shape(job), draft.target.kind.get(job.id)
+    seats = place(board, shape, count, keep, prefer)
+    if seats is None or count <= draft.quota_room(job.tenant, board.kind(seats)):
+        return seats
+    for kind in () if keep else board.types:
+        if shape.device_type in (None, kind) and count <= draft.quota_room(job.tenant, kind):
+            seats = place(board, shape.on(kind), count)
+            if seats is not None:
+                return seats
+    return None
 
 
 class _Full:
@@ -99,7 +116,7 @@ def _try_start(draft: Draft, job: JobState, why: str, full: _Full) -> bool:
     if not own and full.knows(shape, job.min_workers):
         return False
     draft.board.let_go(job)
-    seats = place(draft.board, shape, job.min_workers)
+    seats = seats_for(draft, draft.board, job, job.min_workers)
     if seats is None:
         draft.board.hold(job, own)
         full.note(shape, job.min_workers)

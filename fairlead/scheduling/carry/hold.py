@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Iterator
 from itertools import islice
 
-from fairlead.scheduling.board import Shape
-from fairlead.scheduling.draft import Draft
-from fairlead.scheduling.gain import remaining_s
+from fairlead.scheduling.carry.board import Shape
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.gain import remaining_s
 from fairlead.scheduling.state import Hold, JobState, Reason
 from fairlead.scheduling.words import budget, devices, each, moment, reason
 
@@ -29,6 +29,15 @@ def holds(draft: Draft) -> list[Hold]:
     ]
 
 
+def _market(draft: Draft, job: JobState) -> dict[str, float]:
+    """What the market thinks of it: its bid for a device in going prices, and how much longer than alone it takes."""
+    told = draft.target
+    if job.id not in told.bid:
+        return {}
+    bid = told.bid[job.id] / told.price if told.price > 0 else 0.0
+    return {"bid": bid, "stretch": told.stretch[job.id], "remaining_s": told.remaining_s[job.id]}
+
+
 class _Blocked:
     """Finds what stands in a job's way; remembers what is the same for all jobs of one shape."""
 
@@ -44,7 +53,7 @@ class _Blocked:
         used, most = draft.used(job.tenant), draft.board.most(shape)
         facts = {
             "needs": need, "free": free, "most": most, "ahead": ahead, "device_type": job.device_type,
-            "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota,
+            "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota, **_market(draft, job),
         }  # fmt: skip
         with_each = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
         wants = f"needs {devices(need, job.device_type)}{with_each}"
@@ -60,6 +69,10 @@ class _Blocked:
             return reason("budget", text, again_s=tenant.spent.again_s, **facts)
         if tenant.quota is not None and used + need > tenant.quota:
             text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}{behind}"
+            return reason("quota", text, **facts)
+        if need > draft.quota_room(job.tenant, job.device_type):
+            limit = "the tenant above it" if need > draft.quota_room(job.tenant) else f"its {job.device_type} devices"
+            text = f"{wants}; tenant {tenant.name} has all that the limit of {limit} allows{behind}"
             return reason("quota", text, **facts)
         if job.id in draft.promised:
             victims = draft.promised[job.id]["victims"]
@@ -77,7 +90,7 @@ class _Blocked:
     def _free_for(self, shape: Shape) -> int:
         """Places for this shape, counting what is held for others as free: it is, only not for everybody."""
         if shape not in self._free:
-            self._free[shape] = sum(self._unheld.room(shape).values())
+            self._free[shape] = self._unheld.roomiest(shape)[0]
         return self._free[shape]
 
 
@@ -112,20 +125,17 @@ def _play(
             yield spent.again_s  # at the earliest; those that can start before come before it in the queue
             continue
         kinds = sorted(free) if job.device_type is None else [job.device_type]
-        while sum(free.get(kind, 0) for kind in kinds) < job.min_workers and ends:
+        left = job.min_workers
+        while max((free.get(kind, 0) for kind in kinds), default=0) < left and ends:
             now, freed = heapq.heappop(ends)
             for kind in freed:
                 free[kind] += 1
-        left = job.min_workers
-        if sum(free.get(kind, 0) for kind in kinds) < left or draft.quota_room(job.tenant) < left:
+        best = max(kinds, key=lambda kind: free.get(kind, 0), default="")
+        if free.get(best, 0) < left or draft.quota_room(job.tenant) < left:
             yield None
             continue
-        taken: list[str] = []
-        for kind in kinds:
-            count = min(free[kind], left - len(taken))
-            free[kind] -= count
-            taken += [kind] * count
+        free[best] -= left
         run_s = remaining_s(job, left)
         if run_s is not None:
-            heapq.heappush(ends, (now + run_s, tuple(taken)))
+            heapq.heappush(ends, (now + run_s, (best,) * left))
         yield now

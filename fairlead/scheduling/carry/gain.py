@@ -1,7 +1,10 @@
-"""What another worker brings to a gang, from the speeds that were measured."""
+"""What another worker brings to a gang, from the speeds that were measured, and the curve that follows from them."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import JobState
 
 WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not tried again, nor is any larger one
@@ -32,15 +35,15 @@ def first_slower(job: JobState) -> int | None:
 
 def speed_at(job: JobState, size: int) -> float | None:
     """Samples per second with this many workers: measured, or scaled from the nearest size measured."""
-    known = {n: speed for n, speed in job.speeds.items() if speed > 0 and n > 0}
+    return scaled(tuple((n, speed) for n, speed in job.speeds.items() if speed > 0 and n > 0), size)
+
+
+def scaled(known: tuple[tuple[int, float], ...], size: int) -> float | None:
+    """The speed at this size by those of some sizes."""
     if not known or size <= 0:
         return None
-    if size in known:
-        return known[size]
-    nearest = min(known, key=lambda n: (abs(n - size), n))
-    per_worker = known[nearest] / nearest
-    extra = max(0, size - nearest)
-    return per_worker * (min(size, nearest) + USUAL_SCALING * extra)
+    nearest, speed = min(known, key=lambda one: (abs(one[0] - size), one[0]))
+    return speed / nearest * (min(size, nearest) + USUAL_SCALING * max(0, size - nearest))
 
 
 def relative_gain(job: JobState, size: int) -> float:
@@ -75,4 +78,25 @@ def better_smaller(job: JobState, size: int) -> int | None:
 def remaining_s(job: JobState, size: int) -> float | None:
     """Seconds until the job is done at this size, if it can be told."""
     speed = speed_at(job, size)
-    return None if speed is None or job.remaining_samples is None else max(0.0, job.remaining_samples / speed)
+    if speed is not None and job.remaining_samples is not None:
+        return max(0.0, job.remaining_samples / speed)
+    takes_s = job.facts.get("takes_s")
+    return None if takes_s is None or job.seats else float(takes_s) * (job.min_workers / max(1, size)) ** USUAL_SCALING
+
+
+def prior_curve(job: JobState, least: int, most: int, types: tuple[str, ...]) -> SpeedCurve:
+    """What is expected of every gang before anybody profiled the job, in seconds of work of one worker per second.
+
+    Measured sizes as they were measured; between and beyond them the usual scaling. Jobs of which the same is known
+    share one curve.
+    """
+    known = tuple(sorted((size, speed) for size, speed in job.speeds.items() if speed > 0 and size > 0))
+    return _curve(known, least, most, types)
+
+
+@lru_cache(maxsize=4096)
+def _curve(known: tuple[tuple[int, float], ...], least: int, most: int, types: tuple[str, ...]) -> SpeedCurve:
+    sizes = tuple(range(least, most + 1))
+    unit = scaled(known, 1) or 1.0
+    speeds = tuple((scaled(known, size) or scaled(((1, 1.0),), size) or 0.0) / unit for size in sizes)
+    return SpeedCurve(sizes, dict.fromkeys(types, (speeds, speeds)))

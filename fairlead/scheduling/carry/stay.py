@@ -6,9 +6,9 @@ Other tenants' jobs are not named: who asks may not be allowed to see them.
 
 from __future__ import annotations
 
-from fairlead.scheduling.draft import Draft
-from fairlead.scheduling.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
-from fairlead.scheduling.scale import SETTLE_S, settled
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
+from fairlead.scheduling.carry.scale import SETTLE_S, settled
 from fairlead.scheduling.state import JobState, Reason
 from fairlead.scheduling.words import budget, devices, each, moment, rate, reason, workers
 
@@ -66,11 +66,12 @@ def _of_the_cluster(draft: Draft, job: JobState, size: int) -> Reason:
     board, shape = draft.board, draft.board.shape(job)
     wants = f"{devices(1, job.device_type)}{each(shape.need)}"
     unheld = draft.unheld()
-    held, idle = sum(unheld.room(shape).values()), unheld.free_devices()
+    shape = shape.on(board.kind(board.seats[job.id]) or "")
+    held, idle = unheld.places(shape).total, unheld.free_devices()
     if board.most(shape) <= size:
         text = f"no more than {workers(size)} of its kind fit on the nodes in service, even when empty ({wants} each)"
         return reason("no-such-room", text, size=size, idle=idle)
-    if board.room(shape):
+    if board.places(shape).total:
         return reason("giving", f"tenant {job.tenant} is giving devices to others in this round", size=size, idle=idle)
     if held:
         text = f"{devices(held)} idle, but held for jobs that waited long or were promised room"

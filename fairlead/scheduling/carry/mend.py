@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.cluster import NodeState
-from fairlead.scheduling.draft import Draft
-from fairlead.scheduling.place import place
+from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.state import JobState, Preempt, Resize
 from fairlead.scheduling.words import devices, on, reason, workers
 
@@ -59,7 +59,7 @@ def _leave_draining(draft: Draft, job: JobState) -> None:
     staying = tuple(name for name in seats if name not in leaving)
     smallest = job.min_workers if job.elastic else len(seats)
     for size in range(len(seats), max(smallest, len(staying)) - 1, -1):
-        newcomers = place(board, board.shape(job), size - len(staying), staying)
+        newcomers = place(board, board.shape(job), size - len(staying), staying, board.kind(seats))
         if newcomers is None:
             continue
         board.leave(job, leaving)

@@ -1,0 +1,211 @@
+"""The seating plan of one round: what is free on each node if the decisions so far are carried out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.scheduling.carry.places import Places
+from fairlead.scheduling.state import JobState
+
+
+class Shape(NamedTuple):
+    """What one worker of a job needs; jobs of one shape fit, or do not fit, in the same places."""
+
+    device_type: str | None
+    need: tuple[tuple[str, float], ...]
+    only: frozenset[str] = frozenset()  # zones, racks, nodes or labels outside of which it may not run
+    near: frozenset[str] = frozenset()  # where it would rather run
+
+    @classmethod
+    def of(cls, job: JobState) -> Shape:
+        positive = ((name, float(amount)) for name, amount in job.demand.items() if amount > 0 and name != DEVICE)
+        return cls(job.device_type, (*sorted(positive), (DEVICE, 1.0)), job.only, job.near)
+
+    def on(self, device_type: str) -> Shape:
+        """The same on devices of this type only."""
+        return self._replace(device_type=device_type)
+
+    def slots(self, amounts: Mapping[str, float]) -> int:
+        """How many such workers fit into these amounts."""
+        if len(self.need) == 1:
+            return max(0, int(amounts.get(DEVICE, 0.0) + 1e-9))
+        return max(0, min(int((amounts.get(name, 0.0) + 1e-9) // amount) for name, amount in self.need))
+
+
+class Board:
+    """Free amounts per node, seats per job and devices per tenant. Lives for one round, in memory only."""
+
+    def __init__(self, nodes: Iterable[Node], jobs: Iterable[JobState]) -> None:
+        present = [node for node in nodes if node.state is not NodeState.LOST]
+        self.nodes = {node.name: node for node in sorted(present, key=lambda node: node.name)}
+        self.types = tuple(sorted({node.device_type for node in present if node.schedulable}))
+        self.free: dict[str, dict[str, float]] = {name: dict(node.capacity) for name, node in self.nodes.items()}
+        self.seats: dict[str, tuple[str, ...]] = {}
+        self.used: dict[str, int] = {}
+        self.used_of: dict[tuple[str, str], int] = {}  # by tenant and type of device
+        self.held: dict[str, tuple[str, ...]] = {}  # free seats kept for a waiting job, by job
+        self._log: list[str] = []  # nodes on which something changed
+        self._places: dict[Shape, Places] = {}
+        self._ready: dict[tuple[str | None, frozenset[str]], tuple[str, ...]] = {}
+        self._empty: dict[Shape, int] = {}
+        self._alike: dict[str, tuple[bool, bool]] = {}
+        self._shapes: dict[str, Shape] = {}
+        # nodes that take new workers and have a device free, by type
+        self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
+        for job in jobs:
+            self.sit(job, tuple(name for name in job.seats if name in self.nodes))
+
+    def copy(self) -> Board:
+        """A board on which something can be tried and thrown away."""
+        other = Board.__new__(Board)
+        other.nodes, other.types = self.nodes, self.types
+        other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
+        other._alike, other._log, other._places = self._alike, [], {}
+        other._open = {kind: set(names) for kind, names in self._open.items()}
+        other.free = {name: dict(amounts) for name, amounts in self.free.items()}
+        other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
+        other.used_of = dict(self.used_of)
+        return other
+
+    def sit(self, job: JobState, seats: tuple[str, ...]) -> None:
+        """Give the job these seats on top of those it has."""
+        self._take(job, seats, 1.0)
+        self.seats[job.id] = (*self.seats.get(job.id, ()), *seats)
+        self._count(job.tenant, seats, 1)
+
+    def leave(self, job: JobState, seats: tuple[str, ...]) -> None:
+        """Take these seats from the job; the others keep their order."""
+        self._take(job, seats, -1.0)
+        self.seats[job.id] = without(self.seats[job.id], seats)
+        self._count(job.tenant, seats, -1)
+
+    def _count(self, tenant: str, seats: tuple[str, ...], sign: int) -> None:
+        self.used[tenant] = self.used.get(tenant, 0) + sign * len(seats)
+        for name in seats:
+            key = (tenant, self.nodes[name].device_type)
+            self.used_of[key] = self.used_of.get(key, 0) + sign
+
+    def hold(self, job: JobState, seats: tuple[str, ...]) -> None:
+        """Keep free seats for a waiting job: nobody else gets them this round."""
+        self._take(job, seats, 1.0)
+        self.held[job.id] = (*self.held.get(job.id, ()), *seats)
+
+    def let_go(self, job: JobState) -> None:
+        """Give up what is held for the job."""
+        self._take(job, self.held.pop(job.id, ()), -1.0)
+
+    def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> None:
+        need = self.shape(job).need if seats else ()
+        for name in seats:
+            free = self.free[name]
+            for resource, amount in need:
+                free[resource] = free.get(resource, 0.0) - sign * amount
+            self._log.append(name)
+            node = self.nodes[name]
+            if node.schedulable and free[DEVICE] >= 1.0 - 1e-9:
+                self._open[node.device_type].add(name)
+            elif node.schedulable:
+                self._open[node.device_type].discard(name)
+
+    def shape(self, job: JobState) -> Shape:
+        """The job's shape, worked out once a round."""
+        shape = self._shapes.get(job.id)
+        if shape is None:
+            shape = self._shapes[job.id] = Shape.of(job)
+        return shape
+
+    def ready(self, device_type: str | None, only: frozenset[str] = frozenset()) -> tuple[str, ...]:
+        """The nodes that take new workers of this device type and residency, by name."""
+        key = (device_type, only)
+        if key not in self._ready:
+            self._ready[key] = tuple(
+                name
+                for name, node in self.nodes.items()
+                if node.schedulable
+                and device_type in (None, node.device_type)
+                and (not only or not only.isdisjoint(node.places))
+            )
+        return self._ready[key]
+
+    def kind(self, seats: tuple[str, ...]) -> str | None:
+        """The type of device that a gang sits on; None if it sits nowhere."""
+        return self.nodes[seats[0]].device_type if seats else None
+
+    def places(self, shape: Shape) -> Places:
+        """Free places for workers of this shape, which names its type of device."""
+        found, kind = self._places.get(shape), shape.device_type or ""
+        if found is None:
+            names = self._open.get(kind, set())
+            if shape.only:
+                names = names.intersection(self.ready(kind, shape.only))
+            found = Places({name: shape.slots(self.free[name]) for name in sorted(names)}, len(self._log))
+            self._places[shape] = found
+        elif found.seen < len(self._log):
+            there = frozenset(self.ready(kind, shape.only)) if shape.only else None
+            for name in dict.fromkeys(self._log[found.seen :]):
+                node = self.nodes[name]
+                if node.schedulable and node.device_type == kind and (there is None or name in there):
+                    found.note(name, shape.slots(self.free[name]))
+            found.seen = len(self._log)
+        return found
+
+    def plain(self, shape: Shape, wide: bool) -> bool:
+        """Whether all nodes of its type are alike to the job, but for how many places they have."""
+        kind = shape.device_type or ""
+        if kind not in self._alike:
+            nodes = [self.nodes[name] for name in self.ready(kind)]
+            alike = len({round(node.speed, 1) for node in nodes}) <= 1
+            self._alike[kind] = (alike, not any(node.path for node in nodes))
+        alike, flat = self._alike[kind]
+        return alike and not shape.near and (flat or not wide)
+
+    def kinds(self, shape: Shape) -> tuple[str, ...]:
+        """The types of device that would do."""
+        if shape.device_type is None:
+            return self.types
+        return (shape.device_type,) if shape.device_type in self.types else ()
+
+    def roomiest(self, shape: Shape) -> tuple[int, str | None]:
+        """How many workers of this shape find a place now on devices of one type, and which type that is."""
+        best: tuple[int, str | None] = (0, None)
+        for kind in self.kinds(shape):
+            count = self.places(shape.on(kind)).total
+            if count > best[0]:
+                best = (count, kind)
+        return best
+
+    def fits(self, shape: Shape, count: int) -> bool:
+        """Whether so many find a place now."""
+        return any(self.places(shape.on(kind)).total >= count for kind in self.kinds(shape))
+
+    @property
+    def full(self) -> bool:
+        """Whether no device is free at all."""
+        return not any(self._open.values())
+
+    def most(self, shape: Shape) -> int:
+        """The largest gang of this shape that the nodes in service could hold if they were empty, all of one type."""
+        if shape not in self._empty:
+            names = self.ready(shape.device_type, shape.only)
+            by_type = Counter[str]()
+            for name in names:
+                by_type[self.nodes[name].device_type] += shape.slots(self.nodes[name].capacity)
+            self._empty[shape] = max(by_type.values(), default=0)
+        return self._empty[shape]
+
+    def free_devices(self, device_type: str | None = None) -> int:
+        return sum(max(0, int(self.free[name].get(DEVICE, 0.0) + 1e-9)) for name in self.ready(device_type))
+
+
+def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:
+    """The seats that remain; of several on one node the last ones go first."""
+    left, remaining = Counter(gone), []
+    for name in reversed(seats):
+        if left[name] > 0:
+            left[name] -= 1
+        else:
+            remaining.append(name)
+    return tuple(reversed(remaining))

@@ -1,0 +1,222 @@
+"""A round in the making: what the stages read, and what they have decided so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fairlead.cluster import DEVICE, NodeState, scaled
+from fairlead.scheduling.carry.board import Board
+from fairlead.scheduling.carry.claims import claims
+from fairlead.scheduling.carry.target import Target, put
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.offers import Pool
+from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
+
+PROMISE_S = 30.0
+"""A job for which others made room comes first for this long once they have left; then it queues like everybody."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """The values of one round. Stages change only the board, the target, the decisions and what is promised."""
+
+    state: ClusterState
+    board: Board
+    jobs: Mapping[str, JobState]  # by id, sorted
+    seen: Mapping[str, JobState]  # as the market reads them
+    tenants: Mapping[str, TenantState]
+    parts: Shares
+    claims: Mapping[str, int]  # entitlements in whole devices
+    promised: dict[str, dict[str, Any]]  # job -> {"victims": still leaving, "since_s": ...}: others make room
+    dials: Dials
+    target: Target = field(default_factory=Target)
+    line: Sequence[JobState] = ()  # the waiting ones, in order
+    turns: dict[str, str] = field(default_factory=dict)  # tenant -> its job that comes first because it waited longest
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    starting: dict[str, str] = field(default_factory=dict)  # job -> why it may start: promised, overdue, ...
+    growing: set[str] = field(default_factory=set)
+    given: dict[str, int] = field(default_factory=dict)  # devices per tenant given up for others in this round
+
+    @classmethod
+    def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
+        """The beginning of a round. Sorting here makes the result independent of the order of the input."""
+        jobs = {job.id: job for job in sorted(state.jobs, key=lambda job: job.id)}
+        named = {tenant.name: tenant for tenant in state.tenants}
+        for job in jobs.values():
+            named.setdefault(job.tenant, TenantState(job.tenant))
+        board = Board(state.nodes, jobs.values())
+        tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
+        seen = _seen(state, board, jobs, tenants)
+        payers = [replace(tenant, spent=None) for tenant in tenants.values()]
+        parts = shares(payers, _wanting(board, jobs, seen), _whole(board), state.now_s, state.memory, dials)
+        entitled = {name: float(parts.entitled[parts.tree.own(name)]) for name in tenants}
+        accounts = {name: parts.accounts[parts.tree.own(name)] for name in tenants}
+        owed = {name: account.owed / dials.repay_s for name, account in accounts.items()}
+        return cls(
+            state=state, board=board, jobs=jobs, seen=seen, tenants=tenants, parts=parts, dials=dials,
+            claims=claims(entitled, tenants.values(), board.used, owed), promised=_still_promised(state, jobs),
+        )  # fmt: skip
+
+    @property
+    def now_s(self) -> float:
+        return self.state.now_s
+
+    @property
+    def turned_s(self) -> Mapping[str, float]:
+        """When the last turn of each tenant's longest waiting job was."""
+        found: Mapping[str, float] = self.state.memory.get("turned_s", {})
+        return found
+
+    @property
+    def entitled(self) -> Mapping[str, float]:
+        """Devices that each tenant may claim, with everybody below it."""
+        return self.parts.by_tenant()
+
+    @property
+    def queue(self) -> list[JobState]:
+        """The waiting jobs that nothing was decided for yet, in order."""
+        return [job for job in self.line if job.id not in self.starting]
+
+    def used(self, tenant: str) -> int:
+        return self.board.used.get(tenant, 0)
+
+    def headroom(self, tenant: str, kind: str | None = None) -> int:
+        """Devices (of a type) that the tenant may still insist on; negative when it borrows."""
+        room = self.claims[tenant] - self.used(tenant)
+        sure = self.tenants[tenant].guarantee.get(kind, 0.0) if kind is not None else 0.0
+        return max(room, int(sure) - self.board.used_of.get((tenant, kind or ""), 0)) if sure else room
+
+    def quota_room(self, tenant: str, kind: str | None = None) -> int:
+        """Devices (of a type) that the tenant may still have, by its own limits and those of whom it stands below."""
+        room = 1 << 30
+        for name in self.parts.tree.path(tenant):
+            limits = self.tenants.get(name)
+            if limits is None or (limits.quota is None and not limits.most):
+                continue
+            below = self._below(name)
+            if limits.quota is not None:
+                room = min(room, limits.quota - sum(self.used(one) for one in below))
+            if kind is not None and kind in limits.most:
+                room = min(room, int(limits.most[kind]) - sum(self.board.used_of.get((one, kind), 0) for one in below))
+        return room
+
+    def _below(self, name: str) -> list[str]:
+        tree = self.parts.tree
+        if tree.flat:
+            return [name]
+        return [tenant for tenant in self.tenants if name in tree.path(tenant)]
+
+    def unheld(self) -> Board:
+        """The board as it would be if no free seats were held for anybody."""
+        board = self.board.copy()
+        for name in self.board.held:
+            board.let_go(self.jobs[name])
+        return board
+
+    def untouched(self, job: JobState) -> bool:
+        """Whether the job runs and may still be decided about in this round."""
+        steady = bool(job.seats) and not job.settling and not job.broken
+        return steady and job.id not in self.decisions and job.id not in self.growing
+
+    def fixed(self) -> frozenset[str]:
+        """Gangs that stay as they are, whatever the market would do: they settle, were just mended, or sit where
+        nothing new may be put."""
+        nodes = self.board.nodes
+        return frozenset(
+            job.id
+            for job in self.jobs.values()
+            if (job.seats or job.settling or job.broken)
+            and (not self.untouched(job) or not _at_home(nodes[name].device_type for name in job.seats if name in nodes)
+                 or not all(name in nodes and nodes[name].schedulable for name in job.seats))
+        )  # fmt: skip
+
+    def decide(self, decision: Decision) -> None:
+        self.decisions[decision.job] = decision
+
+
+def _whole(board: Board) -> Pool:
+    """All devices that can be shared out: those in service, and those in use on cordoned and outdated nodes."""
+    sitting = Counter(name for seats in board.seats.values() for name in seats)
+    nodes = []
+    for name, node in board.nodes.items():
+        if node.schedulable:
+            nodes.append(node)
+        elif sitting[name] and (node.state is NodeState.CORDONED or node.outdated):
+            part = sitting[name] / max(1, node.devices)
+            kept = {**scaled(node.capacity, part), DEVICE: float(sitting[name])}
+            nodes.append(replace(node, capacity=kept, state=NodeState.READY, outdated=False))
+    return Pool.of(nodes)
+
+
+def _at_home(kinds: Iterable[str]) -> bool:
+    return len(set(kinds)) <= 1
+
+
+def barred(tenants: Mapping[str, TenantState], job: JobState) -> bool:
+    """Whether the job cannot start before another period: nobody waits behind it."""
+    return tenants[job.tenant].spent is not None
+
+
+def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState:
+    """Without a budget left it keeps what its gangs have, or need to be whole again, and gets nothing on top."""
+    if tenant.spent is None:
+        return tenant
+    gangs = [job for job in jobs if job.tenant == tenant.name and (job.seats or job.broken)]
+    kept = sum(max(len(job.seats), job.min_workers if job.broken else 0) for job in gangs)
+    return replace(tenant, quota=kept if tenant.quota is None else min(kept, tenant.quota))
+
+
+def _seen(
+    state: ClusterState, board: Board, jobs: Mapping[str, JobState], tenants: Mapping[str, TenantState]
+) -> dict[str, JobState]:
+    found = {}
+    for job in jobs.values():
+        if not job.seats and barred(tenants, job):
+            continue
+        put_so = put(job, board, state.now_s)
+        if put_so is not None:
+            found[job.id] = put_so
+    return found
+
+
+def _wanting(board: Board, jobs: Mapping[str, JobState], seen: Mapping[str, JobState]) -> list[JobState]:
+    """The jobs with as many workers as they could use: what no node could ever give is no demand, so it is lent."""
+    there: Counter[str] = Counter()
+    for node in board.nodes.values():
+        there[node.device_type] += node.devices
+    asked: Counter[tuple[str, str]] = Counter()
+    wanting = []
+    for name, job in jobs.items():
+        sitting = len(board.seats.get(name, ()))
+        want = seen[name].max_workers if name in seen else 0
+        if sitting and not job.elastic:
+            want = 0
+        want = max(want, sitting, job.min_workers if job.broken and name in seen else 0)
+        if job.device_type is not None:
+            want = min(want, there[job.device_type] - asked[job.tenant, job.device_type])
+            asked[job.tenant, job.device_type] += want
+        if want > 0:
+            wanting.append(replace(job, max_workers=want) if want != job.max_workers else job)
+    return wanting
+
+
+def _still_promised(state: ClusterState, jobs: Mapping[str, JobState]) -> dict[str, dict[str, Any]]:
+    """What earlier rounds promised and is not kept yet; a running job's promise ends when its victims have settled.
+
+    Its time begins when the last victim has left: however long that takes, no further victims are sought meanwhile.
+    """
+    kept: dict[str, dict[str, Any]] = {}
+    for name, promise in sorted(state.memory.get("promised", {}).items()):
+        job = jobs.get(name)
+        leaving = [victim for victim in promise["victims"] if victim in jobs and jobs[victim].settling]
+        since_s = state.now_s if leaving else promise["since_s"]
+        if job is None or not 0.0 <= state.now_s - since_s <= PROMISE_S:
+            continue
+        if leaving or not (job.seats or job.settling):
+            kept[name] = {"victims": leaving, "since_s": since_s}
+    return kept

@@ -1,0 +1,67 @@
+"""Who comes first: what the market thinks of them within a tenant, between tenants who holds least per weight."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from fairlead.scheduling.carry.draft import Draft, barred
+from fairlead.scheduling.state import JobState
+
+TURN_S = 300.0
+"""So often the job of a tenant that has waited longest, and for at least as long, comes first, whatever it bids. Short
+jobs that keep coming would outbid it for ever; so whoever has k others before it starts after k turns at the latest."""
+
+
+def waited_s(job: JobState, now_s: float) -> float:
+    return max(0.0, now_s - max(job.since_s, job.submitted_s))
+
+
+def line_up(draft: Draft) -> Sequence[JobState]:
+    """All waiting jobs in the order in which they are looked at.
+
+    Tenants take turns: next is the one that would hold fewest devices for its weight, then the one that
+    was served least so far. Within a tenant its highest bidder is next, so nobody gains on others by priorities.
+    """
+    queues: dict[str, list[JobState]] = {}
+    for job in draft.jobs.values():
+        if not job.seats and not job.settling and not job.broken:
+            queues.setdefault(job.tenant, []).append(job)
+    target = draft.target
+    for name, queue in queues.items():
+        draft.turns |= _turn_of(draft, name, queue)
+
+    def rank(job: JobState) -> tuple[bool, bool, bool, float, float, str]:
+        bid, turn = target.bid.get(job.id, 0.0), draft.turns.get(job.tenant) == job.id
+        return (job.id not in target.due, not turn, job.id not in target.size, -bid, job.submitted_s, job.id)
+
+    for queue in queues.values():
+        queue.sort(key=rank, reverse=True)  # the first job is at the end, where pop is cheap
+    holding = {name: draft.used(name) for name in queues}
+
+    def turn(name: str) -> tuple[bool, bool, float, float, str]:
+        tenant, head = draft.tenants[name], queues[name][-1]
+        late = barred(draft.tenants, head)
+        return (late, head.id not in target.due, holding[name] / tenant.weight,
+                tenant.attained_device_s / tenant.weight, name)  # fmt: skip
+
+    turns = [turn(name) for name in queues]
+    heapq.heapify(turns)
+    line: list[JobState] = []
+    while turns:
+        name = heapq.heappop(turns)[-1]
+        job = queues[name].pop()
+        line.append(job)
+        holding[name] += job.min_workers
+        if queues[name]:
+            heapq.heappush(turns, turn(name))
+    return line
+
+
+def _turn_of(draft: Draft, tenant: str, queue: Sequence[JobState]) -> dict[str, str]:
+    """The tenant's job whose turn it is, if one has waited that long and the last turn is long enough ago."""
+    if draft.now_s - draft.turned_s.get(tenant, -TURN_S) < TURN_S:
+        return {}
+    possible = [job for job in queue if job.id in draft.seen and waited_s(job, draft.now_s) >= TURN_S]
+    longest = min(possible, key=lambda job: (-waited_s(job, draft.now_s), job.id), default=None)
+    return {} if longest is None else {tenant: longest.id}

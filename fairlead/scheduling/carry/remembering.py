@@ -1,0 +1,42 @@
+"""What one round wants the next one to see, as plain values that can be stored, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairlead.scheduling.market.estimates import Seen
+from fairlead.scheduling.market.tenants import Account
+
+MOST_CLASSES = 200
+"""Classes of finished jobs that are kept; the ones heard of first are forgotten first."""
+
+
+def plain(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory of a round in numbers, strings, lists and maps by string."""
+    kept = dict(memory)
+    if "accounts" in kept:
+        kept["accounts"] = {name: [one.owed, one.entitled, one.used] for name, one in kept["accounts"].items()}
+    if "seen" in kept:
+        kept["seen"] = {name: list(one) for name, one in kept["seen"].items()}
+    if "finished" in kept:
+        last = list(kept["finished"].items())[-MOST_CLASSES:]
+        kept["finished"] = {kind: [list(one) for one in past] for kind, past in last}
+    return kept
+
+
+def recalled(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory as the policy reads it, from what was stored."""
+    memory = dict(stored)
+    if "accounts" in memory:
+        memory["accounts"] = {name: Account(*one) for name, one in memory["accounts"].items()}
+    if "seen" in memory:
+        memory["seen"] = {name: Seen(*one) for name, one in memory["seen"].items()}
+    if "finished" in memory:
+        memory["finished"] = {kind: tuple(Seen(*one) for one in past) for kind, past in memory["finished"].items()}
+    return memory
+
+
+def promises(memory: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The part of it that must not be lost when the process ends: who was promised what, and whose turn it was."""
+    return memory.get("promised"), memory.get("turned_s")

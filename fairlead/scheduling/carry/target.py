@@ -1,0 +1,143 @@
+"""What the market would give everybody on a live cluster, once what cannot change in this round is set aside.
+
+Live, a job says less than a trace does: there is no curve but what was measured, no work left but samples, a gang has
+to find memory and cores besides its devices, and some gangs may not be touched. So each job is first put as the market
+reads it, in seconds of work of one worker, and what is fixed is taken off the pool and off its tenant's budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fairlead.cluster import subtract
+from fairlead.scheduling.carry.board import Board
+from fairlead.scheduling.carry.gain import ceiling, prior_curve, speed_at
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.estimates import History
+from fairlead.scheduling.market.offers import Pool
+from fairlead.scheduling.market.policy import Outcome, sale
+from fairlead.scheduling.market.tenants import Shares
+from fairlead.scheduling.state import ClusterState, JobState
+
+URGENT_S = 60.0
+"""A promise that must be kept within this time is urgent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is to have what, and what the market thinks of everybody it was asked about."""
+
+    size: Mapping[str, int] = field(default_factory=dict)  # workers; who is not named is to have none
+    kind: Mapping[str, str] = field(default_factory=dict)  # the type of device that they are to be
+    worth: Mapping[str, float] = field(default_factory=dict)  # of the job as a whole
+    bid: Mapping[str, float] = field(default_factory=dict)  # for one device
+    stretch: Mapping[str, float] = field(default_factory=dict)
+    remaining_s: Mapping[str, float] = field(default_factory=dict)
+    due: frozenset[str] = frozenset()  # must run now, or a promise is broken
+    price: float = 0.0  # of the cheapest device
+    memory: Mapping[str, Any] = field(default_factory=dict)
+
+
+def put(job: JobState, board: Board, now_s: float) -> JobState | None:
+    """The job as the market reads it; None if no node in service could ever take its gang."""
+    size = len(job.seats)
+    if size and not job.elastic:
+        least = most = size
+    else:
+        there = board.most(board.shape(job))
+        least = job.min_workers
+        most = max(min(ceiling(job), there), size)
+        if least > there:
+            return None
+    if job.curve is not None:
+        return replace(job, min_workers=least, max_workers=most)
+    unit = speed_at(job, 1)
+    left, done = _work(job, unit, now_s)
+    return replace(
+        job, min_workers=least, max_workers=most, work_left=left, work_done=done,
+        curve=prior_curve(job, least, most, board.types), broken=False,
+        finish_by_s=None if left is None else job.finish_by_s,
+    )  # fmt: skip
+
+
+def _work(job: JobState, unit: float | None, now_s: float) -> tuple[float | None, float]:
+    """Work left, if it can be told, and done, in seconds of one worker."""
+    if unit is not None:
+        left = None if job.remaining_samples is None else job.remaining_samples / unit
+        return left, job.work_done / unit
+    done = max(0.0, now_s - job.since_s) * len(job.seats) ** 0.9 if job.seats else 0.0
+    takes_s = job.facts.get("takes_s")
+    return (None if takes_s is None else max(1.0, float(takes_s) * job.min_workers**0.9 - done)), done
+
+
+def urgent(job: JobState, now_s: float) -> bool:
+    """Whether a promise is about to be broken; one that is broken already no longer pushes others aside."""
+    slack_s = np.inf if job.start_by_s is None or job.seats else job.start_by_s - now_s
+    if job.finish_by_s is not None:
+        speed = speed_at(job, job.max_workers)
+        run_s = (job.remaining_samples or 0.0) / speed if speed else 0.0
+        slack_s = min(slack_s, job.finish_by_s - now_s - run_s)
+    return bool(0.0 <= slack_s <= URGENT_S)
+
+
+def target(
+    state: ClusterState, board: Board, seen: Mapping[str, JobState], fixed: Collection[str], parts: Shares, dials: Dials
+) -> Target:
+    """The market's answer for all jobs that are not fixed."""
+    jobs = sorted((seen[name] for name in seen if name not in fixed), key=lambda job: (job.submitted_s, job.id))
+    history = History.of(state.memory).updated(sorted(seen.values(), key=lambda job: (job.submitted_s, job.id)))
+    asked = {job.id: job for job in state.jobs}
+    pool = _pool(board, {job.id for job in jobs}, asked, any(job.curve is not None for job in state.jobs))
+    due = frozenset(job.id for job in jobs if urgent(asked[job.id], state.now_s))
+    beside = _beside(parts, board, [asked[name] for name in fixed])
+    sold = sale(state, jobs, pool, history, beside, dials, due)
+    return _told(sold, pool, due, history)
+
+
+def _pool(board: Board, movable: Collection[str], jobs: Mapping[str, JobState], curves: bool) -> Pool:
+    """Nodes in service without what the fixed gangs hold."""
+    left = {name: dict(node.capacity) for name, node in board.nodes.items()}
+    for name, seats in board.seats.items():
+        if name not in movable:
+            for node in seats:
+                left[node] = subtract(left[node], jobs[name].need)
+    pool = Pool.of([replace(node, capacity=left[node.name]) for node in board.nodes.values()])
+    # Without curves that tell one node from several, every size is worth a look, not only powers of two.
+    return pool if curves else replace(pool, width=np.ones_like(pool.width))
+
+
+def _beside(parts: Shares, board: Board, fixed: Collection[JobState]) -> Shares:
+    """Budgets and limits without what the fixed gangs of each tenant hold."""
+    held = sorted(fixed, key=lambda job: job.id)
+    used = parts.used(held, {job.id: len(board.seats.get(job.id, ())) for job in held})
+    taken = np.array([used.get(name, 0.0) for name in parts.names])
+    return replace(parts, budget=np.maximum(0.0, parts.budget - taken), ceiling=np.maximum(0.0, parts.ceiling - taken))
+
+
+def _told(sold: Outcome, pool: Pool, due: frozenset[str], history: History) -> Target:
+    names = [job.id for job in sold.jobs]
+    rows = range(len(names))
+    column = sold.chosen.column.tolist()
+    best = sold.bids.utility.max(axis=1, initial=0.0) if names else np.zeros(0)
+    wake_s = {"wake_s": sold.duty.wake_s} if np.isfinite(sold.duty.wake_s) else {}
+    obliged = {names[at] for at in rows if sold.duty.column[at] >= 0}
+    return Target(
+        size={names[at]: int(sold.choices.size[at, column[at]]) for at in rows if column[at] >= 0},
+        kind={names[at]: pool.types[int(sold.choices.kind[at, column[at]])] for at in rows if column[at] >= 0},
+        worth=dict(zip(names, best.tolist(), strict=True)),
+        bid=dict(zip(names, sold.bids.per_device.tolist(), strict=True)),
+        stretch=dict(zip(names, sold.bids.stretch.tolist(), strict=True)),
+        remaining_s=dict(zip(names, sold.bids.remaining_s.tolist(), strict=True)),
+        due=due | obliged,
+        price=float(sold.chosen.price.min()) if len(sold.chosen.price) else 0.0,
+        memory=_kept(history) | wake_s,
+    )
+
+
+def _kept(history: History) -> dict[str, Any]:
+    """Of the history only what somebody would miss: not the thousand that wait and have not begun."""
+    return {"finished": history.finished, "seen": {name: seen for name, seen in history.seen.items() if seen.done > 0}}
