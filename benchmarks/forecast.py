@@ -8,12 +8,14 @@ FAIRLEAD_TRACES names.
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from benchmarks.platform import PROGRAMS, Platform, platform, wait_until
 from benchmarks.reporter import Bench, main
 from fairlead.scheduling.forecast import forecast
 from fairlead.scheduling.market import Market
@@ -27,6 +29,9 @@ from fairlead.simulation.reading import read_trace
 from fairlead.simulation.trace import Trace
 
 NAIVE = "work ahead / devices"
+LIVE_NODES = 4
+GAP_S = 1.6
+"""Between two live jobs on average: a little faster than four nodes can serve them, so that a queue builds up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ def _rows(bench: Bench, name: str, told: dict[str, Told], started_s: dict[str, f
         bench.add(f"{name}: median error / wait", percentile(ours.relative, 50), "", peer=NAIVE,
                   peer_value=percentile(theirs.relative, 50), target="ratio < 1")  # fmt: skip
         waits = sorted(happened - one.asked_s for one, happened in waited)
-        bench.note(f"{name}: {len(waited)} of {len(here)} jobs waited, half of them longer than {median(waits):,.0f} s; "
+        bench.note(f"{name}: {len(waited)} of {len(here)} jobs waited, half of them over {median(waits):,.0f} s; "
                    f"{len(waited) - len(ours.off_s)} were told nothing")  # fmt: skip
 
 
@@ -123,6 +128,56 @@ def _simulated(bench: Bench, name: str, trace: Trace, nodes: str | None, setting
     started_s = {job.id: job.started_s for job in outcome.jobs}
     _rows(bench, name, asked.told, started_s, trace.round_s / 2)
     bench.add(f"{name}: cpu of one answer, p90", 1e3 * percentile(sorted(asked.cpu_s), 90), "ms")
+
+
+# ------------------------------------------------------------ on a running platform
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Short jobs that come one after the other, each told when it will start just before it is handed in."""
+
+    running: Platform
+    rng: random.Random = field(default_factory=lambda: random.Random(5))
+    lengths: dict[str, tuple[float, int]] = field(default_factory=dict)  # what each said it takes, and its workers
+    told: dict[str, Told] = field(default_factory=dict)
+
+    def hand_in(self) -> None:
+        said_s, workers = self.rng.uniform(3.0, 9.0), self.rng.choice((1, 1, 1, 2))
+        takes_s = said_s * self.rng.uniform(0.8, 1.25)  # nobody knows it exactly
+        spec = {"name": "short", "tenant": "bench", "command": ["sleep", f"{takes_s:.2f}"], "workers": workers,
+                "takes": f"{said_s:.0f}s"}  # fmt: skip
+        now_s, by_length_s = time.time(), self._by_length(workers)
+        answer = self.running.client.dry_run(spec, folder=PROGRAMS)
+        job = self.running.client.submit(spec, folder=PROGRAMS)
+        self.lengths[job.id] = said_s, workers
+        self.told[job.id] = Told(now_s, answer.expected_start_s, by_length_s)
+
+    def _by_length(self, workers: int) -> float:
+        now_s, ahead_s, free = time.time(), 0.0, LIVE_NODES
+        for view in self.running.client.page(state="active", limit=1000).items:
+            said_s, gang = self.lengths[view.id]
+            left_s = said_s if view.started_s is None else max(0.0, said_s - (now_s - view.started_s))
+            ahead_s += left_s * gang / LIVE_NODES
+            free -= gang
+        return now_s if free >= workers else now_s + ahead_s
+
+    def started_s(self) -> dict[str, float]:
+        """When each first ran, once all are done."""
+        client = self.running.client
+        wait_until(lambda: client.page(state="active", limit=1).total == 0, 600.0, "the end of all jobs", every_s=0.5)
+        views = client.page(state="ended", limit=1000).items
+        return {view.id: view.started_s for view in views if view.started_s is not None}
+
+
+def _live(bench: Bench) -> None:
+    count = 8 if bench.quick else 24
+    with platform(str(LIVE_NODES)) as running, bench.step(f"{count} jobs on {LIVE_NODES} live nodes"):
+        crowd = Crowd(running)
+        for _ in range(count):
+            crowd.hand_in()
+            time.sleep(crowd.rng.expovariate(1.0 / GAP_S))
+        _rows(bench, "live", crowd.told, crowd.started_s(), 1.0)
 
 
 def run(bench: Bench) -> None:
@@ -139,6 +194,7 @@ def run(bench: Bench) -> None:
             bench.note(f"{name}: no trace {file} in FAIRLEAD_TRACES")
     tenants = 4 if bench.quick else 10
     _simulated(bench, f"{tenants} tenants", multi_tenant(tenants), None, Settings(outages=one_failure()))
+    _live(bench)
 
 
 if __name__ == "__main__":
