@@ -39,6 +39,7 @@ class JobRow:
     nodes: Sequence[str] = ()
     started_s: float | None = None
     finished_s: float | None = None
+    expected_start_s: float | None = None
     step: int = 0
     total_steps: int = 0
     loss: float | None = None

@@ -39,7 +39,8 @@ def queue(
     shown, total = _jobs(_page, groups, tenant, limit or max(fitting, 5))
     columns = [
         Column("NAME"), Column("ID"), Column("TENANT"), Column("STATE"), Column("WORKERS", right=True),
-        Column("DONE", right=True), Column("FOR", right=True), Column("LOSS", right=True, from_width=90),
+        Column("DONE", right=True), Column("FOR", right=True),
+        Column("STARTS IN", right=True, from_width=100), Column("LOSS", right=True, from_width=90),
         Column("NODES", from_width=110), Column("WHY", from_width=130),
     ]  # fmt: skip
     show.table(columns, map(_row, shown), empty="no jobs; submit one: fairlead submit job.yaml")
@@ -83,6 +84,7 @@ def _row(job: JobRow | JobView) -> list[object]:
     return [
         job.name, job.id, job.tenant, show.state(job.state), f"{job.workers}/{bounds}",
         show.percent(job.step / job.total_steps) if job.total_steps else "–", show.duration(until - (begun or until)),
+        show.duration(max(0.0, job.expected_start_s - time.time())) if job.expected_start_s is not None else "",
         show.number(job.loss), ",".join(job.nodes), (job.reason.text if job.reason else job.message or ""),
     ]  # fmt: skip
 
