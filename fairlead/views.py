@@ -172,6 +172,7 @@ class NodeView(View):
     slots: list[SlotView] = Field(default_factory=list)  # the devices in use
     temperature_c: float | None = None  # None: this machine does not tell
     power_w: float | None = None
+    places: list[str] = Field(default_factory=list)  # its zone, rack and labels: what placement of a job may name
 
 
 class SpendingView(View):
@@ -183,6 +184,16 @@ class SpendingView(View):
     since_s: float
     until_s: float  # when the next period begins
     used_up: bool = False  # new jobs are refused, and those in the queue wait
+
+
+class PersonView(View):
+    """Somebody who has jobs now: people of one tenant have equal parts of what it has."""
+
+    user: str  # the token's id
+    user_label: str | None = None  # what the token is for, if you may know
+    devices: int = 0
+    running: int = 0
+    queued: int = 0
 
 
 class TenantView(View):
@@ -205,6 +216,7 @@ class TenantView(View):
     share: float = 0.0  # devices that would be its part if everybody wanted all there is
     devices_below: int = 0  # held by the tenants below it; its entitlement and share include them
     borrowed: float = 0.0  # devices that it and those below hold beyond the share; negative: so many are lent
+    people: list[PersonView] = Field(default_factory=list)  # who has jobs that have not ended
 
 
 class TenantReport(View):

@@ -125,6 +125,10 @@ def _describe(tenant: TenantView) -> None:
     show.line(f"tenant {tenant.name}")
     for name, fact in facts.items():
         show.line(f"  {name:<12} {fact}")
+    for place, person in enumerate(tenant.people):
+        who = person.user if person.user_label is None else f"{person.user} ({person.user_label})"
+        has = f"{person.devices} devices; {person.running} jobs run, {person.queued} wait"
+        show.line(f"  {'' if place else 'people':<12} {show.clean(who)}: {has}")
 
 
 def _holds(tenant: TenantView) -> str:

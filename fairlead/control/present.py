@@ -20,6 +20,7 @@ from fairlead.views import (
     JobView,
     MemberView,
     NodeView,
+    PersonView,
     ReasonView,
     SlotView,
     SpendingView,
@@ -158,6 +159,7 @@ def node_view(
         slots=slots,
         temperature_c=telemetry.temperature_c if telemetry else None,
         power_w=telemetry.power_w if telemetry else None,
+        places=[*node.path, *sorted(node.labels)],
     )
 
 
@@ -177,7 +179,7 @@ def spending_view(spending: Spending) -> SpendingView:
 
 def tenant_view(
     tenant: Tenant, standing: Standing, devices: int, counts: Mapping[str, int], device_s: float,
-    spending: Spending | None = None,
+    spending: Spending | None = None, people: Sequence[PersonView] = (),
 ) -> TenantView:  # fmt: skip
     waiting = counts.get(JobPhase.QUEUED, 0)
     ended = sum(counts.get(phase, 0) for phase in ENDED)
@@ -188,8 +190,15 @@ def tenant_view(
         policy=Policy.model_validate(dict(tenant.policy)).model_dump(mode="json"), budget=dict(tenant.budget),
         spending=None if spending is None else spending_view(spending), created_s=tenant.created_s,
         parent=tenant.parent, guarantee=dict(tenant.guarantee), most=dict(tenant.most), share=standing.share,
-        devices_below=standing.below, borrowed=standing.borrowed,
+        devices_below=standing.below, borrowed=standing.borrowed, people=list(people),
     )  # fmt: skip
+
+
+def person_view(person: str, label: str | None, devices: int, counts: Mapping[str, int]) -> PersonView:
+    waiting = counts.get(JobPhase.QUEUED, 0)
+    return PersonView(
+        user=person, user_label=label, devices=devices, running=sum(counts.values()) - waiting, queued=waiting
+    )
 
 
 def token_view(token: Token) -> TokenView:

@@ -86,3 +86,10 @@ def test_a_gang_larger_than_any_limit_above_it_allows_is_refused_at_once(org: ht
     assert (answer.status_code, problem["field"], problem["value"]) == (409, "workers.min", 2)
     assert "org" in problem["detail"] and org.post("/api/v1/jobs/dry-run", json=job).json()["admitted"] is False
     org.patch(f"{TENANTS}/org", json={"most": {}})
+
+
+def test_it_is_told_whose_jobs_a_tenant_has(alpha: Team, beta: Team, waiting: dict[str, Any]) -> None:
+    found = {person["user"]: person for person in view(alpha.viewer, "alpha")["people"]}
+    mine = found[waiting["submitted_by"]]
+    assert mine["running"] + mine["queued"] >= 1 and mine["user_label"]
+    assert waiting["submitted_by"] not in [person["user"] for person in view(beta.viewer, "beta")["people"]]

@@ -13,11 +13,12 @@ from fairlead import __version__
 from fairlead.control import identity
 from fairlead.control.access import acting_for, may_grant, require, scope
 from fairlead.control.budgets import spendings
-from fairlead.control.present import tenant_view, token_view
+from fairlead.control.present import person_view, tenant_view, token_view
 from fairlead.control.queues import check, standings
 from fairlead.control.records import Role, Tenant, Token
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, jobs, ledger, tenants, tokens
+from fairlead.control.store.breakdown import token_labels
 from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Unauthenticated
 from fairlead.specs import TenantSpec, parse_tenant
 from fairlead.views import NewTenant, NewToken, TenantView, TokenView, WhoAmI
@@ -117,11 +118,14 @@ class TenantVerbs(Verbs):
         def work(connection: Connection) -> list[TenantView]:
             counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
             held: Counter[str] = Counter()
+            hands: Counter[tuple[str, str]] = Counter()
             for job, number in living.items():
                 found = jobs.get(connection, job) if number else None
                 if found is not None:
                     held[found.tenant] += number
-            known = tenants.all(connection)
+                    hands[found.tenant, found.submitted_by] += number
+            known, people = tenants.all(connection), jobs.people(connection)
+            labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
             spending = spendings(connection, known, now_s)
             barred = {name for name, found in spending.items() if found.spent is not None}
             claims = standings(known, controller.outlook.entitlements, held, devices, barred)
@@ -133,6 +137,11 @@ class TenantVerbs(Verbs):
                     counts.get(tenant.name, {}),
                     used.get(tenant.name, 0.0),
                     spending.get(tenant.name),
+                    [
+                        person_view(person, labels.get(person), hands[name, person], phases)
+                        for (name, person), phases in sorted(people.items())
+                        if name == tenant.name
+                    ],
                 )
                 for tenant in known
                 if scope(who) in (None, tenant.name)

@@ -223,6 +223,16 @@ def counts(conn: Connection) -> dict[str, dict[str, int]]:
     return found
 
 
+def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
+    """How many jobs that have not ended each person of each tenant has, in each phase."""
+    who = (jobs.c.tenant, jobs.c.submitted_by, jobs.c.phase)
+    query = select(*who, func.count()).where(jobs.c.phase.in_(_ACTIVE))
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for tenant, person, phase, count in conn.execute(query.group_by(*who)):
+        found.setdefault((tenant, person), {})[phase] = count
+    return found
+
+
 def _jobs(rows: Iterable[Any]) -> list[Job]:
     return [_job(row) for row in rows]
 
