@@ -143,7 +143,7 @@ class Menus:
                 else:
                     levels = curve.speeds.get(name, ((), ()))
                     one = pick(levels[0]) if levels[0] else blank[len(some)]
-                    other = pick(levels[1]) if levels[1] else blank[len(some)]
+                    other = pick(levels[1]) if len(levels) > 1 and levels[1] else blank[len(some)]
                 near += one
                 far += other
         number = np.array([frame.number for frame in of], dtype=np.int64)

@@ -1,0 +1,154 @@
+"""Where whole gangs are handed out: keeps count of what is free, by type and by group of jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairlead.scheduling.market.menus import Bools, Floats, Ints
+from fairlead.scheduling.market.problem import Problem
+
+MANY = 500
+"""Of so many gangs only ``GROWN`` are made larger one by one; of fewer as many as there is room for."""
+
+GROWN = 200
+
+REFUSED = 64
+"""After so many refusals in a row, whoever does not fit any more is passed over at once."""
+
+
+class Desk:
+    """Hands out whole gangs and keeps count of what is free, by type and by group."""
+
+    levels: tuple[int, ...] = (0,)
+
+    def __init__(self, problem: Problem, column: Ints | None = None) -> None:
+        self.problem = problem
+        self.column: Ints = np.full(problem.jobs, -1, dtype=np.int64) if column is None else column.copy()
+        jobs = np.nonzero(self.column >= 0)[0]
+        sizes = problem.size[jobs, self.column[jobs]]
+        in_groups = np.bincount(problem.group[jobs], sizes, len(problem.budget))
+        in_types = np.bincount(problem.kind[jobs, self.column[jobs]], sizes, len(problem.capacity))
+        self.free: list[float] = (problem.capacity - in_types).tolist()
+        self.left: list[float] = (problem.budget - in_groups).tolist()
+        self.most: list[float] = (problem.ceiling - in_groups).tolist()
+        self.share: list[float] = problem.share.tolist()
+
+    def secure(self) -> None:
+        """Before anybody bids: nothing is guaranteed where groups stand side by side."""
+
+    def lend(self, level: int = 0) -> None:
+        """From now on budgets do not count: what is left is for whoever bids most."""
+        self.left = [np.inf] * len(self.left)
+
+    @property
+    def room(self) -> bool:
+        return max(self.free) >= 1
+
+    def oblige(self, job: int, column: int) -> None:
+        """This gang, or one of the same size on another type; whatever its group's budget says."""
+        problem, group = self.problem, int(self.problem.group[job])
+        size = int(problem.size[job, column])
+        same = np.nonzero((problem.size[job] == size) & (problem.utility[job] > 0))[0]
+        for other in (column, *same[np.argsort(-problem.utility[job, same], kind="stable")].tolist()):
+            if size <= self.free[int(problem.kind[job, other])] and size <= self.most[group]:
+                self._take(job, other, int(problem.kind[job, other]), size)
+                return
+
+    def give(self, job: int, liking: Floats) -> bool:
+        """The gang it likes best among those that fit and are possible."""
+        if self._try(job, int(liking.argmax()), liking):  # nearly always: there is no need to sort the others
+            return True
+        return any(self._try(job, column, liking) for column in np.argsort(-liking, kind="stable")[1:].tolist())
+
+    def _try(self, job: int, column: int, liking: Floats) -> bool:
+        if liking[column] <= 0:
+            return False
+        problem, group = self.problem, int(self.problem.group[job])
+        kind, size = int(problem.kind[job, column]), int(problem.size[job, column])
+        fits = size <= self.free[kind] and size <= self.most[group]
+        if fits and problem.utility[job, column] > 0 and size * self.share[job] <= self.left[group] + 1e-9:
+            self._take(job, column, kind, size)
+            return True
+        return False
+
+    def _take(self, job: int, column: int, kind: int, size: int) -> None:
+        before = int(self.column[job])
+        if before >= 0:
+            back = int(self.problem.size[job, before])
+            self.free[int(self.problem.kind[job, before])] += back
+            self._count(job, back)
+        self.column[job] = column
+        self.free[kind] -= size
+        self._count(job, -size)
+
+    def _count(self, job: int, devices: int) -> None:
+        group = int(self.problem.group[job])
+        self.left[group] += devices
+        self.most[group] += devices
+
+    def fill(self) -> None:
+        """Whoever has nothing and fits, by utility per device."""
+        per_device, density, order = self.problem.by_density
+        jobs = self._fitting(order[(self.column[order] < 0) & (density[order] > 0)])
+        refused = 0
+        while len(jobs):
+            for at, job in enumerate(jobs.tolist()):
+                if not self.room:
+                    return
+                refused = 0 if self.give(job, per_device[job]) else refused + 1
+                if refused >= REFUSED:
+                    jobs, refused = self._fitting(jobs[at + 1 :]), 0
+                    break
+            else:
+                return
+
+    def _fitting(self, jobs: Ints) -> Ints:
+        """Those of the jobs that some gang is free for."""
+        problem = self.problem
+        size = problem.size[jobs]
+        fits = (problem.utility[jobs] > 0) & (size <= np.array(self.free)[problem.kind[jobs]])
+        return jobs[(fits & self._affordable(jobs, size)).any(axis=1)]
+
+    def _affordable(self, jobs: Ints, size: Ints) -> Bools:
+        """Which sizes are within what the jobs' groups may have."""
+        group = self.problem.group[jobs]
+        left, most = np.array(self.left)[group] + 1e-9, np.array(self.most)[group]
+        return (size * self.problem.share[jobs][:, None] <= left[:, None]) & (size <= most[:, None])
+
+    def grow(self) -> None:
+        """Larger or better gangs for who has one, by utility per further device, until nothing fits."""
+        problem = self.problem
+        everybody = np.nonzero(self.column >= 0)[0]
+        if not len(everybody) or problem.utility.shape[1] < 2:
+            return
+        rows = everybody
+        for _ in range(4 * int(problem.capacity.sum()) if len(everybody) < MANY else GROWN):
+            if not self.room:
+                return
+            worth = self._worth_of_growth(rows)
+            best = int(worth.argmax())
+            if worth.flat[best] <= 0:
+                return
+            row, column = divmod(best, worth.shape[1])
+            job, free = int(rows[row]), sum(self.free)
+            before = int(problem.kind[job, self.column[job]])
+            kind, size = int(problem.kind[job, column]), int(problem.size[job, column])
+            self._take(job, column, kind, size)
+            # who could not grow cannot do so now either, unless something became free
+            rows = everybody if kind != before or sum(self.free) > free else rows[worth.max(axis=1) > 0]
+
+    def _worth_of_growth(self, rows: Ints) -> Floats:
+        """By job and column, the utility per further device that the change would bring; 0 where it is not possible."""
+        problem = self.problem
+        utility, size, kind = problem.utility[rows], problem.size[rows], problem.kind[rows]
+        at, has = np.arange(len(rows)), self.column[rows]
+        gain = utility - utility[at, has][:, None]
+        back = np.where(kind == kind[at, has][:, None], size[at, has][:, None], 0)
+        more = size - size[at, has][:, None]
+        limit = self._limit(rows, kind, size[at, has], back)
+        fits = (size - back <= np.array(self.free)[kind]) & (more <= limit + 1e-9)
+        return np.where(fits & (gain > 1e-12), gain / np.maximum(size - back, 0.25), 0.0)
+
+    def _limit(self, rows: Ints, kind: Ints, has: Ints, back: Ints) -> Floats:
+        """How much larger each gang may become; by type where that makes a difference."""
+        return np.minimum(self.left, self.most)[self.problem.group[rows]][:, None]
