@@ -7,16 +7,17 @@ from math import inf
 
 import numpy as np
 
-from fairlead.scheduling.forecast import Policy, forecast
-from fairlead.scheduling.market.deadlines import Ladder, Plan, edges, ladder_of, promised
+from fairlead.scheduling.forecast import Forecast, Policy, forecast
+from fairlead.scheduling.market.deadlines import MOST_JOBS, Ladder, Plan, edges, ladder_of, promised
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
 from fairlead.scheduling.pace import efficient_speed, expected_left, length_known, start_cost_s, with_curve
-from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason
+from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason, Round
 from fairlead.scheduling.words import devices, reason, second
 
 DIALS = Dials()
+NOTHING, UNSEEN = Round((), {}), Forecast({}, {}, {}, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +35,20 @@ class Answer:
     decision: Decision | None = None  # about it now, if it changes anything for it
 
 
-def admission(state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False) -> Answer:
-    """What would become of this job if it were submitted now; the promises that others were given come first."""
+def admission(
+    state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False, look_ahead: bool = True
+) -> Answer:
+    """What would become of this job if it were submitted now; the promises that others were given come first.
+
+    Without ``look_ahead`` only deadlines are looked at, which costs little however many jobs there are.
+    """
     state = replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
-    play = policy or Market()
-    first = play(state)
-    told = forecast(state, play, finishes=(job.id,), first=first)
+    first = (policy or Market())(state) if look_ahead else NOTHING
+    told = forecast(state, policy or Market(), finishes=(job.id,), first=first) if look_ahead else UNSEEN
     start_s, known = told.start_s.get(job.id), length_known(state, job)
     finish_s = told.finish_s.get(job.id) if known else None
     earliest_s, gang = _by_plan(state, job) if known else (None, None)
-    kept = _kept(job, start_s, earliest_s)
+    kept = None if job.start_by_s is not None and not look_ahead else _kept(job, start_s, earliest_s)
     if kept and job.finish_by_s is not None and finish_s is not None:
         finish_s = min(finish_s, job.finish_by_s)  # devices are kept free for it, as late as they can be
     why = _why(job, kept, start_s, finish_s, earliest_s, gang)
@@ -61,13 +66,12 @@ def _kept(job: JobState, start_s: float | None, earliest_s: float | None) -> boo
 def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | None]:
     """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
     pool = Pool.of(state.nodes)
-    bound = [one for one in state.jobs if one.finish_by_s is not None and one.id != job.id]
+    bound = _promised(state, job)
     table = offers([with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)], pool)
     left = expected_left(state, [*bound, job])
     plan = Plan(edges(state.now_s, state.round_s or ROUND_S, np.array([one.finish_by_s or inf for one in bound])),
                 pool.devices)  # fmt: skip
-    order = sorted(range(len(bound)), key=lambda at: (left[at] / max(efficient_speed(bound[at]), 1e-300), bound[at].id))
-    for at in order:
+    for at in range(len(bound)):
         ladder = ladder_of(table, at)
         if len(ladder.sizes):
             wanted = promised(left[at], ladder, bound[at].restart_cost_s, DIALS)
@@ -77,6 +81,14 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
         return None, None
     wanted = promised(left[-1], ladder, start_cost_s(state, job), DIALS)
     return plan.soonest(ladder, wanted, len(ladder.sizes) - 1), _smallest(plan, ladder, wanted, job.finish_by_s)
+
+
+def _promised(state: ClusterState, job: JobState) -> list[JobState]:
+    """The others with deadlines, the smallest first, as the policy plans for them."""
+    bound = [one for one in state.jobs if one.finish_by_s is not None and one.id != job.id]
+    area = dict(zip((one.id for one in bound), expected_left(state, bound), strict=True))
+    bound.sort(key=lambda one: (area[one.id] / max(efficient_speed(one), 1e-300), one.id))
+    return bound[:MOST_JOBS]
 
 
 def _smallest(plan: Plan, ladder: Ladder, wanted: float, deadline_s: float | None) -> int | None:
@@ -97,6 +109,8 @@ def _why(
 ) -> Reason:  # fmt: skip
     facts = {"kept": kept, "expected_start_s": start_s, "expected_finish_s": finish_s,
              "earliest_deadline_s": earliest_s, "gang": gang}  # fmt: skip
+    if job.start_by_s is not None and kept is None:
+        return reason("not-known", f"it is not known yet whether it starts by {second(job.start_by_s)}", **facts)
     if job.start_by_s is not None:
         begins = "is not expected to start as things are" if start_s is None else f"starts about {second(start_s)}"
         word, code = ("in time for", "in-time") if kept else ("too late for", "late-start")

@@ -78,6 +78,7 @@ class Game:
     finish_s: dict[str, float] = field(default_factory=dict)
     seats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)  # who waits, and the code of why
+    awaited: frozenset[str] = frozenset()  # who waited as it began
     leaving: bool = False  # whether the last decision freed devices that it did not give away
 
     @classmethod
@@ -86,7 +87,8 @@ class Game:
         jobs = {}
         for job, left in zip(state.jobs, expected_left(state, state.jobs), strict=True):
             jobs[job.id] = Played(job, left, speed=speed_on(job, job.seats, nodes))
-        return cls(state, jobs, nodes, state.now_s)
+        waits = frozenset(job.id for job in state.jobs if not job.seats)
+        return cls(state, jobs, nodes, state.now_s, awaited=waits)
 
     def seen(self) -> ClusterState:
         """What the policy is shown."""
@@ -112,7 +114,7 @@ class Game:
     def _sit(self, played: Played, seats: tuple[str, ...]) -> None:
         job = played.job
         self.leaving |= len(seats) < len(job.seats)
-        if not job.seats and job.id not in self.start_s:
+        if job.id in self.awaited and job.id not in self.start_s:
             self.start_s[job.id], self.seats[job.id] = self.now_s, seats
         played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
         played.speed, played.owed_s = speed_on(job, seats, self.nodes), start_cost_s(self.state, job)
@@ -177,7 +179,7 @@ def forecast(
 def _told(game: Game, finishes: Collection[str]) -> bool:
     """Whether all that is asked for is known: everybody else sits, or never will."""
     waits = any(not one.job.seats and game.blocked.get(name) not in NEVER for name, one in game.jobs.items()
-                if name not in game.start_s)  # fmt: skip
+                if name in game.awaited and name not in game.start_s)  # fmt: skip
     return not waits and not any(name in game.jobs for name in finishes)
 
 
@@ -207,6 +209,7 @@ def _look_further(game: Game, late: Sequence[Played]) -> None:
             continue
         alone_s = played.left / max(efficient_speed(played.job), 1e-300)
         begins_s = game.now_s + ahead_s
-        game.start_s.setdefault(played.job.id, begins_s)
+        if played.job.id in game.awaited:
+            game.start_s.setdefault(played.job.id, begins_s)
         game.finish_s.setdefault(played.job.id, begins_s + alone_s)
         ahead_s += alone_s * played.job.min_workers / devices

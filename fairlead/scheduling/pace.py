@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -53,9 +54,15 @@ def with_curve(job: JobState, types: Sequence[str], devices: int) -> JobState:
     if job.curve is not None:
         return job
     least = max(1, min(job.min_workers, devices))
-    sizes = tuple(range(least, max(least, min(job.max_workers, devices)) + 1))
-    speeds = tuple(speed_at(job, size) for size in sizes)
-    return replace(job, curve=SpeedCurve(sizes, dict.fromkeys(types, (speeds, speeds))))
+    most = max(least, min(job.max_workers, devices))
+    speeds = tuple(speed_at(job, size) for size in range(least, most + 1))
+    return replace(job, curve=_curve(speeds, least, tuple(types)))
+
+
+@lru_cache(maxsize=4096)
+def _curve(speeds: tuple[float, ...], least: int, types: tuple[str, ...]) -> SpeedCurve:
+    """One object for all of which the same is known: the market remembers what it worked out for a curve."""
+    return SpeedCurve(tuple(range(least, least + len(speeds))), dict.fromkeys(types, (speeds, speeds)))
 
 
 def counts_samples(job: JobState) -> bool:

@@ -86,6 +86,14 @@ def test_a_class_is_in_time_when_the_expected_start_is() -> None:
     assert late.why.code == "late-start"
 
 
+def test_without_looking_ahead_deadlines_are_answered_all_the_same() -> None:
+    answer = admission(cluster(), job("new", 4_000.0, finish_by_s=1_500.0), look_ahead=False)
+    assert (answer.kept, answer.expected_start_s) == (False, None)
+    assert answer.earliest_deadline_s == pytest.approx(1_000.0 + 1_000.0 * MARGIN)
+    gold = admission(cluster(), job("new", 400.0, start_by_s=1_060.0), look_ahead=False)
+    assert (gold.kept, gold.why.code) == (None, "not-known")
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.floats(10.0, 3_000.0), st.floats(50.0, 4_000.0)), max_size=5), st.floats(10.0, 5_000.0))
 def test_the_earliest_date_that_is_named_can_be_kept(others: list[tuple[float, float]], work: float) -> None:

@@ -55,6 +55,11 @@ def test_who_runs_already_has_no_start_but_a_finish() -> None:
     assert found.finish_s["runs"] == pytest.approx(90.0)
 
 
+def test_who_is_preempted_on_the_way_has_no_start_either() -> None:
+    jobs = [job("runs", 5_000.0, seats=("n",)), *(job(f"short{at}", 60.0, submitted_s=-600.0) for at in range(4))]
+    assert "runs" not in forecast(cluster(1, *jobs), Market()).start_s
+
+
 def test_who_can_never_start_as_things_are_is_told_nothing() -> None:
     found = forecast(cluster(2, job("wide", min_workers=4, max_workers=4, curve=None), job("fits")), Market())
     assert set(found.start_s) == {"fits"}

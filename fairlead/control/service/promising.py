@@ -16,10 +16,18 @@ from fairlead.scheduling.words import second
 from fairlead.specs import Sla
 from fairlead.views import PromiseView
 
+FEW = 200
+"""With more jobs than this in the cluster, a submission does not wait until the policy has been played forward."""
 
-async def asked(state: ClusterState, job: JobState, *, strict: bool = False) -> Answer:
-    """What would become of this job; in a thread, as it plays the policy forward."""
-    return await asyncio.to_thread(partial(admission, state, job, decide, strict=strict))
+
+async def asked(state: ClusterState, job: JobState, *, strict: bool = False, look_ahead: bool = True) -> Answer:
+    """What would become of this job; in a thread, as it may play the policy forward."""
+    return await asyncio.to_thread(partial(admission, state, job, decide, strict=strict, look_ahead=look_ahead))
+
+
+async def at_once(state: ClusterState, job: JobState, *, strict: bool = False) -> Answer:
+    """The same for one that is being handed in, which is never to take long."""
+    return await asked(state, job, strict=strict, look_ahead=len(state.jobs) <= FEW)
 
 
 async def promised(state: ClusterState, job_id: str) -> Answer | None:

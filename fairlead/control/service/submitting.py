@@ -22,7 +22,7 @@ from fairlead.control.queues import beyond
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs
-from fairlead.control.service.promising import asked, expectations, promise_view, refusal, sla_of
+from fairlead.control.service.promising import asked, at_once, expectations, promise_view, refusal, sla_of
 from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, TooLarge
 from fairlead.scheduling.explain import impossible
@@ -64,7 +64,7 @@ class SubmitVerbs(Verbs):
 
         done = await self._write(partial(work, False))
         if isinstance(done, Job):
-            answer = await asked(await self._seen(), job_state(done, (), {}, cooling=False), strict=True)
+            answer = await at_once(await self._seen(), job_state(done, (), {}, cooling=False), strict=True)
             if not answer.admitted:
                 raise refusal(answer)
             done = await self._write(partial(work, True))
@@ -82,7 +82,7 @@ class SubmitVerbs(Verbs):
         """Say at once what is promised for it and cannot be kept; it is taken all the same."""
         if job.start_by_s is None and job.finish_by_s is None:
             return view
-        answer = await asked(await self._seen(), job_state(job, (), {}, cooling=False))
+        answer = await at_once(await self._seen(), job_state(job, (), {}, cooling=False))
         if answer.kept is False:
             text, now_s = f"{job.id}: {answer.why.text}", self._core.clock()
             await self._write(lambda connection: events.append(
