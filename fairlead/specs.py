@@ -15,7 +15,7 @@ from fairlead.units import is_duration, parse_duration, parse_size
 
 __all__ = [
     "API_VERSION", "LONGEST_SECRET", "NAME_PATTERN", "SECRET_PATTERN", "SHORTEST_SECRET", "SLA_CLASSES",
-    "Budget", "JobSpec", "Name", "Policy", "Retention",
+    "Budget", "JobSpec", "Name", "Placement", "Policy", "Retention",
     "Seconds", "Size", "Sla", "Spec", "TenantSpec", "WorkerResources", "Workers", "invalid", "parse_duration",
     "parse_job", "parse_size", "parse_tenant",
 ]  # fmt: skip
@@ -97,6 +97,16 @@ class WorkerResources(Spec):
         return {name: float(amount) for name, amount in named.items() if amount is not None}
 
 
+Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:/-]{0,62}$")]
+
+
+class Placement(Spec):
+    """Where it may run and where it would rather run: zones, racks, nodes or labels, as ``fairlead nodes`` has them."""
+
+    only: list[Place] = Field(default_factory=list, max_length=64)  # residency: nowhere else; empty: anywhere
+    near: list[Place] = Field(default_factory=list, max_length=64)  # locality: where its data lies
+
+
 class Sla(Spec):
     """What was promised: nothing, a finish time, or a class with a time to start."""
 
@@ -144,6 +154,7 @@ class JobSpec(Spec):
     params: dict[str, Any] = Field(default_factory=dict)
     workers: Workers = Workers()
     resources: WorkerResources = WorkerResources()
+    placement: Placement = Placement()
     sla: Sla | None = None  # None: the tenant's default
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
     workload: Literal["training", "tuning", "inference", "batch"] = "training"
@@ -204,7 +215,8 @@ class JobSpec(Spec):
 
     def facts(self) -> dict[str, Any]:
         """What the job says about itself that a policy may want to know."""
-        said = {"class": None if self.workload == "training" else self.workload, "takes_s": self.takes}
+        said: dict[str, Any] = {"class": None if self.workload == "training" else self.workload, "takes_s": self.takes}
+        said |= {"only": self.placement.only or None, "near": self.placement.near or None}
         return {name: value for name, value in said.items() if value is not None}
 
     @property

@@ -216,3 +216,11 @@ def test_promises_become_times() -> None:
 
 def test_a_command_is_not_elastic() -> None:
     assert not parse_job(COMMAND | {"workers": "1:4"}).elastic
+
+
+def test_a_job_says_where_it_may_run_and_where_its_data_lies() -> None:
+    spec = parse_job({"name": "j", "command": ["true"], "placement": {"only": ["eu", "gdpr"], "near": ["rack-1"]}})
+    assert (spec.facts()["only"], spec.facts()["near"]) == (["eu", "gdpr"], ["rack-1"])
+    assert "only" not in parse_job({"name": "j", "command": ["true"]}).facts()
+    with pytest.raises(InvalidSpec, match="only"):
+        parse_job({"name": "j", "command": ["true"], "placement": {"only": ["not a place"]}})

@@ -35,7 +35,9 @@ LOG_LINES = 12
 
 
 def up(
-    nodes: Annotated[str | None, typer.Option("--nodes", help="How many: 4; or of which speed: 2x0.7,2x0.3.")] = None,
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", help="How many: 4; how fast: 2x0.7,2x0.3; where: 2@eu,2@us.")
+    ] = None,
     home: HomeDir = None,
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65535, help=f"Default: {PORT}, or a free one if it is taken.")

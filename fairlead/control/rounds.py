@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fairlead.cluster import Member, Node, Placement
+from fairlead.cluster import Member, Node, Placement, nearby_devices
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
@@ -86,6 +86,8 @@ def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, Worker
         remaining_samples=_remaining(job),
         restart_cost_s=1.0 if job.training else 30.0,
         facts=job.facts,
+        only=frozenset(job.facts.get("only", ())),
+        near=frozenset(job.facts.get("near", ())),
     )
 
 
@@ -120,7 +122,11 @@ class Devices:
     """Which device indices of each node are free, so that a placement names real ones."""
 
     def __init__(self, nodes: Iterable[Node], facts: Facts, generations: LiveGenerations) -> None:
-        self._free: dict[str, list[int]] = {node.name: list(range(node.devices)) for node in nodes}
+        self._free: dict[str, list[int]] = {}
+        self._numa: dict[str, tuple[int, ...]] = {}
+        for node in nodes:
+            self._free[node.name] = list(range(node.devices))
+            self._numa[node.name] = node.numa
         for workers in facts.values():
             for fact in workers.values():
                 self._take(fact.node, fact.device)  # also of one that exited: its device is free once released
@@ -136,6 +142,9 @@ class Devices:
         if device in free:
             free.remove(device)
 
+    def _nearby(self, node: str, count: int) -> list[int]:
+        return sorted(nearby_devices(self._free[node], self._numa.get(node, ()), count))
+
     def place(self, seats: Sequence[str], survivors: Placement, next_worker: int) -> tuple[Placement, int] | None:
         """Members for the seats, survivors first and in their old order; None while a device is not free yet."""
         wanted = Counter(seats)
@@ -149,8 +158,11 @@ class Devices:
             return None
         newcomers = [(f"w{next_worker + index}", node) for index, node in enumerate(missing)]
         members = [Member(m.worker, rank, m.node, m.device) for rank, m in enumerate(staying)]
+        chosen = {node: self._nearby(node, count) for node, count in Counter(missing).items()}
         for worker, node in newcomers:
-            members.append(Member(worker, len(members), node, self._free[node].pop(0)))
+            device = chosen[node].pop(0)
+            self._free[node].remove(device)
+            members.append(Member(worker, len(members), node, device))
         return tuple(members), next_worker + len(newcomers)
 
 

@@ -122,7 +122,7 @@ def impossible(job: JobState, nodes: Sequence[Node], quota: int | None = None) -
     reachable = [node for node in typed if not job.only or not job.only.isdisjoint(node.places)]
     if not reachable:
         text = f"no node is in {' or '.join(sorted(job.only))}"
-        return Impossible("resources.only", sorted(job.only), text, "name places that exist, or drop it")
+        return Impossible("placement.only", sorted(job.only), text, "name places that fairlead nodes shows, or drop it")
     slots, kind = _largest_gang(Shape.of(job), reachable)
     if job.min_workers <= slots:
         return None

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.backends.local.shapes import Division, load_division, parse_nodes, save_division
+from fairlead.cluster import NodeState
 from fairlead.errors import InvalidSpec
 
 
@@ -65,3 +66,13 @@ def test_a_damaged_file_is_a_clear_error(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(InvalidSpec, match="nodes"):
         load_division(path)
+
+
+def test_groups_of_nodes_may_say_where_they_are() -> None:
+    equal = parse_nodes("2@eu,2@us", 4, 8 << 30)
+    assert [(node.cpu, node.zone) for node in equal] == [(1.0, "eu"), (1.0, "eu"), (1.0, "us"), (1.0, "us")]
+    mixed = [shape.node(NodeState.READY) for shape in parse_nodes("2x0.5@eu+gdpr+old,1", 4, 8 << 30)]
+    assert [node.places - {node.name} for node in mixed] == [{"eu", "gdpr", "old"}] * 2 + [{"local"}]
+    for wrong in ("2@", "2@eu us", "2@+gdpr"):
+        with pytest.raises(InvalidSpec, match="not a place"):
+            parse_nodes(wrong, 4, 8 << 30)

@@ -119,3 +119,16 @@ def test_tenants_of_platforms_side_by_side_are_different_users() -> None:
     users = {tenant_uid(Home(Path(f"/srv/platform-{p}")), number) for p in range(5) for number in range(20)}
     assert len(users) == 100
     assert all(1_000_000 <= user < 2**31 for user in users)
+
+
+def test_where_a_job_may_run_and_would_rather_run_reaches_the_scheduler() -> None:
+    state = job_state(made.job(facts={"only": ["eu"], "near": ["rack-1"]}), (), {}, cooling=False)
+    assert (state.only, state.near) == ({"eu"}, {"rack-1"})
+
+
+def test_workers_of_a_gang_get_devices_of_one_numa_domain() -> None:
+    node = Node("n", {DEVICE: 8.0}, numa=(4, 4))
+    held = {"other": {f"w{at}": joined("n", at) for at in range(2)}}
+    placed = Devices([node], held, {}).place(("n", "n", "n"), (), 0)
+    assert placed is not None
+    assert [member.device for member in placed[0]] == [4, 5, 6]

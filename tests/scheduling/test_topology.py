@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, level_between, nearby_devices
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve, widened
+from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.market import Market
 from fairlead.scheduling.market.colocation import Observation, learned, slowdown
 from fairlead.scheduling.market.ground import could_ever_run
@@ -97,6 +98,15 @@ def test_a_menu_tells_the_speed_in_the_narrowest_domain_that_holds_the_gang() ->
     found = confined(hungry, offers(hungry, pool), pool)
     assert found.speed.max(axis=1).tolist() == pytest.approx([0.9 * 4, 0.0, 0.0])
     assert [could_ever_run(one, pool.nodes) for one in hungry] == [True, False, False]
+
+
+def test_a_job_that_may_run_nowhere_here_is_refused_at_once() -> None:
+    nodes = cluster()
+    assert impossible(job("j", 4, only=frozenset({"z0"})), nodes) is None
+    nowhere = impossible(job("j", 1, only=frozenset({"mars"})), nodes)
+    assert nowhere is not None
+    assert (nowhere.field, nowhere.text) == ("placement.only", "no node is in mars")
+    assert impossible(job("j", 9, only=frozenset({"z0r0"})), nodes) is not None
 
 
 def test_the_market_seats_a_close_gang_in_one_rack() -> None:

@@ -1,4 +1,4 @@
-"""What virtual nodes a machine is divided into: ``4`` equal ones, or unlike ones such as ``2x0.7,2x0.3``."""
+"""What virtual nodes a machine is divided into: ``4`` equal ones, or groups like ``2x0.7,2x0.3`` or ``2@eu,2@us``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.errors import InvalidSpec
 
 _GROUP = re.compile(r"^(?:(\d+)x)?(\d+(?:\.\d+)?)$")
+_PLACE = re.compile(r"^[A-Za-z0-9][\w.:/-]{0,62}$")
+HERE = "local"
+"""The zone of nodes of which nothing is said."""
+
 _MOST_NODES = 256
 _LEAST_CPU = 0.01
 _MEMORY_PART = 0.9  # the rest is for the platform itself and for the system
@@ -29,20 +33,27 @@ class NodeShape(msgspec.Struct, frozen=True):
     device_type: str = "cpu"
     speed: float = 1.0  # cpu per device, relative to the fastest node
     first_core: int = 0  # of the real machine, where it cannot be divided otherwise
+    zone: str = HERE
+    labels: tuple[str, ...] = ()
 
     def capacity(self) -> dict[str, float]:
         return {"cpu": self.cpu, "memory": float(self.memory_bytes), DEVICE: float(self.devices)}
 
     def node(self, state: NodeState) -> Node:
         """The node as the scheduler sees it."""
-        return Node(self.name, self.capacity(), self.device_type, self.speed, ("local", self.name), state)
+        where, labels = (self.zone, self.name), frozenset(self.labels)
+        return Node(self.name, self.capacity(), self.device_type, self.speed, where, state, labels=labels)
 
 
 def parse_nodes(text: str, real_cores: int | None = None, memory_bytes: int | None = None) -> tuple[NodeShape, ...]:
-    """The nodes that ``--nodes`` asks for: a count of equal ones, or groups COUNTxCORES; never more than there is."""
+    """The nodes that ``--nodes`` asks for: a count of equal ones, or groups COUNTxCORES; never more than there is.
+
+    A group may say where it is: ``COUNTxCORES@ZONE``, and ``+LABEL`` as often as wanted. Where every group does and
+    none says its cores (``2@eu,2@us``), all nodes are equal.
+    """
     cores = real_cores or os.cpu_count() or 1
     memory = memory_bytes or psutil.virtual_memory().total
-    cpus = _cpus(text.strip(), cores)
+    cpus, places = _grouped(text.strip(), cores)
     if sum(cpus) > cores + 1e-6:
         why = f"asks for {sum(cpus):g} cores, and this machine has {cores}"
         raise _wrong(text, why, "lower the counts or the cores")
@@ -56,9 +67,31 @@ def parse_nodes(text: str, real_cores: int | None = None, memory_bytes: int | No
             devices=count,
             speed=round(cpu / count / fastest, 6),
             first_core=int(sum(cpus[:index]) + 1e-9),
+            zone=places[index][0],
+            labels=places[index][1:],
         )
         for index, (cpu, count) in enumerate(zip(cpus, devices, strict=True))
     )
+
+
+def _grouped(text: str, cores: int) -> tuple[list[float], list[tuple[str, ...]]]:
+    """The cores of each node, and its zone with its labels."""
+    groups = [part.strip().partition("@") for part in text.split(",")]
+    if all(at and re.fullmatch(r"\d+", what) for what, at, _ in groups):
+        counts = [_count(text, int(what)) for what, _, _ in groups]
+        cpus = [cores / _count(text, sum(counts))] * sum(counts)
+    else:
+        whats = [what for what, _, _ in groups]
+        cpus = _cpus(",".join(whats), cores)
+        counts = [int(what.partition("x")[0]) if "x" in what else 1 for what in whats] if whats[1:] else [len(cpus)]
+    places: list[tuple[str, ...]] = []
+    for (_, at, where), count in zip(groups, counts, strict=True):
+        names = tuple(where.split("+")) if at else (HERE,)
+        for name in names:
+            if not _PLACE.match(name):
+                raise _wrong(text, f"{name!r} is not a place", "write a zone and labels like 2x0.5@eu+gdpr")
+        places += [names] * count
+    return cpus, places
 
 
 def _cpus(text: str, cores: int) -> list[float]:
@@ -69,7 +102,8 @@ def _cpus(text: str, cores: int) -> list[float]:
     for part in text.split(","):
         match = _GROUP.match(part.strip())
         if match is None:
-            raise _wrong(text, f"{part.strip()!r} is not a group of nodes", "write 4, or groups like 2x0.7,2x0.3")
+            fix = "write 4, or groups like 2x0.7,2x0.3 or 2@eu,2@us"
+            raise _wrong(text, f"{part.strip()!r} is not a group of nodes", fix)
         cpu = float(match[2])
         if cpu < _LEAST_CPU:
             raise _wrong(text, f"a node of {cpu:g} cores is too small", f"give every node at least {_LEAST_CPU} cores")
