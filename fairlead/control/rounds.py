@@ -11,6 +11,12 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
+RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
+"""What a new generation of a training, or of a command, is taken to cost before any was seen to come up."""
+
+LEAST_RESTART_S, MOST_RESTART_S = 0.5, 300.0
+"""A moment's luck or a node that hung says little about the next time."""
+
 Facts = Mapping[str, Mapping[str, WorkerFact]]  # job -> worker -> fact
 LiveGenerations = Mapping[str, Sequence[Generation]]
 
@@ -84,11 +90,20 @@ def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, Worker
         settling=not waiting and not broken and (not settled or cooling),
         speeds=job.speeds,
         remaining_samples=_remaining(job),
-        restart_cost_s=1.0 if job.training else 30.0,
+        restart_cost_s=restart_cost_s(job, newest),
+        starts_over=not job.training,
+        work_done=float(job.step * job.batch_size),
         facts=job.facts,
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),
     )
+
+
+def restart_cost_s(job: Job, newest: Generation | None) -> float:
+    """What a new generation would cost: as long as the last one took to come up, snapshot and all."""
+    if newest is None or newest.running_s is None:
+        return RESTART_S if job.training else COMMAND_RESTART_S
+    return min(max(newest.running_s - newest.created_s, LEAST_RESTART_S), MOST_RESTART_S)
 
 
 def is_broken(job: Job, live: Sequence[Generation]) -> bool:

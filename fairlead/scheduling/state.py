@@ -55,6 +55,7 @@ class JobState:
     speeds: Mapping[int, float] = field(default_factory=dict)  # workers -> samples per second, as measured
     remaining_samples: float | None = None
     restart_cost_s: float = 1.0  # what a new generation costs it
+    starts_over: bool = False  # ... and all that it has done: it keeps no snapshot that we know of
     curve: SpeedCurve | None = None  # units of work per second on any gang; the same object while nothing changed
     work_left: float | None = None  # units of the curve, as declared; None when durations are not known
     work_done: float = 0.0

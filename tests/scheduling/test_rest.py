@@ -154,5 +154,5 @@ def test_among_jobs_that_never_end_everybody_has_its_turn() -> None:
 
 def test_who_would_lose_all_its_work_is_not_made_to_take_turns() -> None:
     """A command starts over: what a restart costs it is all that it has done."""
-    now = state([job("command", seats=("node-0",), restart_cost_s=500.0), job("other")], nodes=nodes(1), now_s=470.0)
+    now = state([job("command", seats=("node-0",), starts_over=True), job("other")], nodes=nodes(1), now_s=9999.0)
     assert changes(decide(now)) == []

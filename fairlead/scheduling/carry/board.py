@@ -52,6 +52,7 @@ class Board:
         self._ready: dict[tuple[str | None, frozenset[str]], tuple[str, ...]] = {}
         self._empty: dict[Shape, int] = {}
         self._alike: dict[str, tuple[bool, bool]] = {}
+        self._fastest: dict[str, float] = {}
         self._shapes: dict[str, Shape] = {}
         # nodes that take new workers and have a device free, by type
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
@@ -63,7 +64,7 @@ class Board:
         other = Board.__new__(Board)
         other.nodes, other.types = self.nodes, self.types
         other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
-        other._alike, other._log, other._places = self._alike, [], {}
+        other._alike, other._fastest, other._log, other._places = self._alike, self._fastest, [], {}
         other._open = {kind: set(names) for kind, names in self._open.items()}
         other.free = {name: dict(amounts) for name, amounts in self.free.items()}
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
@@ -161,6 +162,12 @@ class Board:
             self._alike[kind] = (alike, not any(node.path for node in nodes))
         alike, flat = self._alike[kind]
         return alike and not shape.near and (flat or not wide)
+
+    def fastest(self, kind: str) -> float:
+        """The speed of the fastest device of this type in service."""
+        if kind not in self._fastest:
+            self._fastest[kind] = max(self.nodes[name].speed for name in self.ready(kind))
+        return self._fastest[kind]
 
     def kinds(self, shape: Shape) -> tuple[str, ...]:
         """The types of device that would do."""

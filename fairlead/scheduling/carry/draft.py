@@ -36,6 +36,7 @@ class Draft:
     dials: Dials
     target: Target = field(default_factory=Target)
     line: Sequence[JobState] = ()  # the waiting ones, in order
+    waits_s: dict[str, float] = field(default_factory=dict)  # tenant -> how long its longest waiting job has waited
     turns: dict[str, str] = field(default_factory=dict)  # tenant -> its job that comes first because it waited longest
     decisions: dict[str, Decision] = field(default_factory=dict)
     starting: dict[str, str] = field(default_factory=dict)  # job -> why it may start: promised, overdue, ...
@@ -88,8 +89,22 @@ class Draft:
     def headroom(self, tenant: str, kind: str | None = None) -> int:
         """Devices (of a type) that the tenant may still insist on; negative when it borrows."""
         room = self.claims[tenant] - self.used(tenant)
-        sure = self.tenants[tenant].guarantee.get(kind, 0.0) if kind is not None else 0.0
-        return max(room, int(sure) - self.board.used_of.get((tenant, kind or ""), 0)) if sure else room
+        lacking = None if kind is None else self.lacking(tenant, kind)
+        return room if lacking is None else max(room, lacking)
+
+    def lacking(self, tenant: str, kind: str) -> int | None:
+        """Devices of a type that are guaranteed to it, or to whom it stands below, and not held; None: nothing is."""
+        rooms = [sure - self.held(self.board, name, kind) for name in self.parts.tree.path(tenant)
+                 if (sure := self.guaranteed(name, kind))]  # fmt: skip
+        return max(rooms, default=None)
+
+    def guaranteed(self, name: str, kind: str) -> int:
+        tenant = self.tenants.get(name)
+        return int(tenant.guarantee.get(kind, 0.0)) if tenant is not None else 0
+
+    def held(self, board: Board, name: str, kind: str) -> int:
+        """Devices of a type that the tenant and those below it hold on this board."""
+        return sum(board.used_of.get((one, kind), 0) for one in self._below(name))
 
     def quota_room(self, tenant: str, kind: str | None = None) -> int:
         """Devices (of a type) that the tenant may still have, by its own limits and those of whom it stands below."""
@@ -122,6 +137,12 @@ class Draft:
         """Whether the job runs and may still be decided about in this round."""
         steady = bool(job.seats) and not job.settling and not job.broken
         return steady and job.id not in self.decisions and job.id not in self.growing
+
+    def steady(self) -> list[JobState]:
+        """The gangs that run and may still be decided about in this round."""
+        return [
+            self.jobs[name] for name, seats in self.board.seats.items() if seats and self.untouched(self.jobs[name])
+        ]
 
     def fixed(self) -> frozenset[str]:
         """Gangs that stay as they are, whatever the market would do: they settle, were just mended, or sit where

@@ -15,6 +15,8 @@ PAYBACK = 2.0  # growing must save this many times what the new generation costs
 
 def ceiling(job: JobState) -> int:
     """The largest size that is not known to be useless: nobody grows into what was measured to be slower."""
+    if not job.speeds:
+        return job.max_workers
     slower = first_slower(job)
     return job.max_workers if slower is None else max(job.min_workers, min(slower - 1, job.max_workers))
 
@@ -35,6 +37,8 @@ def first_slower(job: JobState) -> int | None:
 
 def speed_at(job: JobState, size: int) -> float | None:
     """Samples per second with this many workers: measured, or scaled from the nearest size measured."""
+    if job.curve is not None and not job.speeds:
+        return job.curve.fastest(size) or None if size in job.curve.sizes else None
     return scaled(tuple((n, speed) for n, speed in job.speeds.items() if speed > 0 and n > 0), size)
 
 
@@ -46,9 +50,28 @@ def scaled(known: tuple[tuple[int, float], ...], size: int) -> float | None:
     return speed / nearest * (min(size, nearest) + USUAL_SCALING * max(0, size - nearest))
 
 
+def larger(job: JobState, size: int) -> int | None:
+    """The next size that the gang could grow to: one more, or the next that its curve knows and is faster."""
+    most = ceiling(job)
+    if job.curve is None:
+        return size + 1 if size < most else None
+    now = job.curve.fastest(size) if size in job.curve.sizes else 0.0
+    return next((one for one in job.curve.sizes if size < one <= most and job.curve.fastest(one) > now), None)
+
+
+def smaller(job: JobState, size: int) -> int | None:
+    """The next size that the gang could shrink to."""
+    if job.curve is None:
+        return size - 1 if size > job.min_workers else None
+    known = [one for one in job.curve.sizes if job.min_workers <= one < size and job.curve.fastest(one) > 0]
+    return known[-1] if known else None
+
+
 def relative_gain(job: JobState, size: int) -> float:
     """How much faster, as a part of its present speed, the gang would be with one more worker."""
-    now, then = speed_at(job, size), speed_at(job, size + 1)
+    if not job.speeds and job.curve is None:
+        return USUAL_SCALING / size
+    now, then = speed_at(job, size), speed_at(job, larger(job, size) or size + 1)
     return USUAL_SCALING / size if now is None or then is None else then / now - 1.0
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from fairlead.scheduling.carry.draft import Draft, barred
 from fairlead.scheduling.state import JobState
@@ -11,6 +12,9 @@ from fairlead.scheduling.state import JobState
 TURN_S = 300.0
 """So often the job of a tenant that has waited longest, and for at least as long, comes first, whatever it bids. Short
 jobs that keep coming would outbid it for ever; so whoever has k others before it starts after k turns at the latest."""
+
+
+Rank = tuple[bool, bool, bool, float, float, str]
 
 
 def waited_s(job: JobState, now_s: float) -> float:
@@ -29,14 +33,17 @@ def line_up(draft: Draft) -> Sequence[JobState]:
             queues.setdefault(job.tenant, []).append(job)
     target = draft.target
     for name, queue in queues.items():
+        draft.waits_s[name] = max(waited_s(job, draft.now_s) for job in queue)
         draft.turns |= _turn_of(draft, name, queue)
 
-    def rank(job: JobState) -> tuple[bool, bool, bool, float, float, str]:
+    def rank(job: JobState) -> Rank:
         bid, turn = target.bid.get(job.id, 0.0), draft.turns.get(job.tenant) == job.id
         return (job.id not in target.due, not turn, job.id not in target.size, -bid, job.submitted_s, job.id)
 
-    for queue in queues.values():
+    for name, queue in queues.items():
         queue.sort(key=rank, reverse=True)  # the first job is at the end, where pop is cheap
+        if name in draft.parts.tree.people:
+            queue[:] = _people_in_turn(draft, queue, rank)
     holding = {name: draft.used(name) for name in queues}
 
     def turn(name: str) -> tuple[bool, bool, float, float, str]:
@@ -56,6 +63,33 @@ def line_up(draft: Draft) -> Sequence[JobState]:
         if queues[name]:
             heapq.heappush(turns, turn(name))
     return line
+
+
+def _people_in_turn(draft: Draft, queue: Sequence[JobState], rank: Callable[[JobState], Rank]) -> list[JobState]:
+    """The same line, with the people of the tenant taking turns: next is who would hold fewest devices."""
+    lines: dict[str, list[JobState]] = {}
+    for job in queue:
+        lines.setdefault(job.person, []).append(job)
+    holding: Counter[str] = Counter()
+    for name, seats in draft.board.seats.items():
+        if seats and draft.jobs[name].tenant == queue[0].tenant:
+            holding[draft.jobs[name].person] += len(seats)
+
+    def turn(person: str) -> tuple[bool, bool, int, Rank, str]:
+        first = rank(lines[person][-1])
+        return (first[0], first[1], holding[person], first, person)
+
+    turns = [turn(person) for person in lines]
+    heapq.heapify(turns)
+    line: list[JobState] = []
+    while turns:
+        person = heapq.heappop(turns)[-1]
+        job = lines[person].pop()
+        line.append(job)
+        holding[person] += job.min_workers
+        if lines[person]:
+            heapq.heappush(turns, turn(person))
+    return line[::-1]
 
 
 def _turn_of(draft: Draft, tenant: str, queue: Sequence[JobState]) -> dict[str, str]:

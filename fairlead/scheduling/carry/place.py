@@ -15,8 +15,7 @@ def place(
     kind = shape.device_type or board.kind(keep)
     if kind is not None:
         return _on_type(board, shape.on(kind), count, keep)
-    fastest = {kind: max(board.nodes[name].speed for name in board.ready(kind)) for kind in board.types}
-    for kind in sorted(board.types, key=lambda kind: (kind != prefer, -like_speed(fastest[kind]), kind)):
+    for kind in sorted(board.types, key=lambda kind: (kind != prefer, -like_speed(board.fastest(kind)), kind)):
         seats = _on_type(board, shape.on(kind), count, keep)
         if seats is not None:
             return seats

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from fairlead.scheduling.carry.board import Shape
 from fairlead.scheduling.carry.draft import Draft
-from fairlead.scheduling.carry.gain import ceiling
+from fairlead.scheduling.carry.gain import ceiling, larger
 from fairlead.scheduling.carry.reclaim import Reclaim
 from fairlead.scheduling.carry.scale import may_grow
 from fairlead.scheduling.carry.start import hold_free
@@ -55,14 +55,21 @@ def make_room_for_waiting(draft: Draft) -> None:
 def make_room_for_growth(draft: Draft) -> None:
     """Elastic gangs shrink for those whose tenant is below its claim, or whom the market wants larger; nobody stops."""
     done = {draft.jobs[name].tenant for name in draft.promised}
-    for job in draft.jobs.values():
-        size = len(draft.board.seats.get(job.id, ()))
-        if job.tenant in done or not job.elastic or not size or not may_grow(draft, job, size):
+    attempts: dict[str, int] = {}
+    steady = draft.steady()
+    if not any(job.elastic and len(job.seats) > job.min_workers for job in steady):
+        return
+    for job in steady:
+        size = len(draft.board.seats[job.id])
+        if job.tenant in done or attempts.get(job.tenant, 0) >= ATTEMPTS:
+            continue
+        if not job.elastic or job.id in draft.decisions or not may_grow(draft, job, size):
             continue
         wanted = min(max(draft.headroom(job.tenant), draft.target.size.get(job.id, 0) - size), ceiling(job) - size,
                      draft.quota_room(job.tenant))  # fmt: skip
         if wanted <= 0:
             continue
+        attempts[job.tenant] = attempts.get(job.tenant, 0) + 1
         reclaim = _find_growth(draft, job, wanted)
         if reclaim is not None:
             done.add(job.tenant)
@@ -101,11 +108,15 @@ def _find_growth(draft: Draft, job: JobState, wanted: int) -> Reclaim | None:
     kind = draft.board.kind(draft.board.seats[job.id])
     if kind is None:
         return None
-    reclaim = Reclaim(draft, job, 1, kind, for_growth=True)
-    while reclaim.need <= wanted and reclaim.make_fit():
-        reclaim.need += 1
-    reclaim.need -= 1
-    if reclaim.need == 0:
+    size = len(draft.board.seats[job.id])
+    reclaim, found = Reclaim(draft, job, 0, kind, for_growth=True), 0
+    while (more := larger(job, size + found)) is not None and more - size <= wanted:
+        reclaim.need = more - size
+        if not reclaim.make_fit():
+            break
+        found = reclaim.need
+    reclaim.need = found
+    if not found:
         return None
     reclaim.prune()
     return reclaim if reclaim.taken else None

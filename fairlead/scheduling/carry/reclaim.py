@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from fairlead.scheduling.carry.board import Board
 from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.gain import smaller
 from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.carry.start import overdue
 from fairlead.scheduling.state import JobState
@@ -29,8 +32,11 @@ class Reclaim:
         self.board.let_go(job)
         self.taken: list[tuple[JobState, tuple[str, ...]]] = []
         self.starving = not for_growth and overdue(draft, job)
+        self.insists = not for_growth and need <= (draft.lacking(job.tenant, kind) or 0)  # it is guaranteed
         self.usable = frozenset(self.board.ready(kind, self.shape.only))
-        self.victims = [other for other in draft.jobs.values() if draft.untouched(other) and self._suits(other)]
+        self.below = draft.headroom(job.tenant, kind) > 0  # its tenant may insist on more
+        self.gangs = Counter(draft.jobs[name].tenant for name, seats in draft.board.seats.items() if seats)
+        self.victims = [other for other in draft.steady() if self._suits(other)]
 
     def _suits(self, victim: JobState) -> bool:
         return victim.id != self.job.id and any(name in self.usable for name in victim.seats)
@@ -63,10 +69,14 @@ class Reclaim:
         if not donors:
             return False
         donor = min(donors, key=self._shrinks_earlier)
-        seats = self.board.seats[donor.id]
-        usable = [name for name in seats if name in self.usable]
-        nodes = self.board.nodes
-        self._take(donor, (min(usable, key=lambda name: (seats.count(name), nodes[name].speed, name)),))
+        seats, nodes = self.board.seats[donor.id], self.board.nodes
+        usable = sorted(
+            (name for name in seats if name in self.usable),
+            key=lambda name: (seats.count(name), nodes[name].speed, name),
+        )
+        fewer = len(seats) - (smaller(donor, len(seats)) or donor.min_workers)
+        others = [name for name in seats if name not in self.usable]
+        self._take(donor, tuple([*usable, *others][:fewer]))
         return True
 
     def preempt_one(self) -> bool:
@@ -91,27 +101,39 @@ class Reclaim:
 
     def _take(self, victim: JobState, seats: tuple[str, ...]) -> None:
         self.board.leave(victim, seats)
+        self.gangs[victim.tenant] -= not self.board.seats[victim.id]
         self.taken.append((victim, seats))
 
     def _surplus(self, tenant: str) -> int:
         """Devices above its claim, and of this type above what it is guaranteed."""
         given = self.draft.given.get(tenant, 0)
-        surplus = self.board.used.get(tenant, 0) - given - self.draft.claims[tenant]
-        sure = int(self.draft.tenants[tenant].guarantee.get(self.kind, 0.0))
-        return min(surplus, self.board.used_of.get((tenant, self.kind), 0) - given - sure) if sure else surplus
+        return min(self.board.used.get(tenant, 0) - given - self.draft.claims[tenant], self._spare(tenant))
 
-    def _may_take_from_others(self) -> bool:
-        return self.draft.headroom(self.job.tenant, self.kind) > 0
+    def _spare(self, tenant: str) -> int:
+        """Devices of this type that it could lose while it, and whom it stands below, keep what is guaranteed."""
+        tree, own = self.draft.parts.tree, self.draft.parts.tree.path(self.job.tenant)
+        return min(
+            (
+                self.draft.held(self.board, name, self.kind) - self.draft.given.get(tenant, 0) - sure
+                for name in tree.path(tenant)
+                if (sure := self.draft.guaranteed(name, self.kind)) and name not in own
+            ),
+            default=1 << 30,
+        )
 
     def _may_shrink(self, victim: JobState) -> bool:
         seats = self.board.seats[victim.id]
-        if not victim.elastic or len(seats) <= victim.min_workers or not any(s in self.usable for s in seats):
+        if not victim.elastic or not any(name in self.usable for name in seats):
+            return False
+        if len(seats) <= victim.min_workers or smaller(victim, len(seats)) is None:
             return False
         if victim.tenant == self.job.tenant:
             if victim.priority > self.job.priority:
                 return False
             return not self.for_growth or (len(seats) > self._meant(victim) and self._rested(victim))
-        return self.starving or (self._may_take_from_others() and self._surplus(victim.tenant) > 0)
+        if self.starving or self.insists:
+            return self._spare(victim.tenant) > 0
+        return self.below and self._surplus(victim.tenant) > 0
 
     def _may_preempt(self, victim: JobState) -> bool:
         size = len(self.board.seats[victim.id])
@@ -119,9 +141,11 @@ class Reclaim:
             return False
         if victim.tenant == self.job.tenant:
             return self._outranks(victim) or self._has_its_turn(victim)
-        if not self._may_take_from_others() or self._surplus(victim.tenant) < size:
+        if self.insists:  # even a last gang, or one of a tenant within its claim: what is guaranteed comes first
+            return self._spare(victim.tenant) >= size
+        if not self.below or self._surplus(victim.tenant) < size:
             return False
-        return self._gangs(victim.tenant) > 1
+        return self.gangs[victim.tenant] > 1
 
     def _outranks(self, victim: JobState) -> bool:
         worth = self.draft.target.worth
@@ -143,10 +167,11 @@ class Reclaim:
         ran_s = self.draft.now_s - victim.since_s
         if self.job.id in self.draft.target.due:
             return ran_s >= SETTLE_S
-        return ran_s >= max(MIN_RUN_S, victim.restart_cost_s / COST_SHARE)
+        return ran_s >= max(MIN_RUN_S, self._cost_s(victim) / COST_SHARE)
 
-    def _gangs(self, tenant: str) -> int:
-        return sum(1 for job in self.draft.jobs.values() if job.tenant == tenant and self.board.seats.get(job.id))
+    def _cost_s(self, victim: JobState) -> float:
+        """Seconds of each of its workers that are lost when it has to come up again."""
+        return victim.restart_cost_s + (self.draft.now_s - victim.since_s if victim.starts_over else 0.0)
 
     def _shrinks_earlier(self, victim: JobState) -> tuple[bool, float, int, int, str]:
         own = victim.tenant == self.job.tenant
@@ -154,7 +179,8 @@ class Reclaim:
         spare = len(self.board.seats[victim.id]) - victim.min_workers
         return (own, -surplus, victim.priority, -spare, victim.id)
 
-    def _cheaper(self, victim: JobState) -> tuple[bool, int, float, int, str]:
+    def _cheaper(self, victim: JobState) -> tuple[bool, bool, int, float, int, str]:
         size = len(self.board.seats[victim.id])
         own = victim.tenant == self.job.tenant
-        return (own, victim.priority, victim.restart_cost_s * size, size, victim.id)
+        within = self.insists and not own and self._surplus(victim.tenant) < size  # borrowers give back first
+        return (own, within, victim.priority, self._cost_s(victim) * size, size, victim.id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 
 from fairlead.scheduling.carry.board import without
 from fairlead.scheduling.carry.draft import Draft
-from fairlead.scheduling.carry.gain import better_smaller, ceiling, relative_gain, worth_restarting
+from fairlead.scheduling.carry.gain import better_smaller, ceiling, larger, relative_gain, worth_restarting
 from fairlead.scheduling.carry.start import seats_for
 from fairlead.scheduling.state import JobState, Resize
 from fairlead.scheduling.words import reason, workers
@@ -34,9 +35,9 @@ def grow_beyond_claims(draft: Draft) -> None:
 
 def shrink_slower(draft: Draft) -> None:
     """A gang that was clearly faster with fewer workers goes back to that size and frees the rest."""
-    for job in draft.jobs.values():
+    for job in draft.steady():
         size = len(job.seats)
-        if not (job.elastic and draft.untouched(job) and settled(draft, job)):
+        if not (job.elastic and job.speeds and settled(draft, job)):
             continue
         smaller = better_smaller(job, size)
         if smaller is not None:
@@ -73,26 +74,36 @@ def give_up(draft: Draft, job: JobState, seats: tuple[str, ...], count: int) -> 
 
 
 def _grow(draft: Draft, allowed: Callable[[JobState], bool]) -> None:
-    candidates = {
-        job.id: job
-        for job in draft.jobs.values()
-        if (job.elastic or job.id in draft.starting) and draft.board.seats.get(job.id)
-    }
+    """One step at a time: the tenant that holds least for its weight, and of its gangs the one that gains most."""
+    heaps: dict[str, list[tuple[int, float, str]]] = {}
 
-    def turn(job: JobState) -> tuple[float, int, float, str]:
-        size = len(draft.board.seats[job.id])
-        weight = draft.tenants[job.tenant].weight
-        return (draft.used(job.tenant) / weight, -job.priority, -relative_gain(job, size), job.id)
+    def line_up(job: JobState, size: int) -> None:
+        entry = (-job.priority, -relative_gain(job, size), job.id)
+        heapq.heappush(heaps.setdefault(job.tenant, []), entry)
 
-    while candidates and draft.board.free_devices() > 0:
-        job = min(candidates.values(), key=turn)
+    if draft.board.full:
+        return
+    for name, seats in draft.board.seats.items():
+        job = draft.jobs[name]
+        if seats and (job.elastic or name in draft.starting):
+            line_up(job, len(seats))
+    while heaps and not draft.board.full:
+        tenant = min(heaps, key=lambda name: (draft.used(name) / draft.tenants[name].weight, heaps[name][0]))
+        job = draft.jobs[heapq.heappop(heaps[tenant])[2]]
         seats = draft.board.seats[job.id]
-        newcomer = None
-        if allowed(job) and may_grow(draft, job, len(seats)):
-            newcomer = seats_for(draft, draft.board, job, 1, seats)
-        if newcomer is None:
-            del candidates[job.id]
-            continue
-        draft.board.sit(job, newcomer)
-        if job.id not in draft.starting:
-            draft.growing.add(job.id)
+        newcomers = _step(draft, job, seats) if allowed(job) else None
+        if newcomers is not None:
+            draft.board.sit(job, newcomers)
+            line_up(job, len(seats) + len(newcomers))
+            if job.id not in draft.starting:
+                draft.growing.add(job.id)
+        if not heaps[tenant]:
+            del heaps[tenant]
+
+
+def _step(draft: Draft, job: JobState, seats: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Seats for the next larger size, if it is allowed and there are any."""
+    if not may_grow(draft, job, len(seats)):
+        return None
+    size = larger(job, len(seats))
+    return None if size is None else seats_for(draft, draft.board, job, size - len(seats), seats)

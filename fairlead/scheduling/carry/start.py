@@ -40,6 +40,8 @@ def start_within_claims(draft: Draft) -> None:
     """Every tenant gets its jobs up to its claim, in order; a patient head is held free devices."""
     holding: set[str] = set()
     full = _Full()
+    if draft.board.full:
+        return  # nothing to start on, and nothing to keep for anybody
     for job in draft.queue:
         kind = job.device_type or draft.target.kind.get(job.id)
         if job.min_workers <= draft.headroom(job.tenant, kind) and _try_start(draft, job, "entitled", full):
@@ -54,13 +56,14 @@ def start_borrowers(draft: Draft) -> None:
     """What is still free is lent, in order, to whoever fits, counting what is held for it."""
     full = _Full()
     for job in draft.queue:
-        _try_start(draft, job, "borrowing", full)
+        if job.id in draft.board.held or not draft.board.full:
+            _try_start(draft, job, "borrowing", full)
 
 
 def overdue(draft: Draft, job: JobState) -> bool:
     """Whether this job's tenant has had nothing, or the job has waited, for so long that it comes first."""
     if draft.used(job.tenant) == 0:  # the tenant has waited as long as any of its jobs
-        return any(other.tenant == job.tenant and waited_s(other, draft.now_s) >= OVERDUE_S for other in draft.line)
+        return draft.waits_s.get(job.tenant, 0.0) >= OVERDUE_S
     return waited_s(job, draft.now_s) >= STARVING_S and job.min_workers > draft.claims[job.tenant]
 
 
@@ -109,11 +112,11 @@ def _start_or_hold(draft: Draft, job: JobState, why: str) -> None:
 
 
 def _try_start(draft: Draft, job: JobState, why: str, full: _Full) -> bool:
-    if job.min_workers > draft.quota_room(job.tenant):
-        return False
     shape = draft.board.shape(job)
     own = draft.board.held.get(job.id, ())
     if not own and full.knows(shape, job.min_workers):
+        return False
+    if job.min_workers > draft.quota_room(job.tenant):
         return False
     draft.board.let_go(job)
     seats = seats_for(draft, draft.board, job, job.min_workers)

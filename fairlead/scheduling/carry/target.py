@@ -53,8 +53,9 @@ def put(job: JobState, board: Board, now_s: float) -> JobState | None:
         most = max(min(ceiling(job), there), size)
         if least > there:
             return None
-    if job.curve is not None:
-        return replace(job, min_workers=least, max_workers=most)
+    if job.curve is not None or _unknown(job):
+        same = least == job.min_workers and most == job.max_workers
+        return job if same else replace(job, min_workers=least, max_workers=most)
     unit = speed_at(job, 1)
     left, done = _work(job, unit, now_s)
     return replace(
@@ -62,6 +63,11 @@ def put(job: JobState, board: Board, now_s: float) -> JobState | None:
         curve=prior_curve(job, least, most, board.types), broken=False,
         finish_by_s=None if left is None else job.finish_by_s,
     )  # fmt: skip
+
+
+def _unknown(job: JobState) -> bool:
+    """Whether it has not begun, and nothing is known that its menu or its bid could depend on."""
+    return not (job.seats or job.speeds or job.broken or job.finish_by_s is not None or "takes_s" in job.facts)
 
 
 def _work(job: JobState, unit: float | None, now_s: float) -> tuple[float | None, float]:
