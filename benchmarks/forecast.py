@@ -30,7 +30,10 @@ from fairlead.simulation.trace import Trace
 
 NAIVE = "work ahead / devices"
 LIVE_NODES = 4
-GAP_S = 1.6
+COMES_UP_S = 3.0
+"""Whoever runs within this time has not waited: so long a gang may take to come up on a busy machine."""
+
+GAP_S = 1.5
 """Between two live jobs on average: a little faster than four nodes can serve them, so that a queue builds up."""
 
 
@@ -177,7 +180,7 @@ def _live(bench: Bench) -> None:
         for _ in range(count):
             crowd.hand_in()
             time.sleep(crowd.rng.expovariate(1.0 / GAP_S))
-        _rows(bench, "live", crowd.told, crowd.started_s(), 1.0)
+        _rows(bench, "live", crowd.told, crowd.started_s(), COMES_UP_S)
 
 
 def run(bench: Bench) -> None:
