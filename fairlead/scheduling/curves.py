@@ -43,8 +43,10 @@ class SpeedCurve:
 
     @property
     def levels(self) -> int:
-        """How many topology levels it tells apart."""
-        return max((len(levels) for levels in self.speeds.values()), default=0)
+        """How many topology levels it tells apart, which is the same for all types."""
+        for levels in self.speeds.values():
+            return len(levels)
+        return 0
 
 
 def widened(curve: SpeedCurve, bandwidth: Sequence[float] = BANDWIDTH) -> SpeedCurve:

@@ -17,6 +17,9 @@ MOST_MOVES = 8
 LOOKED_AT = 8
 """Domains that are tried, those that lack least first."""
 
+MOST_TRIES = 256
+"""Domains that are tried in one round for all gangs together: so a cluster that is beyond repair costs little."""
+
 
 @dataclass(slots=True)
 class Moves:
@@ -25,6 +28,7 @@ class Moves:
     running: frozenset[str]
     horizon_s: float
     left: int = MOST_MOVES
+    tries: int = MOST_TRIES
 
 
 def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> bool:
@@ -40,8 +44,9 @@ def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> boo
         lacks = wish.size - np.bincount(domain, floor.fit(wish))
         best, least = -1, wish.size * moves.horizon_s * (pace - now_pace)
         for number in np.argsort(np.where(whole >= wish.size, lacks, np.inf), kind="stable")[:LOOKED_AT].tolist():
-            if whole[number] < wish.size:
+            if whole[number] < wish.size or moves.tries <= 0:
                 break
+            moves.tries -= 1
             mark = floor.mark()
             cost = _cleared(floor, wish, domain == number, moves, least)
             floor.back(mark)

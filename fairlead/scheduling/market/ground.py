@@ -89,40 +89,56 @@ def _domains(nodes: Sequence[Node]) -> tuple[Ints, ...]:
     return tuple(levels)
 
 
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Nodes by what they have: clusters have thousands of nodes of a few sorts, so needs are looked up by sort."""
+
+    devices: Ints  # by sort
+    amounts: Mapping[str, Floats]
+    domains: tuple[Ints, ...]  # by level: how many nodes of each sort a domain has, for all domains that differ in it
+
+    @classmethod
+    def of(cls, ground: Ground) -> Mix:
+        sorts: dict[tuple[tuple[str, float], ...], int] = {}
+        keys = [tuple(sorted(node.capacity.items())) for node in ground.nodes]
+        sort = np.array([sorts.setdefault(key, len(sorts)) for key in keys], dtype=np.int64)
+        first = np.array([int((sort == number).argmax()) for number in range(len(sorts))], dtype=np.int64)
+        counted = []
+        for domain in ground.domains:
+            flat = np.bincount(domain * len(sorts) + sort, minlength=(int(domain.max()) + 1) * len(sorts))
+            counted.append(np.unique(flat.reshape(-1, len(sorts)), axis=0))
+        return cls(
+            ground.devices[first], {name: amount[first] for name, amount in ground.amounts.items()}, tuple(counted)
+        )
+
+    def widths(self, needs: Sequence[Need]) -> Ints:
+        """By need and level: the largest gang that one domain holds."""
+        holds, asked = np.tile(self.devices, (len(needs), 1)), [dict(need) for need in needs]
+        for name in sorted({name for need in needs for name, _ in need}):
+            much = np.array([need.get(name, 0.0) for need in asked])[:, None]
+            have = self.amounts.get(name, np.zeros(len(self.devices)))
+            fits = np.floor_divide(have + 1e-9, much, out=np.full(holds.shape, np.inf), where=much > 0)
+            holds = np.minimum(holds, np.maximum(fits, 0.0)).astype(np.int64)
+        return np.stack([(holds @ domain.T).max(axis=1) for domain in self.domains], axis=1)
+
+
 class Land:
-    """The nodes of each type; what was worked out for a need and a residency is kept for the next job with the same."""
+    """The nodes of each type, for questions about many jobs at once."""
 
     def __init__(self, nodes: Sequence[Node], types: Sequence[str]) -> None:
-        self._nodes = nodes
-        self._types = types
-        self._grounds: tuple[Ground, ...] | None = None
-        self._known: dict[tuple[Need, frozenset[str]], tuple[tuple[int, ...], ...]] = {}
-        self._print: int | None = None
+        by_type: dict[str, list[Node]] = {name: [] for name in types}
+        for node in nodes:
+            by_type[node.device_type].append(node)
+        self.grounds = tuple(Ground.of(by_type[name]) for name in types)
 
-    @property
-    def grounds(self) -> tuple[Ground, ...]:
-        if self._grounds is None:
-            by_type: dict[str, list[Node]] = {name: [] for name in self._types}
-            for node in self._nodes:
-                by_type[node.device_type].append(node)
-            self._grounds = tuple(Ground.of(by_type[name]) for name in self._types)
-        return self._grounds
-
-    @property
-    def fingerprint(self) -> int:
-        """Changes when a node comes, goes or has something else."""
-        if self._print is None:
-            self._print = hash(
-                tuple((node.name, *sorted(node.capacity.items()), node.topology, node.labels) for node in self._nodes)
+    def widths(self, needs: Sequence[Need], only: frozenset[str] = ANYWHERE) -> tuple[Ints, ...]:
+        """By type, then by need and level: the largest gang that one domain holds; the last level is the whole type."""
+        if only:
+            return tuple(
+                np.array([ground.widths(ground.holds(need, only)) for need in needs], dtype=np.int64)
+                for ground in self.grounds
             )
-        return self._print
-
-    def widths(self, need: Need, only: frozenset[str]) -> tuple[tuple[int, ...], ...]:
-        """By type and level: the largest gang of such a job that one domain holds; the last level is the whole type."""
-        key = (need, only)
-        if key not in self._known:
-            self._known[key] = tuple(ground.widths(ground.holds(need, only)) for ground in self.grounds)
-        return self._known[key]
+        return tuple(Mix.of(ground).widths(needs) for ground in self.grounds)
 
 
 def could_ever_run(job: JobState, nodes: Sequence[Node]) -> bool:

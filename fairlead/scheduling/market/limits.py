@@ -18,7 +18,11 @@ PLAIN_LEVELS = 2
 
 def special(job: JobState) -> bool:
     """Whether devices alone do not say where it fits, or how fast it is there."""
-    return bool(job.demand or job.only) or (job.curve is not None and job.curve.levels > PLAIN_LEVELS)
+    return bool(job.demand or job.only) or _deep(job)
+
+
+def _deep(job: JobState) -> bool:
+    return job.curve is not None and job.curve.levels > PLAIN_LEVELS
 
 
 def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
@@ -26,15 +30,15 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
 
     A job that asks for devices only keeps its row as it is, so that without such jobs nothing changes.
     """
-    groups: dict[tuple[Need, frozenset[str]], list[int]] = {}
+    groups: dict[frozenset[str], list[int]] = {}
     for row, job in enumerate(jobs):
         if special(job):
-            groups.setdefault((need_of(job), job.only), []).append(row)
+            groups.setdefault(job.only, []).append(row)
     if not groups or not pool.types:
         return choices
     land, speed = Land(pool.nodes, pool.types), choices.speed.copy()
-    for (need, only), rows in groups.items():
-        _confine(jobs, np.array(rows), choices, land.widths(need, only), pool, speed)
+    for only, rows in groups.items():
+        _confine(jobs, np.array(rows), choices, land, only, pool, speed)
     has = np.nonzero(choices.present >= 0)[0]  # a gang that sits somewhere fits there, whatever the sums say
     kept = speed[has, choices.present[has]]
     speed[has, choices.present[has]] = np.where(kept > 0, kept, choices.speed[has, choices.present[has]])
@@ -42,18 +46,23 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
 
 
 def _confine(
-    jobs: Sequence[JobState], rows: Ints, choices: Offers, widths: Sequence[Sequence[int]], pool: Pool, speed: Floats
+    jobs: Sequence[JobState], rows: Ints, choices: Offers, land: Land, only: frozenset[str], pool: Pool, speed: Floats
 ) -> None:
-    """Set the speeds of these rows, which are alike in what they need."""
+    """Set the speeds of these rows, whose jobs may run in the same places."""
+    numbers: dict[Need, int] = {}
+    need = np.array([numbers.setdefault(need_of(jobs[row]), len(numbers)) for row in rows.tolist()])[:, None]
+    widths = land.widths(list(numbers), only)
     kind, size = choices.kind[rows], choices.size[rows]
-    most = np.array([one[-1] for one in widths], dtype=np.int64)
-    speed[rows] = np.where(size <= most[kind], speed[rows], 0.0)
-    inside = np.array([one[0] for one in widths], dtype=np.int64)
-    for at, column in zip(*np.nonzero((speed[rows] > 0) & (size > inside[kind])), strict=True):
+    most = np.stack([one[:, -1] for one in widths])[kind, need]
+    inside = np.stack([one[:, 0] for one in widths])[kind, need]
+    speed[rows] = np.where(size <= most, speed[rows], 0.0)
+    deep = np.array([_deep(jobs[row]) for row in rows.tolist()], dtype=bool)
+    wrong = (speed[rows] > 0) & (size > inside) & (deep[:, None] | (size <= pool.width[kind]))
+    for at, column in zip(*(found.tolist() for found in np.nonzero(wrong)), strict=True):
         curve = jobs[rows[at]].curve
         if curve is not None:
             name, many = int(kind[at, column]), int(size[at, column])
-            speed[rows[at], column] = reachable(curve, pool.types[name], many, widths[name])
+            speed[rows[at], column] = reachable(curve, pool.types[name], many, widths[name][need[at, 0]].tolist())
 
 
 def reachable(curve: SpeedCurve, device_type: str, size: int, widths: Sequence[int]) -> float:
