@@ -64,6 +64,18 @@ class Tree:
         """The queue in which the jobs of this person stand."""
         return f"{tenant}/{person or NOBODY}" if tenant in self.people else self.own(tenant)
 
+    def leaves(self, jobs: Iterable[JobState]) -> list[str]:
+        """The queue in which each of the jobs stands."""
+        known: dict[tuple[str, str], str] = {}
+        found = []
+        for job in jobs:
+            who = (job.tenant, job.person)
+            leaf = known.get(who)
+            if leaf is None:
+                leaf = known[who] = self.leaf(*who)
+            found.append(leaf)
+        return found
+
     def path(self, name: str) -> tuple[str, ...]:
         """The queue, the one above it, and so on up to the top."""
         found = [name]
@@ -120,8 +132,8 @@ def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str,
 def working(jobs: Iterable[JobState]) -> dict[str, set[str]]:
     """The people who have jobs, by tenant."""
     found: dict[str, set[str]] = {}
-    for job in jobs:
-        found.setdefault(job.tenant, set()).add(job.person)
+    for tenant, person in {(job.tenant, job.person) for job in jobs}:
+        found.setdefault(tenant, set()).add(person)
     return found
 
 

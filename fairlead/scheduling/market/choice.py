@@ -92,21 +92,16 @@ def by_groups(problem: Problem, taken: Ints, group: Ints, charge: Floats | None)
 
 def filled(problem: Problem, price: Floats, toll: Floats, desk: Desk) -> Chosen:
     """Whole gangs by surplus per device at these prices; then whoever still fits; then larger gangs."""
-    jobs = np.nonzero(problem.by_density[1] > (1 - 1e-9) * price.min())[0]
-    paid = None if problem.rules is None else problem.rules.charge[jobs]
-    size, utility = problem.size[jobs], problem.utility[jobs]
-    cost = price[problem.kind[jobs]] + tolls(problem, toll, problem.group[jobs], paid)[:, None]
-    surplus = np.where(utility > 0, utility - cost * size, -np.inf)
-    rows, first = np.arange(len(jobs)), surplus.argmax(axis=1)
-    keen = surplus[rows, first] / np.maximum(size[rows, first], 1)
+    charge = None if problem.rules is None else problem.rules.charge
+    cost = price[problem.kind] + tolls(problem, toll, problem.group, charge)[:, None]
+    surplus = np.where(problem.utility > 0, problem.utility - cost * problem.size, -np.inf)
+    rows, first = np.arange(problem.jobs), surplus.argmax(axis=1)
+    keen = surplus[rows, first] / np.maximum(problem.size[rows, first], 1)
     desk.secure()
     for job in np.nonzero(problem.first >= 0)[0].tolist():
         desk.oblige(job, int(problem.first[job]))
-    for at in np.argsort(-keen, kind="stable").tolist():
-        if keen[at] <= 0 or not desk.room:
-            break
-        if desk.column[jobs[at]] < 0:
-            desk.give(int(jobs[at]), surplus[at])
+    order = np.argsort(-keen, kind="stable")
+    desk.serve(order[keen[order] > 0], surplus)
     if len(problem.budget) > 1:  # everybody up to its budget, whatever the prices; then budgets end
         for level in desk.levels:
             desk.fill()

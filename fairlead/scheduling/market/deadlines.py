@@ -56,17 +56,17 @@ class Plan:
             return None
         free, seconds = self.free[:last], self.seconds[:last]
         widest = np.searchsorted(ladder.sizes, free, side="right") - 1  # -1: not even the smallest fits
-        for rung in range(len(ladder.sizes)):
-            at = np.minimum(widest, rung)
-            work = np.where(at >= 0, ladder.speeds[at], 0.0) * seconds
-            from_end = np.cumsum(work[::-1])[::-1]
-            if from_end[0] < left:
-                continue
-            since = int(np.nonzero(from_end >= left)[0][-1])
-            taken = np.where((np.arange(last) >= since) & (at >= 0), ladder.sizes[at], 0)
-            self.free[:last] -= taken
-            return np.asarray(taken, dtype=np.int64)
-        return None
+        sizes, speeds = np.append(ladder.sizes, 0), np.append(ladder.speeds, 0.0)  # what is at -1 is nothing
+        at = np.minimum(widest, np.arange(len(ladder.sizes))[:, None])  # by rung and stretch
+        from_end = np.cumsum((speeds[at] * seconds)[:, ::-1], axis=1)[:, ::-1]
+        enough = from_end[:, 0] >= left
+        rung = int(enough.argmax())
+        if not enough[rung]:
+            return None
+        since = int(np.nonzero(from_end[rung] >= left)[0][-1])
+        taken = np.where(np.arange(last) >= since, sizes[at[rung]], 0)
+        self.free[:last] -= taken
+        return np.asarray(taken, dtype=np.int64)
 
     def soonest(self, ladder: Ladder, left: float, rung: int) -> float:
         """When so much work can be done on gangs of up to this rung, beside all that is reserved already."""
@@ -116,21 +116,26 @@ def promised(left: float, ladder: Ladder, restart_s: float, dials: Dials) -> flo
 def edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
     """Now, the end of this round, times that double, and the deadlines themselves."""
     ahead = deadlines_s - now_s
-    ahead = np.unique(ahead[ahead > 0])
+    ahead = _distinct(ahead[ahead > 0])
     if len(ahead) > MOST_EDGES:
         ahead = ahead[np.linspace(0, len(ahead) - 1, MOST_EDGES).astype(np.int64)]
     last = float(ahead[-1]) if len(ahead) else round_s
     doubling = round_s * 2.0 ** np.arange(0, max(1, int(np.ceil(np.log2(max(last / round_s, 1.0)))) + 1))
-    inside = np.unique(np.concatenate([[0.0], ahead, doubling[doubling <= last], [last]]))
+    inside = _distinct(np.concatenate([[0.0], ahead, doubling[doubling <= last], [last]]))
     return np.asarray(now_s + inside, dtype=np.float64)
+
+
+def _distinct(values: Floats) -> Floats:
+    """As ``np.unique``, which loads masked arrays when it is called first."""
+    ordered = np.sort(values)
+    return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]], dtype=np.float64)
 
 
 def ladder_of(offers: Offers, job: int) -> Ladder:
     best: dict[int, int] = {}
-    speed, size = offers.speed[job], offers.size[job]
-    for column in np.nonzero(speed > 0)[0].tolist():
-        known = best.get(int(size[column]))
-        if known is None or speed[column] > speed[known]:
-            best[int(size[column])] = column
+    speeds, sizes = offers.speed[job].tolist(), offers.size[job].tolist()
+    for column, (speed, size) in enumerate(zip(speeds, sizes, strict=True)):
+        if speed > 0 and (size not in best or speed > speeds[best[size]]):
+            best[size] = column
     columns = np.array([best[one] for one in sorted(best)], dtype=np.int64)
-    return Ladder(size[columns], speed[columns], columns)
+    return Ladder(offers.size[job, columns], offers.speed[job, columns], columns)

@@ -12,7 +12,7 @@ MANY = 500
 
 GROWN = 200
 
-REFUSED = 64
+REFUSED = 16
 """After so many refusals in a row, whoever does not fit any more is passed over at once."""
 
 
@@ -89,13 +89,16 @@ class Desk:
     def fill(self) -> None:
         """Whoever has nothing and fits, by utility per device."""
         per_device, density, order = self.problem.by_density
-        jobs = self._fitting(order[(self.column[order] < 0) & (density[order] > 0)])
-        refused = 0
+        self.serve(order[(self.column[order] < 0) & (density[order] > 0)], per_device)
+
+    def serve(self, jobs: Ints, liking: Floats) -> None:
+        """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""
+        jobs, refused = self._fitting(jobs), 0
         while len(jobs):
             for at, job in enumerate(jobs.tolist()):
                 if not self.room:
                     return
-                refused = 0 if self.give(job, per_device[job]) else refused + 1
+                refused = 0 if self.column[job] >= 0 or self.give(job, liking[job]) else refused + 1
                 if refused >= REFUSED:
                     jobs, refused = self._fitting(jobs[at + 1 :]), 0
                     break

@@ -44,7 +44,7 @@ class Shares:
     def groups(self, jobs: Sequence[JobState]) -> Ints:
         """The number of the queue in which each job stands."""
         number = {name: at for at, name in enumerate(self.names)}
-        return np.array([number[self.tree.leaf(job.tenant, job.person)] for job in jobs], dtype=np.int64)
+        return np.array([number[leaf] for leaf in self.tree.leaves(jobs)], dtype=np.int64)
 
     def rules(self, jobs: Sequence[JobState], pool: Pool) -> Rules | None:
         return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
@@ -53,8 +53,7 @@ class Shares:
         """What each queue has, as it is charged for, if these jobs have so many workers."""
         charged = charges(jobs, self.whole)
         sums: dict[str, float] = {}
-        for at, job in enumerate(jobs):
-            leaf = self.tree.leaf(job.tenant, job.person)
+        for at, (job, leaf) in enumerate(zip(jobs, self.tree.leaves(jobs), strict=True)):
             has = workers.get(job.id, 0)
             sums[leaf] = sums.get(leaf, 0.0) + (has if charged is None else has * float(charged[at]))
         return self.tree.summed(sums)
@@ -80,7 +79,7 @@ def shares(
     tree = Tree.of(tenants, working(jobs))
     names = tuple(tree.queues)
     whole = in_service(pool.nodes) if any(job.demand for job in jobs) else {}
-    leaves = [tree.leaf(job.tenant, job.person) for job in jobs]
+    leaves = tree.leaves(jobs)
     entitled = divided(tree, wanted(jobs, leaves, _types(pool), charges(jobs, whole)), pool.devices)
     accounts = _aged(memory, names, now_s, dials)
     budget = np.array([_budget(entitled[name], accounts[name], dials) for name in names])
