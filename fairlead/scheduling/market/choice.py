@@ -20,7 +20,7 @@ ROUNDS = 60
 LOOKS = (29, 44, 59)
 """After these steps the prices are tried out with whole gangs; the best outcome counts."""
 
-FEW = 2_000
+FEW = 1_000
 """Beyond so many jobs only the last prices are tried out: there they are close enough to the bound."""
 
 SMALL = 256.0

@@ -42,7 +42,25 @@ class Frame:
 
     number: int
     sizes: Sequence[Sequence[int]]  # by type
-    picks: Sequence[Callable[[Sequence[float]], Sequence[float]]]
+    picks: Sequence[Pick]
+
+
+class Pick:
+    """Takes out of a curve what is wanted of one type: near each other as long as one node holds the gang."""
+
+    def __init__(self, places: Sequence[int], inside: int) -> None:
+        self.places, self.inside = places, inside
+        self.near, self.far = _picker(places[:inside]), _picker(places[inside:])
+
+    def speeds(self, levels: Sequence[Sequence[float]]) -> Sequence[float]:
+        """By size; 0 where the curve does not say. A gang that does not run on one node may run on several."""
+        near, far = levels[0] if levels else (), levels[1] if len(levels) > 1 else ()
+        if near and far and 0.0 not in (found := self.near(near)):
+            return (*found, *self.far(far))
+        return [
+            (near[place] if near and at < self.inside else 0.0) or (far[place] if far else 0.0)
+            for at, place in enumerate(self.places)
+        ]
 
 
 @dataclass(slots=True)
@@ -94,11 +112,8 @@ class Menus:
         frames: dict[Shape, Frame] = {}
         of = [self._frame(frames, job, gang) for job, gang in new]
         sizes = self._sizes(list(frames.values()))
-        near, far = self._speeds(new, of, sizes)
-        number = np.array([frame.number for frame in of], dtype=np.int64)
-        size = sizes[number]
-        inside = size <= np.array(self.width)[:, None]
-        speed = np.where(inside & (near > 0), near, far)
+        size = sizes[np.array([frame.number for frame in of], dtype=np.int64)]
+        speed = self._speeds(new, of, size)
         has = np.array([gang or (-1, -1) for _, gang in new], dtype=np.int64)
         keeps = (size == has[:, 1, None, None]) & (np.arange(len(self.types))[:, None] == has[:, 0, None, None])
         return _compact(size, speed, _worthwhile(speed, keeps))
@@ -114,7 +129,8 @@ class Menus:
                 fits = job.device_type in (None, name)
                 some = considered(job, capacity, width, has) if fits else []
                 sizes.append([size for size in some if place is None or size in place])
-                picks.append(_picker([place[size] for size in sizes[-1]] if place is not None else []))
+                places = [place[size] for size in sizes[-1]] if place is not None else []
+                picks.append(Pick(places, sum(size <= width for size in sizes[-1])))
             frame = frames[key] = Frame(len(frames), sizes, picks)
         return frame
 
@@ -126,32 +142,20 @@ class Menus:
                 table[frame.number, kind, : len(some)] = some
         return table
 
-    def _speeds(
-        self, new: Sequence[tuple[JobState, Gang | None]], of: Sequence[Frame], sizes: Ints
-    ) -> tuple[Floats, Floats]:
-        """Speeds on one node and over several, for each shape, type and size; 0 where a curve does not say."""
-        blank = [(0.0,) * count for count in range(sizes.shape[2] + 1)]
-        near: list[float] = []
-        far: list[float] = []
-        one: Sequence[float]
-        other: Sequence[float]
+    def _speeds(self, new: Sequence[tuple[JobState, Gang | None]], of: Sequence[Frame], size: Ints) -> Floats:
+        """For each shape, type and size."""
+        found: list[float] = []
         for (job, _), frame in zip(new, of, strict=True):
-            curve = job.curve
-            for name, some, pick in zip(self.types, frame.sizes, frame.picks, strict=True):
-                if curve is None:
-                    one = other = [float(size**SCALING) for size in some]
-                else:
-                    levels = curve.speeds.get(name, ((), ()))
-                    one = pick(levels[0]) if levels[0] else blank[len(some)]
-                    other = pick(levels[1]) if len(levels) > 1 and levels[1] else blank[len(some)]
-                near += one
-                far += other
-        number = np.array([frame.number for frame in of], dtype=np.int64)
-        there = (sizes > 0)[number]
-        table = np.zeros((2, *there.shape))
-        table[0][there] = near
-        table[1][there] = far
-        return table[0], table[1]
+            if job.curve is None:
+                found += [float(size**SCALING) for some in frame.sizes for size in some]
+                continue
+            speeds = job.curve.speeds
+            for name, pick in zip(self.types, frame.picks, strict=True):
+                if pick.places:
+                    found += pick.speeds(speeds.get(name, ()))
+        table = np.zeros(size.shape)
+        table[size > 0] = found
+        return table
 
 
 def considered(job: JobState, capacity: int, width: int, has: int) -> list[int]:
@@ -167,7 +171,7 @@ def considered(job: JobState, capacity: int, width: int, has: int) -> list[int]:
     return sorted(size for size in wanted if least <= size <= most)
 
 
-def _picker(places: list[int]) -> Callable[[Sequence[float]], Sequence[float]]:
+def _picker(places: Sequence[int]) -> Callable[[Sequence[float]], Sequence[float]]:
     if len(places) == 1:
         only = places[0]
         return lambda row: (row[only],)
