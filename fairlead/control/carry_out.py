@@ -14,6 +14,7 @@ from fairlead.cluster import Gang, Node
 from fairlead.control import gangs, ledger
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.measured import Measured
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.rounds import batch_shares, rank_environment
@@ -37,6 +38,12 @@ class Gangs:
     told: dict[str, set[str]]
     cooling_until_s: dict[str, float]
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
+    used: Measured = field(default_factory=Measured)
+
+    def observe(self, telemetry: wire.Telemetry) -> None:
+        """Take in what a node says about its workers."""
+        self.cpu.observe(telemetry)
+        self.used.observe(telemetry)
 
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
@@ -45,6 +52,7 @@ class Gangs:
         for memory in (self.workers, self.told, self.cooling_until_s):
             memory.pop(job, None)
         self.cpu.forget(job)
+        self.used.forget(job)
 
 
 def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:

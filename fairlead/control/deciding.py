@@ -83,6 +83,7 @@ async def read_state(
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
         {name: spending.spent for name, spending in budgets.items()},
+        {name: known.used.facts(name) for name in facts},
     )  # fmt: skip
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())

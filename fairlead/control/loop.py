@@ -143,7 +143,7 @@ class Controller:
         async for event in self.backend.events():
             if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
                 self.telemetry[event.node] = event.body
-                self.known.cpu.observe(event.body)
+                self.known.observe(event.body)
                 self.meter.take(event.node, event.body)
                 continue
             self._inbox.put_nowait(event)

@@ -32,6 +32,7 @@ def cluster_state(
     cooling: frozenset[str],
     memory: Mapping[str, object],
     spent: Mapping[str, Spent | None] | None = None,
+    used: Mapping[str, Mapping[str, float]] | None = None,
 ) -> ClusterState:
     """The value that one round of decisions depends on."""
     outdated = {node.name for node in nodes if node.outdated}
@@ -44,7 +45,14 @@ def cluster_state(
         ),
         jobs=tuple(
             _kept_whole(
-                job_state(job, generations.get(job.id, ()), facts.get(job.id, {}), cooling=job.id in cooling), outdated
+                job_state(
+                    job,
+                    generations.get(job.id, ()),
+                    facts.get(job.id, {}),
+                    cooling=job.id in cooling,
+                    used=None if used is None else used.get(job.id),
+                ),
+                outdated,
             )
             for job in jobs
         ),
@@ -65,8 +73,11 @@ def _kept_whole(job: JobState, outdated: set[str]) -> JobState:
     return replace(job, elastic=False) if outdated and not outdated.isdisjoint(job.seats) else job
 
 
-def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool) -> JobState:
-    """One job as the scheduler sees it."""
+def job_state(
+    job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool,
+    used: Mapping[str, float] | None = None,
+) -> JobState:  # fmt: skip
+    """One job as the scheduler sees it; ``used`` is what its workers were seen to take."""
     newest = live[-1] if live else None
     broken = is_broken(job, live)
     settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
@@ -93,7 +104,7 @@ def job_state(job: Job, live: Sequence[Generation], workers: Mapping[str, Worker
         restart_cost_s=restart_cost_s(job, newest),
         starts_over=not job.training,
         work_done=float(job.step * job.batch_size),
-        facts=job.facts,
+        facts={**job.facts, **used} if used else job.facts,
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),
     )

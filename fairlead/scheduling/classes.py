@@ -63,11 +63,22 @@ def purpose(job: JobState) -> Purpose:
     return _PURPOSES.get(str(job.facts.get("class")), Purpose.TRAINING)
 
 
-def signature(job: JobState, share: Share) -> Signature:
-    """From what telemetry measured (``facts``), else from what it asked for, else its share; network from its curve."""
+def signature(job: JobState, share: Share, *, network: bool = True) -> Signature:
+    """What it asked for, or else its share; more where it was seen to take more. Network from its curve, if wanted."""
     memory = _part(job.facts, job.demand, "memory", share.memory)
     compute = _part(job.facts, job.demand, "cpu", share.cpu)
-    return Signature(memory, compute, 0.0 if job.curve is None else lost_to_exchange(job.curve))
+    return Signature(memory, compute, lost_to_exchange(job.curve) if network and job.curve is not None else 0.0)
+
+
+def observed(job: JobState, share: Share) -> Signature:
+    """What it was seen to take, also where that is less than it asked for; what nobody saw is as in its signature."""
+    told = signature(job, share)
+    memory, cpu = job.facts.get("used_memory"), job.facts.get("used_cpu")
+    return Signature(
+        told.memory if memory is None or share.memory <= 0 else float(memory) / share.memory,
+        told.compute if cpu is None or share.cpu <= 0 else float(cpu) / share.cpu,
+        told.network,
+    )
 
 
 def bound(found: Signature) -> Bound:
@@ -92,6 +103,8 @@ def lost_to_exchange(curve: SpeedCurve) -> float:
 
 
 def _part(measured: Mapping[str, object], asked: Mapping[str, float], name: str, share: float) -> float:
-    used = measured.get(f"used_{name}")
-    amount = float(used) if isinstance(used, int | float) else asked.get(name)
-    return 1.0 if amount is None or share <= 0 else amount / share
+    if share <= 0:
+        return 1.0
+    wanted, used = asked.get(name), measured.get(f"used_{name}")
+    part = 1.0 if wanted is None else wanted / share
+    return max(part, float(used) / share) if isinstance(used, int | float) else part

@@ -66,6 +66,6 @@ def says(jobs: Sequence[JobState], nodes: Sequence[Node], dials: ScoreDials) -> 
     if dials.gamma != 0 or any(job.demand or "used_memory" in job.facts or "used_cpu" in job.facts for job in jobs):
         share = Share.of(node for node in nodes if node.schedulable)
         usual = 1.0 + resource_score(Signature(), dials)
-        scores = [1.0 + resource_score(signature(job, share), dials) for job in jobs]
+        scores = [1.0 + resource_score(signature(job, share, network=dials.gamma != 0), dials) for job in jobs]
         found = found * [usual / max(score, LEAST * usual) for score in scores]
     return np.asarray(found, dtype=np.float64)

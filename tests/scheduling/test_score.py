@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.classes import Bound, Purpose, Share, Signature, bound, lost_to_exchange, purpose, signature
+from fairlead.scheduling.classes import (
+    Bound,
+    Purpose,
+    Share,
+    Signature,
+    bound,
+    lost_to_exchange,
+    observed,
+    purpose,
+    signature,
+)
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import Game
 from fairlead.scheduling.market import Dials, Market
@@ -44,6 +54,14 @@ def test_what_a_job_is_bound_by_follows_from_its_curve_and_its_demand() -> None:
     assert bound(signature(job("a", curve=GOOD), share)) is Bound.COMPUTE
     assert bound(signature(job("a", curve=POOR), share)) is Bound.NETWORK
     assert lost_to_exchange(POOR) == pytest.approx(1 - 1.2 / 3.5)
+
+
+def test_what_was_seen_counts_against_a_job_only_where_it_is_more_than_it_may_take() -> None:
+    share, seen = Share.of(NODES), {"used_memory": 1e9, "used_cpu": 0.5}
+    idle = job("a", facts=seen)
+    assert signature(idle, share) == Signature()
+    assert observed(idle, share) == Signature(0.25, 0.25)
+    assert says([idle, job("b", facts={"used_memory": 8e9})], NODES, Dials())[1] < 1.0
 
 
 def test_the_resource_score_is_the_weighted_sum_of_the_requirement() -> None:

@@ -66,7 +66,7 @@ def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     going = _going(bid, np.maximum(size, 1), pool.devices)
     at_least = np.where(book.declared & (longest > 1.0), going * dials.tail_bid * longest**dials.tail_power, 0.0)
     why = np.where(at_least > bid, TAIL, why)
-    late = _worst_off(stretch, dials)
+    late = _worst_off(stretch * book.say, dials)
     rescue = np.where(book.declared & (late > 1.0), going * dials.late_bid * late**2, 0.0)
     why = np.where(rescue > np.maximum(bid, at_least), STRETCHED, why)
     bid = np.maximum(np.maximum(bid, at_least), rescue) * book.say
