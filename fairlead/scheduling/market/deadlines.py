@@ -56,8 +56,10 @@ class Plan:
             return None
         free, seconds = self.free[:last], self.seconds[:last]
         widest = np.searchsorted(ladder.sizes, free, side="right") - 1  # -1: not even the smallest fits
-        sizes, speeds = np.append(ladder.sizes, 0), np.append(ladder.speeds, 0.0)  # what is at -1 is nothing
-        at = np.minimum(widest, np.arange(len(ladder.sizes))[:, None])  # by rung and stretch
+        rungs = len(ladder.sizes)
+        sizes, speeds = np.zeros(rungs + 1, dtype=np.int64), np.zeros(rungs + 1)  # what is at -1 is nothing
+        sizes[:rungs], speeds[:rungs] = ladder.sizes, ladder.speeds
+        at = np.minimum(widest, np.arange(rungs)[:, None])  # by rung and stretch
         from_end = np.cumsum((speeds[at] * seconds)[:, ::-1], axis=1)[:, ::-1]
         enough = from_end[:, 0] >= left
         rung = int(enough.argmax())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -38,29 +38,12 @@ WORTHWHILE = 1.005
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The sizes that are considered on each type, and how to get their speeds out of a curve."""
+    """The sizes that are considered on each type, and where a curve of these sizes keeps their speeds."""
 
     number: int
     sizes: Sequence[Sequence[int]]  # by type
-    picks: Sequence[Pick]
-
-
-class Pick:
-    """Takes out of a curve what is wanted of one type: near each other as long as one node holds the gang."""
-
-    def __init__(self, places: Sequence[int], inside: int) -> None:
-        self.places, self.inside = places, inside
-        self.near, self.far = _picker(places[:inside]), _picker(places[inside:])
-
-    def speeds(self, levels: Sequence[Sequence[float]]) -> Sequence[float]:
-        """By size; 0 where the curve does not say. A gang that does not run on one node may run on several."""
-        near, far = levels[0] if levels else (), levels[1] if len(levels) > 1 else ()
-        if near and far and 0.0 not in (found := self.near(near)):
-            return (*found, *self.far(far))
-        return [
-            (near[place] if near and at < self.inside else 0.0) or (far[place] if far else 0.0)
-            for at, place in enumerate(self.places)
-        ]
+    places: Sequence[Sequence[int]]
+    blank: tuple[float, ...]  # for types and levels of which a curve does not speak
 
 
 @dataclass(slots=True)
@@ -111,9 +94,12 @@ class Menus:
         """Type, size and speed of every gang worth considering; larger ones only where they are faster."""
         frames: dict[Shape, Frame] = {}
         of = [self._frame(frames, job, gang) for job, gang in new]
-        sizes = self._sizes(list(frames.values()))
-        size = sizes[np.array([frame.number for frame in of], dtype=np.int64)]
-        speed = self._speeds(new, of, size)
+        number = np.array([frame.number for frame in of], dtype=np.int64)
+        size = self._table([frame.sizes for frame in frames.values()])[number]
+        place = self._table([frame.places for frame in frames.values()])[number]
+        near, far = self._speeds([job for job, _ in new], of, place)
+        speed = np.where((near > 0) & (size <= np.array(self.width)[:, None]), near, far)
+        speed[size == 0] = 0.0
         has = np.array([gang or (-1, -1) for _, gang in new], dtype=np.int64)
         keeps = (size == has[:, 1, None, None]) & (np.arange(len(self.types))[:, None] == has[:, 0, None, None])
         return _compact(size, speed, _worthwhile(speed, keeps))
@@ -124,38 +110,41 @@ class Menus:
         frame = frames.get(key)
         if frame is None:
             place = None if grid is None else {size: at for at, size in enumerate(grid)}
-            sizes, picks = [], []
+            sizes = []
             for name, capacity, width in zip(self.types, self.capacity, self.width, strict=True):
                 fits = job.device_type in (None, name)
                 some = considered(job, capacity, width, has) if fits else []
                 sizes.append([size for size in some if place is None or size in place])
-                places = [place[size] for size in sizes[-1]] if place is not None else []
-                picks.append(Pick(places, sum(size <= width for size in sizes[-1])))
-            frame = frames[key] = Frame(len(frames), sizes, picks)
+            places = [list(range(len(some))) if place is None else [place[size] for size in some] for some in sizes]
+            frame = frames[key] = Frame(len(frames), sizes, places, (0.0,) * max(len(grid or ()), 1))
         return frame
 
-    def _sizes(self, frames: Sequence[Frame]) -> Ints:
-        most = max((len(some) for frame in frames for some in frame.sizes), default=1) or 1
-        table = np.zeros((len(frames), len(self.types), most), dtype=np.int64)
-        for frame in frames:
-            for kind, some in enumerate(frame.sizes):
-                table[frame.number, kind, : len(some)] = some
+    def _table(self, rows: Sequence[Sequence[Sequence[int]]]) -> Ints:
+        """By frame, type and number; padded with 0."""
+        most = max((len(some) for row in rows for some in row), default=1) or 1
+        table = np.zeros((len(rows), len(self.types), most), dtype=np.int64)
+        for at, row in enumerate(rows):
+            for kind, some in enumerate(row):
+                table[at, kind, : len(some)] = some
         return table
 
-    def _speeds(self, new: Sequence[tuple[JobState, Gang | None]], of: Sequence[Frame], size: Ints) -> Floats:
-        """For each shape, type and size."""
-        found: list[float] = []
-        for (job, _), frame in zip(new, of, strict=True):
-            if job.curve is None:
-                found += [float(size**SCALING) for some in frame.sizes for size in some]
+    def _speeds(self, jobs: Sequence[JobState], of: Sequence[Frame], place: Ints) -> tuple[Floats, Floats]:
+        """On one node and over several, for each shape, type and size: all curves as one row, and then picked from."""
+        blocks: list[Sequence[float]] = []
+        for job, frame in zip(jobs, of, strict=True):
+            curve, blank = job.curve, frame.blank
+            if curve is None:
+                for some in frame.sizes:
+                    blocks += [[float(size**SCALING) for size in some] or blank] * 2
                 continue
-            speeds = job.curve.speeds
-            for name, pick in zip(self.types, frame.picks, strict=True):
-                if pick.places:
-                    found += pick.speeds(speeds.get(name, ()))
-        table = np.zeros(size.shape)
-        table[size > 0] = found
-        return table
+            for name in self.types:
+                levels = curve.speeds.get(name, ())
+                blocks.append(levels[0] if levels and levels[0] else blank)
+                blocks.append(levels[1] if len(levels) > 1 and levels[1] else blank)
+        lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
+        row = np.fromiter(chain.from_iterable(blocks), dtype=np.float64, count=int(lengths.sum()))
+        begins = (np.cumsum(lengths) - lengths).reshape(len(jobs), len(self.types), 2, 1)
+        return row[begins[:, :, 0] + place], row[begins[:, :, 1] + place]
 
 
 def considered(job: JobState, capacity: int, width: int, has: int) -> list[int]:
@@ -169,13 +158,6 @@ def considered(job: JobState, capacity: int, width: int, has: int) -> list[int]:
     if has:
         wanted.add(has)
     return sorted(size for size in wanted if least <= size <= most)
-
-
-def _picker(places: Sequence[int]) -> Callable[[Sequence[float]], Sequence[float]]:
-    if len(places) == 1:
-        only = places[0]
-        return lambda row: (row[only],)
-    return itemgetter(*places) if places else lambda _: ()
 
 
 def _worthwhile(speed: Floats, keeps: Bools) -> Bools:
