@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -84,6 +85,25 @@ def test_a_tenants_code_takes_no_more_disk_than_it_may(beta: Team, admin: httpx.
     assert beta.member.head(places[2]).status_code == 404
     assert admin.patch("/api/v1/tenants/beta", json={"policy": {"disk": 10 << 30}}).status_code == 200
     assert beta.member.put(places[2], content=codes[2]).status_code == 204
+
+
+def test_uploads_that_do_not_end_take_no_more_disk_than_the_tenant_may(beta: Team, admin: httpx.Client) -> None:
+    assert admin.patch("/api/v1/tenants/beta", json={"policy": {"disk": 64 << 20}}).status_code == 200
+    codes = [bytes([number]) * (40 << 20) for number in range(2)]
+    places = [f"/api/v1/bundles/sha256:{hashlib.sha256(code).hexdigest()}" for code in codes]
+    refused: list[int] = []
+
+    def half() -> Iterator[bytes]:
+        yield codes[0][: 30 << 20]
+        refused.append(beta.member.put(places[1], content=codes[1]).status_code)
+        yield codes[0][30 << 20 :]
+
+    with httpx.Client(base_url=beta.member.base_url, headers=beta.member.headers, timeout=60.0) as other:
+        assert other.put(places[0], content=half()).status_code == 204
+    assert refused == [413]
+    assert beta.member.head(places[0]).status_code == 200 and beta.member.head(places[1]).status_code == 404
+    assert admin.patch("/api/v1/tenants/beta", json={"policy": {"disk": 10 << 30}}).status_code == 200
+    assert beta.member.put(places[1], content=codes[1]).status_code == 204, "what was refused counts no longer"
 
 
 FORBIDDEN = [

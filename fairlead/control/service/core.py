@@ -13,10 +13,11 @@ from fairlead.control.deciding import read_state
 from fairlead.control.forecasts import Forecasts
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
-from fairlead.control.records import Generation, Job, Token
-from fairlead.control.store import audit, generations, jobs
+from fairlead.control.records import Generation, Job, Tenant, Token
+from fairlead.control.store import audit, generations, jobs, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.vault import Vault
+from fairlead.errors import NotFound
 from fairlead.home import Home
 from fairlead.scheduling.state import ClusterState
 
@@ -81,3 +82,12 @@ class Verbs:
         """Write down who did what; ``tenant`` is whose things it is about, if not the asking one's own."""
         audit.append(connection, time_s=self._core.clock(), actor=who.id, action=action, target=target, detail=detail,
                      tenant=tenant or who.tenant)  # fmt: skip
+
+
+def tenant_named(connection: Connection, name: str) -> Tenant:
+    """The tenant of this name; raises NotFound where there is none."""
+    tenant = tenants.get(connection, name)
+    if tenant is None:
+        raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name,
+                       fix="fairlead tenants shows those that exist; fairlead tenant create makes one")  # fmt: skip
+    return tenant

@@ -6,6 +6,7 @@ import asyncio
 
 from fairlead.control.records import Token
 from fairlead.control.service.accounting import AccountVerbs
+from fairlead.control.service.bundling import BundleVerbs
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
 from fairlead.control.service.foresight import ForesightVerbs
@@ -18,8 +19,8 @@ from fairlead.control.service.watching import WatchVerbs
 
 
 class Platform(
-    SubmitVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs, LiveVerbs,
-    ForesightVerbs,
+    SubmitVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs,
+    LiveVerbs, ForesightVerbs,
 ):  # fmt: skip
     """The platform as its doors see it."""
 

@@ -1,14 +1,10 @@
-"""Submitting: admission, dry run, code bundles and cancelling."""
+"""Submitting: admission, dry run and cancelling."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import os
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from secrets import token_hex
 
 from sqlalchemy import Connection
 
@@ -21,21 +17,18 @@ from fairlead.control.present import job_view, reason_view
 from fairlead.control.queues import beyond
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
-from fairlead.control.service.core import Verbs
+from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import asked, at_once, expectations, promise_view, refusal, sla_of
 from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
-from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, TooLarge
+from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Reason
-from fairlead.specs import JobSpec, Policy
-from fairlead.units import shown_size
+from fairlead.specs import JobSpec
 from fairlead.views import DryRun, JobView
 
 
 class SubmitVerbs(Verbs):
     """How work comes in and is taken back."""
-
-    bundle_limit_bytes: int = 256 * 1024 * 1024
 
     async def submit(self, who: Token, spec: JobSpec, key: str | None) -> tuple[JobView, bool]:
         """The job, durable before this returns, and whether it is new; the same key twice is one job."""
@@ -47,7 +40,7 @@ class SubmitVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(checked: bool, connection: Connection) -> tuple[Job, bool] | Job:
-            tenant = _tenant(connection, tenant_name)
+            tenant = tenant_named(connection, tenant_name)
             job = new_job(spec, tenant, who, now_s)
             self._admit(connection, job, spec, tenant)
             _need_secrets(connection, tenant, spec)
@@ -112,7 +105,7 @@ class SubmitVerbs(Verbs):
         tenant_name = acting_for(who, spec.tenant)
         controller = self._core.controller
         now_s = self._core.clock()
-        tenant = await self._read(lambda connection: _tenant(connection, tenant_name))
+        tenant = await self._read(lambda connection: tenant_named(connection, tenant_name))
         await self._read(lambda connection: _need_secrets(connection, tenant, spec))
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
@@ -158,74 +151,6 @@ class SubmitVerbs(Verbs):
         self._core.controller.publish()
         return view
 
-    async def has_bundle(self, who: Token, digest: str, tenant: str | None) -> bool:
-        """Whether this tenant has uploaded this code before, and nobody deleted it since."""
-        name = acting_for(who, tenant)
-        known = await self._read(lambda connection: bundles.has(connection, name, digest))
-        return known and self._core.home.bundle(name, digest).exists()
-
-    async def put_bundle(self, who: Token, digest: str, stream: AsyncIterator[bytes], tenant: str | None) -> None:
-        """Keep the packed code if it is what its digest says; half an upload leaves nothing."""
-        require(who, Role.MEMBER, "upload code")
-        name = acting_for(who, tenant)
-        room = await self._read(lambda connection: _room(connection, name, digest))
-        target = self._core.home.bundle(name, digest)
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = target.with_suffix(f".{token_hex(4)}.part")
-        hasher, size = hashlib.sha256(), 0
-        try:
-            with part.open("wb") as file:
-                async for chunk in stream:
-                    size += len(chunk)
-                    if size > self.bundle_limit_bytes:
-                        raise TooLarge(f"the bundle is over {self.bundle_limit_bytes} bytes", field="bundle",
-                                       fix="list what is not needed in .fairleadignore")  # fmt: skip
-                    room.check(size)
-                    hasher.update(chunk)
-                    file.write(chunk)
-                file.flush()
-                await asyncio.to_thread(os.fsync, file.fileno())  # of a large one it takes longer than a lease
-            if digest != f"sha256:{hasher.hexdigest()}":
-                raise InvalidSpec("is not the sha256 of what was sent", field="digest", value=digest,
-                                  fix=f"send it as sha256:{hasher.hexdigest()}")  # fmt: skip
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-        now_s = self._core.clock()
-
-        def work(connection: Connection) -> None:
-            _room(connection, name, digest).check(size)  # others may have come meanwhile
-            bundles.add(connection, name, digest, size, now_s)
-            self._audit(connection, who, "bundle.put", digest, tenant=name, size_bytes=size)
-
-        try:
-            await self._write(work)
-        except TooLarge:
-            target.unlink(missing_ok=True)
-            raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What a tenant's code may take, all bundles together: as much as one of its jobs."""
-
-    tenant: str
-    held_bytes: int
-    allowed_bytes: int
-
-    def check(self, more_bytes: int) -> None:
-        if self.held_bytes + more_bytes > self.allowed_bytes:
-            held, allowed, double = map(shown_size, (self.held_bytes, self.allowed_bytes, 2 * self.allowed_bytes))
-            more = f"fairlead tenant update {self.tenant} --disk {double.replace(' ', '')}"
-            raise TooLarge(f"code of tenant {self.tenant} holds {held}, and {allowed} are allowed", field="bundle",
-                           fix=f"list what is not needed in .fairleadignore, or let an admin allow more: {more}",
-                           )  # fmt: skip
-
-
-def _room(connection: Connection, name: str, digest: str) -> _Room:
-    policy = Policy.model_validate(dict(_tenant(connection, name).policy))
-    return _Room(name, bundles.held_bytes(connection, name, besides=digest), policy.disk)
-
 
 def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
     """The record of a job that has just been submitted."""
@@ -256,11 +181,3 @@ def _need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None
     if missing:
         raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],
                           fix=f"set it first: fairlead secret set {missing[0]}")  # fmt: skip
-
-
-def _tenant(connection: Connection, name: str) -> Tenant:
-    tenant = tenants.get(connection, name)
-    if tenant is None:
-        raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name,
-                       fix="fairlead tenants shows those that exist; fairlead tenant create makes one")  # fmt: skip
-    return tenant
