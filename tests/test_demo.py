@@ -105,6 +105,17 @@ def test_a_job_of_the_demo_grew_and_the_one_on_the_killed_node_recovered(report:
     assert kill["node"] in before["nodes"] and kill["node"] not in after["nodes"]
 
 
+def test_a_job_of_the_demo_made_room_for_a_more_urgent_one_and_both_that_and_growth_are_explained(
+    report: dict[str, Any],
+) -> None:
+    stopped, grown = report["why"]["preemption"], report["why"]["growth"]
+    assert stopped["job"] == "clients" and "gives 1 device to waiting job calls" in stopped["event"]
+    assert "whose priority is 10 (its own: 0)" in stopped["event"]
+    assert "grows from" in grown["why"] and "to spare" in grown["why"]
+    clients = next(job for job in report["jobs"] if job["name"] == "clients")
+    assert len(clients["generations"]) >= 2 and clients["state"] == "succeeded"
+
+
 @pytest.mark.timeout(120)
 def test_an_interrupted_demo_takes_its_platform_down(tmp_path: Path) -> None:
     home = tmp_path / "tmp"

@@ -47,16 +47,19 @@ class Work:
     run: str | None = None
     command: tuple[str, ...] | None = None
     workers: str = "1"
+    priority: int = 0
+    later: bool = False  # submitted only when everybody is busy
     params: Mapping[str, Any] = field(default_factory=dict)
     bundled: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, scale: float) -> dict[str, Any]:
         """The job as the SDK takes it; ``scale`` shortens the training."""
+        common = {"name": self.name, "workers": self.workers, "priority": self.priority}
         if self.command is not None:
-            return {"name": self.name, "command": list(self.command), "workers": self.workers}
+            return {**common, "command": list(self.command)}
         params = dict(self.params if self.data.here() else self.bundled)
         params["epochs"] = max(1, round(params["epochs"] * scale))
-        return {"name": self.name, "run": self.run, "params": params, "workers": self.workers}
+        return {**common, "run": self.run, "params": params}
 
 
 TENANTS = (
@@ -82,7 +85,7 @@ WORK = (
         "clients", "marketing", "an MLP", BANK, run="table.py:training", workers="1:2",
         params={"epochs": 16}, bundled={"epochs": 200, "width": 1024},
     ),
-    Work("calls", "marketing", "a plain command", BANK, command=("python", "calls.py")),
+    Work("calls", "marketing", "a plain command", BANK, command=("python", "calls.py"), priority=10, later=True),
 )  # fmt: skip
 
 QUICK = 0.3

@@ -34,11 +34,13 @@ def gather(story: Story, admin: Client) -> dict[str, Any]:
         "tenants": [tenant | {"contended_share": _contended(report, tenant["tenant"])} for tenant in _tenants(report)],
         "jobs": jobs,
         "kill": kill,
+        "why": story.whys,
         "shares": report.shares,
     }
     document["checks"] = {
         "every job finished": all(job["state"] == "succeeded" for job in jobs),
         "a job grew into free room": any(job["grew"] for job in jobs),
+        "a job made room for one of higher priority, and went on after it": "preemption" in story.whys,
         "the job on the killed node recovered": kill is not None and kill["to_next_step_s"] is not None,
     }
     return document
@@ -118,6 +120,9 @@ def tell(console: Console, document: dict[str, Any]) -> None:
     for job in document["jobs"]:
         for line in job["said"]:
             console.print(f"  {job['name']} said: {line}", highlight=False, markup=False)
+    for asked in document["why"].values():
+        console.print(f"  [bold]fairlead why {asked['job']}[/]", highlight=False)
+        console.print(f"    {asked['why']}", highlight=False, markup=False, soft_wrap=True)
     figures = document["platform"]
     console.print(
         f"  devices held {percent(figures.get('allocation'))}   cores busy {percent(figures['utilisation'])}"

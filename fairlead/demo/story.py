@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.demo.cast import JOBS, QUICK, TENANTS, WORK
+from fairlead.demo.cast import JOBS, QUICK, TENANTS, WORK, Work
 from fairlead.demo.platform import OwnPlatform
 from fairlead.errors import StillRunning, Unavailable
 from fairlead.sdk.client import Client
@@ -62,20 +62,25 @@ class Story:
     kill: Kill | None = None
     names: dict[str, str] = field(default_factory=dict)  # job id -> name
     grown: dict[str, int] = field(default_factory=dict)  # job id -> size, once it grew into room that appeared
+    whys: dict[str, dict[str, str]] = field(default_factory=dict)  # growth, preemption -> job and what ``why`` answered
+    _tokens: dict[str, str] = field(default_factory=dict)
     _newest_event: int = 0
     _moved_s: float = 0.0
 
     def submit(self, admin: Client) -> None:
         """Create the tenants; each then submits its own jobs with its own token."""
-        scale = QUICK if self.quick else 1.0
-        tokens = {
+        self._tokens = {
             tenant.name: admin.create_tenant(tenant.name, weight=tenant.weight, sla=tenant.sla).token.token
             for tenant in TENANTS
         }
         for work in WORK:
-            with self.platform.client(tokens[work.tenant]) as client:
-                job = client.submit(work.spec(scale), folder=JOBS)
-                self.names[job.id] = work.name
+            if not work.later:
+                self._hand_in(work)
+
+    def _hand_in(self, work: Work) -> None:
+        with self.platform.client(self._tokens[work.tenant]) as client:
+            job = client.submit(work.spec(QUICK if self.quick else 1.0), folder=JOBS)
+            self.names[job.id] = work.name
 
     def play(self, admin: Client, show: Callable[[Story, Sight], None]) -> None:
         """Watch until every job has ended; kill a node on the way."""
@@ -83,8 +88,9 @@ class Story:
         while True:
             sight = self.look(admin)
             self._turn_page(sight)
+            self._ask_why(admin, sight)
             show(self, sight)
-            if sight.over:
+            if sight.over and len(self.names) == len(WORK):
                 return
             if time.monotonic() > until_s:
                 unfinished = ", ".join(self.names[job.id] for job in sight.jobs if job.state not in ENDED)
@@ -103,11 +109,29 @@ class Story:
                 self._moved_s = max(self._moved_s, event.time_s)
             if event.kind == "job-resizing" and event.facts.get("reason") == "spare-devices" and event.job:
                 self.grown[event.job] = len(event.facts.get("seats", ()))
+        if len(self.names) < len(WORK) and self._all_busy(sight):
+            for work in WORK:
+                if work.later:
+                    self._hand_in(work)
         if self.kill is None and sight.time_s - self._moved_s > CALM_S:
             victim = self._victim(sight)
             if victim is not None:
                 self._strike(sight, victim)
         self.chapter = self._chapter(sight)
+
+    def _all_busy(self, sight: Sight) -> bool:
+        """Whether every training makes steps, so that who comes now finds no room; or some are over already."""
+        training = sight.trainings()
+        return len(training) == sum(work.run is not None for work in WORK) or any(j.state in ENDED for j in sight.jobs)
+
+    def _ask_why(self, admin: Client, sight: Sight) -> None:
+        """What the platform answers about the first growth and the first preemption, while they are fresh."""
+        for event in sight.news:
+            grew = event.kind == "job-resizing" and event.facts.get("reason") == "spare-devices"
+            what = "growth" if grew else "preemption" if event.kind == "job-preempted" else None
+            if what is not None and event.job and what not in self.whys:
+                said = admin.why(event.job).reason.text
+                self.whys[what] = {"job": self.names[event.job], "event": event.text, "why": said}
 
     def _victim(self, sight: Sight) -> JobView | None:
         """A training with survivors and most work left, once a job has grown into free room."""
@@ -138,6 +162,8 @@ class Story:
             return f"{self.names[self.kill.job]} has recovered from the loss of {self.kill.node}"
         if self.grown:
             return "; ".join(f"{self.names[job]} grows to {size} workers" for job, size in self.grown.items())
+        if "preemption" in self.whys and not self.kill:
+            return f"{self.whys['preemption']['job']} makes room for a job of higher priority, and goes on after it"
         if len(sight.trainings()) == sum(work.run is not None for work in WORK):
             return "all three tenants train; there is more demand than room"
         ending = any(job.state in ("stopping", *ENDED) for job in sight.jobs)

@@ -148,6 +148,7 @@ several = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
 few = settings(several, max_examples=40)
+rarely = settings(several, max_examples=12)  # for what takes many rounds
 
 
 @st.composite

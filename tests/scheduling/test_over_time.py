@@ -13,7 +13,7 @@ from fairlead.scheduling import decide
 from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.state import ClusterState, Start, TenantState
 
-from .clusters import apply, by_job, clusters, few, job, nodes, overfull, state, tenants, used_by_tenant
+from .clusters import apply, by_job, clusters, job, nodes, overfull, rarely, state, tenants, used_by_tenant
 
 
 def rounds(now: ClusterState, count: int, wait_s: float = 6.0) -> ClusterState:
@@ -23,7 +23,7 @@ def rounds(now: ClusterState, count: int, wait_s: float = 6.0) -> ClusterState:
     return now
 
 
-@few
+@rarely
 @given(
     weights=st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0]), min_size=2, max_size=4),
     size=st.integers(1, 4),
@@ -51,7 +51,7 @@ def test_a_tenant_with_enough_demand_reaches_its_entitlement(
         assert used[team.name] >= int(entitled[team.name] + 1e-9), (entitled, used)
 
 
-@few
+@rarely
 @given(clusters(healthy=True, max_jobs=10))
 def test_every_job_that_can_run_starts_once_running_jobs_end(before: ClusterState) -> None:
     now = replace(before, tenants=[replace(t, quota=None) for t in before.tenants])

@@ -16,7 +16,7 @@ from fairlead.scheduling.carry.round import carried
 from fairlead.scheduling.market import Dials
 from fairlead.scheduling.state import ClusterState, Decision, Preempt, Start, TenantState
 
-from .clusters import SlowBackend, apply, changes, clusters, few, job, nodes, state, tenants
+from .clusters import SlowBackend, apply, changes, clusters, job, nodes, rarely, state, tenants
 
 STEADY = Dials(repay_s=1e12)  # what a tenant is owed for a fraction of a device does not count
 DEAR = {"restart_cost_s": 1e9}  # too dear to take turns
@@ -73,14 +73,14 @@ def promised_until_1030() -> ClusterState:
     return ClusterState(1000.0, pool, [TenantState(name, 0.5) for name in "abc"], waiting)
 
 
-@few
+@rarely
 @given(clusters(), st.sampled_from([0.5, 10.0]))
 @example(promised_until_1030(), 0.5)
 def test_rounds_come_to_rest_when_only_the_clock_changes(before: ClusterState, step_s: float) -> None:
     changes_until_rest(replace(before, jobs=[replace(one, settling=False, **DEAR) for one in before.jobs]), step_s)
 
 
-@few
+@rarely
 @given(clusters(max_jobs=10), st.integers(1, 4))
 def test_a_slow_backend_is_never_asked_too_much_and_comes_to_rest(before: ClusterState, takes: int) -> None:
     alive = [node for node in before.nodes if node.state is not NodeState.LOST]
@@ -130,7 +130,7 @@ def test_a_gang_grows_by_as_much_as_others_above_their_share_can_give() -> None:
     assert [(change.job, len(getattr(change, "seats", ()))) for change in moved][-1] == ("narrow", 4)
 
 
-@few
+@rarely
 @given(clusters(healthy=True, one_type=True, max_jobs=10))
 def test_a_gang_runs_for_its_time_before_a_sibling_of_its_priority_has_its_turn(before: ClusterState) -> None:
     now = replace(before, jobs=[replace(one, start_by_s=None, priority=0) for one in before.jobs])

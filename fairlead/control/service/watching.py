@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sqlalchemy import Connection
 
@@ -16,9 +16,9 @@ from fairlead.control import report
 from fairlead.control.access import acting_for, scope
 from fairlead.control.forecasts import expecting
 from fairlead.control.present import event_view, generation_view, job_fields, job_view, reason_of, reason_view
-from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
+from fairlead.control.records import ENDED, Job, JobPhase, LoggedEvent, Token, Usage
 from fairlead.control.service.core import Verbs
-from fairlead.control.service.promising import expectations, promised
+from fairlead.control.service.promising import expectations, profile, promised
 from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.scheduling.admission import Answer
@@ -90,6 +90,7 @@ class WatchVerbs(Verbs):
         ahead: list[str] = []
         expected_s: float | None = None
         promise: Answer | None = None
+        kind: dict[str, Any] = {}
         if job.phase in (JobPhase.QUEUED, JobPhase.RUNNING):
             state = await self._seen()
             answer = explain(state, job.id)
@@ -97,11 +98,15 @@ class WatchVerbs(Verbs):
                 unblocks, expected_s = list(answer.would_help), answer.expected_start_s
                 ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
                 reason = reason_view(answer.reason) if job.phase is JobPhase.QUEUED else _stays(reason, answer.reason)
+            if job.phase is JobPhase.QUEUED and job.preemptions:
+                stopped = await self._read(lambda connection: events.last(connection, job.id, "job-preempted"))
+                reason = reason if stopped is None else _ran_before(reason, stopped, job)
             promise = await promised(state, job.id) if job.phase is JobPhase.QUEUED else None
+            kind = profile(state, job.id)
         visible = await self._read(lambda connection: _only_visible(connection, ahead, scope(who)))
         view = job_view(job, detail.labels, live, hold, now_s)
         why = Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
-                  generations=detail.generations)  # fmt: skip
+                  generations=detail.generations, profile=kind)  # fmt: skip
         return why if promise is None else why.model_copy(update=expectations(promise))
 
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView:
@@ -238,6 +243,13 @@ def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
         os.close(descriptor)
         raise FileNotFoundError(name)
     return os.fdopen(descriptor, "rb"), status.st_size
+
+
+def _ran_before(reason: ReasonView, stopped: LoggedEvent, job: Job) -> ReasonView:
+    """Why it waits, and why it does not run any more."""
+    facts = {**reason.facts, "stopped": stopped.facts.get("reason"), "stopped_s": stopped.time_s}
+    why = stopped.text.removeprefix(f"{job.id}: ")
+    return ReasonView(code=reason.code, text=f"{reason.text}; it ran before and was stopped: {why}", facts=facts)
 
 
 def _stays(reason: ReasonView, why: Reason) -> ReasonView:

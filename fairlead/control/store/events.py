@@ -31,6 +31,13 @@ def after(
     return [LoggedEvent(*row) for row in conn.execute(query)]
 
 
+def last(conn: Connection, job: str, kind: str) -> LoggedEvent | None:
+    """The newest event of this kind of a job."""
+    query = select(events).where(events.c.job == job, events.c.kind == kind).order_by(events.c.id.desc()).limit(1)
+    row = conn.execute(query).first()
+    return None if row is None else LoggedEvent(*row)
+
+
 def before_newest(conn: Connection, count: int, tenant: str | None = None, job: str | None = None) -> int:
     """The id after which exactly the newest so many come, of a tenant's or a job's own if given."""
     newest = select(events.c.id).where(*_of(tenant, job)).order_by(events.c.id.desc()).limit(count).subquery()

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from fairlead.scheduling.carry.board import Shape
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import ceiling, larger
+from fairlead.scheduling.carry.order import waited_s
 from fairlead.scheduling.carry.reclaim import Reclaim
 from fairlead.scheduling.carry.scale import may_grow
 from fairlead.scheduling.carry.start import hold_free
@@ -153,7 +154,9 @@ def _turn(draft: Draft, victim: JobState, job: JobState) -> str:
     if victim.tenant != job.tenant or job.id in draft.target.due:
         return ""
     if victim.priority < job.priority:
-        return f" of priority {job.priority} (its own is {victim.priority})"
+        return f", whose priority is {job.priority} (its own: {victim.priority})"
     if job.seats or draft.board.seats.get(job.id):
         return ""
+    if draft.turns.get(job.tenant) == job.id:
+        return f", whose turn it is: it has waited longest ({waited_s(job, draft.now_s) / 60:.0f} minutes)"
     return f", whose turn it is: it would take {draft.target.stretch.get(job.id, 1.0):.1f} times as long as alone"

@@ -7,6 +7,7 @@ from collections import Counter
 from fairlead.scheduling.carry.board import Board
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import smaller
+from fairlead.scheduling.carry.order import TURN_S
 from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.carry.start import overdue
 from fairlead.scheduling.state import JobState
@@ -148,9 +149,10 @@ class Reclaim:
         return self.gangs[victim.tenant] > 1
 
     def _outranks(self, victim: JobState) -> bool:
-        worth = self.draft.target.worth
-        higher = victim.priority < self.job.priority
-        return higher and worth.get(self.job.id, 0.0) > worth.get(victim.id, 0.0)
+        """Whether its priority is higher; but who waited for its turn is left to run for a while."""
+        ran_s = self.draft.now_s - victim.since_s
+        its_turn = victim.since_s - victim.submitted_s >= TURN_S and ran_s < MIN_RUN_S
+        return victim.priority < self.job.priority and not its_turn
 
     def _has_its_turn(self, victim: JobState) -> bool:
         """Whether the market has the job run now instead of its sibling, which has run for long enough, or it has

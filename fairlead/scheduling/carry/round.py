@@ -54,12 +54,12 @@ def written(draft: Draft) -> Round:
 
 
 def _memory(draft: Draft) -> dict[str, Any]:
-    promised = {name: promise for name, promise in draft.promised.items() if name not in draft.starting}
+    """For the next round. A promise lasts until the job is seen to sit: a device may turn out not to be free yet."""
     jobs = list(draft.jobs.values())
     used = draft.parts.used(jobs, {job.id: len(draft.board.seats.get(job.id, ())) for job in jobs})
     turned = {name: when_s for name, when_s in draft.turned_s.items() if draft.now_s - when_s < TURN_S}
     turned |= {tenant: draft.now_s for tenant, name in draft.turns.items() if name in draft.starting}
-    kept = {name: value for name, value in (("promised", promised), ("turned_s", turned)) if value}
+    kept = {name: value for name, value in (("promised", draft.promised), ("turned_s", turned)) if value}
     return {**draft.target.memory, **draft.parts.memory(used), **kept}
 
 
