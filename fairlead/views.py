@@ -122,6 +122,7 @@ class Why(View):
     expected_start_s: float | None = None
     expected_finish_s: float | None = None  # None: it is not known how long it takes
     promise: PromiseView | None = None  # None: nothing was promised
+    profile: dict[str, Any] = Field(default_factory=dict)  # what kind of work it is, and what a worker takes
     generations: list[GenerationView] = Field(default_factory=list)
 
 

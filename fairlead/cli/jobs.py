@@ -134,12 +134,21 @@ def _explain(answer: Why) -> None:
         show.line(f"  starts: {show.ahead(answer.expected_start_s)}    done: {show.ahead(answer.expected_finish_s)}")
         if answer.promise is not None:
             show.line(f"  promise: {show.clean(answer.promise.reason.text)}")
+    if answer.profile:
+        show.line(f"  kind: {_kind(answer.profile)}")
     for number, way in enumerate(answer.unblocks):
         show.line(f"  {'would help:' if number == 0 else '           '} {show.clean(way)}")
     if answer.ahead:
         first = ", ".join(answer.ahead[:8])
         rest = f" and {len(answer.ahead) - 8} more" if len(answer.ahead) > 8 else ""
         show.line(f"  ahead of it: {first}{rest}")
+
+
+def _kind(profile: dict[str, Any]) -> str:
+    lost = f", {show.percent(profile['network'])} of its speed lost to exchange" if profile["network"] >= 0.01 else ""
+    cores, memory = show.percent(profile["compute"]), show.percent(profile["memory"])
+    takes = f"takes {cores} of the cores and {memory} of the memory that come with a device{lost}"
+    return f"{profile['purpose']}, {profile['bound']}-bound; {takes} (score {profile['score']:.2g})"
 
 
 def _generations(generations: list[GenerationView]) -> None:

@@ -67,7 +67,7 @@ def signature(job: JobState, share: Share, *, network: bool = True) -> Signature
     """What it asked for, or else its share; more where it was seen to take more. Network from its curve, if wanted."""
     memory = _part(job.facts, job.demand, "memory", share.memory)
     compute = _part(job.facts, job.demand, "cpu", share.cpu)
-    return Signature(memory, compute, lost_to_exchange(job.curve) if network and job.curve is not None else 0.0)
+    return Signature(memory, compute, _lost(job) if network else 0.0)
 
 
 def observed(job: JobState, share: Share) -> Signature:
@@ -86,6 +86,15 @@ def bound(found: Signature) -> Bound:
     if found.network >= NETWORK_BOUND:
         return Bound.NETWORK
     return Bound.MEMORY if found.memory > max(found.compute, 1.0) else Bound.COMPUTE
+
+
+def _lost(job: JobState) -> float:
+    if job.curve is not None:
+        return lost_to_exchange(job.curve)
+    known = {size: speed for size, speed in job.speeds.items() if speed > 0 and size > 0}
+    if len(known) < 2:
+        return 0.0
+    return max(0.0, 1.0 - known[max(known)] / max(known) / (known[min(known)] / min(known)))
 
 
 def lost_to_exchange(curve: SpeedCurve) -> float:

@@ -59,6 +59,14 @@ def test_a_dry_run_tells_start_finish_place_and_promise(alpha: Team) -> None:
     assert told["promise"]["gang"] == 1
 
 
+def test_why_tells_what_kind_of_work_a_job_is(alpha: Team, tidy: list[str]) -> None:
+    spec = {"name": "kind", "command": ["sleep", "600"], "workload": "batch", "resources": {"memory": "64MB"}}
+    tidy.append(alpha.member.post("/api/v1/jobs", json=spec).json()["id"])
+    told = alpha.viewer.get(f"/api/v1/jobs/{tidy[0]}/why").json()["profile"]
+    assert (told["purpose"], told["bound"]) == ("batch", "compute")
+    assert told["memory"] < 1.0
+
+
 def test_without_a_length_the_promise_is_open(alpha: Team) -> None:
     unknown = {name: value for name, value in NEVER.items() if name != "takes"} | {"name": "nobody-knows"}
     told = alpha.viewer.post("/api/v1/jobs/dry-run", json=unknown).json()

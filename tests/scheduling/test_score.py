@@ -53,6 +53,9 @@ def test_what_a_job_is_bound_by_follows_from_its_curve_and_its_demand() -> None:
     assert bound(signature(job("a", facts={"used_memory": 6e9}), share)) is Bound.MEMORY
     assert bound(signature(job("a", curve=GOOD), share)) is Bound.COMPUTE
     assert bound(signature(job("a", curve=POOR), share)) is Bound.NETWORK
+    live = job("a", curve=None, speeds={1: 100.0, 4: 180.0})
+    assert signature(live, share).network == pytest.approx(1 - 45 / 100)
+    assert bound(signature(live, share)) is Bound.NETWORK
     assert lost_to_exchange(POOR) == pytest.approx(1 - 1.2 / 3.5)
 
 

@@ -10,7 +10,10 @@ from typing import Any
 from fairlead.control.present import reason_view
 from fairlead.errors import Refused
 from fairlead.scheduling.admission import Answer, admission
+from fairlead.scheduling.classes import Share, bound, observed, purpose, signature
 from fairlead.scheduling.decide import decide
+from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.score import resource_score
 from fairlead.scheduling.state import ClusterState, JobState
 from fairlead.scheduling.words import second
 from fairlead.specs import Sla
@@ -34,6 +37,23 @@ async def promised(state: ClusterState, job_id: str) -> Answer | None:
     """The same about one that is there already; None if it is not."""
     job = next((job for job in state.jobs if job.id == job_id), None)
     return None if job is None else await asked(state, job)
+
+
+def profile(state: ClusterState, job_id: str) -> dict[str, Any]:
+    """What kind of work this is: its purpose, what bounds it, a worker's parts of what a device comes with, its RS."""
+    job = next((job for job in state.jobs if job.id == job_id), None)
+    if job is None:
+        return {}
+    share = Share.of(node for node in state.nodes if node.schedulable)
+    seen = observed(job, share)
+    return {
+        "purpose": str(purpose(job)),
+        "bound": str(bound(seen)),
+        "memory": seen.memory,
+        "compute": seen.compute,
+        "network": seen.network,
+        "score": resource_score(signature(job, share), DEFAULTS),
+    }
 
 
 def promise_view(answer: Answer) -> PromiseView | None:
