@@ -166,6 +166,20 @@ def test_a_gang_that_fits_nowhere_yet_is_told_when_and_only_who_is_gone_by_then_
     assert after["long"] == ("z0r0n1",) * 2
 
 
+def test_whoever_would_start_over_is_not_moved_for_others() -> None:
+    cores = {"cpu": 1.0}
+    nodes = cluster(zones=1, racks=1, nodes=2)
+    easy = job("easy", 2, curve=curve(0.5), demand=cores, seats=("z0r0n0",) * 2, since_s=0.0, restart_cost_s=1.0)
+    other = replace(easy, id="other", seats=("z0r0n1",) * 2)
+    close = job("close", 4, curve=curve(0.5), demand=cores)
+    for loses, stays in ((easy, "easy"), (other, "other")):
+        runs = [replace(one, starts_over=one is loses) for one in (easy, other)]
+        state = ClusterState(5_000.0, nodes, [], [*runs, close], round_s=60.0, at_once=True)
+        after = {one.id: one.seats for one in apply(state, Market()(state)).jobs}
+        assert len(set(after["close"])) == 1
+        assert after[stays] == loses.seats
+
+
 @st.composite
 def states(draw: st.DrawFn) -> ClusterState:
     nodes = cluster(draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2)))

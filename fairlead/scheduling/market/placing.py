@@ -110,8 +110,9 @@ def _arranged(
 ) -> Placed:  # fmt: skip
     device_type, levels = ground.nodes[0].device_type, len(ground.domains)
     row_of = {jobs[row].id: (row, size) for row, size in wanted}
+    left, declared = book.left.tolist(), book.declared.tolist()
     wishes = [
-        wish_of(jobs[row], device_type, size, levels, float(book.left[row]), bool(book.declared[row]), worth[row])
+        wish_of(jobs[row], device_type, size, levels, left[row], declared[row], worth[row], state.now_s)
         for row, size in wanted
     ]
     wishes, turned_away = admitted(ground, wishes)

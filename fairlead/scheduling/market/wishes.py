@@ -19,8 +19,9 @@ BOUND = 0.99
 
 
 def wish_of(
-    job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool, worth: float = 0.0
-) -> Wish:
+    job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool, worth: float = 0.0,
+    now_s: float = 0.0,
+) -> Wish:  # fmt: skip
     """The wish of a job for a gang of this size; ``left`` is the work it still has to do, in units of its curve."""
     speed = 0.0 if job.curve is None else max(job.curve.speed(device_type, size, at) for at in range(levels))
     ends_s = left / speed if speed > 0 else inf
@@ -31,7 +32,7 @@ def wish_of(
         job.only,
         job.near,
         paces(job.curve, device_type, size, levels),
-        size * (job.restart_cost_s + float(job.facts.get("lost_s", 0.0))),
+        size * (job.restart_cost_s + (max(0.0, now_s - job.since_s) if job.starts_over and job.seats else 0.0)),
         ends_s if declared else inf,
         ends_s,
         workload(job.facts),
