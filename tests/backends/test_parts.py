@@ -13,6 +13,7 @@ from fairlead import wire
 from fairlead.backends.local import cgroups, silence
 from fairlead.backends.local.birth import Birth, worker_environment
 from fairlead.backends.local.hosting import host_environment
+from fairlead.backends.local.limits import process_limit
 from fairlead.backends.local.logs import read_logs, whole_characters
 from fairlead.backends.local.outbox import Outbox
 from fairlead.backends.local.slots import NoRoom, check_room
@@ -181,6 +182,24 @@ def test_version_two_limits_are_written_and_read(tmp_path: Path) -> None:
 )
 def test_a_quota_has_a_short_period_where_the_kernel_allows_it(cpu: float, expected: tuple[int, int]) -> None:
     assert cgroups.quota(cpu) == expected
+
+
+# ---------------------------------------------------------------- limits
+
+
+@pytest.mark.parametrize(("kernel", "sandboxed", "grouped", "bound"), [
+    ("6.8.0-45-generic", True, True, True),
+    ("6.8.0-45-generic", True, False, True),
+    ("5.14.0-503.el9", True, True, True),
+    ("5.10.0-32-amd64", True, True, False),  # it would count the tenant's other workers
+    ("5.10.0-32-amd64", True, False, True),  # and yet nothing else would bound it
+    ("6.8.0-45-generic", False, True, False),
+    ("unknown", True, True, False),
+])  # fmt: skip
+def test_a_worker_has_a_limit_of_processes_of_its_own_where_only_its_own_are_counted(
+    kernel: str, sandboxed: bool, grouped: bool, bound: bool
+) -> None:
+    assert process_limit(77, sandboxed=sandboxed, grouped=grouped, kernel=kernel) == (77 if bound else None)
 
 
 # ---------------------------------------------------------------- environment

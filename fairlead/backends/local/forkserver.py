@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.backends.local import cgroups, gangnet, linux, processes, reach, sockets
 from fairlead.backends.local.birth import Cradle, Files, be_born
-from fairlead.backends.local.limits import Limits
+from fairlead.backends.local.limits import Limits, process_limit
 from fairlead.backends.local.messages import (
     Ended,
     FromForkServer,
@@ -225,7 +225,8 @@ class ForkServer:
         self, start: Start, files: Files, group: cgroups.Group, sandbox: Sandbox | None = None,
         namespaces: Namespaces | None = None,
     ) -> int:  # fmt: skip
-        limits = Limits(start.files, start.disk_bytes, None if namespaces is None else start.processes)
+        most = process_limit(start.processes, sandboxed=namespaces is not None, grouped=bool(group.folders))
+        limits = Limits(start.files, start.disk_bytes, most)
         cradle = Cradle(group, limits, namespaces, os.getpid(), self._config.first_core)
         pid = os.fork() if namespaces is None else fork_into(namespaces)
         if pid == 0:

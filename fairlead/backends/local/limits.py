@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
 from dataclasses import dataclass
 
 _MEMLOCK_BYTES = 8 << 20
+_COUNTS_APART = (5, 14)  # from this kernel on, a user's processes are counted in each user namespace for itself
+
+
+def process_limit(wanted: int, *, sandboxed: bool, grouped: bool, kernel: str | None = None) -> int | None:
+    """What a worker's own limit of processes is to be; None: only its control group bounds it, or nothing does.
+
+    Older kernels, and workers without a sandbox, count all processes of the user: those of a tenant's other workers
+    too, and without root everybody's. So there it is the last resort of a sandbox that has no control group.
+    """
+    version = re.match(r"(\d+)\.(\d+)", kernel or os.uname().release)
+    apart = version is not None and (int(version[1]), int(version[2])) >= _COUNTS_APART
+    return wanted if sandboxed and (apart or not grouped) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +29,8 @@ class Limits:
     files: int
     disk_bytes: int
     processes: int | None = None
-    """And threads, where the worker's user is nobody else's: in a sandbox. Its control group counts them too, but says
-    no only after a fork has copied everything, and a bomb of forks that fail dearly is felt by the neighbours."""
+    """And threads, see above. Its control group counts them too, but says no only after a fork has copied everything,
+    and a bomb of forks that fail dearly is felt by the neighbours."""
 
     def numbers(self) -> dict[int, int]:
         """By resource; never more than this process may give."""
