@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 from fairlead.errors import InvalidSpec
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
+PLACE_PATTERN = r"^[A-Za-z0-9][\w.:/-]{0,62}$"
 
 _UNION_PARTS = ("class_", "datetime", "timedelta", "[key]")  # pydantic's own path elements, which nobody wrote
 _OWN_FIELD = re.compile(r"^([^\s:]+): (.+)$")
@@ -53,7 +55,12 @@ def _own_words(text: str, parts: list[str], value: Any) -> tuple[str, str, list[
 
 
 def _pattern(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    if context.get("pattern") != NAME_PATTERN:
+    pattern = context.get("pattern")
+    if pattern == SECRET_PATTERN:
+        return "is not the name of a secret", "use capital letters, digits and _, such as API_KEY"
+    if pattern == PLACE_PATTERN:
+        return "is not the name of a place", "use a zone, rack, label or node that fairlead nodes --json shows"
+    if pattern != NAME_PATTERN:
         return "is not the hash of a bundle", "leave it out: submitting packs the folder and fills it in"
     rule = "use 1 to 40 lower-case letters, digits and hyphens"
     proposed = re.sub(r"[^a-z0-9]+", "-", str(value).lower())[:40].strip("-")
@@ -75,7 +82,7 @@ _WORDS: Mapping[str, _Words] = {
     "string_too_long": _says("is longer than {max_length} characters", "shorten it"),
     "too_long": _says("has more than {max_length} entries", "keep at most {max_length}"),
     "dict_type": _says("is not a mapping", "write one line per entry, like key: value"),
-    "list_type": _says("is not a list", "write it like [python, train.py]"),
+    "list_type": _says("is not a list", "write it in brackets, like [python, train.py]"),
     "enum": _says("is none of {expected}", "write one of them"),
     "literal_error": _says("is not {expected}", "write {expected}"),
     "greater_than": _says("is too small", "use more than {gt:g}"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fairlead.complaints import NAME_PATTERN, invalid
+from fairlead.complaints import NAME_PATTERN, PLACE_PATTERN, SECRET_PATTERN, invalid
 from fairlead.errors import InvalidSpec
 from fairlead.units import is_duration, parse_duration, parse_size
 
@@ -21,9 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 API_VERSION = "fairlead/v1"
-SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
-"""A secret is named like the environment variable that it becomes in the jobs that ask for it."""
-
+PLATFORM_PREFIX = "FAIRLEAD_"  # of environment variables that no job sets
 SHORTEST_SECRET, LONGEST_SECRET = 4, 32_768  # a shorter one could not be told from any other text in a log
 
 SLA_CLASSES: Mapping[str, float] = {"gold": 60.0, "silver": 600.0, "bronze": 3600.0}
@@ -97,7 +95,7 @@ class WorkerResources(Spec):
         return {name: float(amount) for name, amount in named.items() if amount is not None}
 
 
-Place = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.:/-]{0,62}$")]
+Place = Annotated[str, Field(pattern=PLACE_PATTERN)]
 
 
 class Placement(Spec):
@@ -197,6 +195,8 @@ class JobSpec(Spec):
         for name, value in env.items():
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"{name}: is not the name of an environment variable; use letters, digits and _")
+            if name.startswith(PLATFORM_PREFIX):
+                raise ValueError(f"{name}: would be the platform's own; choose a name without {PLATFORM_PREFIX}")
             if "\0" in value:
                 raise ValueError(f"{name}: holds a zero byte; remove it")
         return env

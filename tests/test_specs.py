@@ -99,6 +99,9 @@ BAD_JOBS: list[tuple[Any, str, str, str]] = [  # what was written, field, part o
     (GOOD | {"silence_timeout": "1 week"}, "silence_timeout", "'1 week' is not a duration", "90s"),
     (GOOD | {"silence_timeout": -1}, "silence_timeout", "-1 is too small", "at least 0"),
     (GOOD | {"silence_timeout": float("inf")}, "silence_timeout", "inf is not a finite", "number"),
+    (GOOD | {"env": {"FAIRLEAD_JOB": "x"}}, "env.FAIRLEAD_JOB", "platform's own", "without FAIRLEAD_"),
+    (GOOD | {"secrets": ["token"]}, "secrets.0", "'token' is not the name of a secret", "such as API_KEY"),
+    (GOOD | {"placement": {"only": ["~eu"]}}, "placement.only.0", "'~eu' is not the name of a place", "fairlead nodes"),
     (GOOD | {"code": "sha256:1"}, "code", "'sha256:1' is not the hash of a bundle", "leave it out"),
 ]
 
