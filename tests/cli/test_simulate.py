@@ -97,3 +97,21 @@ def test_mistakes_are_told_in_words(
     told = capsys.readouterr().err
     assert said in told
     assert "Traceback" not in told
+
+
+def test_nodes_may_sleep_and_neighbours_may_disturb(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace.write_text("id,arrival_s,duration_s,devices,class\na,0,20000,2,loud\nb,0,20000,2,calm\n")
+    words = (trace, "--cluster", "4x4xv100", "--policy", "fairlead", "--json")
+    assert simulate(*words) == 0
+    before = json.loads(capsys.readouterr().out)["fairlead"]
+    assert simulate(*words, "--sleep-after", 600) == 0
+    assert json.loads(capsys.readouterr().out)["fairlead"]["energy_kwh"] < before["energy_kwh"]
+    table = tmp_path / "table.csv"
+    table.write_text("class,beside,slowdown\ncalm,loud,0.5\n")
+    assert simulate(trace, "--cluster", "1x4xv100", "--policy", "fairlead", "--json", "--colocation", table) == 0
+    slowed = json.loads(capsys.readouterr().out)["fairlead"]
+    assert slowed["makespan_s"] > before["makespan_s"] + 9_000
+    assert simulate(*words, "--colocation", tmp_path / "none.csv") == 2
+    assert "there is no file" in capsys.readouterr().err
