@@ -89,7 +89,19 @@ def expected_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
     before = History.of(state.memory)
     history = History(before.finished, {**before.updated(counted).seen, **before.updated(state.jobs).seen})
     reference = np.array([efficient_speed(job) for job in counted])
-    return [float(one) for one in work_left(counted, reference, history, DIALS)]
+    found = work_left(counted, reference, history, DIALS)
+    return [_by_precedent(job, history) or float(left) for job, left in zip(counted, found, strict=True)]
+
+
+def _by_precedent(job: JobState, history: History) -> float | None:
+    """What those of its class that did more than it has done still needed, where there were any and it says nothing.
+
+    For a bid a short precedent is taken with more caution: here the likeliest is wanted.
+    """
+    if job.work_left is not None or "takes_s" in job.facts:
+        return None
+    longer = [one.done - job.work_done for one in history.finished.get(class_of(job), ()) if one.done > job.work_done]
+    return sum(longer) / len(longer) if longer else None
 
 
 def _counted(job: JobState, now_s: float) -> JobState:

@@ -70,6 +70,8 @@ class Active:
 
     def _costs(self, workers: int) -> float:
         """Seconds that a new generation of so many workers loses."""
+        if self.starts == 0 and self.job.first_start_s is not None:
+            return self.job.first_start_s
         return (self.job.restart_costs or {}).get(workers, self.restart_cost_s)
 
     def pause(self, seconds: float) -> None:

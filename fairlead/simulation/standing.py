@@ -12,7 +12,7 @@ import msgspec
 from fairlead.cluster import DEVICE, Node, scaled, total
 from fairlead.errors import InvalidSpec, NotFound
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
-from fairlead.scheduling.pace import counts_samples, with_curve
+from fairlead.scheduling.pace import FIRST_START_S, counts_samples, with_curve
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.course import Steady
@@ -154,6 +154,7 @@ def _job(job: JobState, left: float, types: Sequence[str], devices: int) -> Trac
         deadline_s=job.finish_by_s,
         exclusive_s=(done + left) / fastest if fastest > 0 else 0.0,
         restart_cost_s=job.restart_cost_s,
+        first_start_s=min(job.restart_cost_s, FIRST_START_S) if not job.ran_s and done == 0 else None,
         facts=job.facts,
         demand=job.demand,
         only=job.only,

@@ -94,6 +94,7 @@ class TraceJob:
     exclusive_s: float = 0.0  # alone on the best devices with the gang it asked for: the T of finish-time fairness
     restart_cost_s: float | None = None  # None: the simulation's default
     restart_costs: Mapping[int, float] | None = None  # by the size of the new gang, where it depends on that
+    first_start_s: float | None = None  # what its first start costs, where that is less than another one
     facts: Mapping[str, Any] = field(default_factory=dict)
     demand: Mapping[str, float] = field(default_factory=dict)  # per worker, besides its device
     only: frozenset[str] = frozenset()  # zones, racks, nodes or labels outside of which it may not run

@@ -13,6 +13,7 @@ from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import FEWEST_STEPS, MOST_STEPS, MOST_WAITING, forecast
 from fairlead.scheduling.market import Market
+from fairlead.scheduling.market.estimates import Seen, class_of
 from fairlead.scheduling.pace import expected_left, length_known, speed_on
 from fairlead.scheduling.state import ClusterState, JobState, Round, Spent, TenantState
 from tests.scheduling import clusters
@@ -101,6 +102,16 @@ def test_unknown_lengths_are_played_as_the_policy_expects_them() -> None:
     assert expected_left(state, [told]) == pytest.approx([50.0])
     assert length_known(state, told)
     assert forecast(state, Market()).start_s["b"] > 0.0
+
+
+def test_jobs_like_it_that_have_finished_tell_how_long_it_takes() -> None:
+    fresh = job("new", None)
+    finished = {class_of(fresh): tuple(Seen("x", done, done, 0.0) for done in (40.0, 60.0))}
+    state = cluster(1, fresh, memory={"finished": finished})
+    assert length_known(state, fresh)
+    assert expected_left(state, [fresh]) == [50.0]
+    assert expected_left(state, [replace(fresh, work_done=45.0)]) == [15.0]
+    assert expected_left(state, [replace(fresh, work_done=70.0)])[0] > 100.0, "longer than any: as usual"
 
 
 def test_speeds_come_from_the_curve_and_from_where_the_gang_sits() -> None:
