@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling.market.defrag import MOST_MOVES
 from fairlead.scheduling.market.floor import Wish
 from fairlead.scheduling.market.ground import Ground, fitting
 from fairlead.scheduling.market.seating import Seated, arranged
@@ -129,6 +130,28 @@ def test_a_close_gang_sits_in_one_rack_when_one_is_free(scene: tuple[Ground, lis
     found = arranged(place, [*(wish for wish in wishes if wish.job in now), close], now)
     if max(racks.values()) >= size:
         assert len({place.nodes[place.at[name]].path for name in found.seats["close"]}) == 1
+
+
+@several
+@given(st.lists(st.sampled_from(["z0r0n0", "z0r0n1", "z0r1n0", "z0r1n1"]), max_size=8), st.integers(5, 8))
+def test_a_close_gang_gets_a_rack_when_one_can_be_cleared(sitting: list[str], size: int) -> None:
+    place = ground(zones=1)
+    now = {f"j{at}": (name,) for at, name in enumerate(sitting) if sitting[:at].count(name) < 4}
+    small = [Wish(job, 1, costs_s=1.0) for job in now]
+    found = arranged(place, [*small, Wish("close", size, paces=CLOSE)], now)
+    assert not found.unseated
+    assert len({name[:4] for name in found.seats["close"]}) == 1
+
+
+def test_no_more_than_a_few_running_gangs_move_in_one_round() -> None:
+    place = ground(zones=1, racks=8, nodes=1)
+    small = [Wish(f"s{at}", 1, costs_s=1.0) for at in range(16)]
+    now = {wish.job: (f"z0r{at % 8}n0",) for at, wish in enumerate(small)}
+    close = [Wish(f"c{at}", 4, paces=CLOSE) for at in range(4)]
+    found = arranged(place, [*small, *close], now)
+    moved = [job for job in now if found.seats[job] != now[job]]
+    assert 0 < len(moved) <= MOST_MOVES
+    assert all(len(found.seats[wish.job]) == 4 for wish in close)
 
 
 def test_a_gang_that_cares_sits_as_close_as_it_can_and_one_that_does_not_takes_remainders() -> None:
