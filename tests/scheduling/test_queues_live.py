@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.queues import Tree
-from fairlead.scheduling.state import ClusterState, JobState, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, Preempt, TenantState
 
 from .clusters import apply, few, job
 from .test_queues import KINDS, cluster, markets
@@ -50,7 +50,10 @@ def test_an_elastic_gang_shrinks_for_a_guarantee_and_goes_on() -> None:
 
 
 def test_even_the_last_gang_of_a_borrower_gives_way_to_a_guarantee() -> None:
-    assert held(later(lent_to(job("wide", "rich", (4, 4))), 5))["sure"] == 2
+    state = lent_to(job("wide", "rich", (4, 4)))
+    (given_up,) = [one for one in decide(state).decisions if isinstance(one, Preempt)]
+    assert "tenant sure, to which devices of type v100 are guaranteed" in given_up.reason.text
+    assert held(later(state, 5))["sure"] == 2
 
 
 def test_nobody_takes_what_is_guaranteed_to_another() -> None:

@@ -48,7 +48,7 @@ def make_room_for_waiting(draft: Draft) -> None:
         reclaim = _find_room(draft, job)
         if reclaim is not None:
             done.add(job.tenant)
-            _carry_out(draft, reclaim, _for_waiting(draft, job))
+            _carry_out(draft, reclaim, _for_waiting(draft, job, reclaim))
             if job.id not in draft.board.held:
                 hold_free(draft, job)
 
@@ -123,7 +123,9 @@ def _find_growth(draft: Draft, job: JobState, wanted: int) -> Reclaim | None:
     return reclaim if reclaim.taken else None
 
 
-def _for_waiting(draft: Draft, job: JobState) -> str:
+def _for_waiting(draft: Draft, job: JobState, reclaim: Reclaim) -> str:
+    if reclaim.insists:
+        return f"waiting job {job.id} of tenant {job.tenant}, to which devices of type {reclaim.kind} are guaranteed"
     if draft.headroom(job.tenant) >= job.min_workers:
         claim = devices(draft.claims[job.tenant])
         return f"waiting job {job.id} of tenant {job.tenant}, which has fewer than the {claim} it is entitled to"
