@@ -1,230 +1,33 @@
-"""A worker is alone in its tenant's sandbox: what it sees, whom it reaches, what binds it, and how all of it ends."""
+"""A worker is alone in its tenant's sandbox: whom it reaches, what binds it, and how all of it ends."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import stat
-import struct
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead import wire
-from fairlead.backends.local import gangnet, levels, processes, seccomp, visible
-from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.local import gangnet, processes
 from fairlead.backends.local.records import read_record
-from fairlead.errors import Unavailable
 from fairlead.home import Home
 from tests.backends.platforms import (
     OTHER_UID,
+    TELL,
     UID,
-    Platform,
     needs_root,
     needs_sandbox,
     platform,
     python,
     run,
+    told,
     until,
-)  # fmt: skip
+)
 
 pytestmark = needs_sandbox
-
-TELL = "import json, os, sys; tell = lambda **facts: print(json.dumps(facts), flush=True)\n"
-
-
-async def told(here: Platform, job: str, code: str, **changes: Any) -> dict[str, Any]:
-    """What a job says of itself in one line, and that it ended well."""
-    await here.start(job, ["node-0"], *python(TELL + code), **changes)
-    end = (await here.some(wire.Exited, job=job))[0]
-    log = await here.log(job)
-    assert end.code == 0, (end, log, here.of(wire.Raised, job))
-    await here.backend.release(job, {"w0": "node-0"}, forget_memory=True)
-    facts: dict[str, Any] = json.loads(log.splitlines()[-1])
-    return facts
-
-
-# ---------------------------------------------------------------- what it sees
-
-
-def test_a_worker_sees_the_system_python_and_its_own_folders_and_nothing_else(home: Path, tmp_path: Path) -> None:
-    open_to_all = tmp_path / "open"
-    open_to_all.mkdir(mode=0o755)
-    (open_to_all / "file").write_text("readable by everybody on this machine")
-    code = """
-job = os.path.dirname(os.environ["FAIRLEAD_OUTPUT"])
-tell(root=sorted(os.listdir("/")), home=os.listdir(sys.argv[1]), jobs=os.listdir(os.path.dirname(job)),
-     etc=sorted(os.listdir("/etc")), dev=os.listdir("/dev"), shm=os.listdir("/dev/shm"), here=os.getcwd(),
-     others=os.path.exists(sys.argv[2]), tmp=os.environ["TMPDIR"], own=os.environ["HOME"],
-     who=__import__("pwd").getpwuid(os.getuid()).pw_name, machine=__import__("socket").gethostname())
-"""
-
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            await here.start("j", ["node-0"], *python(TELL + code), str(home), str(open_to_all / "file"), cpu=1.0)
-            await here.some(wire.Exited)
-            seen = json.loads(await here.log("j"))
-            assert set(seen["root"]) <= {
-                "bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "proc", "sys", "dev", "tmp", "var",
-                *(path.parts[1] for path in [*visible.pythons(), home]),
-                *(Path(path).parts[1] for path in [os.environ.get("FAIRLEAD_DATA")] if path),
-            }  # fmt: skip
-            assert seen["home"] == ["jobs"] and seen["jobs"] == ["j"] and not seen["others"]
-            assert "shadow" not in seen["etc"] and "passwd" in seen["etc"]
-            assert not {"mem", "kmem", "vda", "sda", "fuse", "kvm"} & set(seen["dev"])
-            assert seen["shm"] == [here.home.memory.name]
-            assert seen["here"] == str(here.home.job("j") / "code")
-            assert (seen["who"], seen["machine"], seen["tmp"]) == ("vision", "fairlead", "/tmp")
-            assert seen["own"] == str(here.home.job("j") / "home")
-
-    run(scene())
-
-
-def test_what_it_may_read_it_may_not_write(home: Path) -> None:
-    code = """
-def writes(folder):
-    try:
-        open(os.path.join(folder, "new"), "w").close()
-    except OSError:
-        return False
-    return True
-job = os.path.dirname(os.environ["FAIRLEAD_OUTPUT"])
-tell(writable=[place for place in [
-     "/", "/usr", "/etc", "/sys", "/proc", sys.prefix, job, job + "/logs", job + "/output",
-     job + "/code", job + "/home", job + "/snapshots", "/tmp", "/dev/shm", os.path.dirname(os.__file__)]
-     if writes(place)])
-"""
-
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            job = str(here.home.job("j"))
-            found = (await told(here, "j", code, cpu=1.0))["writable"]
-            own = [job + "/output", job + "/code", job + "/home", job + "/snapshots", "/tmp", "/dev/shm"]
-            assert found == own
-            assert (here.home.job("j") / "tmp" / "new").exists(), "/tmp is on disk, in the job's own folder"
-            assert not Path("/tmp/new").exists() and not Path("/dev/shm/new").exists()
-
-    run(scene())
-
-
-@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["open", "closed"])
-def test_a_granted_folder_is_seen_by_its_tenant_only_and_never_written(home: Path, tmp_path: Path, mode: int) -> None:
-    """Also when it lies where the tenant's user would not get to by itself."""
-    data = tmp_path / "vault" / "images"
-    data.mkdir(parents=True)
-    (data / "cat.txt").write_text("meow")
-    (data.parent / "secret.txt").write_text("not granted")
-    data.chmod(0o755)
-    data.parent.chmod(mode)
-    code = f"""
-try:
-    open({str(data / "dog.txt")!r}, "w"); wrote = True
-except OSError:
-    wrote = False
-tell(text=open({str(data / "cat.txt")!r}).read() if os.path.exists({str(data)!r}) else None, wrote=wrote,
-     beside=os.path.exists({str(data.parent / "secret.txt")!r}))
-"""
-
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            assert await told(here, "a", code, folders=[str(data)]) == {"text": "meow", "wrote": False, "beside": False}
-            assert await told(here, "b", code, uid=OTHER_UID) == {"text": None, "wrote": False, "beside": False}
-            gone = await told(here, "c", code, folders=[str(tmp_path / "nowhere")])
-            assert gone["text"] is None, "a folder that is not there is not shown, and stops nobody"
-
-    run(scene())
-
-
-@pytest.mark.parametrize("folder", ["/proc", "/proc/1", "/dev", "/tmp", "/etc/ssl", "/usr", "/sys/kernel", "/dev/shm"])
-def test_a_grant_that_would_cover_the_sandboxs_own_is_refused(folder: str) -> None:
-    with pytest.raises(visible.CannotStart, match="grant another"):
-        visible.grants(spec(folders=[folder]))
-
-
-def test_a_grant_around_the_platforms_home_does_not_show_the_platform(home: Path) -> None:
-    code = f"tell(seen=sorted(os.listdir({str(home)!r})))"
-
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            assert await told(here, "j", code, folders=[str(home.parent)]) == {"seen": ["jobs"]}
-
-    run(scene())
-
-
-# ---------------------------------------------------------------- a virtual environment
-
-
-def spec(**changes: Any) -> wire.WorkerSpec:
-    fields: dict[str, Any] = {
-        "job": "j", "tenant": "t", "uid": 1, "run": None, "command": ["x"], "params": {}, "env": {}, "venv": None,
-        "bundle": None, "folder": "/f", "memory_folder": "/m/j/n", "cpu": 1.0,
-    }  # fmt: skip
-    return wire.WorkerSpec(**(fields | changes))
-
-
-def venv(folder: Path, base: Path = Path("/usr/bin")) -> Path:
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "python").symlink_to(base / "python3")
-    (folder / "pyvenv.cfg").write_text(f"home = {base}\nversion = 3\n")
-    return folder
-
-
-@pytest.fixture
-def open_way(tmp_path: Path) -> Iterator[None]:
-    """The folders above are closed to others, which other tests count on: open for this one only."""
-    before = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in (tmp_path, *tmp_path.parents[:3])}
-    for folder in before:
-        folder.chmod(0o755)
-    yield
-    for folder, mode in before.items():
-        folder.chmod(mode)
-
-
-@pytest.mark.usefixtures("open_way")
-def test_a_virtual_environment_that_is_none_or_a_strangers_is_refused(tmp_path: Path) -> None:
-    stranger, elsewhere = venv(tmp_path / "stranger"), venv(tmp_path / "elsewhere", tmp_path / "python" / "bin")
-    fine, plain = venv(tmp_path / "fine"), tmp_path / "plain"
-    plain.mkdir()
-    if os.geteuid() == 0:
-        os.chown(stranger, 4711, 4711)
-        with pytest.raises(visible.CannotStart, match=r"belongs to neither.*fairlead tenant update t --grant"):
-            visible.virtual_environment(spec(venv=str(stranger)), [])
-        assert visible.virtual_environment(spec(venv=str(stranger)), [tmp_path])
-    assert visible.virtual_environment(spec(venv=str(fine)), []) == [fine]
-    odd = [Path(f"{fine}/../fine"), Path("/a\0b"), Path("/\ud800")]
-    wrongs = [(place, "not a virtual") for place in (plain, Path("/etc"), *odd)]
-    for wrong, why in (*wrongs, (elsewhere, "do not see")):
-        with pytest.raises(visible.CannotStart, match=why):
-            visible.virtual_environment(spec(venv=str(wrong)), [])
-    os.mkfifo(plain / "pyvenv.cfg")
-    with pytest.raises(visible.CannotStart, match="not a virtual"):
-        visible.virtual_environment(spec(venv=str(plain)), [])
-
-
-@pytest.mark.usefixtures("open_way")
-def test_a_virtual_environment_that_could_be_exchanged_after_the_look_is_refused(tmp_path: Path) -> None:
-    linked = tmp_path / "link"
-    linked.symlink_to(venv(tmp_path / "fine"))
-    with pytest.raises(visible.CannotStart, match="leads through a link"):
-        visible.virtual_environment(spec(venv=str(linked)), [])
-    assert visible.virtual_environment(spec(venv=str(linked)), [tmp_path]) == [linked], "seen with what was granted"
-    of_a_job = venv(tmp_path / "home" / "jobs" / "j" / "output" / "venv")
-    with pytest.raises(visible.CannotStart, match="put in its place"):
-        visible.virtual_environment(spec(venv=str(of_a_job)), [], [tmp_path / "home"])
-    anybodys = venv(tmp_path / "shared" / "venv")
-    anybodys.parent.chmod(0o777)
-    with pytest.raises(visible.CannotStart, match="put in its place"):
-        visible.virtual_environment(spec(venv=str(anybodys)), [])
-    if os.geteuid() == 0:
-        anybodys.parent.chmod(0o755)
-        os.chown(anybodys.parent, 4711, 4711)
-        with pytest.raises(visible.CannotStart, match="put in its place"):
-            visible.virtual_environment(spec(venv=str(anybodys)), [])
 
 
 # ---------------------------------------------------------------- whom it reaches
@@ -503,93 +306,3 @@ def test_a_worker_that_is_stopped_while_its_sandbox_is_built_leaves_nothing(home
             await until(lambda: in_sandbox(here.home, "node-0") == [])
 
     run(scene())
-
-
-# ---------------------------------------------------------------- levels
-
-
-def test_what_is_in_force_is_said_and_kept(home: Path) -> None:
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            assert here.backend.capabilities.isolation == "sandbox"
-            assert not here.backend.capabilities.isolation_chosen
-            await until(lambda: here.backend.facts()["node-0"]["isolation"].startswith("sandbox, "))
-        for wanted in ("none", None):
-            async with platform(home, "1", isolation=wanted) as here:
-                assert here.backend.capabilities.isolation == ("user" if os.geteuid() == 0 else "none")
-                assert here.backend.capabilities.isolation_chosen, "and remembered at the next start"
-
-    run(scene())
-
-
-def test_a_sandbox_that_cannot_be_had_is_refused_with_what_to_do(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(levels.sandbox, "TOOLS", str(tmp_path))
-    level, why = levels.choose("sandbox", home)
-    assert level != "sandbox" and why == "bwrap is not installed"
-    assert "apt install bubblewrap" in levels.help_for("sandbox") and "--isolation" in levels.help_for("sandbox")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can always have it")
-def test_a_user_per_tenant_needs_root(home: Path) -> None:
-    backend = LocalBackend(Home(home), parse_nodes("1"), preload=False, isolation="user")
-    with pytest.raises(Unavailable, match="needs root"):
-        run(backend.open(1))
-    run(backend.shutdown())
-
-
-# ---------------------------------------------------------------- the filter
-
-
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_answers_every_call_and_only_what_it_should(machine: str) -> None:
-    """Interpreted here, instruction by instruction, for both kinds of machine."""
-    arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-    allow, kill, refuse = 0x7FFF0000, 0x80000000, 0x00050001
-    program = seccomp.assemble(machine)
-    names = ("read", "mount", "clone", "clone3", "socket", "ioctl", "ptrace")
-    known = {"x86_64": (0, 165, 56, 435, 41, 16, 101), "aarch64": (63, 40, 220, 435, 198, 29, 117)}
-    numbers = dict(zip(names, known[machine], strict=True))
-
-    def answer(call: str | int, *arguments: int, on: int = arch[machine]) -> int:
-        number = numbers[call] if isinstance(call, str) else call
-        return interpret(program, struct.pack("=IIQ6Q", number, on, 0, *(*arguments, *[0] * 6)[:6]))
-
-    assert answer("read") == allow
-    assert answer("mount") == answer("ptrace") == refuse
-    assert answer("clone3") == 0x00050000 | 38
-    assert answer("clone", 0x01200011) == answer("clone", 0x3D0F00) == allow, "fork and thread"
-    assert all(answer("clone", 1 << bit) == refuse for bit in (17, 25, 26, 27, 28, 29, 30)), "namespaces"
-    assert [answer("socket", family) == allow for family in (1, 2, 10, 16, 17, 38, 40)] == [True] * 4 + [False] * 3
-    assert answer("socket", 16, 3, 4) != allow, "netlink for routes only"
-    assert answer("ioctl", 0, 0x5412) == answer("ioctl", 0, 0x1234500005412) == refuse, "the upper half changes nothing"
-    assert answer("ioctl", 0, 0x5401) == allow
-    assert answer("read", on=0x40000003) == kill, "another architecture's numbers"
-    if machine == "x86_64":
-        assert answer(0x40000000 + 1) == kill
-
-
-def interpret(program: bytes, data: bytes) -> int:
-    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
-    place, held = 0, 0
-    while True:
-        kind, yes, no, value = code[place]
-        place += 1
-        if kind == 0x06:
-            return int(value)
-        if kind == 0x20:
-            (held,) = struct.unpack_from("=I", data, value)
-        else:
-            true = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[kind]
-            place += yes if true else no
-
-
-def test_the_kernel_takes_the_filter_and_python_lives_under_it() -> None:
-    code = (
-        "from fairlead.backends.local import linux, seccomp\n"
-        "linux.no_new_privileges(); linux.filter_calls(seccomp.program())\n"
-        "import subprocess; print(subprocess.check_output(['echo', 'alive'], text=True))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "alive" in done.stdout, done.stderr

@@ -1,0 +1,69 @@
+"""The filter of system calls answers every call as it should, and the kernel takes it."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from fairlead.backends.local import seccomp
+from tests.backends.platforms import (
+    needs_sandbox,
+)
+
+pytestmark = needs_sandbox
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_answers_every_call_and_only_what_it_should(machine: str) -> None:
+    """Interpreted here, instruction by instruction, for both kinds of machine."""
+    arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+    allow, kill, refuse = 0x7FFF0000, 0x80000000, 0x00050001
+    program = seccomp.assemble(machine)
+    names = ("read", "mount", "clone", "clone3", "socket", "ioctl", "ptrace")
+    known = {"x86_64": (0, 165, 56, 435, 41, 16, 101), "aarch64": (63, 40, 220, 435, 198, 29, 117)}
+    numbers = dict(zip(names, known[machine], strict=True))
+
+    def answer(call: str | int, *arguments: int, on: int = arch[machine]) -> int:
+        number = numbers[call] if isinstance(call, str) else call
+        return interpret(program, struct.pack("=IIQ6Q", number, on, 0, *(*arguments, *[0] * 6)[:6]))
+
+    assert answer("read") == allow
+    assert answer("mount") == answer("ptrace") == refuse
+    assert answer("clone3") == 0x00050000 | 38
+    assert answer("clone", 0x01200011) == answer("clone", 0x3D0F00) == allow, "fork and thread"
+    assert all(answer("clone", 1 << bit) == refuse for bit in (17, 25, 26, 27, 28, 29, 30)), "namespaces"
+    assert [answer("socket", family) == allow for family in (1, 2, 10, 16, 17, 38, 40)] == [True] * 4 + [False] * 3
+    assert answer("socket", 16, 3, 4) != allow, "netlink for routes only"
+    assert answer("ioctl", 0, 0x5412) == answer("ioctl", 0, 0x1234500005412) == refuse, "the upper half changes nothing"
+    assert answer("ioctl", 0, 0x5401) == allow
+    assert answer("read", on=0x40000003) == kill, "another architecture's numbers"
+    if machine == "x86_64":
+        assert answer(0x40000000 + 1) == kill
+
+
+def interpret(program: bytes, data: bytes) -> int:
+    code = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    place, held = 0, 0
+    while True:
+        kind, yes, no, value = code[place]
+        place += 1
+        if kind == 0x06:
+            return int(value)
+        if kind == 0x20:
+            (held,) = struct.unpack_from("=I", data, value)
+        else:
+            true = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[kind]
+            place += yes if true else no
+
+
+def test_the_kernel_takes_the_filter_and_python_lives_under_it() -> None:
+    code = (
+        "from fairlead.backends.local import linux, seccomp\n"
+        "linux.no_new_privileges(); linux.filter_calls(seccomp.program())\n"
+        "import subprocess; print(subprocess.check_output(['echo', 'alive'], text=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "alive" in done.stdout, done.stderr
