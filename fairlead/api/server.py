@@ -100,5 +100,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         fix = "choose another with --port, or end what listens there"
-        raise Refused(f"cannot listen on {host}: {error}", field="port", value=port, fix=fix) from None
+        said = getattr(error, "strerror", None) or str(error)
+        raise Refused(f"cannot listen on {host}:{port}: {said}", field="port", value=port, fix=fix) from None
     return listener

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
+from fairlead.cli import show
+from fairlead.cli.options import Json
 from fairlead.cli.quick import written
 from fairlead.errors import InvalidSpec
 
@@ -73,12 +75,17 @@ WORDS = {
 }
 
 
-def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> None:
+def completion(
+    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")], as_json: Json = False
+) -> None:
     """Print the completion script of a shell. For bash: eval "$(fairlead completion bash)" in ~/.bashrc."""
     if shell not in SCRIPTS:
         raise InvalidSpec(f"{shell!r} is not a shell that is known here", field="SHELL", value=shell,
                           fix=f"use one of {', '.join(SCRIPTS)}")  # fmt: skip
-    sys.stdout.write(SCRIPTS[shell] + "\n")
+    if as_json:
+        show.print_json({"shell": shell, "script": SCRIPTS[shell]})
+    else:
+        show.line(SCRIPTS[shell])
 
 
 def answer(app: typer.Typer, words: list[str]) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 import tempfile
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import typer
@@ -16,6 +18,7 @@ from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.home import Home, default_home
 
 INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The parser's own base classes: part of typer in newer versions, of click in older ones.
 UsageError = typer.BadParameter.__mro__[1]
 ParserError = typer.BadParameter.__mro__[2]
@@ -24,6 +27,7 @@ ParserError = typer.BadParameter.__mro__[2]
 def execute(app: typer.Typer, arguments: list[str]) -> int:
     """Run one command line and return its exit code; whatever goes wrong is said to the person."""
     verb = f"fairlead {arguments[0]}" if arguments else "fairlead"
+    _open_streams()
     try:
         call = shortcut(app, arguments)
         if call is None:
@@ -46,7 +50,26 @@ def execute(app: typer.Typer, arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 (the edge of the process: logged, and told in one line)
         if isinstance(error, ParserError):
             return _usage(verb, error, as_json="--json" in arguments)
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return _full(verb, error)
         return _unexpected(verb, error)
+
+
+def _open_streams() -> None:
+    """Who closed our output (``>&-``) wants to hear nothing; writing into nothing is no error."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # open until the process ends
+
+
+def _full(verb: str, error: OSError) -> int:
+    """No room for the answer (or for what it is written into): nothing to report to anybody."""
+    place = error.filename or "the output"
+    with suppress(OSError):  # what is still unwritten would fail again at the end of the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    said = (error.strerror or str(error)).lower()
+    sys.stderr.write(f"{verb}: {place} cannot be written: {said}\n  fix: make room, or write to another place\n")
+    return 1
 
 
 def command_path(command: object, arguments: list[str]) -> str:
@@ -72,7 +95,20 @@ def _explain(verb: str, error: FairleadError, *, as_json: bool) -> int:
 def _usage(verb: str, error: Exception, *, as_json: bool) -> int:
     message = str(getattr(error, "format_message", lambda: str(error))()).strip()
     message = message[:1].lower() + message[1:].rstrip(".")
-    return _explain(verb, InvalidSpec(message, fix=f"see {verb} --help"), as_json=as_json)
+    fix = f"see {verb} --help"
+    return _explain(verb, _wrong_value(error, fix) or InvalidSpec(message, fix=fix), as_json=as_json)
+
+
+def _wrong_value(error: Exception, fix: str) -> InvalidSpec | None:
+    """A value that its option does not take, told as those of specs are: the option, the value, what is wrong."""
+    wrong = getattr(error.__cause__, "errors", None)
+    option = getattr(error, "param", None)
+    if wrong is None or option is None:
+        return None
+    first = wrong()[0]
+    said = str(first["msg"]).removeprefix("Input ").partition(",")[0]
+    value = str(first["input"])
+    return InvalidSpec(f"{value!r} {said}", field=max(option.opts, key=len), value=value, fix=fix)
 
 
 def _unexpected(verb: str, error: Exception) -> int:

@@ -161,6 +161,8 @@ class Client:
         target = folder / name
         if not target.resolve().is_relative_to(folder.resolve()):
             raise InvalidSpec(f"the artifact {name!r} would leave the folder", field="download")
+        if folder.exists() and not folder.is_dir():
+            raise InvalidSpec(f"{folder} is a file", field="download", value=str(folder), fix="name a folder")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             partial = target.with_name(f".{target.name}.part")

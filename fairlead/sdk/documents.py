@@ -62,6 +62,9 @@ def read_yaml(path: Path) -> Any:
 
 def _marked(name: str, error: yaml.MarkedYAMLError) -> InvalidSpec:
     mark = error.problem_mark or error.context_mark
+    if isinstance(error, yaml.composer.ComposerError) and error.problem == "but found another document":
+        line = f"{name}: line {mark.line + 1}" if mark is not None else name
+        return InvalidSpec("begins a second document", field=line, fix="write one job to a file")
     field = f"{name}: line {mark.line + 1}" if mark is not None else name
     context = f" {error.context}" if error.context else ""
     message = f"{error.problem or 'is not YAML'}{context}"

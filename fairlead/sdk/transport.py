@@ -99,7 +99,8 @@ class Transport:
         if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError) and self.profile.url.startswith("http://"):
             fix = "write https:// if it speaks TLS; else try again, or fairlead up"
             return Unavailable(f"{self.profile.url} hung up without an answer", fix=fix)
-        return Unavailable(f"no platform answers at {self.profile.url}", fix="start it: fairlead up")
+        elsewhere = "" if self.profile.pid is not None else ", or check FAIRLEAD_URL"  # only a profile knows it
+        return Unavailable(f"no platform answers at {self.profile.url}", fix=f"start it: fairlead up{elsewhere}")
 
     def stream(
         self, path: str, *, params: Mapping[str, Any] | None = None, last_id: str | None = None

@@ -53,6 +53,7 @@ def test_a_port_that_is_taken_is_refused_with_a_fix() -> None:
         with pytest.raises(Refused) as caught:
             asyncio.run(serve(_app(), "127.0.0.1", port, lambda port: None))
     assert caught.value.field == "port" and caught.value.value == port and "--port" in str(caught.value.fix)
+    assert caught.value.message == f"cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
 def test_stopping_ends_the_server_and_frees_the_port() -> None:

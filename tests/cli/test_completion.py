@@ -69,6 +69,10 @@ def test_it_is_silent_where_there_is_no_platform(tmp_path: Path) -> None:
     assert (dead(ASK, "logs", "").out, dead(ASK).err) == ("", "")
 
 
+def test_the_script_comes_as_json_too(tmp_path: Path) -> None:
+    assert Terminal(tmp_path)("completion", "fish", "--json").data == {"shell": "fish", "script": SCRIPTS["fish"]}
+
+
 def test_a_shell_that_is_not_known_is_refused(tmp_path: Path) -> None:
     refused = Terminal(tmp_path)("completion", "tcsh", code=2)
     assert "bash, zsh, fish" in refused.err

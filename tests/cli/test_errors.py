@@ -102,6 +102,14 @@ def test_wrong_usage_exits_with_two_in_the_same_style(
     assert second.startswith("  fix: ")
 
 
+def test_a_value_that_an_option_does_not_take_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, ["tenant", "create", "a", "--weight", "heavy", "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("fairlead tenant create: --weight: 'heavy' should be a valid number\n")
+    problem = json.loads(said.out)
+    assert (problem["field"], problem["value"]) == ("--weight", "heavy")
+
+
 def test_wrong_usage_with_json_is_also_one_object_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(app, ["queue", "--frob", "--json"]) == 2
     problem = json.loads(capsys.readouterr().out)
@@ -192,6 +200,24 @@ def test_help_and_version_work_without_a_platform_and_without_torch() -> None:
     assert done.returncode == 0, done.stderr
     listed = {line.split()[0] for line in done.stdout.partition("Commands:")[2].splitlines() if line.strip()}
     assert {"up", "down", "submit", "run", "queue", "nodes", "tenants", "events", "logs", "why", "cancel"} <= listed
+
+
+def in_bash(line: str) -> subprocess.CompletedProcess[str]:
+    command = f"{sys.executable} -m fairlead.cli.main {line}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("line", ["--help >&-", "version >&-", "completion bash >&-"])
+def test_a_closed_output_is_no_error(line: str) -> None:
+    done = in_bash(line)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_output_without_room_is_told_in_one_line() -> None:
+    done = in_bash("completion bash > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("fairlead completion: the output cannot be written: no space left on device\n")
+    assert "unexpected" not in done.stderr
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

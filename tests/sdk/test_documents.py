@@ -47,6 +47,12 @@ def test_an_error_names_the_file_and_the_line(tmp_path: Path, text: str, line: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_second_document_is_called_one(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpec, match=r"job\.yaml: line 2: begins a second document") as caught:
+        read(tmp_path, "name: a\n---\nname: b\n")
+    assert caught.value.fix == "write one job to a file"
+
+
 def test_a_key_given_twice_says_where_it_stood_first(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="name is given twice, first in line 1"):
         read(tmp_path, "name: a\nrun: b\nname: c\n")

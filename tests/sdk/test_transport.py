@@ -178,6 +178,20 @@ def test_a_file_is_only_there_when_it_is_whole_and_never_outside_of_the_folder(p
     assert not (tmp_path / "evil").exists()
 
 
+def test_files_are_not_put_into_a_file(peer: Any, tmp_path: Any) -> None:
+    url, _ = peer(says(200, {"job": "a-1", "state": "succeeded", "artifacts": ["model.bin"]}), says(200, b"weights"))
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InvalidSpec, match="out is a file"):
+        Client(url, "fl_a_b").result("a", download=tmp_path / "out")
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_nobody_at_an_address_of_ones_own_is_told_to_check_it() -> None:
+    with pytest.raises(Unavailable, match="no platform answers") as caught:
+        Client("http://127.0.0.1:1", "fl_a_b").nodes()
+    assert "FAIRLEAD_URL" in str(caught.value.fix)
+
+
 def test_names_go_into_an_address_safely(peer: Any) -> None:
     url, script = peer(says(404, InvalidSpec("no").problem()))
     with pytest.raises(InvalidSpec):
