@@ -59,7 +59,7 @@ def _open_streams() -> None:
     """Who closed our output (``>&-``) wants to hear nothing; writing into nothing is no error."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # open until the process ends
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 (open to the end)
 
 
 def _full(verb: str, error: OSError) -> int:
