@@ -21,6 +21,8 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, job: JobState) -> Shape:
+        if not job.demand:
+            return cls(job.device_type, ((DEVICE, 1.0),), job.only, job.near)
         positive = ((name, float(amount)) for name, amount in job.demand.items() if amount > 0 and name != DEVICE)
         return cls(job.device_type, (*sorted(positive), (DEVICE, 1.0)), job.only, job.near)
 
@@ -57,7 +59,11 @@ class Board:
         # nodes that take new workers and have a device free, by type
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
-            self.sit(job, tuple(name for name in job.seats if name in self.nodes))
+            if job.seats:
+                self.sit(job, tuple(name for name in job.seats if name in self.nodes))
+            else:
+                self.seats[job.id] = ()
+                self.used.setdefault(job.tenant, 0)
 
     def copy(self) -> Board:
         """A board on which something can be tried and thrown away."""

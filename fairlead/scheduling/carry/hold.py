@@ -44,13 +44,13 @@ class _Blocked:
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self._unheld = draft.unheld()
-        self._free: dict[Shape, int] = {}
+        self._free: dict[Shape, tuple[int, int]] = {}
+        self._rooms: dict[tuple[str, str | None], int] = {}
 
     def reason(self, job: JobState, ahead: int) -> Reason:
         draft, shape, need = self.draft, self.draft.board.shape(job), job.min_workers
-        free = self._free_for(shape)
-        tenant = draft.tenants[job.tenant]
-        used, most = draft.used(job.tenant), draft.board.most(shape)
+        free, most = self._free_for(shape)
+        tenant, used = draft.tenants[job.tenant], draft.used(job.tenant)
         facts = {
             "needs": need, "free": free, "most": most, "ahead": ahead, "device_type": job.device_type,
             "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota, **_market(draft, job),
@@ -70,7 +70,7 @@ class _Blocked:
         if tenant.quota is not None and used + need > tenant.quota:
             text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}{behind}"
             return reason("quota", text, **facts)
-        if need > draft.quota_room(job.tenant, job.device_type):
+        if need > self._room(job.tenant, job.device_type):
             limit = "the tenant above it" if need > draft.quota_room(job.tenant) else f"its {job.device_type} devices"
             text = f"{wants}; tenant {tenant.name} has all that the limit of {limit} allows{behind}"
             return reason("quota", text, **facts)
@@ -87,11 +87,16 @@ class _Blocked:
         share = f"tenant {tenant.name} uses {used} of the {draft.claims[job.tenant]} it is entitled to"
         return reason("no-room", f"{wants}, {free} free{kept}; {share}{behind}", **facts)
 
-    def _free_for(self, shape: Shape) -> int:
-        """Places for this shape, counting what is held for others as free: it is, only not for everybody."""
+    def _free_for(self, shape: Shape) -> tuple[int, int]:
+        """Places for this shape now and on empty nodes; what is held for others is free, only not for everybody."""
         if shape not in self._free:
-            self._free[shape] = self._unheld.roomiest(shape)[0]
+            self._free[shape] = (self._unheld.roomiest(shape)[0], self.draft.board.most(shape))
         return self._free[shape]
+
+    def _room(self, tenant: str, kind: str | None) -> int:
+        if (tenant, kind) not in self._rooms:
+            self._rooms[tenant, kind] = self.draft.quota_room(tenant, kind)
+        return self._rooms[tenant, kind]
 
 
 def _expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | None]:
@@ -118,22 +123,24 @@ def _expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | No
 def _play(
     draft: Draft, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
 ) -> Iterator[float | None]:
-    now = draft.now_s
+    now, every, rooms = draft.now_s, sorted(free), {}
     for job in queue:
         spent = draft.tenants[job.tenant].spent
         if spent is not None:
             yield spent.again_s  # at the earliest; those that can start before come before it in the queue
             continue
-        kinds = sorted(free) if job.device_type is None else [job.device_type]
+        kinds = every if job.device_type is None else [job.device_type]
         left = job.min_workers
-        while max((free.get(kind, 0) for kind in kinds), default=0) < left and ends:
+        while (most := max([free.get(kind, 0) for kind in kinds], default=0)) < left and ends:
             now, freed = heapq.heappop(ends)
             for kind in freed:
                 free[kind] += 1
-        best = max(kinds, key=lambda kind: free.get(kind, 0), default="")
-        if free.get(best, 0) < left or draft.quota_room(job.tenant) < left:
+        if job.tenant not in rooms:
+            rooms[job.tenant] = draft.quota_room(job.tenant)
+        if most < left or rooms[job.tenant] < left:
             yield None
             continue
+        best = next(kind for kind in kinds if free.get(kind, 0) == most)
         free[best] -= left
         run_s = remaining_s(job, left)
         if run_s is not None:

@@ -96,6 +96,6 @@ def _turn_of(draft: Draft, tenant: str, queue: Sequence[JobState]) -> dict[str, 
     """The tenant's job whose turn it is, if one has waited that long and the last turn is long enough ago."""
     if draft.now_s - draft.turned_s.get(tenant, -TURN_S) < TURN_S:
         return {}
-    possible = [job for job in queue if job.id in draft.seen and waited_s(job, draft.now_s) >= TURN_S]
-    longest = min(possible, key=lambda job: (-waited_s(job, draft.now_s), job.id), default=None)
-    return {} if longest is None else {tenant: longest.id}
+    possible = [(-waited, job.id) for job in queue
+                if (waited := waited_s(job, draft.now_s)) >= TURN_S and job.id in draft.seen]  # fmt: skip
+    return {tenant: min(possible)[1]} if possible else {}
