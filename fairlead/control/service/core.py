@@ -37,6 +37,7 @@ class Core:
     started_s: float
     scraper: Scraper
     forecasts: Forecasts = field(default_factory=Forecasts)
+    promises_again_s: float = 0.0  # not before this does a deep queue let another promise be looked at
 
 
 class Verbs:

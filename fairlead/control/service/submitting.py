@@ -18,7 +18,7 @@ from fairlead.control.queues import beyond
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs, tenant_named
-from fairlead.control.service.promising import asked, at_once, expectations, promise_view, refusal, sla_of
+from fairlead.control.service.promising import FEW, PAUSE, asked, at_once, expectations, promise_view, refusal, sla_of
 from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
 from fairlead.scheduling.explain import impossible
@@ -75,7 +75,11 @@ class SubmitVerbs(Verbs):
         """Say at once what is promised for it and cannot be kept; it is taken all the same."""
         if job.start_by_s is None and job.finish_by_s is None:
             return view
+        begun_s, deep = self._core.clock(), len(self._core.controller.outlook.holds) > FEW
+        if deep and (job.finish_by_s is None or begun_s < self._core.promises_again_s):
+            return view  # what it costs to look at thousands of jobs is not paid for each that comes; why tells it
         answer = await at_once(await self._seen(), job_state(job, (), {}, cooling=False))
+        self._core.promises_again_s = begun_s + PAUSE * (self._core.clock() - begun_s)
         if answer.kept is False:
             text, now_s = f"{job.id}: {answer.why.text}", self._core.clock()
             await self._write(lambda connection: events.append(
