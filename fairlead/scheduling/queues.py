@@ -61,8 +61,8 @@ class Tree:
         return own if own in self.queues else tenant
 
     def leaf(self, tenant: str, person: str = "") -> str:
-        """The queue in which the jobs of this person stand."""
-        return f"{tenant}/{person or NOBODY}" if tenant in self.people else self.own(tenant)
+        """The queue in which the jobs of this person stand; who was not counted stands with the tenant itself."""
+        return f"{tenant}/{person or NOBODY}" if person in self.people.get(tenant, ()) else self.own(tenant)
 
     def leaves(self, jobs: Iterable[JobState]) -> list[str]:
         """The queue in which each of the jobs stands."""

@@ -168,6 +168,7 @@ def test_people_of_a_tenant_stand_below_it_where_several_have_jobs() -> None:
     jobs = [JobState("1", "a", 0.0, person="eve"), JobState("2", "a", 0.0, person="ada"), JobState("3", "b", 0.0)]
     tree = Tree.of([TenantState("a"), TenantState("b")], working(jobs))
     assert list(tree.queues) == ["a", "a/ada", "a/eve", "b"] and tree.leaf("a", "eve") == "a/eve"
+    assert tree.leaf("a", "new") == "a" and tree.leaf("b", "new") == "b"  # who was not counted
     assert tree.tenants == {"a", "b"} and Tree.of([TenantState("a")], working(jobs[:1])).flat
 
 

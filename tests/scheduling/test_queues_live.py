@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
+from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.queues import Tree
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, TenantState
 
@@ -93,6 +94,19 @@ def test_a_colleague_who_comes_later_soon_has_as_much() -> None:
         state = later(state, 1, 20.0)
         served.update(one.person for one in state.jobs for _ in one.seats)
     assert 0.6 < served["eve"] / served["ada"] < 1.7
+
+
+def test_somebody_whose_only_job_can_never_run_is_in_nobodys_way() -> None:
+    jobs = [job("ada", person="ada"), job("eve", person="eve"), job("wide", "a", (9, 9), person="ann")]
+    assert held(later(ClusterState(1000.0, cluster(0, 2), [TenantState("a")], jobs), 2)) == {"a": 2}
+
+
+def test_who_takes_more_memory_than_goes_with_a_device_may_claim_fewer_devices() -> None:
+    node = [Node("n", {"cpu": 8.0, "memory": 64e9, DEVICE: 8.0}, "v100")]
+    hogs = many("hog", 8, demand={"memory": 16e9})
+    state = ClusterState(1000.0, node, [TenantState("hog"), TenantState("meek")], hogs + many("meek", 8))
+    assert Draft.of(state).claims == {"hog": 2, "meek": 4}
+    assert held(later(state, 3))["meek"] >= 4
 
 
 @few

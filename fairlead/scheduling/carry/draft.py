@@ -14,6 +14,7 @@ from fairlead.scheduling.carry.target import Target, put
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.rules import charges, heaviness
 from fairlead.scheduling.market.tenants import Shares, shares
 from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
 
@@ -54,8 +55,10 @@ class Draft:
         tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
         seen = _seen(state, board, jobs, tenants)
         payers = [replace(tenant, spent=None) for tenant in tenants.values()]
-        parts = shares(payers, _wanting(board, jobs, seen), _whole(board), state.now_s, state.memory, dials)
-        entitled = {name: float(parts.entitled[parts.tree.own(name)]) for name in tenants}
+        wanting = _wanting(board, jobs, seen)
+        parts = shares(payers, wanting, _whole(board), state.now_s, state.memory, dials)
+        heavy = heaviness(wanting, charges(wanting, parts.whole))  # claims are devices, whatever else goes with them
+        entitled = {name: float(parts.entitled[parts.tree.own(name)]) / heavy.get(name, 1.0) for name in tenants}
         accounts = {name: parts.accounts[parts.tree.own(name)] for name in tenants}
         owed = {name: account.owed / dials.repay_s for name, account in accounts.items()}
         return cls(

@@ -56,6 +56,18 @@ def charges(jobs: Sequence[JobState], whole: Resources) -> Floats | None:
     return found if bool((found > 1.0).any()) else None
 
 
+def heaviness(jobs: Sequence[JobState], charged: Floats | None) -> dict[str, float]:
+    """Devices that a worker counts as on average, by tenant; empty where everybody's counts as one."""
+    if charged is None:
+        return {}
+    workers: dict[str, float] = {}
+    sums: dict[str, float] = {}
+    for at, job in enumerate(jobs):
+        workers[job.tenant] = workers.get(job.tenant, 0.0) + job.max_workers
+        sums[job.tenant] = sums.get(job.tenant, 0.0) + job.max_workers * float(charged[at])
+    return {tenant: amount / workers[tenant] for tenant, amount in sums.items()}
+
+
 def wanted(
     jobs: Sequence[JobState], leaves: Sequence[str], types: Mapping[str, float], charged: Floats | None
 ) -> Demand:
