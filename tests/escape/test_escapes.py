@@ -16,13 +16,15 @@ import pytest
 from ..cli.conftest import Terminal
 from .conftest import HERE, Scene, until
 
+INSIDE = HERE / "inside"
 KINDS = {"command": "command: [python, attempts.py]", "function": "run: attempts.py:training"}
 
 
 def _names() -> list[str]:
-    """The attempts, read rather than imported: that module is for inside."""
-    lines = (HERE / "attempts.py").read_text().splitlines()
-    return [line[4:].split("(")[0] for before, line in itertools.pairwise(lines) if before == "@attempt"]
+    """The attempts, read rather than imported: those modules are for inside."""
+    files = [path.read_text().splitlines() for path in sorted(INSIDE.glob("on_*.py"))]
+    pairs = [pair for lines in files for pair in itertools.pairwise(lines)]
+    return [line[4:].split("(")[0] for before, line in pairs if before == "@attempt"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Raid:
 @pytest.fixture(scope="module", params=list(KINDS))
 def raid(request: pytest.FixtureRequest, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raid]:
     folder = tmp_path_factory.mktemp("mallory")
-    shutil.copy(HERE / "attempts.py", folder)
+    shutil.copytree(INSIDE, folder, dirs_exist_ok=True)
     (folder / "map.json").write_text(json.dumps({**scene.map, "marker": scene.marker}))
     name = f"raid-{request.param}"
     (folder / "job.yaml").write_text(f"name: {name}\n{KINDS[request.param]}\nresources: {{cpu: 0.3, memory: 600MB}}\n")
