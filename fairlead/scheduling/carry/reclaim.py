@@ -40,7 +40,7 @@ class Reclaim:
         self.victims = [other for other in draft.steady() if self._suits(other)]
 
     def _suits(self, victim: JobState) -> bool:
-        return victim.id != self.job.id and any(name in self.usable for name in victim.seats)
+        return victim.id != self.job.id and not self.usable.isdisjoint(victim.seats)
 
     def hopeless(self) -> bool:
         """Whether no victim could help: nothing above a claim, nothing of its own to take from."""
@@ -124,7 +124,7 @@ class Reclaim:
 
     def _may_shrink(self, victim: JobState) -> bool:
         seats = self.board.seats[victim.id]
-        if not victim.elastic or not any(name in self.usable for name in seats):
+        if not victim.elastic or self.usable.isdisjoint(seats):
             return False
         if len(seats) <= victim.min_workers or smaller(victim, len(seats)) is None:
             return False
