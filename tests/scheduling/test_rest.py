@@ -16,7 +16,7 @@ from fairlead.scheduling.carry.round import carried
 from fairlead.scheduling.market import Dials
 from fairlead.scheduling.state import ClusterState, Decision, Preempt, Start, TenantState
 
-from .clusters import SlowBackend, apply, changes, clusters, job, nodes, rarely, state, tenants
+from .clusters import SlowBackend, apply, changes, clusters, few, job, nodes, rarely, state, tenants
 
 STEADY = Dials(repay_s=1e12)  # what a tenant is owed for a fraction of a device does not count
 DEAR = {"restart_cost_s": 1e9}  # too dear to take turns
@@ -156,3 +156,17 @@ def test_who_would_lose_all_its_work_is_not_made_to_take_turns() -> None:
     """A command starts over: what a restart costs it is all that it has done."""
     now = state([job("command", seats=("node-0",), starts_over=True), job("other")], nodes=nodes(1), now_s=9999.0)
     assert changes(decide(now)) == []
+
+
+@few
+@given(clusters())
+def test_at_one_moment_rounds_come_to_rest(before: ClusterState) -> None:
+    """What was freed is given away, and then nothing changes: the same state gives no decisions twice."""
+    now = replace(before, jobs=[replace(one, settling=False) for one in before.jobs])
+    for _ in range(2 * len(now.jobs) + 4):
+        round_ = decide(now)
+        if not changes(round_):
+            assert decide(replace(now, memory=round_.memory)).decisions == round_.decisions
+            return
+        now = apply(now, round_)
+    raise AssertionError(f"still changing: {[(type(c).__name__, c.job, c.reason.text) for c in changes(round_)]}")
