@@ -22,7 +22,6 @@ from fairlead.views import PromiseView
 FEW = 200
 """With more jobs than this in the cluster, a submission does not wait until the policy has been played forward."""
 
-
 PAUSE = 10.0
 """Between two looks at promises in a deep queue, in lengths of the first: so they take a tenth of the time."""
 
