@@ -201,14 +201,15 @@ def _result(answer: ResultView, download: Path | None) -> None:
 
 def metrics(
     job: JobRef,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=1, help="How many of the last steps.")] = 20,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="How many of the last steps.")] = None,
     as_json: Json = False,
 ) -> None:
-    """A job's history per step. With --json all of it."""
+    """A job's history per step: the last 20, with --json all of it."""
     steps = client().metrics(job)
     if as_json:
-        show.print_json({"job": job, "steps": steps})
+        show.print_json({"job": job, "steps": steps[-tail:] if tail else steps})
         return
+    tail = tail or 20
     names = list(dict.fromkeys(name for step in steps for name in step))
     rows = ([_figure(name, step.get(name)) for name in names] for step in steps[-tail:])
     show.table([Column(name, right=True) for name in names], rows, empty="no steps yet")

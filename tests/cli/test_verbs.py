@@ -72,6 +72,7 @@ def test_a_training_gives_metrics_and_a_result_with_files(platform: Platform, di
     assert len(steps) == 60
     assert steps[-1]["loss"] < steps[0]["loss"]
     assert "loss" in platform.vision("metrics", digits).out
+    assert platform.vision("metrics", digits, "-n", "2", "--json").data["steps"] == steps[-2:]
     result = platform.vision("result", digits, "--download", str(tmp_path / "out"), "--json").data
     assert result["metrics"]["accuracy"] > 0.85
     assert {"TT", "TP"} <= set(result["figures"])

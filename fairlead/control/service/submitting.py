@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from sqlalchemy import Connection
@@ -49,7 +50,8 @@ class SubmitVerbs(Verbs):
                 return job  # first it has to be known whether its promise can be kept
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
             if created:
-                afford(connection, tenant, now_s)  # not before: who asks again with the same key gets what it had
+                _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
+                afford(connection, tenant, now_s)
                 self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
                               tenant=tenant_name, job=stored.id, facts={"by": who.id})  # fmt: skip
@@ -111,6 +113,7 @@ class SubmitVerbs(Verbs):
         now_s = self._core.clock()
         tenant = await self._read(lambda connection: tenant_named(connection, tenant_name))
         await self._read(lambda connection: _need_secrets(connection, tenant, spec))
+        _need_time(spec, now_s)
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
         above = await self._read(lambda connection: tenants.path(connection, tenant))
@@ -178,6 +181,14 @@ def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
         facts={"application": f"{tenant.name}/{spec.name}", **spec.facts()},
     )
     return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
+
+
+def _need_time(spec: JobSpec, now_s: float) -> None:
+    """Nothing can be done by yesterday: such a deadline is a slip of the pen."""
+    deadline = None if spec.sla is None else spec.sla.deadline
+    if isinstance(deadline, datetime) and deadline.timestamp() <= now_s:
+        said = deadline.isoformat()
+        raise InvalidSpec(f"{said} is past", field="sla.deadline", value=said, fix="write a time to come, or like 2h")
 
 
 def _need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
