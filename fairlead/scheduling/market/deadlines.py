@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,8 +85,12 @@ class Plan:
         return float(begins_s + left / ladder.speeds[at]) if at >= 0 else float(np.inf)
 
 
-def duties(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Duties:
-    """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can."""
+def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, entitled: Floats | None = None) -> Duties:
+    """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can.
+
+    With several tenants side by side each job is planned on its tenant's share, and only if that does not do, on what
+    all others can spare; a deadline that needs still more is out of nobody's share, and no duty.
+    """
     column = np.full(offers.jobs, -1, dtype=np.int64)
     hopeless, planned = np.zeros(offers.jobs, dtype=bool), np.zeros(offers.jobs, dtype=bool)
     bound = np.nonzero(np.isfinite(book.deadline_s))[0]
@@ -93,21 +98,75 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Duties:
         return Duties(column, hopeless, planned)
     efficient = (offers.speed / np.maximum(offers.size, 1)).max(axis=1)
     area = book.left / np.maximum(efficient, 1e-300)
-    plan, wake_s = Plan(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices), float(np.inf)
+    agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, entitled, dials.guarded)
+    tasks = []
     for job in bound[np.argsort(area[bound], kind="stable")][:MOST_JOBS].tolist():
         ladder = ladder_of(offers, job)
         left = promised(float(book.left[job]), ladder, float(book.restart_s[job]), dials)
-        taken = plan.reserve(ladder, left, float(book.deadline_s[job])) if len(ladder.sizes) else None
+        tasks.append(Task(job, int(book.group[job]), ladder, left, float(book.deadline_s[job])))
+    wake_s = float(np.inf)
+    for task, taken in agenda.planned(tasks):
         if taken is None:
-            hopeless[job] = True
+            hopeless[task.job] = True
             continue
-        planned[job] = True
+        planned[task.job] = True
         more = np.nonzero(taken > taken[0])[0]
         if len(more):
-            wake_s = min(wake_s, float(plan.ends_s[more[0] - 1]))
+            wake_s = min(wake_s, float(agenda.ends_s[more[0] - 1]))
         if taken[0] > 0:
-            column[job] = ladder.columns[int(np.searchsorted(ladder.sizes, taken[0]))]
+            column[task.job] = task.ladder.columns[int(np.searchsorted(task.ladder.sizes, taken[0]))]
     return Duties(column, hopeless, planned, wake_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A job with a deadline, and the work that has to be done by then."""
+
+    job: int
+    group: int
+    ladder: Ladder
+    left: float
+    deadline_s: float
+
+
+class Agenda:
+    """The plans of all tenants: one each on its share, and one on what they can spare together."""
+
+    def __init__(self, edges_s: Floats, devices: float, entitled: Floats | None, guarded: float) -> None:
+        self.ends_s, self._devices, self._guarded = edges_s[1:], devices, guarded
+        self._own = [Plan(edges_s, float(share)) for share in ([devices] if entitled is None else entitled.tolist())]
+        self._shared = Plan(edges_s, devices)
+
+    def planned(self, tasks: Sequence[Task]) -> list[tuple[Task, Ints | None]]:
+        """Each task with its devices by stretch of time; None where nothing makes it, none where others need them."""
+        found: dict[int, Ints | None] = {}
+        alone = len(self._own) == 1
+        for task in tasks:
+            found[task.job] = _reserved(self._own[0 if alone else task.group], task)
+        late = [task for task in tasks if found[task.job] is None]
+        if late and not alone:
+            found |= self._spared(late)
+        return [(task, found[task.job]) for task in tasks]
+
+    def _spared(self, late: Sequence[Task]) -> dict[int, Ints | None]:
+        """First on what is left when everybody keeps the guarded part; who needs more is not hopeless, but waits."""
+        found: dict[int, Ints | None] = {}
+        extra = np.zeros(len(self.ends_s))
+        for guarded in (self._guarded, 0.0):
+            kept = sum(np.maximum(plan.devices - plan.free, guarded * plan.devices) for plan in self._own)
+            self._shared.free = np.maximum(0.0, self._devices - kept - extra)
+            for task in late:
+                if found.get(task.job) is not None:
+                    continue
+                taken = _reserved(self._shared, task)
+                if taken is not None:
+                    extra[: len(taken)] += taken
+                found[task.job] = taken if taken is None or guarded > 0 else np.zeros_like(taken)
+        return found
+
+
+def _reserved(plan: Plan, task: Task) -> Ints | None:
+    return plan.reserve(task.ladder, task.left, task.deadline_s) if len(task.ladder.sizes) else None
 
 
 def promised(left: float, ladder: Ladder, restart_s: float, dials: Dials) -> float:

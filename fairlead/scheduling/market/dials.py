@@ -53,8 +53,18 @@ class Dials:
     hopeless: float = 0.1
     """What the bid of a job is worth whose deadline cannot be kept any more, while others can be."""
 
-    repay_s: float = 900.0
-    """Within this time a tenant is given what it was denied before, or gives back what it had too much."""
+    guarded: float = 0.75
+    """What every tenant keeps of its share, even when deadlines of others need more than theirs."""
+
+    repay_s: float = 10_800.0
+    """Within this time a tenant is given what it was denied before, or gives back what it had too much. Much shorter,
+    and gangs change their size all the time; much longer, and large gangs do not come to their turn within a day."""
+
+    fair: float = 0.9
+    """Below this index of fairness between tenants (Jain's, of what each had over what it was due) ..."""
+
+    hurry_s: float = 1_800.0
+    """... it is repaid within this time."""
 
     forget_s: float = 43_200.0
     """After this long, what a tenant is owed counts half."""

@@ -53,6 +53,7 @@ class Menus:
     types: tuple[str, ...]
     capacity: Sequence[int]
     width: Sequence[int]
+    fine: bool = False  # whether every size within a node is considered
     row: dict[Shape, int] = field(default_factory=dict)
     kept: list[SpeedCurve | None] = field(default_factory=list)  # so that the id of a curve is not used again
     kind: Ints = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
@@ -113,7 +114,7 @@ class Menus:
             sizes = []
             for name, capacity, width in zip(self.types, self.capacity, self.width, strict=True):
                 fits = job.device_type in (None, name)
-                some = considered(job, capacity, width, has) if fits else []
+                some = considered(job, capacity, width, has, fine=self.fine) if fits else []
                 sizes.append([size for size in some if place is None or size in place])
             places = [list(range(len(some))) if place is None else [place[size] for size in some] for some in sizes]
             frame = frames[key] = Frame(len(frames), sizes, places, (0.0,) * max(len(grid or ()), 1))
@@ -147,12 +148,13 @@ class Menus:
         return row[begins[:, :, 0] + place], row[begins[:, :, 1] + place]
 
 
-def considered(job: JobState, capacity: int, width: int, has: int) -> list[int]:
-    """The smallest gang, powers of two within a node, whole nodes beyond, and the size it has now."""
+def considered(job: JobState, capacity: int, width: int, has: int, *, fine: bool = False) -> list[int]:
+    """The smallest gang, powers of two (or all sizes) within a node, whole nodes beyond, and the size it has now."""
     least, most = job.min_workers, min(job.max_workers, capacity)
     if least > most:
         return []
-    wanted = {least} | {2**power for power in range(width.bit_length())} | set(range(width, most + 1, width))
+    within = range(1, width + 1) if fine else [2**power for power in range(width.bit_length())]
+    wanted = {least} | set(within) | set(range(width, most + 1, width))
     if len(wanted) > MOST_SIZES:
         wanted = {least} | {2**power for power in range(most.bit_length())}
     if has:

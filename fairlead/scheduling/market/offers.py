@@ -61,10 +61,10 @@ class Offers:
         return self.kind[rows, column], self.size[rows, column], self.speed[rows, column]
 
 
-def offers(jobs: Sequence[JobState], pool: Pool) -> Offers:
-    """Worked out once per shape, and then dealt out to all jobs of that shape."""
+def offers(jobs: Sequence[JobState], pool: Pool, *, fine: bool = False) -> Offers:
+    """Worked out once per shape, and then dealt out to all of that shape; ``fine``: every size within a node."""
     gangs = [present(job, pool) if job.seats else None for job in jobs]
-    menus = _menus(pool)
+    menus = _menus(pool, fine)
     row = menus.rows(jobs, gangs)
     wide = int((menus.speed[row] > 0).sum(axis=1).max(initial=1)) if jobs else 1
     kind, size, speed = menus.kind[row, :wide], menus.size[row, :wide], menus.speed[row, :wide]
@@ -90,10 +90,11 @@ _MENUS: dict[tuple[object, ...], Menus] = {}
 """By pool; a menu is a pure function of the pool and its shape."""
 
 
-def _menus(pool: Pool) -> Menus:
+def _menus(pool: Pool, fine: bool) -> Menus:
     """What was worked out before for such a pool."""
-    there = (pool.types, tuple(pool.capacity.tolist()), tuple(pool.width.tolist()))
+    there = (pool.types, tuple(pool.capacity.tolist()), tuple(pool.width.tolist()), fine)
     if there not in _MENUS:
-        _MENUS.clear()
-        _MENUS[there] = Menus(pool.types, pool.capacity.astype(int).tolist(), pool.width.tolist())
+        if len(_MENUS) > 1:
+            _MENUS.clear()
+        _MENUS[there] = Menus(pool.types, pool.capacity.astype(int).tolist(), pool.width.tolist(), fine)
     return _MENUS[there]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.estimates import History, work_done, work_left
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
-from fairlead.scheduling.market.offers import Offers, Pool, offers
+from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
 from fairlead.scheduling.market.placing import dealt, reservations, told
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
@@ -23,6 +23,9 @@ from fairlead.scheduling.score import says
 from fairlead.scheduling.state import ClusterState, JobState, Round
 
 DEFAULTS = Dials()
+
+FEW = 500
+"""With several tenants and no more jobs than this, every size of a gang counts: shares are a few devices each."""
 
 ROUND_S = 60.0
 """How long a decision is taken to stand where the state does not say."""
@@ -54,10 +57,11 @@ class Market:
         parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, self.dials)
         sold = sale(state, jobs, pool, history, parts, self.dials)
         chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, self.dials)
-        used = parts.used(jobs, {job: len(where) for job, where in found.seats.items()})
+        workers = {job: len(where) for job, where in found.seats.items()}
+        used, had = parts.used(jobs, workers), parts.used(jobs, useful(jobs, sold.choices, chosen, workers))
         kept = reservations(found, state.now_s)
         nodes, idle = resting(state, found.seats, kept)
-        memory = history.memory() | parts.memory(used) | {"wake_s": sold.duty.wake_s} | idle
+        memory = history.memory() | parts.memory(used, had) | {"wake_s": sold.duty.wake_s} | idle
         decisions = told(said(jobs, found.seats, pool, sold.book, sold.bids, chosen), jobs, found, state.now_s)
         return Round(decisions, parts.by_tenant(), memory, tuple(nodes), kept)
 
@@ -67,10 +71,10 @@ def sale(
     due: Collection[str] = (),
 ) -> Outcome:  # fmt: skip
     """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case."""
-    choices = confined(jobs, offers(jobs, pool), pool)
+    choices = confined(jobs, offers(jobs, pool, fine=len(parts.names) > 1 and len(jobs) <= FEW), pool)
     book = booked(state, jobs, choices, history, parts, dials)
     bids = worth(book, choices, pool, dials)
-    duty = duties(book, choices, pool, dials)
+    duty = duties(book, choices, pool, dials, parts.side_by_side())
     if due:
         smallest = np.where(choices.speed > 0, choices.size, np.iinfo(np.int64).max).argmin(axis=1)
         must = np.array([job.id in due for job in jobs]) & (duty.column < 0) & (choices.speed > 0).any(axis=1)
@@ -103,7 +107,7 @@ def booked(
 
 
 def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares, duty: Duties) -> Problem:
-    share = np.zeros(choices.jobs) if len(parts.names) == 1 else np.where(book.running, 0.25, 0.5)
+    share = np.zeros(choices.jobs) if len(parts.names) == 1 else rounding(choices, book)
     return Problem(
         bids.utility,
         choices.kind,
@@ -115,3 +119,22 @@ def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares
         share,
         duty.column,
     )
+
+
+def rounding(choices: Offers, book: Book) -> Floats:
+    """The part of a gang that has to fit its tenant's budget: of one that cannot be smaller, some; of others, all."""
+    there = choices.speed > 0
+    least = np.where(there, choices.size, np.iinfo(np.int64).max).min(axis=1)
+    elastic = np.where(there, choices.size, 0).max(axis=1) > least
+    return np.where(elastic, 1.0, np.where(book.running, 0.25, 0.5))
+
+
+def useful(
+    jobs: Sequence[JobState], choices: Offers, chosen: Chosen, workers: Mapping[str, int]
+) -> dict[str, float]:  # fmt: skip
+    """Workers counted by what their type of device is worth to the job, relative to the best type for such a gang."""
+    rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
+    speed, size = choices.speed[rows, column], choices.size[rows, column]
+    best = np.where(choices.size == size[:, None], choices.speed, 0.0).max(axis=1, initial=0.0)
+    part = np.where((chosen.column >= 0) & (best > 0), speed / np.maximum(best, 1e-300), 1.0).tolist()
+    return {job.id: workers[job.id] * part[at] for at, job in enumerate(jobs) if job.id in workers}

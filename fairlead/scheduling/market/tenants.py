@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from fairlead.cluster import Resources
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
+from fairlead.scheduling.market.repay import in_whole_devices, judged
 from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
 from fairlead.scheduling.queues import Tree, divided, in_service, working
 from fairlead.scheduling.state import JobState, TenantState
@@ -18,11 +19,19 @@ from fairlead.scheduling.state import JobState, TenantState
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Device seconds that a tenant is owed (positive) or has had too much (negative), and what it has now."""
+    """Device seconds of useful work that a tenant is owed (or, negative, has had too much), and what it has now."""
 
     owed: float = 0.0
     entitled: float = 0.0
     used: float = 0.0
+    useful: float = 0.0  # of what it uses, by what those devices are worth to its jobs
+    due_s: float = 0.0  # device seconds that were due to it lately ...
+    had_s: float = 0.0  # ... and what it had of them
+
+    @property
+    def ratio(self) -> float:
+        """What it had lately of what was due to it."""
+        return min(1.0, self.had_s / self.due_s) if self.due_s > 0 else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,7 @@ class Shares:
     accounts: Mapping[str, Account]
     now_s: float
     tree: Tree
+    fairness: Mapping[str, Any]  # the index of what all had over what they were due, and what is done about it
     whole: Resources  # all there is, for who takes more than its devices' part of anything
 
     def groups(self, jobs: Sequence[JobState]) -> Ints:
@@ -49,7 +59,7 @@ class Shares:
     def rules(self, jobs: Sequence[JobState], pool: Pool) -> Rules | None:
         return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
 
-    def used(self, jobs: Sequence[JobState], workers: Mapping[str, int]) -> dict[str, float]:
+    def used(self, jobs: Sequence[JobState], workers: Mapping[str, float]) -> dict[str, float]:
         """What each queue has, as it is charged for, if these jobs have so many workers."""
         charged = charges(jobs, self.whole)
         sums: dict[str, float] = {}
@@ -62,13 +72,21 @@ class Shares:
         """What tenants may claim, with everybody below them."""
         return {name: amount for name, amount in self.entitled.items() if name in self.tree.tenants}
 
-    def memory(self, used: Mapping[str, float]) -> dict[str, Any]:
-        """To be seen again next round, with what was given out now."""
+    def side_by_side(self) -> Floats | None:
+        """What each tenant may claim, by number; None where some stand below others, or there is only one."""
+        if len(self.names) == 1 or not self.tree.flat:
+            return None
+        return np.array([self.entitled[name] for name in self.names])
+
+    def memory(self, used: Mapping[str, float], useful: Mapping[str, float] | None = None) -> dict[str, Any]:
+        """To be seen again next round, with what was given out now, and how much of that is useful work."""
+        had = used if useful is None else useful
         kept = {
-            name: Account(self.accounts[name].owed, self.entitled[name], float(used.get(name, 0)))
+            name: replace(self.accounts[name], entitled=self.entitled[name], used=float(used.get(name, 0)),
+                          useful=float(had.get(name, 0)))
             for name in self.names
-        }
-        return {"accounts": kept, "at_s": self.now_s}
+        }  # fmt: skip
+        return {"accounts": kept, "at_s": self.now_s, "fairness": self.fairness}
 
 
 def shares(
@@ -82,22 +100,22 @@ def shares(
     leaves = tree.leaves(jobs)
     entitled = divided(tree, wanted(jobs, leaves, _types(pool), charges(jobs, whole)), pool.devices)
     accounts = _aged(memory, names, now_s, dials)
-    budget = np.array([_budget(entitled[name], accounts[name], dials) for name in names])
+    fairness = judged({name: accounts[name] for name in tree.below.get(None, ())}, dials)
+    repay_s = dials.hurry_s if fairness["corrects"] else dials.repay_s
+    budget = np.array([max(0.0, entitled[name] + accounts[name].owed / repay_s) for name in names])
+    if tree.flat:
+        budget = in_whole_devices(budget, np.array([accounts[name].used for name in names]), sum(entitled.values()))
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
     spent = {tree.own(queue.name) for queue in queues if queue.spent is not None}
     ceiling = np.where([name in spent for name in names], 0.0, ceiling)
     if len(names) == 1:
         budget = np.array([pool.devices])
-    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, whole)
+    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, whole)
 
 
 def _types(pool: Pool) -> dict[str, float]:
     return dict(zip(pool.types, pool.capacity.tolist(), strict=True))
-
-
-def _budget(entitled: float, account: Account, dials: Dials) -> float:
-    return max(0.0, entitled + account.owed / dials.repay_s)
 
 
 def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: Dials) -> dict[str, Account]:
@@ -108,5 +126,10 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
     found = {}
     for name in names:
         account = before.get(name, Account())
-        found[name] = Account(account.owed * fading + (account.entitled - account.used) * seconds)
+        found[name] = Account(
+            owed=account.owed * fading + (account.entitled - account.useful) * seconds,
+            used=account.used,
+            due_s=account.due_s * fading + account.entitled * seconds,
+            had_s=account.had_s * fading + min(account.useful, account.entitled) * seconds,
+        )
     return found

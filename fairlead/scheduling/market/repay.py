@@ -1,0 +1,60 @@
+"""Fairness over time: the index between tenants, what is done when it is low, and budgets in whole devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.menus import Floats
+from fairlead.scheduling.metrics import jain
+
+INCUMBENT = 0.5
+"""Devices by which a tenant that uses a shared-out fraction already is preferred: so that gangs keep their size."""
+
+LEAST_S = 3_600.0
+"""Device seconds that were due to a tenant before its part is judged at all."""
+
+
+class Had(Protocol):
+    """What was due to a tenant lately, and what it had of that."""
+
+    @property
+    def due_s(self) -> float: ...
+
+    @property
+    def ratio(self) -> float: ...
+
+    @property
+    def owed(self) -> float: ...
+
+
+def judged(accounts: Mapping[str, Had], dials: Dials) -> dict[str, Any]:
+    """Jain's index of what tenants had over what was due to them; below the dial it is corrected, and said so (M7)."""
+    seen = {name: account for name, account in sorted(accounts.items()) if account.due_s >= LEAST_S}
+    index = jain(account.ratio for account in seen.values()) if len(seen) > 1 else 1.0
+    corrects = index < dials.fair
+    behind = {name: seen[name].ratio for name in seen if seen[name].owed > 0} if corrects else {}
+    return {"index": index, "threshold": dials.fair, "corrects": corrects, "behind": behind,
+            "text": _said(index, behind, dials) if corrects else ""}  # fmt: skip
+
+
+def _said(index: float, behind: Mapping[str, float], dials: Dials) -> str:
+    who = ", ".join(f"{name} had {ratio:.0%} of what was due" for name, ratio in behind.items())
+    return (
+        f"the index of fairness between tenants is {index:.2f}, below {dials.fair:.2f}: what is owed is repaid within "
+        f"{dials.hurry_s / 60:.0f} minutes" + (f" ({who})" if who else "")
+    )
+
+
+def in_whole_devices(budget: Floats, used: Floats, total: float) -> Floats:
+    """The largest remainders are rounded up, those of tenants first who have so many devices already."""
+    floor = np.floor(budget + 1e-9)
+    remainder = budget - floor
+    spare = max(0, int(np.floor(total + 1e-6) - floor.sum()))
+    strength = np.where(remainder > 1e-6, remainder + np.where(used > floor, INCUMBENT, 0.0), -np.inf)
+    order = np.argsort(-np.round(strength, 6), kind="stable")[:spare]
+    floor[order[np.isfinite(strength[order])]] += 1.0
+    return floor
