@@ -17,6 +17,9 @@ from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason, 
 from fairlead.scheduling.words import devices, reason, second
 
 DIALS = Dials()
+COARSE = 0.1
+"""So much of the time to a deadline a played finish may be beyond it: the steps of a forecast are no finer."""
+
 NOTHING, UNSEEN = Round((), {}), Forecast({}, {}, {}, 0.0)
 
 
@@ -48,6 +51,8 @@ def admission(
     start_s, known = told.start_s.get(job.id), length_known(state, job)
     finish_s = told.finish_s.get(job.id) if known else None
     earliest_s, gang = _by_plan(state, job) if known else (None, None)
+    if earliest_s is not None and finish_s is not None and _held_back(state, job, finish_s):
+        earliest_s, gang = max(earliest_s, finish_s), None
     kept = None if job.start_by_s is not None and not look_ahead else _kept(job, start_s, earliest_s)
     if kept and job.finish_by_s is not None and finish_s is not None:
         finish_s = min(finish_s, job.finish_by_s)  # devices are kept free for it, as late as they can be
@@ -61,6 +66,16 @@ def _kept(job: JobState, start_s: float | None, earliest_s: float | None) -> boo
     if job.start_by_s is not None:
         return start_s is not None and start_s <= job.start_by_s
     return None if job.finish_by_s is None or earliest_s is None else earliest_s <= job.finish_by_s
+
+
+def _held_back(state: ClusterState, job: JobState, finish_s: float) -> bool:
+    """Whether, as the policy was played, it is too late because of what other tenants are entitled to.
+
+    The plan is for all devices there are; how much of them a tenant may have for its deadlines only playing tells.
+    """
+    if job.finish_by_s is None or len({one.tenant for one in state.jobs}) < 2:
+        return False
+    return finish_s > job.finish_by_s + COARSE * (job.finish_by_s - state.now_s)
 
 
 def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | None]:
