@@ -307,6 +307,18 @@ def test_free_devices_are_kept_for_a_gang_that_waited() -> None:
     assert "3 devices kept for it" in kept["gang"].reason.text
 
 
+def test_a_job_that_is_done_in_time_uses_devices_that_are_kept_for_a_gang() -> None:
+    busy = job("busy", "a", seats=("node-0",), priority=1, speeds={1: 10.0}, remaining_samples=3000.0, work_done=3100.0)
+    gang = job("gang", "a", (4, 4), submitted_s=0.0)
+    short, long = (job(name, "a", submitted_s=309.0, facts={"takes_s": takes_s}) for name, takes_s in
+                   (("short", 100.0), ("long", 1000.0)))  # fmt: skip
+    round_ = decide(state([busy, gang, short, long], now_s=310.0))
+    decided = by_job(round_)
+    assert isinstance(decided["short"], Start) and decided["short"].reason.code == "backfill"
+    assert isinstance(decided["long"], Hold) and decided["gang"].expected_start_s == 610.0
+    assert [(kept.job, len(kept.nodes)) for kept in round_.reservations] == [("gang", 2)]
+
+
 def test_what_is_held_for_a_gang_lets_it_start_once_it_suffices_even_beyond_its_tenants_share() -> None:
     """Tenant b is entitled to a device, but only the one in use has the memory it needs: nobody claims the rest."""
     pool = [

@@ -22,7 +22,7 @@ def holds(draft: Draft) -> list[Hold]:
     ids = [job.id for job in queue]
     first = tuple(ids[:AHEAD])
     blocked = _Blocked(draft)
-    starts = _expected_starts(draft, queue)
+    starts = expected_starts(draft, queue)
     return [
         Hold(job.id, blocked.reason(job, place), expected, first if place >= AHEAD else tuple(ids[:place]))
         for place, (job, expected) in enumerate(zip(queue, starts, strict=True))
@@ -99,7 +99,7 @@ class _Blocked:
         return self._rooms[tenant, kind]
 
 
-def _expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | None]:
+def expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | None]:
     """Play the queue forward: devices come free when running jobs end, and go to the jobs in order.
 
     Only counts devices per type. A job that cannot be told to end keeps its devices for ever in this

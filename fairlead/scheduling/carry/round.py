@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead.scheduling.carry.backfill import start_short
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.hold import holds
 from fairlead.scheduling.carry.mend import mend
@@ -14,7 +15,18 @@ from fairlead.scheduling.carry.start import start_borrowers, start_first, start_
 from fairlead.scheduling.carry.target import target
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.policy import DEFAULTS
-from fairlead.scheduling.state import ClusterState, Decision, JobState, Preempt, Reason, Resize, Round, Start
+from fairlead.scheduling.state import (
+    ClusterState,
+    Decision,
+    Hold,
+    JobState,
+    Preempt,
+    Reason,
+    Reservation,
+    Resize,
+    Round,
+    Start,
+)
 from fairlead.scheduling.words import devices, on, reason, workers
 
 
@@ -40,6 +52,7 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     grow_within_claims(draft)
     make_room_for_growth(draft)
     start_borrowers(draft)
+    start_short(draft)
     grow_beyond_claims(draft)
     return draft
 
@@ -50,7 +63,17 @@ def written(draft: Draft) -> Round:
     starts = [_started(draft, job) for job in draft.line if job.id in draft.starting]
     changes.sort(key=lambda decision: (not isinstance(decision, Preempt), decision.job))
     decisions: list[Decision] = [*changes, *starts, *holds(draft)]
-    return Round(tuple(decisions), draft.entitled, _memory(draft))
+    return Round(tuple(decisions), draft.entitled, _memory(draft), reservations=_reservations(draft, decisions))
+
+
+def _reservations(draft: Draft, decisions: list[Decision]) -> tuple[Reservation, ...]:
+    """What is kept for those who wait, until when that is expected to be."""
+    expected = {one.job: one.expected_start_s for one in decisions if isinstance(one, Hold)}
+    return tuple(
+        Reservation(name, expected[name] or draft.now_s, seats)
+        for name, seats in sorted(draft.board.held.items())
+        if seats and name in expected
+    )
 
 
 def _memory(draft: Draft) -> dict[str, Any]:
@@ -76,6 +99,7 @@ def _started(draft: Draft, job: JobState) -> Start:
         "promised": ("room-made", "room was made for it"),
         "overdue": ("waited-long", "it waited longest"),
         "entitled": ("entitled", _share(draft, job)),
+        "backfill": ("backfill", "it is done before the gang that these devices are kept for can start"),
         "borrowing": ("borrowed", f"nobody entitled to these devices can use them now, {_share(draft, job)}"),
     }[why]
     return Start(job.id, seats, _start_reason(code, seats, because))
