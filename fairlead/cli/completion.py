@@ -69,7 +69,7 @@ WORDS = {
     "--role": ("admin", "tenant-admin", "member", "viewer"),
     "--network": ("closed", "open"),
     "--sla": ("gold", "silver", "bronze", "none"),
-    "--isolation": ("sandbox", "user", "none"),
+    "--isolation": ("auto", "sandbox", "user", "none"),
     "--by": ("tenant", "user", "label", "job", "node", "device"),
     "SHELL": tuple(SCRIPTS),
 }

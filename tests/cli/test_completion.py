@@ -15,6 +15,7 @@ import pytest
 
 from fairlead.cli.completion import ASK, FILES, SCRIPTS, candidates
 from fairlead.cli.main import app
+from fairlead.cli.platform import LEVELS
 
 from .conftest import PATIENCE_S, Platform, Terminal
 
@@ -43,6 +44,7 @@ def test_values_that_are_known_are_completed() -> None:
     assert words("token", "create", "--role", "m") == ["member"]
     assert words("usage", "--by", "") == ["tenant", "user", "label", "job", "node", "device"]
     assert words("completion", "") == list(SCRIPTS)
+    assert words("up", "--isolation", "") == list(LEVELS)
     assert words("submit", "") == words("run", "--folder", "") == words("init", "") == [FILES]
     assert words("events", "--limit", "") == []  # any number will do
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import time
@@ -19,6 +21,7 @@ from fairlead.cli.doctor import house, isolation, machine, running
 from fairlead.cli.doctor.finding import Finding, attempt, graded, in_child
 from fairlead.control.serve import write_profile
 from fairlead.control.store.engine import Store
+from fairlead.control.vault import KEY_VARIABLE
 from fairlead.home import Home
 
 from .conftest import Platform, Terminal
@@ -262,3 +265,15 @@ def test_modes_are_left_as_they_were(home: Path) -> None:
     before = {path: stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*")}
     Terminal(home)("doctor", "--quick", code=None)
     assert {path: stat.S_IMODE(path.stat().st_mode) for path in home.rglob("*")} == before
+
+
+def test_secrets_without_their_key_are_warned_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    asyncio.run(Store.open(f"sqlite:///{home}/fairlead.db").close())
+    assert "secrets" not in levels(running.store(home))
+    with sqlite3.connect(home / "fairlead.db") as store:
+        store.execute("INSERT INTO secrets VALUES ('nlp', 'KEY', x'00', 0, 'somebody')")
+    found = {finding.name: finding for finding in running.store(home)}["secrets"]
+    assert found.level == "warn" and "1 in the store" in found.text and KEY_VARIABLE in found.fix
+    (home / "secret.key").write_text("x")
+    assert "secrets" not in levels(running.store(home))

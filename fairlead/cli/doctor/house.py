@@ -116,7 +116,7 @@ def mount_kind(place: Path, mountinfo: str) -> str:
 def secrets_key(home: Path) -> Iterator[Finding]:
     path = Home(home).secret_key
     if not path.exists():
-        yield ok("secrets key", "none in the home yet; it is made when the platform starts")
+        yield ok("secrets key", "none in the home; it is made with the first secret, unless another is given")
         return
     status = path.stat()
     open_to = stat.S_IMODE(status.st_mode) & 0o077

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ def store(home: Path) -> Iterator[Finding]:
         yield ok("store", "none yet; the first start makes it")
         return
     from fairlead.control.store.glimpse import glimpse
+    from fairlead.control.vault import KEY_VARIABLE
 
     kind = "SQLite" if url.startswith("sqlite") else "PostgreSQL"
     try:
@@ -62,10 +64,13 @@ def store(home: Path) -> Iterator[Finding]:
         yield fail("store", f"{kind}: {error.message}", "start the database, correct --store, or restore a backup")
         return
     yield _schema(kind, seen.schema, seen.known)
+    running = (found := read(home)) is not None and alive(found.pid)
+    if seen.secrets and not running and not Home(home).secret_key.exists() and KEY_VARIABLE not in os.environ:
+        fix = f"start it with {KEY_VARIABLE} or --secret-key-file, or set the secrets anew: fairlead secret set NAME"
+        yield warn("secrets", f"{seen.secrets} in the store, but their key is not in the home", fix)
     if seen.holder is not None:
         left_s = seen.expires_s - time.time()
         good = f"good for {left_s:.1f} s" if left_s > 0 else f"run out {-left_s:.0f} s ago"
-        running = (found := read(home)) is not None and alive(found.pid)
         yield graded("lease", f"epoch {seen.epoch}, {good}", "see control.log: it cannot write to its store",
                      fails=running and left_s < -5, warns=False)  # fmt: skip
 
