@@ -10,6 +10,7 @@ from itertools import zip_longest
 
 GAP = 2
 NARROWEST = 4  # of a column that must give way
+NARROWEST_SPARE = 8  # of one that says what another says too, before that one gives way
 NARROWEST_TEXT = 16  # of one that may go on in the next line
 FIXED_SPACE = "\u00a0"  # keeps two words of a cell on one line; drawn as a space
 
@@ -22,6 +23,8 @@ class Column:
     right: bool = False
     from_width: int = 0
     grows: bool = False  # its text may go on in the next line
+    spare: bool = False  # another column tells the same, so it gives way first
+    ends: int = 0  # so many characters at the end tell rows apart, so it is cut before them
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, 
     lines: list[str] = []
     for row in (titles, *rows):
         places = list(zip(row, widths, columns, strict=True))
-        pieces = [_pieces(cell.text, room, column.grows) for cell, room, column in places]
+        pieces = [_pieces(cell.text, room, column) for cell, room, column in places]
         for parts in zip_longest(*pieces, fillvalue=""):
             shown = [
                 _padded(part, cell.style if colours else "", room, column.right)
@@ -51,11 +54,13 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, 
 
 
 def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: int) -> list[int]:
-    """What each column gets: first those that may wrap give way, then always the widest."""
+    """What each column gets: first those that may wrap give way, then what is to spare, then always the widest."""
     widths = [max(of_column) for of_column in wanted]
     room = width - GAP * (len(columns) - 1)
-    for grows, least in ((True, NARROWEST_TEXT), (False, NARROWEST)):
-        giving = [place for place, column in enumerate(columns) if column.grows == grows]
+    stages = [(NARROWEST_TEXT, [column.grows for column in columns]), (NARROWEST_SPARE, [c.spare for c in columns]),
+              (NARROWEST, [not column.grows for column in columns])]  # fmt: skip
+    for least, chosen in stages:
+        giving = [place for place, gives in enumerate(chosen) if gives]
         while sum(widths) > room and any(widths[place] > least for place in giving):
             widest = max(giving, key=lambda place: widths[place])
             others = max((widths[place] for place in giving if place != widest), default=0)
@@ -63,15 +68,16 @@ def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: i
     return widths
 
 
-def _pieces(text: str, room: int, grows: bool) -> list[str]:
-    """The text line by line; one that may not wrap ends in an ellipsis where it must end."""
+def _pieces(text: str, room: int, column: Column) -> list[str]:
+    """The text line by line; one that may not wrap has an ellipsis where something had to go."""
     if _width(text) <= room:
         return [text]
-    if grows:
+    if column.grows:
         return textwrap.wrap(text, room, break_on_hyphens=False)
-    while text and _width(text) > room - 1:
+    ending = text[-column.ends :] if column.ends and room > column.ends + 1 else ""
+    while text and _width(text) > room - 1 - _width(ending):
         text = text[:-1]
-    return [f"{text}…"]
+    return [f"{text}…{ending}"]
 
 
 def _padded(part: str, style: str, room: int, right: bool) -> str:

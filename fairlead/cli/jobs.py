@@ -38,8 +38,8 @@ def queue(
     fitting = show.screen().lines - 4 if show.is_terminal() else PIPED_ROWS
     shown, total = _jobs(_page, groups, tenant, limit or max(fitting, 5))
     columns = [
-        Column("NAME"), Column("ID"), Column("TENANT"), Column("STATE"), Column("WORKERS", right=True),
-        Column("DONE", right=True), Column("FOR", right=True),
+        Column("NAME", spare=True), Column("ID", ends=6), Column("TENANT"), Column("STATE"),
+        Column("WORKERS", right=True), Column("DONE", right=True), Column("FOR", right=True),
         Column("STARTS IN", right=True, from_width=100), Column("LOSS", right=True, from_width=90),
         Column("NODES", from_width=110), Column("WHY", from_width=130),
     ]  # fmt: skip

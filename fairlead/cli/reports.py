@@ -87,7 +87,7 @@ def _tenants(answer: Report) -> None:
 def _jobs(answer: Report) -> None:
     lost = any(each.recoveries for each in answer.jobs)
     columns = [
-        Column("JOB"), Column("TENANT"), Column("STATE"), Column("WAIT", right=True), Column("JCT", right=True),
+        Column("JOB", ends=6), Column("TENANT"), Column("STATE"), Column("WAIT", right=True), Column("JCT", right=True),
         Column("SAMPLES/S", right=True, from_width=90 if lost else 0),
         Column("RECOVERED", right=True, from_width=0 if lost else 90),
         Column("METRICS", grows=True),

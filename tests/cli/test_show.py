@@ -189,6 +189,17 @@ def test_a_column_that_grows_goes_on_in_the_next_line_before_others_give_way() -
     assert lines == ["ID        WHY", "12345678  one two three four", "          and so on"]
 
 
+def test_a_name_that_is_told_twice_gives_way_to_the_id() -> None:
+    name, id_ = "resnet50-cifar10-seed3", "resnet50-cifar10-seed3-k3wvhs"
+    columns = [Column("NAME", spare=True), Column("ID", ends=6)]
+    assert drawn(columns, [name, id_], width=40)[1] == f"resnet50…  {id_}"
+
+
+def test_an_id_that_does_not_fit_is_cut_before_what_makes_it_one() -> None:
+    assert drawn([Column("ID", ends=6)], ["resnet50-cifar10-seed3-k3wvhs"], width=16)[1] == "resnet50-…k3wvhs"
+    assert drawn([Column("ID", ends=6)], ["resnet50-cifar10-seed3-k3wvhs"], width=6)[1] == "resne…"
+
+
 def test_wide_letters_count_twice_and_marks_not_at_all() -> None:
     assert drawn([Column("A"), Column("B")], ["日本", "x"], ["e\u0301", "y"]) == ["A     B", "日本  x", "e\u0301     y"]
 
