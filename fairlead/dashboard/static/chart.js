@@ -33,7 +33,7 @@ function options({ width, height, series, x, y, hooks, bands, scales }) {
   const axis = { stroke: ink, font, grid: { stroke: grid, width: 1 }, ticks: { show: false }, gap: 6 };
   return {
     width, height, hooks, bands,
-    legend: { live: true },
+    legend: { live: true, markers: { dash: (plot, index) => (plot.series[index].dash ? "dashed" : "solid") } },
     cursor: { drag: { x: true, y: false }, points: { size: 7 } },
     scales: { x: { time: Boolean(x?.time) }, ...scales },
     axes: [{ ...axis, size: 30, ...(x?.time ? { values: clock, space: 72 } : {}) },

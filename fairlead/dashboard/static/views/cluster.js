@@ -90,7 +90,7 @@ const Node = memo(({ node, open }) => html`<li class=${`node n-${node.state}`}>
 </li>`);
 
 function facts(node) {
-  const told = [`${node.device_type} × ${node.devices}`, `${format.figure(node.cpu)} cores`];
+  const told = [`${node.device_type} × ${node.devices}`, `${format.figure(node.cpu)} ${node.cpu === 1 ? "core" : "cores"}`];
   if (node.temperature_c != null) told.push(`${Math.round(node.temperature_c)} °C`);
   if (node.power_w != null) told.push(`${Math.round(node.power_w)} W`);
   told.push(node.isolation === "none" ? "not isolated" : node.isolation);
