@@ -61,6 +61,7 @@ class Bench:
     quick: bool
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)  # what is behind a row, for the file only
 
     def add(self, name: str, value: float | None, unit: str, *, peer: str | None = None,
             peer_value: float | None = None, target: str | None = None) -> Row:  # fmt: skip
@@ -112,6 +113,7 @@ def write(file: Path, bench: Bench, facts: dict[str, Any], used: dict[str, str])
         "quick": bench.quick,
         "rows": [asdict(row) for row in bench.rows],
         "notes": bench.notes,
+        "details": bench.details,
         "machine": facts,
         "versions": used,
     }

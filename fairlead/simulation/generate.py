@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from fairlead.cluster import DEVICE, Node
@@ -115,6 +115,21 @@ def multi_tenant(tenants: int = 10, seed: int = 37, hours: float = 24.0, load: f
         tenants=states,
         window_s=WINDOW_S,
     )
+
+
+def many_days(days: int, tenants: int = 10, seed: int = 37) -> Trace:
+    """So many days of such a workload one after the other, each from a seed of its own."""
+    jobs: list[TraceJob] = []
+    for day in range(days):
+        later_s = 24 * HOUR_S * day
+        jobs += [
+            replace(job, id=f"d{day}-{job.id}", arrival_s=job.arrival_s + later_s,
+                    deadline_s=None if job.deadline_s is None else job.deadline_s + later_s)
+            for job in multi_tenant(tenants, seed + day).jobs
+        ]  # fmt: skip
+    jobs.sort(key=lambda job: (job.arrival_s, job.id))
+    first = multi_tenant(tenants, seed)
+    return replace(first, name=f"{days}-days-of-{tenants}-tenants-{seed}", jobs=tuple(jobs))
 
 
 def load_of(tenants: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairlead.scheduling.metrics import jain
 from fairlead.simulation.active import Segment
@@ -34,16 +34,21 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of time, and by tenant the device seconds it was served and those it was due."""
+    """A stretch of time, and by tenant the device seconds it was served and those it was due.
+
+    ``sure`` is what was due without gangs that are larger than their tenant's share of the cluster.
+    """
 
     begins_s: float
     ends_s: float
     served: Mapping[str, float]
     due: Mapping[str, float]
+    sure: Mapping[str, float] = field(default_factory=dict)
 
-    def ratios(self) -> dict[str, float]:
-        """Served over due, where something was due."""
-        return {name: min(1.0, self.served.get(name, 0.0) / due) for name, due in self.due.items() if due > 0}
+    def ratios(self, *, large: bool = True) -> dict[str, float]:
+        """Served over due, where something was due; large gangs may be left aside."""
+        wanted = self.due if large else self.sure
+        return {name: min(1.0, self.served.get(name, 0.0) / due) for name, due in wanted.items() if due > 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ class Tally:
             self.devices[node.device_type] = self.devices.get(node.device_type, 0) + node.devices
         self.capacity = sum(self.devices.values())
         self.demand: dict[str, float] = {}
+        self.small: dict[str, float] = {}  # the part of the demand that gangs want which fit their tenant's share
+        weights = sum(tenant.weight for tenant in tenants)
+        self._share = {tenant.name: self.capacity * tenant.weight / weights for tenant in tenants}
         self.attained = dict.fromkeys(self.tenants, 0.0)
         self.served_by_type: dict[str, float] = {}
         self.windows: list[Window] = []
@@ -38,13 +41,22 @@ class Tally:
         self._draw = draw
         self._served: dict[str, float] = {}
         self._due: dict[str, float] = {}
+        self._sure: dict[str, float] = {}
         self._window_s: float | None = None
 
     def arrive(self, job: Active) -> None:
-        self.demand[job.job.tenant] = self.demand.get(job.job.tenant, 0.0) + job.job.max_workers
+        self._want(job, 1.0)
 
     def depart(self, job: Active) -> None:
-        self.demand[job.job.tenant] -= job.job.max_workers
+        self._want(job, -1.0)
+
+    def _want(self, job: Active, times: float) -> None:
+        name, devices = job.job.tenant, job.job.max_workers * times
+        self.demand[name] = self.demand.get(name, 0.0) + devices
+        self.small[name] = self.small.get(name, 0.0) + (devices if self._fits(job) else 0.0)
+
+    def _fits(self, job: Active) -> bool:
+        return job.job.min_workers <= self._share[job.job.tenant]
 
     def serve(self, job: Active, service_s: float) -> None:
         """This gang was served for so long."""
@@ -65,11 +77,14 @@ class Tally:
             self._window_s = now_s
         seconds = until_s - now_s
         if len(self.tenants) > 1:
-            demand = dict(self.demand)
+            demand, small = dict(self.demand), dict(self.small)
             for job, took_s in ended if seconds > 0 else ():
-                demand[job.job.tenant] -= job.job.max_workers * (1.0 - took_s / seconds)
+                spared = job.job.max_workers * (1.0 - took_s / seconds)
+                demand[job.job.tenant] -= spared
+                small[job.job.tenant] -= spared if self._fits(job) else 0.0
             for name, amount in entitlements(self.tenants.values(), demand, self.capacity).items():
                 self._due[name] = self._due.get(name, 0.0) + amount * seconds
+                self._sure[name] = self._sure.get(name, 0.0) + min(amount, small.get(name, 0.0)) * seconds
             fading = 0.5 ** (seconds / HALF_LIFE_S)
             self.attained = {name: amount * fading for name, amount in self.attained.items()}
         if self._draw:
@@ -86,8 +101,8 @@ class Tally:
 
     def close_window(self, now_s: float) -> None:
         if self._window_s is not None and now_s > self._window_s:
-            self.windows.append(Window(self._window_s, now_s, self._served, self._due))
-        self._served, self._due, self._window_s = {}, {}, now_s
+            self.windows.append(Window(self._window_s, now_s, self._served, self._due, self._sure))
+        self._served, self._due, self._sure, self._window_s = {}, {}, {}, now_s
 
     def energy_kwh(self, span_s: float) -> float:
         return energy_kwh(self.devices, self.served_by_type, span_s)

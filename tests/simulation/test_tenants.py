@@ -1,0 +1,96 @@
+"""Tenants over time: shares and deadlines in the same run, what was denied is repaid, and it is said so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.market import Dials, Market
+from fairlead.scheduling.market.repay import in_whole_devices, judged
+from fairlead.scheduling.market.tenants import Account
+from fairlead.scheduling.state import ClusterState, JobState, Round, Start
+from fairlead.simulation.engine import Settings, simulate
+from fairlead.simulation.formats.recorded import RecordedJob
+from fairlead.simulation.generate import many_days, multi_tenant, one_failure
+from fairlead.simulation.trace import Trace, TraceJob
+
+NODES = (Node("n0", {DEVICE: 4.0}, "gpu"),)
+
+
+def job(name: str, tenant: str, *, gang: int = 1, work: float = 1e6, curve: SpeedCurve | None = None) -> JobState:
+    alike = SpeedCurve((gang,), {"gpu": ((1.0,), (1.0,))})
+    return JobState(name, tenant, 0.0, gang, gang, curve=curve or alike, work_left=work)
+
+
+def started(made: Round) -> set[str]:
+    return {decision.job for decision in made.decisions if isinstance(decision, Start)}
+
+
+def test_some_hours_of_three_tenants_with_a_failure_are_fair_and_on_time() -> None:
+    trace = multi_tenant(3, seed=5, hours=4.0)
+    figures = simulate(trace, trace.nodes, Market(), Settings(outages=one_failure(5, hours=4.0))).figures()
+    assert (figures["jain"] or 0.0) >= 0.95
+    assert (figures["deadlines_met"] or 0.0) >= 0.99
+
+
+def test_who_was_denied_its_share_yesterday_gets_more_than_it_today() -> None:
+    jobs = [job(f"{tenant}{at}", tenant) for tenant in ("hog", "meek") for at in range(4)]
+    owed = Account(owed=4 * 3_600.0, due_s=8 * 3_600.0, had_s=4 * 3_600.0)
+    had = Account(owed=-4 * 3_600.0, due_s=8 * 3_600.0, had_s=8 * 3_600.0)
+    memory = {"accounts": {"meek": owed, "hog": had}, "at_s": 0.0}
+    state = ClusterState(0.0, NODES, (), jobs, memory, round_s=300.0)
+    assert sum(name.startswith("meek") for name in started(Market()(state))) == 3
+    assert sum(name.startswith("meek") for name in started(Market()(replace(state, memory={})))) == 2
+
+
+def test_a_low_index_is_corrected_and_the_round_says_what_was_done() -> None:
+    accounts = {"hog": Account(due_s=9e4, had_s=9e4), "meek": Account(owed=8e4, due_s=9e4, had_s=1e4)}
+    state = ClusterState(0.0, NODES, (), [job("a", "hog"), job("b", "meek")], {"accounts": accounts}, round_s=60.0)
+    fairness = Market()(state).memory["fairness"]
+    assert fairness["corrects"]
+    assert fairness["index"] < fairness["threshold"] == Dials().fair
+    assert fairness["behind"] == {"meek": pytest.approx(1 / 9)}
+    assert "meek had 11% of what was due" in fairness["text"]
+    assert not judged({name: Account(due_s=9e4, had_s=9e4) for name in "ab"}, Dials())["corrects"]
+
+
+def test_devices_that_are_worth_half_to_a_job_count_half_of_what_its_tenant_had() -> None:
+    nodes = (Node("f", {DEVICE: 1.0}, "fast"), Node("s", {DEVICE: 1.0}, "slow"))
+    curve = SpeedCurve((1,), {"fast": ((2.0,), (2.0,)), "slow": ((1.0,), (1.0,))})
+    jobs = [job("a", "t0", curve=curve), job("b", "t1", curve=curve)]
+    made = Market()(ClusterState(0.0, nodes, (), jobs, round_s=60.0))
+    kept = made.memory["accounts"]
+    assert sorted(account.useful for account in kept.values()) == [0.5, 1.0]
+    assert [account.used for account in kept.values()] == [1.0, 1.0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 50.0), st.integers(0, 50)), min_size=1, max_size=12))
+def test_budgets_in_whole_devices_are_within_one_of_the_share_and_no_more_in_sum(rows: list[tuple[float, int]]) -> None:
+    budget, used = np.array([row[0] for row in rows]), np.array([float(row[1]) for row in rows])
+    whole = in_whole_devices(budget, used, float(budget.sum()))
+    assert (np.abs(whole - budget) < 1.0 + 1e-6).all()
+    assert whole.sum() <= budget.sum() + 1e-5
+    assert (whole == np.round(whole)).all()
+
+
+def test_gangs_larger_than_their_tenants_share_can_be_left_aside() -> None:
+    jobs = [TraceJob(name, 0.0, RecordedJob(3_600.0, gang), gang, gang, tenant=tenant, exclusive_s=3_600.0)
+            for name, tenant, gang in (("big", "a", 4), ("small", "b", 1), ("also", "b", 1))]  # fmt: skip
+    trace = Trace("t", "made", tuple(jobs), 300.0, 0.0, NODES, window_s=3_600.0)
+    first = simulate(trace, trace.nodes, Market()).windows[0]
+    assert first.due["a"] > 0
+    assert "a" not in first.ratios(large=False)
+    assert first.ratios(large=False)["b"] == first.ratios()["b"]
+
+
+def test_days_follow_each_other_with_jobs_of_their_own() -> None:
+    trace = many_days(2, tenants=2)
+    assert len({one.id for one in trace.jobs}) == len(trace.jobs)
+    assert sum(one.arrival_s >= 86_400.0 for one in trace.jobs) == len(multi_tenant(2, 38).jobs)
