@@ -95,10 +95,11 @@ def target(
 ) -> Target:
     """The market's answer for all jobs that are not fixed."""
     jobs = sorted((seen[name] for name in seen if name not in fixed), key=lambda job: (job.submitted_s, job.id))
-    history = History.of(state.memory).updated(sorted(seen.values(), key=lambda job: (job.submitted_s, job.id)))
+    history = History.of(state.memory).updated(list(seen.values()), begun=True)
     asked = {job.id: job for job in state.jobs}
     pool = _pool(board, {job.id for job in jobs}, asked, any(job.curve is not None for job in state.jobs))
-    due = frozenset(job.id for job in jobs if urgent(asked[job.id], state.now_s))
+    promised = (job.id for job in jobs if job.start_by_s is not None or asked[job.id].finish_by_s is not None)
+    due = frozenset(name for name in promised if urgent(asked[name], state.now_s))
     beside = _beside(parts, board, [asked[name] for name in fixed])
     sold = sale(state, jobs, pool, history, beside, dials, due)
     return _told(sold, pool, due, history)
@@ -146,4 +147,4 @@ def _told(sold: Outcome, pool: Pool, due: frozenset[str], history: History) -> T
 
 def _kept(history: History) -> dict[str, Any]:
     """Of the history only what somebody would miss: not the thousand that wait and have not begun."""
-    return {"finished": history.finished, "seen": {name: seen for name, seen in history.seen.items() if seen.done > 0}}
+    return {"finished": history.finished, "seen": dict(history.seen)}

@@ -39,15 +39,18 @@ class History:
     def of(cls, memory: Mapping[str, Any]) -> History:
         return cls(memory.get("finished", {}), memory.get("seen", {}))
 
-    def updated(self, jobs: Sequence[JobState]) -> History:
-        """Whoever is gone has finished; it had done about what it was last seen to have done."""
+    def updated(self, jobs: Sequence[JobState], *, begun: bool = False) -> History:
+        """Whoever is gone has finished; it had done about what it was last seen to have done.
+
+        With ``begun`` only those who have done something are looked at: of the others nobody will be asked later.
+        """
         here = {job.id for job in jobs}
         finished = dict(self.finished)
         for name in sorted(self.seen.keys() - here):
             last = self.seen[name]
             if last.done > 0:
                 finished[last.kind] = (*finished.get(last.kind, ()), last)[-KEPT:]
-        return History(finished, {job.id: self._look(job) for job in jobs})
+        return History(finished, {job.id: self._look(job) for job in jobs if not begun or job.work_done > 0})
 
     def _look(self, job: JobState) -> Seen:
         before = self.seen.get(job.id)
@@ -62,7 +65,8 @@ class History:
     def pace(self, job: JobState) -> float:
         """By how much jobs of this class took longer than they first said; its own word counts as one precedent."""
         past = self.finished.get(class_of(job), ())
-        said_s = self.seen[job.id].said_s
+        seen = self.seen.get(job.id)
+        said_s = _said_s(job) if seen is None else seen.said_s
         if not past or said_s <= 0:
             return 1.0
         told = [one for one in past if one.said_s > 0]

@@ -27,7 +27,7 @@ MOST_SIZES = 24
 """Sizes of an elastic gang that are considered; beyond that many, they double."""
 
 MOST_MENUS = 50_000
-"""Menus that are remembered before all are forgotten."""
+"""Menus that are remembered before all are forgotten, or twice as many as there are jobs."""
 
 SCALING = 0.9
 """Without any curve, twice the workers are expected to be 2 ** 0.9 times as fast."""
@@ -62,7 +62,7 @@ class Menus:
 
     def rows(self, jobs: Sequence[JobState], gangs: Sequence[Gang | None]) -> Ints:
         """The row of each job's menu; those not seen before are worked out together."""
-        if len(self.row) >= MOST_MENUS:
+        if len(self.row) >= max(MOST_MENUS, 2 * len(jobs)):
             self._forget()
         found = np.empty(len(jobs), dtype=np.int64)
         new: list[tuple[JobState, Gang | None]] = []
