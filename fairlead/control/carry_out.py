@@ -226,7 +226,8 @@ class CarryOut:
             _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip
             if current.losses >= LOSSES_LIMIT:
-                message = f"workers were lost {current.losses} times in a row without a step in between"
+                message = (f"workers were lost {current.losses} times in a row without a step in between, at last: "
+                           f"{what}; see fairlead logs {job.id}")  # fmt: skip
                 jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
 
         await self._store.write(work)

@@ -26,6 +26,7 @@ class WorkerFact:
     generation: int = 0
     device: int = 0
     exited: bool = False  # its process is gone; the phase says how far it had come
+    ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
 
     @property
     def alive(self) -> bool:
@@ -151,7 +152,9 @@ def contradiction(view: GangView) -> str | None:
 def loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[str], str]:
     """Who of a broken generation is really gone, and the same in words; its peers only noticed and live on."""
     dead = [worker for worker in lost if worker not in workers or workers[worker].lost]
-    return dead, f"lost {', '.join(dead)}" if dead else f"broke: {', '.join(lost)} lost touch with a peer"
+    ends = {worker: workers[worker].ended_by for worker in dead if worker in workers}
+    named = [f"{worker} ({ends[worker]})" if ends.get(worker) else worker for worker in dead]
+    return dead, f"lost {', '.join(named)}" if dead else f"broke: {', '.join(lost)} lost touch with a peer"
 
 
 def next_action(view: GangView) -> Action | None:

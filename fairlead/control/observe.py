@@ -38,7 +38,7 @@ def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerF
         case wire.Finished(generation=generation):
             return replace(fact, phase="finished", generation=generation)
         case wire.Exited():
-            return replace(fact, exited=True)
+            return replace(fact, exited=True, ended_by=_ended_by(body))
         case _:
             return fact
 
@@ -184,6 +184,12 @@ def failure_of(exited: wire.Exited, job: Job, worker: str) -> str | None:
     if exited.signal in (signal.SIGKILL, signal.SIGTERM) or job.training:
         return None
     return f"{worker}: ended by {_signal_name(exited.signal)}; see fairlead logs {job.id}"
+
+
+def _ended_by(exited: wire.Exited) -> str | None:
+    if exited.cause == "silent":
+        return "silent for too long"
+    return None if exited.signal is None else _signal_name(exited.signal)
 
 
 def _signal_name(number: int | None) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
 
+from fairlead import wire
 from fairlead.backends.protocol import Backend, NotReserved
 from fairlead.control import gangs
 from fairlead.control.carry_out import LONG_LIFE_S, CarryOut, Gangs
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.observe import stop_changes
+from fairlead.control.observe import fact_after, stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs
 from fairlead.errors import Unavailable
@@ -68,6 +70,16 @@ def test_a_long_lived_command_is_not_blamed_for_the_losses_of_its_nodes(db: Open
     view = stored(db, made.job(training=False, losses=3), generation)
     run(carry_out(db, clock).do(gangs.MarkBroken(generation, ("w0",)), view))
     assert (now(db).phase, now(db).losses) == (JobPhase.RUNNING, 1)
+
+
+def test_a_job_whose_workers_die_again_and_again_is_told_of_what(db: Opened, clock: Clock) -> None:
+    generation = made.generation(("w0", "node-0"))
+    view = stored(db, made.job(losses=3), generation)
+    dead = fact_after(WorkerFact("node-0", "joined", 1), wire.Exited(None, signal.SIGSEGV))
+    known = Gangs({JOB: {"w0": dead}}, {}, {})
+    run(carry_out(db, clock, known=known).do(gangs.MarkBroken(generation, ("w0",)), view))
+    said = "workers were lost 4 times in a row without a step in between, at last: lost w0 (SIGSEGV)"
+    assert now(db).message == f"{said}; see fairlead logs {JOB}"
 
 
 class CutLine:

@@ -158,7 +158,8 @@ class Model:
                 self.workers[worker] = replace(fact, phase="broken")
 
     def finish(self) -> None:
-        newest = self.generations[-1] if self.generations else None
+        live = self.live()  # one that was abandoned does not keep the former one from its end
+        newest = live[-1] if live else None
         if newest is None or newest.phase is not GenerationPhase.RUNNING or newest.broken_s is not None:
             return
         for worker, fact in self.workers.items():
@@ -286,6 +287,8 @@ def test_only_who_is_gone_is_called_lost_not_the_peers_who_noticed() -> None:
     }
     assert gangs.loss(("w0", "w1", "w2"), workers) == (["w1"], "lost w1")
     assert gangs.loss(("w3",), workers) == (["w3"], "lost w3")
+    workers["w1"] = replace(workers["w1"], ended_by="SIGSEGV")
+    assert gangs.loss(("w0", "w1", "w3"), workers) == (["w1", "w3"], "lost w1 (SIGSEGV), w3")
     assert gangs.loss(("w0", "w2"), workers) == ([], "broke: w0, w2 lost touch with a peer")
 
 
