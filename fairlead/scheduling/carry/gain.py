@@ -50,6 +50,15 @@ def scaled(known: tuple[tuple[int, float], ...], size: int) -> float | None:
     return speed / nearest * (min(size, nearest) + USUAL_SCALING * max(0, size - nearest))
 
 
+def speed_on(job: JobState, kind: str, size: int) -> float:
+    """Of a gang of this size on this type by the curve that the job brought; 1 without one: all types are alike."""
+    if job.curve is None:
+        return 1.0
+    levels = job.curve.speeds.get(kind, ())
+    at = job.curve.sizes.index(size) if size in job.curve.sizes else -1
+    return max((level[at] for level in levels if level), default=0.0) if at >= 0 else 0.0
+
+
 def larger(job: JobState, size: int) -> int | None:
     """The next size that the gang could grow to: one more, or the next that its curve knows and is faster."""
     most = ceiling(job)

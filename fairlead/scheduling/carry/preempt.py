@@ -24,7 +24,7 @@ from fairlead.scheduling.carry.gain import ceiling, larger
 from fairlead.scheduling.carry.order import waited_s
 from fairlead.scheduling.carry.reclaim import Reclaim
 from fairlead.scheduling.carry.scale import may_grow
-from fairlead.scheduling.carry.start import hold_free
+from fairlead.scheduling.carry.start import hold_free, kinds_for
 from fairlead.scheduling.state import JobState, Preempt, Resize
 from fairlead.scheduling.words import devices, reason, workers
 
@@ -86,10 +86,9 @@ def _victims_leaving(draft: Draft, name: str) -> bool:
 
 def _kinds(draft: Draft, job: JobState) -> Iterator[str]:
     """The types of device it could have, the one that the market would give it first."""
-    prefer = draft.target.kind.get(job.id)
     shape = draft.board.shape(job)
-    for kind in sorted(draft.board.types, key=lambda kind: (kind != prefer, kind)):
-        if shape.device_type in (None, kind) and draft.board.most(shape.on(kind)) >= job.min_workers:
+    for kind in kinds_for(draft, job):
+        if draft.board.most(shape.on(kind)) >= job.min_workers:
             yield kind
 
 

@@ -8,6 +8,7 @@ from fairlead.scheduling.carry.backfill import start_short
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.hold import holds
 from fairlead.scheduling.carry.mend import mend
+from fairlead.scheduling.carry.move import move_faster
 from fairlead.scheduling.carry.order import TURN_S, line_up
 from fairlead.scheduling.carry.preempt import make_room_for_growth, make_room_for_waiting
 from fairlead.scheduling.carry.scale import grow_beyond_claims, grow_within_claims, shrink_slower
@@ -46,6 +47,7 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     draft.target = target(state, draft.board, draft.seen, draft.fixed(), draft.parts, dials)
     draft.line = line_up(draft)
     start_first(draft)
+    move_faster(draft)
     start_within_claims(draft)
     make_room_for_waiting(draft)
     shrink_slower(draft)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.gain import speed_on
 from fairlead.scheduling.carry.order import waited_s
-from fairlead.scheduling.carry.place import place
+from fairlead.scheduling.carry.place import like_speed, place
 from fairlead.scheduling.state import JobState
 
 PATIENCE_S = 30.0
@@ -72,8 +73,9 @@ def hold_free(draft: Draft, job: JobState) -> None:
     shape = draft.board.shape(job)
     if draft.board.most(shape) < job.min_workers or draft.quota_room(job.tenant) <= 0:
         return  # it cannot start however long others wait
-    free, kind = draft.board.roomiest(shape)
-    seats = None if kind is None else place(draft.board, shape.on(kind), min(free, job.min_workers))
+    places = {kind: draft.board.places(shape.on(kind)).total for kind in kinds_for(draft, job)}
+    kind = max(places, key=lambda kind: places[kind], default=None)
+    seats = None if kind is None else place(draft.board, shape.on(kind), min(places[kind], job.min_workers))
     draft.board.hold(job, seats or ())
 
 
@@ -81,16 +83,27 @@ def seats_for(
     draft: Draft, board: Board, job: JobState, count: int, keep: tuple[str, ...] = ()
 ) -> tuple[str, ...] | None:
     """Seats for so many workers, where the market would have them if possible, within limits by type."""
-    shape, prefer = board.shape(job), draft.target.kind.get(job.id)
-    seats = place(board, shape, count, keep, prefer)
-    if seats is None or count <= draft.quota_room(job.tenant, board.kind(seats)):
-        return seats
-    for kind in () if keep else board.types:
-        if shape.device_type in (None, kind) and count <= draft.quota_room(job.tenant, kind):
+    shape = board.shape(job)
+    if keep:
+        seats = place(board, shape, count, keep)
+        return seats if seats is None or count <= draft.quota_room(job.tenant, board.kind(keep)) else None
+    for kind in kinds_for(draft, job):
+        if count <= draft.quota_room(job.tenant, kind):
             seats = place(board, shape.on(kind), count)
             if seats is not None:
                 return seats
     return None
+
+
+def kinds_for(draft: Draft, job: JobState) -> list[str]:
+    """The types of device on which its smallest gang runs: the market's choice, then the fastest for it, first."""
+    board, prefer = draft.board, draft.target.kind.get(job.id)
+    kinds = board.kinds(board.shape(job))
+    if len(kinds) == 1 and job.curve is None:
+        return list(kinds)
+    speed = {kind: speed_on(job, kind, job.min_workers) for kind in kinds}
+    fit = [kind for kind in kinds if speed[kind] > 0]
+    return sorted(fit, key=lambda kind: (kind != prefer, -speed[kind], -like_speed(board.fastest(kind)), kind))
 
 
 class _Full:
@@ -122,7 +135,8 @@ def _try_start(draft: Draft, job: JobState, why: str, full: _Full) -> bool:
     seats = seats_for(draft, draft.board, job, job.min_workers)
     if seats is None:
         draft.board.hold(job, own)
-        full.note(shape, job.min_workers)
+        if not draft.board.fits(shape, job.min_workers):
+            full.note(shape, job.min_workers)  # for everybody, whatever its limits and its curve
         return False
     draft.board.sit(job, seats)
     draft.starting[job.id] = why
