@@ -164,6 +164,12 @@ def test_a_gang_that_fits_nowhere_yet_is_told_when_and_only_who_is_gone_by_then_
     after = {one.id: one.seats for one in apply(state, made).jobs if one.seats}
     assert after["short"] == ("z0r0n0",) * 2
     assert after["long"] == ("z0r0n1",) * 2
+    smaller = replace(head, min_workers=1, elastic=True)
+    _, made = decided([*runs, smaller], nodes)
+    start = by_job(made)["head"]
+    assert isinstance(start, Start)
+    assert len(start.seats) == 2
+    assert made.reservations == ()
 
 
 def test_whoever_would_start_over_is_not_moved_for_others() -> None:

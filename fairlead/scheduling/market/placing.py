@@ -118,6 +118,8 @@ def _arranged(
     wishes, turned_away = admitted(ground, wishes)
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     head = found.heads.get(kind)
+    if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
+        head = None
     here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head)
     unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
     if head is None and here.kept is not None:
@@ -141,7 +143,12 @@ def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int
 
 
 def reservations(placed: Placed, now_s: float) -> tuple[Reservation, ...]:
-    return tuple(Reservation(kept.job, now_s + kept.in_s, kept.nodes) for _, kept in sorted(placed.kept.items()))
+    """The room that is kept, for those who have no seats elsewhere."""
+    return tuple(
+        Reservation(kept.job, now_s + kept.in_s, kept.nodes)
+        for _, kept in sorted(placed.kept.items())
+        if kept.job not in placed.seats
+    )
 
 
 def told(
