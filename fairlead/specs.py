@@ -242,6 +242,7 @@ class Policy(Spec):
     log: Size = 64 * 1024**2  # the newest bytes of each worker's log that are kept
     files: int = Field(default=65_536, ge=64, le=1_048_576)  # open at once, in each process
     processes: int = Field(default=4096, ge=16, le=100_000)  # and threads, of one worker
+    jobs: int = Field(default=10_000, ge=1, le=1_000_000)  # that run and wait at once
     retention: Retention = Retention()
 
     @field_validator("folders")

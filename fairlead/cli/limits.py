@@ -36,6 +36,7 @@ Disk = Annotated[str | None, typer.Option("--disk", help="What one job may fill,
 Log = Annotated[str | None, typer.Option("--log", help="What is kept of each worker's log, such as 64MB.")]
 Files = Annotated[int | None, typer.Option("--files", help="Files that a process may have open.")]
 Processes = Annotated[int | None, typer.Option("--processes", help="Processes and threads of one worker.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="Jobs that it may have at once, running and waiting.")]
 KeepLogs = Annotated[str | None, typer.Option("--keep-logs", help="For how long after a job, such as 30d; none: ever.")]
 KeepMetrics = Annotated[str | None, typer.Option("--keep-metrics", help="The same for a job's history per step.")]
 KeepResults = Annotated[str | None, typer.Option("--keep-results", help="The same for the files it left.")]

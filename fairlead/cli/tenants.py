@@ -13,6 +13,7 @@ from fairlead.cli.limits import (
     Files,
     Grant,
     Guarantee,
+    Jobs,
     KeepLogs,
     KeepMetrics,
     KeepResults,
@@ -43,14 +44,14 @@ def create(
     name: Name, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
     most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, log: Log = None,
-    files: Files = None, processes: Processes = None, keep_logs: KeepLogs = None, keep_results: KeepResults = None,
-    keep_metrics: KeepMetrics = None, as_json: Json = False,
+    files: Files = None, processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
+    keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Create a tenant; its first token is printed this one time."""
     written = limits.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
         budget=budget, warn_at=warn_at, network=network, disk=disk, log=log, files=files, processes=processes,
-        keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
         folders=limits.folders([], grant, None),
     )  # fmt: skip
     made = client().create_tenant({"name": name, **{key: value for key, value in written.items() if value is not None}})
@@ -67,7 +68,7 @@ def update(
     name: TenantRef, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
     most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, revoke: Revoke = None, disk: Disk = None,
-    log: Log = None, files: Files = None, processes: Processes = None, keep_logs: KeepLogs = None,
+    log: Log = None, files: Files = None, processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
     keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Change a tenant; what is not named stays as it is."""
@@ -77,7 +78,7 @@ def update(
     changed = limits.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
         budget=budget, warn_at=warn_at, network=network, disk=disk, log=log, files=files, processes=processes,
-        keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
         present_budget=present.budget if present else None,
         folders=limits.folders(present.policy.get("folders", []) if present else [], grant, revoke),
     )  # fmt: skip
@@ -120,6 +121,7 @@ def _describe(tenant: TenantView) -> None:
         "log": f"{show.size(policy.get('log'))} of one worker",
         "open files": f"{policy.get('files')} in one process",
         "processes": f"{policy.get('processes')} of one worker",
+        "jobs": f"{policy.get('jobs')} at once, running and waiting",
         "keeps": ", ".join(f"{kind} {_kept(keeps.get(kind))}" for kind in ("logs", "metrics", "results")),
     }
     show.line(f"tenant {tenant.name}")

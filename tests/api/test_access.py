@@ -106,6 +106,26 @@ def test_uploads_that_do_not_end_take_no_more_disk_than_the_tenant_may(beta: Tea
     assert beta.member.put(places[1], content=codes[1]).status_code == 204, "what was refused counts no longer"
 
 
+def test_a_tenant_has_no_more_jobs_at_once_than_it_may(beta: Team, admin: httpx.Client) -> None:
+    def submit(key: str) -> httpx.Response:
+        body = {"name": "crowd", "command": ["sleep", "600"]}
+        return beta.member.post("/api/v1/jobs", json=body, headers={"Idempotency-Key": key})
+
+    first = submit("crowd-1")
+    assert first.status_code == 201
+    assert admin.patch("/api/v1/tenants/beta", json={"policy": {"jobs": 1}}).status_code == 200
+    refused = submit("crowd-2")
+    assert refused.status_code == 409 and "fairlead tenant update beta --jobs 2" in refused.text, refused.text
+    asked = beta.member.post("/api/v1/jobs/dry-run", json={"name": "crowd", "command": ["true"]}).json()
+    assert not asked["admitted"] and "has 1 jobs that run or wait" in asked["reason"]["text"]
+    assert submit("crowd-1").json()["id"] == first.json()["id"], "who asks again gets what it had"
+    assert admin.patch("/api/v1/tenants/beta", json={"policy": {"jobs": 10_000}}).status_code == 200
+    second = submit("crowd-2")
+    assert second.status_code == 201
+    for job in (first, second):
+        beta.member.post(f"/api/v1/jobs/{job.json()['id']}/cancel")
+
+
 FORBIDDEN = [
     ("viewer", "POST", "/jobs", {"name": "no", "command": ["true"]}),
     ("viewer", "POST", "/jobs/{waiting}/cancel", None),

@@ -24,7 +24,7 @@ from fairlead.control.store import bundles, events, generations, jobs, secrets, 
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Reason
-from fairlead.specs import JobSpec
+from fairlead.specs import JobSpec, Policy
 from fairlead.views import DryRun, JobView
 
 
@@ -51,6 +51,7 @@ class SubmitVerbs(Verbs):
             stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
             if created:
                 _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
+                _need_room(connection, tenant)
                 afford(connection, tenant, now_s)
                 self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
@@ -122,8 +123,9 @@ class SubmitVerbs(Verbs):
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never))
         try:
+            await self._read(lambda connection: _need_room(connection, tenant, more=1))
             await self._read(lambda connection: afford(connection, tenant, now_s))
-        except OverBudget as error:
+        except (OverBudget, Refused) as error:
             return DryRun(admitted=False, reason=reason_view(Reason(error.code, f"{error.message}; {error.fix}")))
         found = await asked(await self._seen(), job, strict=bool(sla_of(spec.sla, tenant.sla).strict))
         decision = found.decision if found.admitted else None
@@ -189,6 +191,15 @@ def _need_time(spec: JobSpec, now_s: float) -> None:
     if isinstance(deadline, datetime) and deadline.timestamp() <= now_s:
         said = deadline.isoformat()
         raise InvalidSpec(f"{said} is past", field="sla.deadline", value=said, fix="write a time to come, or like 2h")
+
+
+def _need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
+    """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
+    allowed = Policy.model_validate(dict(tenant.policy)).jobs
+    if jobs.unfinished(connection, tenant.name) + more > allowed:
+        raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
+        raise Refused(f"tenant {tenant.name} has {allowed} jobs that run or wait, and more are not allowed",
+                      fix=f"wait for some to end, cancel some, or let an admin allow more: {raised}")  # fmt: skip
 
 
 def _need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:

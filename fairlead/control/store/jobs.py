@@ -223,6 +223,12 @@ def counts(conn: Connection) -> dict[str, dict[str, int]]:
     return found
 
 
+def unfinished(conn: Connection, tenant: str) -> int:
+    """How many jobs of the tenant run or wait."""
+    query = select(func.count()).select_from(jobs).where(jobs.c.phase.in_(_ACTIVE), jobs.c.tenant == tenant)
+    return int(conn.execute(query).scalar_one())
+
+
 def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
     """How many jobs that have not ended each person of each tenant has, in each phase."""
     who = (jobs.c.tenant, jobs.c.submitted_by, jobs.c.phase)
