@@ -31,6 +31,8 @@ class Tree:
     below: Mapping[str | None, tuple[str, ...]]
     people: Mapping[str, frozenset[str]]  # by tenant, where there are several
     tenants: frozenset[str]  # the queues that are tenants, not people or own work
+    paths: Mapping[str, tuple[str, ...]]  # each queue, the one above it, and so on up to the top
+    teams: Mapping[str, tuple[str, ...]]  # by tenant: itself and the tenants below it
 
     @classmethod
     def of(cls, tenants: Iterable[TenantState], working: Mapping[str, Collection[str]] | None = None) -> Tree:
@@ -52,8 +54,13 @@ class Tree:
         below: dict[str | None, list[str]] = {}
         for name in sorted(known):
             below.setdefault(above[name], []).append(name)
-        return cls({name: known[name] for name in sorted(known)}, above,
-                   {name: tuple(found) for name, found in below.items()}, people, named)  # fmt: skip
+        paths = {name: _path(name, above) for name in sorted(known)}
+        teams: dict[str, list[str]] = {}
+        for name in sorted(named):
+            for queue in paths[name]:
+                teams.setdefault(queue, []).append(name)
+        return cls({name: known[name] for name in paths}, above, {name: tuple(found) for name, found in below.items()},
+                   people, named, paths, {name: tuple(found) for name, found in teams.items()})  # fmt: skip
 
     def own(self, tenant: str) -> str:
         """The queue of all that a tenant does itself, without the teams below it."""
@@ -78,10 +85,7 @@ class Tree:
 
     def path(self, name: str) -> tuple[str, ...]:
         """The queue, the one above it, and so on up to the top."""
-        found = [name]
-        while (parent := self.above[found[-1]]) is not None:
-            found.append(parent)
-        return tuple(found)
+        return self.paths[name]
 
     @property
     def flat(self) -> bool:
@@ -122,6 +126,13 @@ def _parents(known: Mapping[str, TenantState]) -> dict[str, str | None]:
             above |= dict.fromkeys(members, None)
         safe |= seen.keys()
     return above
+
+
+def _path(name: str, above: Mapping[str, str | None]) -> tuple[str, ...]:
+    found = [name]
+    while (parent := above[found[-1]]) is not None:
+        found.append(parent)
+    return tuple(found)
 
 
 def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str, parent: str) -> None:

@@ -107,7 +107,7 @@ class Draft:
 
     def held(self, board: Board, name: str, kind: str) -> int:
         """Devices of a type that the tenant and those below it hold on this board."""
-        return sum(board.used_of.get((one, kind), 0) for one in self._below(name))
+        return sum(board.used_of.get((one, kind), 0) for one in self.parts.tree.teams[name])
 
     def quota_room(self, tenant: str, kind: str | None = None) -> int:
         """Devices (of a type) that the tenant may still have, by its own limits and those of whom it stands below."""
@@ -116,18 +116,12 @@ class Draft:
             limits = self.tenants.get(name)
             if limits is None or (limits.quota is None and not limits.most):
                 continue
-            below = self._below(name)
+            below = self.parts.tree.teams[name]
             if limits.quota is not None:
                 room = min(room, limits.quota - sum(self.used(one) for one in below))
             if kind is not None and kind in limits.most:
                 room = min(room, int(limits.most[kind]) - sum(self.board.used_of.get((one, kind), 0) for one in below))
         return room
-
-    def _below(self, name: str) -> list[str]:
-        tree = self.parts.tree
-        if tree.flat:
-            return [name]
-        return [tenant for tenant in self.tenants if name in tree.path(tenant)]
 
     def unheld(self) -> Board:
         """The board as it would be if no free seats were held for anybody."""

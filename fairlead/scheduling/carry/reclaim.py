@@ -32,6 +32,7 @@ class Reclaim:
         self.board: Board = draft.board.copy()
         self.board.let_go(job)
         self.taken: list[tuple[JobState, tuple[str, ...]]] = []
+        self.spares: dict[str, int] = {}  # by tenant, as long as nothing more is taken
         self.starving = not for_growth and overdue(draft, job)
         self.insists = not for_growth and need <= (draft.lacking(job.tenant, kind) or 0)  # it is guaranteed
         self.usable = frozenset(self.board.ready(kind, self.shape.only))
@@ -104,6 +105,7 @@ class Reclaim:
         self.board.leave(victim, seats)
         self.gangs[victim.tenant] -= not self.board.seats[victim.id]
         self.taken.append((victim, seats))
+        self.spares.clear()
 
     def _surplus(self, tenant: str) -> int:
         """Devices above its claim, and of this type above what it is guaranteed."""
@@ -112,6 +114,11 @@ class Reclaim:
 
     def _spare(self, tenant: str) -> int:
         """Devices of this type that it could lose while it, and whom it stands below, keep what is guaranteed."""
+        if tenant not in self.spares:
+            self.spares[tenant] = self._spared(tenant)
+        return self.spares[tenant]
+
+    def _spared(self, tenant: str) -> int:
         tree, own = self.draft.parts.tree, self.draft.parts.tree.path(self.job.tenant)
         return min(
             (
