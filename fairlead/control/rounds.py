@@ -111,8 +111,11 @@ def job_state(
 
 
 def restart_cost_s(job: Job, newest: Generation | None) -> float:
-    """What a new generation would cost: as long as the last one took to come up, snapshot and all."""
-    if newest is None or newest.running_s is None:
+    """What a new generation would cost: as long as the last one took to come up, snapshot and all.
+
+    The first of a training comes up cold, which says nothing about the next: there the survivors only meet again.
+    """
+    if newest is None or newest.running_s is None or (job.training and newest.number == 1):
         return RESTART_S if job.training else COMMAND_RESTART_S
     return min(max(newest.running_s - newest.created_s, LEAST_RESTART_S), MOST_RESTART_S)
 
