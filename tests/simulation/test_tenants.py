@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Dials, Market
-from fairlead.scheduling.market.repay import in_whole_devices, judged
+from fairlead.scheduling.market.repay import in_whole_devices, judged, within
 from fairlead.scheduling.market.tenants import Account
-from fairlead.scheduling.state import ClusterState, JobState, Round, Start
+from fairlead.scheduling.state import ClusterState, JobState, Round, Start, TenantState
 from fairlead.simulation.engine import Settings, simulate
 from fairlead.simulation.formats.recorded import RecordedJob
 from fairlead.simulation.generate import many_days, multi_tenant, one_failure
@@ -78,6 +78,24 @@ def test_budgets_in_whole_devices_are_within_one_of_the_share_and_no_more_in_sum
     assert (np.abs(whole - budget) < 1.0 + 1e-6).all()
     assert whole.sum() <= budget.sum() + 1e-5
     assert (whole == np.round(whole)).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(-30.0, 30.0)), min_size=1, max_size=12))
+def test_repaying_never_promises_more_devices_than_there_are(rows: list[tuple[float, float]]) -> None:
+    entitled = np.array([row[0] for row in rows])
+    budget = np.maximum(0.0, entitled + np.array([row[1] for row in rows]))
+    cut = within(budget, entitled, float(entitled.sum()))
+    assert cut.sum() <= entitled.sum() + 1e-6
+    assert (cut >= np.minimum(budget, entitled) - 1e-9).all()
+
+
+def test_a_gang_within_its_tenants_share_is_not_put_off_for_others_that_would_be_rounded_up() -> None:
+    nodes = (Node("n0", {DEVICE: 8.0}, "gpu"),)
+    many = [job(f"m{at}", f"m{at}", gang=2, work=600.0) for at in range(4)]
+    tenants = [TenantState("big", 4.0), *(TenantState(f"m{at}", 1.0) for at in range(4))]
+    state = ClusterState(0.0, nodes, tenants, [*many, job("big", "big", gang=4)], round_s=60.0)
+    assert "big" in started(Market()(state))
 
 
 def test_gangs_larger_than_their_tenants_share_can_be_left_aside() -> None:

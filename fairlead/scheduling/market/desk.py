@@ -36,6 +36,10 @@ class Desk:
     def secure(self) -> None:
         """Before anybody bids: nothing is guaranteed where groups stand side by side."""
 
+    def round_to_gangs(self, yes: bool) -> None:
+        """Whether a part of a gang is enough to fit a budget, or all of it has to."""
+        self.share = self.problem.share.tolist() if yes else [1.0] * self.problem.jobs
+
     def lend(self, level: int = 0) -> None:
         """From now on budgets do not count: what is left is for whoever bids most."""
         self.left = [np.inf] * len(self.left)
@@ -116,7 +120,8 @@ class Desk:
         """Which sizes are within what the jobs' groups may have."""
         group = self.problem.group[jobs]
         left, most = np.array(self.left)[group] + 1e-9, np.array(self.most)[group]
-        return (size * self.problem.share[jobs][:, None] <= left[:, None]) & (size <= most[:, None])
+        share: Floats = np.array(self.share)[jobs]
+        return (size * share[:, None] <= left[:, None]) & (size <= most[:, None])
 
     def grow(self) -> None:
         """Larger or better gangs for who has one, by utility per further device, until nothing fits."""

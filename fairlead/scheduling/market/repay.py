@@ -49,6 +49,16 @@ def _said(index: float, behind: Mapping[str, float], dials: Dials) -> str:
     )
 
 
+def within(budget: Floats, entitled: Floats, devices: float) -> Floats:
+    """Budgets that can all be had at once: what is repaid beyond the shares is cut, for all alike.
+
+    Devices that stay idle for want of a gang that fits are owed to somebody, but nobody had too much for it.
+    """
+    beyond = np.maximum(budget - entitled, 0.0)
+    over = float(budget.sum()) - devices
+    return budget if over <= 0 else budget - beyond * min(1.0, over / max(float(beyond.sum()), 1e-12))
+
+
 def in_whole_devices(budget: Floats, used: Floats, total: float) -> Floats:
     """The largest remainders are rounded up, those of tenants first who have so many devices already."""
     floor = np.floor(budget + 1e-9)

@@ -11,7 +11,7 @@ import numpy as np
 from fairlead.cluster import Resources
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
-from fairlead.scheduling.market.repay import in_whole_devices, judged
+from fairlead.scheduling.market.repay import in_whole_devices, judged, within
 from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
 from fairlead.scheduling.queues import Tree, divided, in_service, working
 from fairlead.scheduling.state import JobState, TenantState
@@ -104,6 +104,7 @@ def shares(
     repay_s = dials.hurry_s if fairness["corrects"] else dials.repay_s
     budget = np.array([max(0.0, entitled[name] + accounts[name].owed / repay_s) for name in names])
     if tree.flat:
+        budget = within(budget, np.array([entitled[name] for name in names]), pool.devices)
         budget = in_whole_devices(budget, np.array([accounts[name].used for name in names]), sum(entitled.values()))
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
