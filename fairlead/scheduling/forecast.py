@@ -21,7 +21,7 @@ MOST_STEPS, FEWEST_STEPS, EFFORT = 64, 8, 20_000
 REACH = 50.0
 """The last step is so many times as far away as the first: what is far off is less sure, and looked at less often."""
 
-SOON_S = 3.0
+SOON_S = 0.5
 """The first step where the state does not say how long a round is."""
 
 NEVER = ("no-such-gang", "no-such-room", "quota", "budget", "declined", "not-here")
