@@ -63,6 +63,16 @@ def test_a_waiting_job_holds_nothing_and_knows_what_is_left_to_do() -> None:
     assert (state.seats, state.settling, state.remaining_samples) == ((), False, 20 * 64)
 
 
+@pytest.mark.parametrize(
+    ("training", "number", "cost_s"), [(True, 1, 1.0), (True, 2, 4.0), (False, 1, 4.0)], ids=["cold", "warm", "command"]
+)
+def test_what_a_restart_costs_is_what_the_last_one_took(training: bool, number: int, cost_s: float) -> None:
+    """But the first start of a training is cold: later its survivors only meet again. A command always starts over."""
+    live = [made.generation(("w0", "node-0"), number=number, created_s=100.0, running_s=104.0)]
+    state = job_state(made.job(training=training), live, {"w0": joined("node-0", generation=number)}, cooling=False)
+    assert (state.restart_cost_s, state.starts_over) == (cost_s, not training)
+
+
 def test_survivors_keep_their_device_and_newcomers_get_free_ones() -> None:
     facts = {"mlp-abc234": {"w0": joined("node-0", 1)}, "other": {"w0": joined("node-0", 0)}}
     devices = Devices(NODES, facts, {})
