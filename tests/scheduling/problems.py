@@ -34,5 +34,5 @@ def problem_of(
     weight = rng.uniform(0.5, 2.0, tenants)
     budget = np.maximum(0.0, capacity.sum() * weight / weight.sum() + rng.choice([0.0, 2.0]) * rng.normal(size=tenants))
     ceiling = np.where(rng.random(tenants) < 0.3, rng.integers(1, 13, tenants), np.inf)
-    share = np.where(rng.random(many) < 0.3, 0.25, 0.5)
+    share = rng.choice([0.25, 0.5, 1.0], many)
     return Problem(utility, kind, size, capacity, group, budget, ceiling, share, nobody)

@@ -56,14 +56,14 @@ def used(problem: Problem, column: Ints) -> tuple[Floats, Floats]:
             np.bincount(problem.group[jobs], sizes, len(problem.ceiling)))  # fmt: skip
 
 
-@settings(max_examples=EXAMPLES or 120, deadline=None)
+@settings(max_examples=EXAMPLES or 100, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_one_tenant_reaches_98_percent_of_the_optimum_every_time(seed: int) -> None:
     problem = problem_of(np.random.default_rng(seed))
     assert choose(problem).utility >= REACHED * optimum(problem)
 
 
-@settings(max_examples=EXAMPLES or 80, deadline=None)
+@settings(max_examples=EXAMPLES or 60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 4))
 def test_what_is_lent_reaches_98_percent_given_what_everybody_was_entitled_to(seed: int, tenants: int) -> None:
     problem = problem_of(np.random.default_rng(seed), tenants)

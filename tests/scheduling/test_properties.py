@@ -69,7 +69,7 @@ def after(state: ClusterState, made: Round) -> dict[str, tuple[str, ...]]:
     return {job: where for job, where in seats.items() if where}
 
 
-@settings(max_examples=EXAMPLES or 150, deadline=None)
+@settings(max_examples=EXAMPLES or 80, deadline=None)
 @given(seeds)
 def test_gangs_are_whole_of_one_type_and_no_node_or_quota_is_exceeded(seed: int) -> None:
     state = cluster_of(np.random.default_rng(seed))
@@ -84,7 +84,7 @@ def test_gangs_are_whole_of_one_type_and_no_node_or_quota_is_exceeded(seed: int)
     assert all(tenant.quota is None or by_tenant[tenant.name] <= tenant.quota for tenant in state.tenants)
 
 
-@settings(max_examples=EXAMPLES or 100, deadline=None)
+@settings(max_examples=EXAMPLES or 60, deadline=None)
 @given(seeds)
 def test_the_order_of_jobs_nodes_and_tenants_does_not_matter(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def same_gangs(one: Outcome, its_pool: Pool, other: Outcome, pool: Pool) -> Ints
     return column
 
 
-@settings(max_examples=EXAMPLES or 100, deadline=None)
+@settings(max_examples=EXAMPLES or 60, deadline=None)
 @given(seeds)
 def test_a_further_device_lowers_useful_work_by_no_more_than_two_percent(seed: int) -> None:
     """Useful work as the market counts it: what gangs do, weighted with what it is worth; at the same bids."""
@@ -128,14 +128,14 @@ def test_a_further_device_lowers_useful_work_by_no_more_than_two_percent(seed: i
     assert more.chosen.utility >= 0.98 * kept - 1e-9
 
 
-@settings(max_examples=EXAMPLES or 25, deadline=None)
+@settings(max_examples=EXAMPLES or 12, deadline=None)
 @given(seeds)
 def test_a_job_that_fits_starts_as_soon_as_the_work_of_the_others_allows(seed: int) -> None:
     """The bound of docs/scheduling.md: while it waits, all but less than its gang's devices are busy."""
     rng = np.random.default_rng(seed)
     state = cluster_of(rng, tenants=1)
-    jobs = {job.id: replace(job, seats=(), finish_by_s=None, work_left=float(rng.uniform(50.0, 2_000.0)), work_done=0.0)
-            for job in state.jobs}  # fmt: skip
+    jobs = {job.id: replace(job, seats=(), finish_by_s=None, work_left=float(rng.uniform(50.0, 600.0)), work_done=0.0)
+            for job in state.jobs[:12]}  # fmt: skip
     capacity = Counter(dict.fromkeys(TYPES, 0))
     for node in state.nodes:
         capacity[node.device_type] += node.devices
@@ -161,6 +161,7 @@ def played(state: ClusterState, jobs: dict[str, JobState]) -> dict[str, float]:
     types, left = {node.name: node.device_type for node in state.nodes}, dict(jobs)
     started_s: dict[str, float] = {}
     while left:
+        assert state.now_s < 1e6, f"{sorted(left)} are never done"
         here = [job for job in left.values() if job.submitted_s <= state.now_s]
         state = replace(state, jobs=here)
         made = Market()(state)
