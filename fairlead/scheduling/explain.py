@@ -82,7 +82,8 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) ->
         back = (f"bring back {on(tuple(away))}",) if away else ()
         return (*back, *fewer, *any_type, "add nodes")
     if hold.reason.code == "quota":
-        return (f"wait for a job of tenant {job.tenant} to end", f"raise its quota (now {facts['quota']})", *fewer)
+        limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
+        return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
     if hold.reason.code == "budget":
         return (f"raise the budget of tenant {job.tenant}", f"wait until {moment(facts['again_s'])}")
     if hold.reason.code == "making-room":
