@@ -15,6 +15,7 @@ from fairlead.scheduling.carry.stay import why_it_stays
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Reason, Resize, Start
 from fairlead.scheduling.words import devices, moment, on, workers
+from fairlead.units import shown_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,9 @@ def _no_such_type(device_type: str, nodes: Sequence[Node]) -> Impossible:
 
 
 def _worker_too_big(name: str, amount: float, largest: float) -> Impossible:
+    if largest <= 0:
+        return Impossible(f"resources.{name}", amount, f"no node has any {name}",
+                          f"drop resources.{name}, or add a node that has it")  # fmt: skip
     shown, most = _shown(name, amount), _shown(name, largest)
     text = f"{shown} per worker is more than the largest node has ({most})"
     return Impossible(f"resources.{name}", amount, text, f"ask for at most {most}, or add a larger node")
@@ -166,4 +170,4 @@ def _gang_too_big(job: JobState, slots: int, nodes: Sequence[Node]) -> Impossibl
 
 
 def _shown(name: str, amount: float) -> str:
-    return f"{amount / 1e9:.3g}GB" if name == "memory" else f"{amount:.3g} {name}"
+    return shown_size(int(amount)).replace(" ", "") if name == "memory" else f"{amount:.3g} {name}"
