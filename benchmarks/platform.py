@@ -105,8 +105,7 @@ class Platform:
 
     def train(self, run: str, name: str, workers: str = "1", tenant: str = "bench", **params: Any) -> Job:
         """Submit one of the programs."""
-        env = {"FAIRLEAD_DATA": os.environ.get("FAIRLEAD_DATA", "")}
-        spec = {"name": name, "run": run, "tenant": tenant, "workers": workers, "params": params, "env": env}
+        spec = {"name": name, "run": run, "tenant": tenant, "workers": workers, "params": params}
         return self.client.submit(spec, folder=PROGRAMS)
 
     def end(self, job: Job) -> None:
