@@ -68,7 +68,6 @@ def test_the_same_seed_gives_the_same_figures(trace: Path, capsys: pytest.Captur
 
 
 def test_plots_and_figures_are_written(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
     out = tmp_path / "report"
     assert simulate(trace, "--cluster", "8xt4", "--policy", "fifo", "--out", out) == 0
     names = {"jct-cdf.png", "utilisation.png", "shares-fifo.png", "gantt-fifo.png", "figures.json"}

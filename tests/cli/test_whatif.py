@@ -50,7 +50,6 @@ def test_more_nodes_bring_everybody_to_their_end_sooner(platform: Platform, busy
 
 
 def test_people_see_both_tables_and_plots_are_written(platform: Platform, busy: list[str], tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     out = tmp_path / "report"
     said = platform.admin("what-if", "--remove", "node-0", "--out", str(out)).out
     assert "the cluster as it stands: 4 jobs (live) on 2 devices" in said

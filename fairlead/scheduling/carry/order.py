@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fairlead.scheduling.carry.draft import Draft, barred
 from fairlead.scheduling.state import JobState
@@ -46,23 +47,13 @@ def line_up(draft: Draft) -> Sequence[JobState]:
             queue[:] = _people_in_turn(draft, queue, rank)
     holding = {name: draft.used(name) for name in queues}
 
-    def turn(name: str) -> tuple[bool, bool, float, float, str]:
+    def turn(name: str) -> tuple[bool, bool, float, float]:
         tenant, head = draft.tenants[name], queues[name][-1]
         late = barred(draft.tenants, head)
         return (late, head.id not in target.due, holding[name] / tenant.weight,
-                tenant.attained_device_s / tenant.weight, name)  # fmt: skip
+                tenant.attained_device_s / tenant.weight)  # fmt: skip
 
-    turns = [turn(name) for name in queues]
-    heapq.heapify(turns)
-    line: list[JobState] = []
-    while turns:
-        name = heapq.heappop(turns)[-1]
-        job = queues[name].pop()
-        line.append(job)
-        holding[name] += job.min_workers
-        if queues[name]:
-            heapq.heappush(turns, turn(name))
-    return line
+    return _in_turns(queues, holding, turn)
 
 
 def _people_in_turn(draft: Draft, queue: Sequence[JobState], rank: Callable[[JobState], Rank]) -> list[JobState]:
@@ -75,21 +66,28 @@ def _people_in_turn(draft: Draft, queue: Sequence[JobState], rank: Callable[[Job
         if seats and draft.jobs[name].tenant == queue[0].tenant:
             holding[draft.jobs[name].person] += len(seats)
 
-    def turn(person: str) -> tuple[bool, bool, int, Rank, str]:
+    def turn(person: str) -> tuple[bool, bool, int, Rank]:
         first = rank(lines[person][-1])
-        return (first[0], first[1], holding[person], first, person)
+        return (first[0], first[1], holding[person], first)
 
-    turns = [turn(person) for person in lines]
+    return _in_turns(lines, holding, turn)[::-1]
+
+
+def _in_turns(
+    lines: Mapping[str, list[JobState]], holding: dict[str, int], turn: Callable[[str], tuple[Any, ...]]
+) -> list[JobState]:
+    """One line out of many, each taken from its end; whose turn is least comes next, and then holds so much more."""
+    turns = [(*turn(name), name) for name in lines]
     heapq.heapify(turns)
     line: list[JobState] = []
     while turns:
-        person = heapq.heappop(turns)[-1]
-        job = lines[person].pop()
+        name = heapq.heappop(turns)[-1]
+        job = lines[name].pop()
         line.append(job)
-        holding[person] += job.min_workers
-        if lines[person]:
-            heapq.heappush(turns, turn(person))
-    return line[::-1]
+        holding[name] += job.min_workers
+        if lines[name]:
+            heapq.heappush(turns, (*turn(name), name))
+    return line
 
 
 def _turn_of(draft: Draft, tenant: str, queue: Sequence[JobState]) -> dict[str, str]:
