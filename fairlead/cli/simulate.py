@@ -96,7 +96,7 @@ def _declared(knowledge: str) -> bool:
 
 def _positive(option: str, value: float | None) -> None:
     if value is not None and not 0 < value < math.inf:
-        raise InvalidSpec(f"{value:g} is not more than 0", field=option)
+        raise InvalidSpec(f"{value:g} is not more than 0", field=option, fix="give a number above 0")
 
 
 def _energy(sleep_after: float | None, wake_time: float) -> Energy | None:
@@ -135,8 +135,8 @@ def _added(text: str, taken: set[str]) -> tuple[Any, ...]:
     verb, _, what = text.partition(":")
     if verb != "add" or not what:
         raise InvalidSpec(f"{text!r} is not understood", field="--what-if", fix="write add:8xa100")
-    added = [replace(node, name=f"added.{node.name}") if node.name in taken else node for node in cluster(what)]
-    return tuple(added)
+    added = cluster(what, field="--what-if")
+    return tuple(replace(node, name=f"added.{node.name}") if node.name in taken else node for node in added)
 
 
 def _settings(**how: Any) -> Settings:

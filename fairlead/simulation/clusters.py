@@ -18,14 +18,14 @@ NO_MORE: Mapping[str, Any] = {}
 FIX = "write 8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or name a YAML file"
 
 
-def cluster(text: str) -> tuple[Node, ...]:
-    """The nodes that these words, or the file of this name, describe."""
+def cluster(text: str, field: str = "--cluster") -> tuple[Node, ...]:
+    """The nodes that these words, or the file of this name, describe; ``field`` is where somebody wrote them."""
     path = Path(text)
     if path.suffix in (".yaml", ".yml"):
-        return _from_file(path)
+        return _from_file(path, field)
     nodes: list[Node] = []
     for part in text.split(","):
-        nodes += _part(part.strip(), {node.name for node in nodes})
+        nodes += _part(part.strip(), {node.name for node in nodes}, field)
     return tuple(nodes)
 
 
@@ -34,10 +34,10 @@ def is_pool(node: Node) -> bool:
     return node.name.partition(".")[0] == node.device_type
 
 
-def _part(text: str, taken: set[str]) -> Sequence[Node]:
+def _part(text: str, taken: set[str], field: str) -> Sequence[Node]:
     parsed = PART.fullmatch(text)
     if parsed is None or int(parsed[1]) < 1 or (parsed[2] and int(parsed[2]) < 1):
-        raise InvalidSpec(f"{text!r} is not a cluster", field="--cluster", fix=FIX)
+        raise InvalidSpec(f"{text!r} is not a cluster", field=field, fix=FIX)
     count, per_node, kind = int(parsed[1]), parsed[2], parsed[3].lower()
     if per_node is None:
         return [Node(_free_name(kind, taken), {DEVICE: float(count)}, kind)]
@@ -72,7 +72,7 @@ def _free_name(wanted: str, taken: set[str]) -> str:
     return name
 
 
-def _from_file(path: Path) -> tuple[Node, ...]:
+def _from_file(path: Path, field: str) -> tuple[Node, ...]:
     """A list of groups: ``{type: t4, nodes: 16, devices: 4, rack: 8}``; without ``nodes`` a flat pool.
 
     A group of nodes may also have a ``zone``, ``labels``, ``cpu`` and ``memory`` of each node, and the ``watts`` that a
@@ -81,7 +81,7 @@ def _from_file(path: Path) -> tuple[Node, ...]:
     import yaml
 
     if not path.is_file():
-        raise InvalidSpec(f"there is no file {path}", field="--cluster", fix=FIX)
+        raise InvalidSpec(f"there is no file {path}", field=field, fix=FIX)
     written = yaml.safe_load(path.read_text())
     groups = written.get("nodes", written) if isinstance(written, Mapping) else written
     if not isinstance(groups, list):
@@ -102,4 +102,4 @@ def _group(group: Any, path: Path, taken: set[str]) -> Sequence[Node]:
         raise InvalidSpec(f"{group!r} is not a group of nodes", field=path.name, fix=fix) from error
     if devices < 1 or count < 0 or rack < 1:
         raise InvalidSpec(f"{group!r} has too few nodes or devices", field=path.name)
-    return made if count else _part(f"{devices}x{kind}", taken)
+    return made if count else _part(f"{devices}x{kind}", taken, path.name)

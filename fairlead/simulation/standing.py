@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from fairlead.cluster import DEVICE, Node, scaled, total
-from fairlead.errors import InvalidSpec, NotFound
+from fairlead.errors import NotFound
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
 from fairlead.scheduling.pace import FIRST_START_S, counts_samples, with_curve
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
@@ -77,10 +77,7 @@ def changed(state: ClusterState, changes: Changes) -> ClusterState:
         if name not in names:
             raise NotFound(f"there is no node {name!r}", field="--remove", fix=f"one of {', '.join(sorted(names))}")
     nodes = [node for node in state.nodes if node.name not in changes.remove]
-    try:
-        fresh = cluster(changes.add) if changes.add else ()
-    except InvalidSpec as error:
-        raise InvalidSpec(error.message, field="--add", fix=error.fix) from None
+    fresh = cluster(changes.add, field="--add") if changes.add else ()
     nodes += [_equipped(node, names, state.nodes) for node in fresh]
     weights = changes.weights or {}
     known = {tenant.name for tenant in state.tenants}

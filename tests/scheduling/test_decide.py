@@ -71,6 +71,15 @@ def test_a_promise_about_to_be_broken_comes_first(promise: dict[str, float]) -> 
     assert isinstance(by_job(decide(state(jobs, nodes=nodes(1))))["promised"], Start)
 
 
+@pytest.mark.parametrize(("deadline_s", "stops_it"), [(104.0, False), (140.0, True)])
+def test_a_deadline_that_cannot_be_kept_any_more_stops_nobody(deadline_s: float, stops_it: bool) -> None:
+    """At 100 s, with 30 s to go; the other one has run for a while and would be taken from for a promise."""
+    other = job("other", submitted_s=0.0, seats=("node-0",), since_s=0.0)
+    promised = job("promised", submitted_s=99.0, finish_by_s=deadline_s, facts={"takes_s": 30.0})
+    decided = by_job(decide(state([other, promised], nodes=nodes(1))))
+    assert isinstance(decided.get("other"), Preempt) is stops_it
+
+
 # ---------------------------------------------------------------- placing
 
 

@@ -84,10 +84,17 @@ def urgent(job: JobState, now_s: float) -> bool:
     """Whether a promise is about to be broken; one that is broken already no longer pushes others aside."""
     slack_s = np.inf if job.start_by_s is None or job.seats else job.start_by_s - now_s
     if job.finish_by_s is not None:
-        speed = speed_at(job, job.max_workers)
-        run_s = (job.remaining_samples or 0.0) / speed if speed else 0.0
-        slack_s = min(slack_s, job.finish_by_s - now_s - run_s)
+        slack_s = min(slack_s, job.finish_by_s - now_s - _least_s(job, now_s))
     return bool(0.0 <= slack_s <= URGENT_S)
+
+
+def _least_s(job: JobState, now_s: float) -> float:
+    """What it still takes at the least, on its largest gang: as measured, or else as it was said to take."""
+    speed = speed_at(job, job.max_workers)
+    if speed:
+        return (job.remaining_samples or 0.0) / speed
+    left, _ = _work(job, None, now_s)
+    return 0.0 if left is None else left / job.max_workers**0.9
 
 
 def target(
