@@ -1,0 +1,166 @@
+"""The Plan: how one training is spread over workers, as one value that planner, scheduler and workers share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from fairlead.errors import InvalidSpec
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+Sync = Literal["none", "allreduce", "hierarchical", "local-sgd", "parameter-server"]
+Compression = Literal["none", "bf16", "int8"]
+Split = Literal["column", "row", "column-gathered", "vocabulary"]
+"""How a layer is cut over the tensor group: its outputs (and left so, or gathered at once), its inputs, its rows."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Degrees multiply to the workers used. Worker ``(p, d, t)`` is number ``(p * data + d) * tensor + t``.
+
+    ``members`` says which of the workers that are there take these numbers; empty: the first ones, in order.
+    ``cuts`` names the submodule at which each stage but the first begins; with ``chunks`` stages per worker there are
+    ``pipeline * chunks`` stages, and worker ``p`` has stages ``p, p + pipeline, ...`` (all in V order for zero-bubble
+    with two chunks: ``p`` and ``2 * pipeline - 1 - p``).
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    microbatches: int = 1
+    schedule: Schedule | None = None  # only with pipeline stages
+    chunks: int = 1  # stages per worker
+    cuts: tuple[str, ...] = ()
+    splits: tuple[tuple[str, Split], ...] = ()  # (submodule, how), only with tensor > 1
+    sync: Sync = "none"  # of the gradients, over the data dimension
+    buckets: bool = False  # sent in buckets while the backward pass goes on (DDP), else in one piece after it
+    period: int = 1  # local-sgd: steps between two averages
+    staleness: int = 0  # parameter-server: steps that a worker may be ahead of the slowest
+    group: int = 1  # hierarchical: workers of the inner ring, which are neighbours in the data dimension
+    compression: Compression = "none"
+    sharded: bool = False  # parameters, gradients and optimiser state over the data dimension (FSDP2)
+    shares: tuple[float, ...] = ()  # part of the global batch of each of ``data``, summing to 1; empty: equal
+    recompute: bool = False  # activations are computed again in the backward pass
+    local_statistics: bool = False  # batch norm sees a micro-batch, not the global batch
+    members: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        wrong = contradiction(self)
+        if wrong:
+            raise InvalidSpec(wrong, field="plan")
+
+    @property
+    def workers_used(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    @property
+    def stages(self) -> int:
+        return self.pipeline * self.chunks
+
+    @property
+    def exact(self) -> bool:
+        """Whether it keeps the maths of one process (to rounding)."""
+        waits = self.sync != "local-sgd" and self.staleness == 0
+        return waits and self.compression == "none" and not self.local_statistics
+
+    @property
+    def id(self) -> str:
+        """Short and readable: ``single``, ``ddp``, ``dp4``, ``fsdp2·tp2``, ``pp2·m8·1f1b``."""
+        return "·".join([*self._degrees(), *self._pipelining(), *self._synchronising()])
+
+    def worker(self, stage: int, replica: int, part: int) -> int:
+        """Which worker holds this part of this stage (of the ``pipeline`` dimension) of this replica."""
+        number = (stage * self.data + replica) * self.tensor + part
+        return self.members[number] if self.members else number
+
+    def _degrees(self) -> list[str]:
+        if self.workers_used == 1:
+            return ["single"]
+        kind = "fsdp" if self.sharded else "ddp" if self.buckets else "dp"
+        if kind == "ddp" and self.data == self.workers_used:
+            return ["ddp"]
+        data = [f"{kind}{self.data}"] if self.data > 1 else []
+        return data + ([f"tp{self.tensor}"] if self.tensor > 1 else [])
+
+    def _pipelining(self) -> list[str]:
+        if self.pipeline == 1:
+            return [f"m{self.microbatches}"] if self.microbatches > 1 else []
+        chunks = [f"v{self.chunks}"] if self.chunks > 1 else []
+        return [f"pp{self.pipeline}", f"m{self.microbatches}", str(self.schedule), *chunks]
+
+    def _synchronising(self) -> list[str]:
+        modes = {
+            "hierarchical": f"ring{self.group}", "local-sgd": f"local{self.period}",
+            "parameter-server": f"ps{self.staleness}",
+        }  # fmt: skip
+        return [
+            *([modes[self.sync]] if self.sync in modes else []),
+            *([self.compression] if self.compression != "none" else []),
+            *(["uneven"] if self.shares and len(set(self.shares)) > 1 else []),
+            *(["recompute"] if self.recompute else []),
+        ]
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain values, for JSON and for messages; :func:`plan_from` reads it back."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+
+def plan_from(plain: Mapping[str, Any]) -> Plan:
+    """The plan that was written down; one that contradicts itself is refused."""
+    try:
+        return msgspec.convert(dict(plain), Plan)
+    except msgspec.ValidationError as error:
+        raise InvalidSpec(str(error), field="plan") from None
+
+
+def contradiction(plan: Plan) -> str | None:
+    """Why these values are no plan; None when they are one."""
+    if min(plan.data, plan.tensor, plan.pipeline, plan.microbatches, plan.chunks, plan.period, plan.group) < 1:
+        return "degrees and counts are whole numbers above 0"
+    return _in_pipeline(plan) or _between_replicas(plan) or _seats(plan)
+
+
+def _in_pipeline(plan: Plan) -> str | None:
+    if (plan.pipeline > 1) != (plan.schedule is not None):
+        return "a schedule belongs to pipeline stages, and they need one"
+    if plan.pipeline == 1 and plan.chunks > 1:
+        return "several stages per worker need a pipeline"
+    if plan.pipeline > 1 and len(plan.cuts) != plan.stages - 1:
+        return f"{plan.stages} stages have {plan.stages - 1} cuts, not {len(plan.cuts)}"
+    if plan.pipeline == 1 and plan.cuts:
+        return "cuts need a pipeline"
+    if plan.pipeline > 1 and plan.schedule != "gpipe" and plan.microbatches < plan.pipeline:
+        return f"{plan.schedule} needs at least as many micro-batches as stages"
+    return None
+
+
+def _between_replicas(plan: Plan) -> str | None:
+    if (plan.data > 1) != (plan.sync != "none"):
+        return "replicas must be synchronised, and only they"
+    if plan.sharded and (plan.data == 1 or plan.sync not in ("allreduce", "hierarchical")):
+        return "only replicas that work in step can share parameters"
+    if plan.staleness < 0 or (plan.staleness and plan.sync != "parameter-server"):
+        return "staleness belongs to parameter servers"
+    if plan.sync == "hierarchical" and (plan.data % plan.group or not 1 < plan.group < plan.data):
+        return "inner rings are equal parts of the replicas"
+    return None
+
+
+def _seats(plan: Plan) -> str | None:
+    if plan.shares and (len(plan.shares) != plan.data or min(plan.shares) < 0 or abs(sum(plan.shares) - 1) > 1e-6):
+        return "shares are one part of the batch per replica, and sum to 1"
+    if plan.members and (len(set(plan.members)) != plan.workers_used or len(plan.members) != plan.workers_used):
+        return f"{plan.workers_used} different workers take part, not {len(plan.members)}"
+    if (plan.tensor > 1) != bool(plan.splits):
+        return "tensor parallelism says which layers it cuts"
+    return None
+
+
+SINGLE = Plan()
+
+
+def ddp(workers: int) -> Plan:
+    """What everybody would do: the baseline that every plan is compared with."""
+    return Plan(data=workers, sync="allreduce", buckets=True) if workers > 1 else SINGLE
