@@ -1,9 +1,14 @@
-"""Who holds the lease: a name for this process that another one on the same machine can tell to be dead."""
+"""Who holds the lease: a name for this process that another one on the same machine can tell to be dead, or to hang."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger()
 
 
 def this_process() -> str:
@@ -18,6 +23,36 @@ def gone(holder: str) -> bool:
     if machine != _machine() or not pid.isdigit():
         return False
     return _start_ticks(int(pid)) != ticks
+
+
+def fence(holder: str) -> None:
+    """End a holder that is a stopped process of this machine.
+
+    For one whose lease has run out and that was stopped (SIGSTOP, Ctrl-Z) within a write: only its end takes the
+    lock of an SQLite file from it. It could do nothing but end if it woke up, and its gangs run on.
+    """
+    machine, _, process = holder.partition("/")
+    pid, _, ticks = process.partition("/")
+    if machine != _machine() or not pid.isdigit():
+        return
+    try:
+        handle = os.pidfd_open(int(pid))
+    except OSError:
+        return  # it is gone
+    try:
+        # Looked at while the handle is held, so that no other process can have come by its number.
+        if _start_ticks(int(pid)) == ticks and _stopped(int(pid)):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            log.warning("the leader was stopped within a write and its lease ran out: it is ended", pid=int(pid))
+    except OSError as error:
+        log.warning("the leader is stopped within a write and cannot be ended", pid=int(pid), error=str(error))
+    finally:
+        os.close(handle)
+
+
+def _stopped(pid: int) -> bool:
+    """By a signal; not one that a debugger holds."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def _machine() -> str:

@@ -185,7 +185,11 @@ async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Fu
     """Wait until this control plane leads."""
     holder = holders.this_process()
     told = False
-    while await outlast(lambda: store.lead(holder, LEASE_S, gone=holders.gone), "taking the lease") is None:
+
+    async def take() -> int | None:
+        return await store.lead(holder, LEASE_S, gone=holders.gone, fence=holders.fence)
+
+    while await outlast(take, "taking the lease") is None:
         if not told:
             ready(Ready(None, waiting="another control plane leads this store; waiting for its lease to end"))
             told = True

@@ -18,44 +18,90 @@ def start_second(home: Path, log: Path, *more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
 
 
+def holds_the_write_lock(pid: int, database: Path) -> bool:
+    """Whether the process is within a write: SQLite then holds byte 120 of the file beside its log."""
+    shared = f":{Path(f'{database}-shm').stat().st_ino}"
+    locks = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
+    mine = [lock for lock in locks if lock[3] == "WRITE" and int(lock[4]) == pid and lock[5].endswith(shared)]
+    return any(int(first) <= 120 and (last == "EOF" or int(last) >= 120) for *_, first, last in mine)
+
+
+def stopped(pid: int, database: Path, *, within_a_write: bool) -> bool:
+    """Stop the process for good if it is at this just now; else let it go on."""
+    if holds_the_write_lock(pid, database) is not within_a_write:
+        return False
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: "T (stopped)" in Path(f"/proc/{pid}/status").read_text(), 60, "it stands still")
+    if holds_the_write_lock(pid, database) is within_a_write:
+        return True
+    os.kill(pid, signal.SIGCONT)
+    return False
+
+
 def test_a_second_control_plane_on_the_same_store_stands_by(platform: Crashable, tmp_path: Path) -> None:
     leader, log = platform.control_pid, tmp_path / "second.log"
     second = start_second(tmp_path / "home", log, "--store", f"sqlite:///{platform.home}/fairlead.db")
     try:
-        wait_until(lambda: b"standing by" in log.read_bytes(), 30, "it says that it stands by")
+        wait_until(lambda: b"standing by" in log.read_bytes(), 60, "it says that it stands by")
         seen = platform.call(lambda c: c.health())
         assert seen["leader"]
         job = platform.train("led", workers="1", steps=80, pause_s=0.08)  # longer than the lease lasts
-        wait_until(lambda: platform.ended(job.id), 40, "work goes on under the first")
+        wait_until(lambda: platform.ended(job.id), 90, "work goes on under the first")
         assert platform.control_pid == leader
         assert second.poll() is None
         assert b"is up" not in log.read_bytes()
     finally:
         second.terminate()
-        assert second.wait(20) == 0
+        assert second.wait(60) == 0
 
 
 def test_a_paused_leader_that_wakes_up_finds_another_one_and_ends(platform: Crashable, tmp_path: Path) -> None:
-    first = platform.control_pid
-    job = platform.train("leads", workers="1", steps=1000, pause_s=0.05)
-    wait_until(lambda: platform.view(job.id).step > 2, 30, "it trains")
+    first, database = platform.control_pid, platform.home / "fairlead.db"
+    job = platform.train("leads", workers="1", steps=10_000, pause_s=0.05)
+    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains")
     workers = platform.workers(job.id)
 
-    os.kill(first, signal.SIGSTOP)  # the leader hangs: it neither renews nor answers
+    # The leader hangs: it neither renews nor answers.
+    wait_until(lambda: stopped(first, database, within_a_write=False), 60, "it is stopped")
     log = tmp_path / "second.log"
     second = start_second(platform.home, log)
     try:
-        wait_until(lambda: platform.control_pid == second.pid, 30, "the second takes over when the lease has run out")
+        wait_until(lambda: platform.control_pid == second.pid, 60, "the second takes over when the lease has run out")
         assert platform.workers(job.id) == workers, "the running gang was adopted, not restarted"
         before = Client(home=platform.home).job(job.id).view
         os.kill(first, signal.SIGCONT)
-        wait_until(lambda: not alive(first), 20, "the former leader ends by itself")
+        wait_until(lambda: not alive(first), 60, "the former leader ends by itself")
         fresh = Client(home=platform.home)
-        wait_until(lambda: fresh.job(job.id).view.step > before.step, 20, "the job goes on")
+        wait_until(lambda: fresh.job(job.id).view.step > before.step, 60, "the job goes on")
         assert fresh.job(job.id).view.generation == before.generation
         assert platform.workers(job.id) == workers
         fresh.cancel(job.id)
-        wait_until(lambda: fresh.job(job.id).ended, 20, "it is cancelled")
+        wait_until(lambda: fresh.job(job.id).ended, 60, "it is cancelled")
+    finally:
+        kill(first)
+        kill(second.pid)
+        second.wait()
+        platform.up()
+
+
+def test_a_leader_that_was_stopped_within_a_write_keeps_nobody_from_leading(
+    platform: Crashable, tmp_path: Path
+) -> None:
+    first, database = platform.control_pid, platform.home / "fairlead.db"
+    job = platform.train("written", workers="1", steps=10_000, pause_s=0.01)
+    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains")
+    workers = platform.workers(job.id)
+    wait_until(lambda: stopped(first, database, within_a_write=True), 120, "it is stopped within a write")
+    log = tmp_path / "second.log"
+    second = start_second(platform.home, log)
+    try:
+        wait_until(lambda: platform.control_pid == second.pid or second.poll() is not None, 60, "the second leads")
+        assert second.poll() is None, log.read_text()
+        wait_until(lambda: not alive(first), 60, "the former leader, which held the store's lock, is gone")
+        assert platform.workers(job.id) == workers, "the running gang was adopted, not restarted"
+        with Client(home=platform.home) as fresh:
+            fresh.cancel(job.id)
+            wait_until(lambda: fresh.job(job.id).ended, 60, "it is cancelled")
     finally:
         kill(first)
         kill(second.pid)
@@ -64,15 +110,15 @@ def test_a_paused_leader_that_wakes_up_finds_another_one_and_ends(platform: Cras
 
 
 def test_a_leader_that_is_told_to_end_leaves_its_gangs_running(platform: Crashable) -> None:
-    job = platform.train("stays", workers="1:2", steps=600, pause_s=0.05)
-    wait_until(lambda: platform.view(job.id).step > 2, 30, "it trains")
+    job = platform.train("stays", workers="1:2", steps=10_000, pause_s=0.05)
+    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains")
     workers, generation = platform.workers(job.id), platform.view(job.id).generation
     control = platform.control_pid
     os.kill(control, signal.SIGTERM)
-    wait_until(lambda: not alive(control), 20, "the control plane ends")
+    wait_until(lambda: not alive(control), 60, "the control plane ends")
     assert platform.workers(job.id) == workers
     platform.up()
     assert platform.view(job.id).generation == generation
     assert platform.workers(job.id) == workers
     platform.call(lambda c: c.cancel(job.id))
-    wait_until(lambda: platform.ended(job.id), 20, "it is cancelled")
+    wait_until(lambda: platform.ended(job.id), 60, "it is cancelled")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+
+import pytest
 
 from fairlead.control import holders
 
@@ -23,10 +27,29 @@ def test_a_killed_process_is_gone_even_before_it_is_reaped() -> None:
         child.stdout.read()
         deadline = child.wait  # reaped below; until then it is a zombie, which counts as gone
         while not holders.gone(holder):
-            deadline(timeout=5)
+            deadline(timeout=60)
     assert holders.gone(holder)
 
 
 def test_a_holder_on_another_machine_is_never_said_to_be_gone() -> None:
     assert not holders.gone("other-boot:4026531836/1/12345")
     assert not holders.gone("something else")
+
+
+@pytest.mark.parametrize("how", ["stopped", "at work"])
+def test_only_a_stopped_holder_is_fenced(how: str) -> None:
+    code = "from fairlead.control import holders; print(holders.this_process(), flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        holder = child.stdout.readline().strip()
+        if how == "stopped":
+            child.send_signal(signal.SIGSTOP)
+            os.waitpid(child.pid, os.WUNTRACED)
+        holders.fence(holder.rpartition("/")[0] + "/1")  # another process of the same number, long ago
+        assert not holders.gone(holder)
+        holders.fence(holder)
+        child.communicate("\n", timeout=60)
+        assert child.returncode == (-signal.SIGKILL if how == "stopped" else 0)
+    holders.fence(holder)  # gone by now: nothing to do
+    holders.fence("other-boot:4026531836/1/12345")

@@ -39,7 +39,7 @@ class Store:
         """Connect and bring the schema up to date. ``sqlite:///path`` or ``postgresql://user@host/database``."""
         engines = connect(url)
         try:
-            migrate(engines.writer)
+            migrate(engines)
         except BaseException:
             engines.dispose()
             raise
@@ -80,11 +80,13 @@ class Store:
             raise
 
     async def lead(
-        self, holder: str, ttl_s: float = 3.0, *, gone: Callable[[str], bool] = lambda holder: False
-    ) -> int | None:
+        self, holder: str, ttl_s: float = 3.0, *, gone: Callable[[str], bool] = lambda holder: False,
+        fence: Callable[[str], None] = lambda holder: None,
+    ) -> int | None:  # fmt: skip
         """The epoch in which this process leads, taken now or held already; None while another one leads.
 
-        A lease whose holder is known to be ``gone`` need not run out first.
+        A lease whose holder is known to be ``gone`` need not run out first. ``fence`` is called with a holder whose
+        lease has run out while somebody holds the store's lock, so that it may take the lock from one that hangs.
         """
         mine = self.epoch
         self._ttl_s = ttl_s
@@ -94,9 +96,13 @@ class Store:
         try:
             return cast(int | None, await self._writer.put(take, first=True))
         except Unavailable as error:
-            if busy(error.__cause__):  # a leader that was stopped while it wrote: it leads until its locks are gone
-                return None
-            raise
+            if not busy(error.__cause__):
+                raise
+        # A leader that was stopped while it wrote: it leads until its locks are gone.
+        overdue = await self.read(lambda conn: lease.overdue(conn, self._clock()))
+        if overdue is not None:
+            fence(overdue)
+        return None
 
     async def renew(self) -> None:
         """Lead for another while, or :class:`LostLeadership` if somebody else took over."""

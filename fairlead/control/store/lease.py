@@ -36,6 +36,12 @@ def take(
     return epoch
 
 
+def overdue(conn: Connection, now_s: float) -> str | None:
+    """Who holds a lease that has run out; needs no lock."""
+    row = conn.execute(_ROW).one()
+    return row.holder if row.expires_s <= now_s else None
+
+
 def extend(conn: Connection, mine: int, now_s: float, ttl_s: float) -> bool:
     """Whether the lease was still ours and now lasts longer."""
     changed = conn.execute(_ours(mine).values(expires_s=now_s + ttl_s))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import OperationalError
 
-from fairlead.control.store.connections import unavailable
+from fairlead.control.store.connections import Engines, unavailable
 from fairlead.errors import Unavailable
 
 HEAD = "0005"
@@ -17,13 +17,14 @@ _LOCK = 0x0FA1_41EAD  # any number, the same for all who migrate
 _MIGRATIONS = Path(__file__).parent.parent / "migrations"
 
 
-def migrate(engine: Engine) -> None:
+def migrate(engines: Engines) -> None:
     """Upgrade to :data:`HEAD` if need be; a store written by a newer Fairlead is left alone and refused."""
     try:
-        with engine.connect() as connection:
+        # Looking needs no lock: a leader that was stopped within a write keeps nobody from standing by.
+        with engines.reader.connect() as connection:
             if version_of(connection) == HEAD:
                 return
-        with engine.begin() as connection:  # holds SQLite's write lock
+        with engines.writer.begin() as connection:  # holds SQLite's write lock
             if connection.dialect.name == "postgresql":
                 connection.execute(text("SET LOCAL lock_timeout = '60s'"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
