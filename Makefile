@@ -2,6 +2,8 @@
 SHELL := /bin/bash -o pipefail
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Every process of ours would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
@@ -13,7 +15,7 @@ BRIEF  := awk '/^ *Downloading .*[0-9] (MB|GB)/ { print "   " $$2, $$3, $$4; ffl
                /^Installing collected/ { print "    unpacking"; fflush() } /^ERROR/ { print; fflush() }'
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help setup demo test fuzz system sandbox lint bench clean clean-all
+.PHONY: help setup demo test explore fuzz system sandbox lint bench clean clean-all
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +47,9 @@ SIDE_BY_SIDE ?= 3
 
 test: $(STAMP) system lint ## lint, then the whole suite (ARGS="-k words" chooses, SIDE_BY_SIDE=0: one after the other)
 	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+explore: $(STAMP) ## other random examples than the suite's own, EXAMPLES of each property where it says so
+	@FAIRLEAD_EXPLORE=1 FAIRLEAD_EXAMPLES=$${EXAMPLES:-1000} $(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --timeout 7200 tests/scheduling tests/simulation tests/test_specs.py $(ARGS)
 
 fuzz: $(STAMP) ## fuzz the API for long: every role, random seeds, until EXAMPLES per operation are tried
 	@FAIRLEAD_FUZZ_EXAMPLES=$${EXAMPLES:-300} $(BIN)/python -m pytest tests/api/test_fuzz.py --timeout 7200 $(ARGS)
