@@ -38,6 +38,7 @@ def _cgroups() -> set[str]:
 
 
 BEFORE = _shared_memory() | _cgroups()
+PYTESTS_OWN: set[str] = set()  # sockets on which pytest and its plugins listened before the first test
 
 
 # The same examples on every machine: a red suite is red for whoever looks into it. `make explore` draws new ones.
@@ -54,6 +55,10 @@ def pytest_configure() -> None:
     # A shell that starts the suite in the background has Ctrl-C ignored, and every process below would ignore it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # told to end, it still ends what it started
+
+
+def pytest_sessionstart() -> None:
+    PYTESTS_OWN.update(_listening())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -85,9 +90,13 @@ def _processes() -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if process.pid not in family and _ours(process)]
 
 
+def _listening() -> set[str]:
+    sockets = (each for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN)
+    return {f"{each.laddr.ip}:{each.laddr.port}" for each in sockets}
+
+
 def _sockets() -> list[str]:
-    listening = (each for each in psutil.Process().net_connections("inet") if each.status == psutil.CONN_LISTEN)
-    return [f"listening socket {each.laddr.ip}:{each.laddr.port} of the tests themselves" for each in listening]
+    return [f"listening socket {address} of the tests themselves" for address in sorted(_listening() - PYTESTS_OWN)]
 
 
 def _others_tags() -> set[str]:
