@@ -56,7 +56,8 @@ class Draft:
         seen = _seen(state, board, jobs, tenants)
         payers = [replace(tenant, spent=None) for tenant in tenants.values()]
         wanting = _wanting(board, jobs, seen)
-        parts = shares(payers, wanting, _whole(board), state.now_s, state.memory, dials)
+        sitting = [job for job in jobs.values() if job.seats]  # as it is, so that a round asked again says the same
+        parts = shares(payers, wanting, _whole(board), state.now_s, state.memory, dials, sitting)
         heavy = heaviness(wanting, charges(wanting, parts.whole))  # claims are devices, whatever else goes with them
         entitled = {name: float(parts.entitled[parts.tree.own(name)]) / heavy.get(name, 1.0) for name in tenants}
         accounts = {name: parts.accounts[parts.tree.own(name)] for name in tenants}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 from fairlead.scheduling.market.estimates import Seen
@@ -16,7 +17,7 @@ def plain(memory: Mapping[str, Any]) -> dict[str, Any]:
     """The memory of a round in numbers, strings, lists and maps by string."""
     kept = dict(memory)
     if "accounts" in kept:
-        kept["accounts"] = {name: [one.owed, one.entitled, one.used] for name, one in kept["accounts"].items()}
+        kept["accounts"] = {name: list(astuple(one)) for name, one in kept["accounts"].items()}
     if "seen" in kept:
         kept["seen"] = {name: list(one) for name, one in kept["seen"].items()}
     if "finished" in kept:

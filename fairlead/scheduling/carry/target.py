@@ -102,14 +102,23 @@ def target(
 ) -> Target:
     """The market's answer for all jobs that are not fixed."""
     jobs = sorted((seen[name] for name in seen if name not in fixed), key=lambda job: (job.submitted_s, job.id))
-    history = History.of(state.memory).updated(list(seen.values()), begun=True)
     asked = {job.id: job for job in state.jobs}
+    history = _history(state, seen, asked)
     pool = _pool(board, {job.id for job in jobs}, asked, any(job.curve is not None for job in state.jobs))
     promised = (job.id for job in jobs if job.start_by_s is not None or asked[job.id].finish_by_s is not None)
     due = frozenset(name for name in promised if urgent(asked[name], state.now_s))
     beside = _beside(parts, board, [asked[name] for name in fixed])
     sold = sale(state, jobs, pool, history, beside, dials, due)
     return _told(sold, pool, due, history)
+
+
+def _history(state: ClusterState, seen: Mapping[str, JobState], asked: Collection[str]) -> History:
+    """Who is gone has finished; who is only not asked, as no node could take it now, has not."""
+    known = History.of(state.memory)
+    aside = {name: one for name, one in known.seen.items() if name in asked and name not in seen}
+    others = {name: one for name, one in known.seen.items() if name not in aside}
+    found = History(known.finished, others).updated(list(seen.values()), begun=True)
+    return replace(found, seen={**found.seen, **aside})
 
 
 def _pool(board: Board, movable: Collection[str], jobs: Mapping[str, JobState], curves: bool) -> Pool:

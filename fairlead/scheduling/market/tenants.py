@@ -61,12 +61,7 @@ class Shares:
 
     def used(self, jobs: Sequence[JobState], workers: Mapping[str, float]) -> dict[str, float]:
         """What each queue has, as it is charged for, if these jobs have so many workers."""
-        charged = charges(jobs, self.whole)
-        sums: dict[str, float] = {}
-        for at, (job, leaf) in enumerate(zip(jobs, self.tree.leaves(jobs), strict=True)):
-            has = workers.get(job.id, 0)
-            sums[leaf] = sums.get(leaf, 0.0) + (has if charged is None else has * float(charged[at]))
-        return self.tree.summed(sums)
+        return _used(self.tree, jobs, workers, self.whole)
 
     def by_tenant(self) -> dict[str, float]:
         """What tenants may claim, with everybody below them."""
@@ -91,9 +86,12 @@ class Shares:
 
 def shares(
     tenants: Sequence[TenantState], jobs: Sequence[JobState], pool: Pool, now_s: float, memory: Mapping[str, Any],
-    dials: Dials,
+    dials: Dials, sitting: Sequence[JobState] | None = None,
 ) -> Shares:  # fmt: skip
-    """Weighted max-min shares of the devices, corrected by what is owed, so that whole gangs even out over time."""
+    """Weighted max-min shares of the devices, corrected by what is owed, so that whole gangs even out over time.
+
+    ``sitting`` are the gangs there are now, where what the last round gave is not what everybody has by now.
+    """
     tree = Tree.of(tenants, working(jobs))
     names = tuple(tree.queues)
     whole = in_service(pool.nodes) if any(job.demand for job in jobs) else {}
@@ -104,8 +102,11 @@ def shares(
     repay_s = dials.hurry_s if fairness["corrects"] else dials.repay_s
     budget = np.array([max(0.0, entitled[name] + accounts[name].owed / repay_s) for name in names])
     if tree.flat:
+        has = {name: account.used for name, account in accounts.items()}
+        if sitting is not None:
+            has = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
         budget = within(budget, np.array([entitled[name] for name in names]), pool.devices)
-        budget = in_whole_devices(budget, np.array([accounts[name].used for name in names]), sum(entitled.values()))
+        budget = in_whole_devices(budget, np.array([has[name] for name in names]), sum(entitled.values()))
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
     spent = {tree.own(queue.name) for queue in queues if queue.spent is not None}
@@ -113,6 +114,16 @@ def shares(
     if len(names) == 1:
         budget = np.array([pool.devices])
     return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, whole)
+
+
+def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], whole: Resources) -> dict[str, float]:
+    """By queue, with everybody below it, as it is charged for."""
+    charged = charges(jobs, whole)
+    sums: dict[str, float] = {}
+    for at, (job, leaf) in enumerate(zip(jobs, tree.leaves(jobs), strict=True)):
+        has = workers.get(job.id, 0)
+        sums[leaf] = sums.get(leaf, 0.0) + (has if charged is None else has * float(charged[at]))
+    return tree.summed(sums)
 
 
 def _types(pool: Pool) -> dict[str, float]:
