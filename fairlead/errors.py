@@ -48,6 +48,12 @@ class InvalidSpec(FairleadError):
     code, status, exit_code = "invalid-spec", 422, 2
 
 
+class TrainingFailed(FairleadError):
+    """The training itself went wrong, in a way that trying again would repeat: the loss is no number any more."""
+
+    code, status, exit_code = "training-failed", 422, 100
+
+
 class Refused(FairleadError):
     """Understood, but this platform will not do it: impossible request, quota, policy."""
 
@@ -113,7 +119,7 @@ class JobCancelled(FairleadError):
 _BY_CODE: dict[str, type[FairleadError]] = {
     kind.code: kind
     for kind in (
-        InvalidSpec, Refused, OverBudget, NotFound, Unauthenticated, Forbidden, Conflict, TooLarge, RateLimited,
-        Unavailable, LostLeadership, JobFailed, StillRunning, JobCancelled,
+        InvalidSpec, TrainingFailed, Refused, OverBudget, NotFound, Unauthenticated, Forbidden, Conflict, TooLarge,
+        RateLimited, Unavailable, LostLeadership, JobFailed, StillRunning, JobCancelled,
     )
 }  # fmt: skip

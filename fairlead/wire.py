@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
 only ever gain fields, with defaults, and unknown fields are ignored; a node manager of another protocol is asked for
 nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
-anew when it is empty. 1: before sandboxes; 2: with them.
+anew when it is empty. 1: before sandboxes; 2: with them; 3: ranks
+say what they computed for with their gradients.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -71,6 +72,10 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
     samples_per_s: float = 0.0
     step_s: float = 0.0
     steps: list[dict[str, float]] = []  # [{"step", "time_s", "loss", "eval_accuracy"...}], each step once
+    compute_s: float = 0.0  # of this rank before a synchronisation, the median of some steps; 0: not measured yet
+    spread: float = 0.0  # of the ranks' compute times, as a part of their mean
+    share: float = 0.0  # of the batch, that this rank takes now; 0: not measured yet
+    straggler: bool = False  # far slower than its share was made for; it has been given less
 
 
 class Left(msgspec.Struct, tag="left", frozen=True):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 
+from fairlead.errors import InvalidSpec
 from fairlead.training.group import Group
+from fairlead.training.seeds import digest
 from fairlead.training.session import Session
 from fairlead.training.snapshots import Snapshots, Stored
 
@@ -25,6 +29,7 @@ def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
     A claim is (how far) * 2 + (alive): at the same point a state in a worker's memory goes before a file. A file may
     turn out to be damaged; then its claimant falls back to an older one and all compare again.
     """
+    check_alike(group, session)
     stored = snapshots.find()
     while True:
         own = _claim(session, stored)
@@ -43,6 +48,26 @@ def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
         _hand_over(group, session, giver)
     session.live = True
     return Agreed(session.step, answer)
+
+
+def check_alike(group: Group, session: Session) -> None:
+    """Refuse ranks whose code made another model or other data: their sums would be nonsense, or never come.
+
+    Every rank raises the same, so that nobody waits for the others.
+    """
+    own = session.description()
+    digests = group.gather(torch.tensor([digest("\n".join(own))], dtype=torch.int64, device=group.device)).flatten()
+    odd = [rank for rank, found in enumerate(digests.tolist()) if found != int(digests[0])]
+    if not odd:
+        return
+    first = json.loads(group.broadcast(json.dumps(own).encode() if group.rank == 0 else None, 0))
+    other = json.loads(group.broadcast(json.dumps(own).encode() if group.rank == odd[0] else None, odd[0]))
+    pairs = ((a, b) for a, b in zip_longest(first, other, fillvalue="nothing more") if a != b)
+    left, right = next(pairs)
+    raise InvalidSpec(
+        f"rank {odd[0]} made another one than rank 0 at step {session.step + 1}: {right} instead of {left}",
+        field="model", fix="make model and data depend on params and seed only, not on the rank, time or machine",
+    )  # fmt: skip
 
 
 def _claim(session: Session, stored: list[Stored]) -> int:

@@ -26,16 +26,52 @@ class Samples(Protocol):
 
 
 class Resident:
-    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, measured)."""
+    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, measured).
 
-    def __init__(self, columns: Sequence[torch.Tensor]) -> None:
-        self._columns = columns
+    With ``channels_last`` images are kept with their channels innermost, which convolutions on a CPU are a quarter
+    faster on (measured); their shape and values are the same.
+    """
+
+    def __init__(self, columns: Sequence[torch.Tensor], *, channels_last: bool = False) -> None:
+        self._columns = [_Column(column, channels_last and _is_image(column)) for column in columns]
 
     def __len__(self) -> int:
-        return len(self._columns[0])
+        return len(self._columns[0].rows)
+
+    @property
+    def images(self) -> bool:
+        """Whether there is a column that channels_last would change."""
+        return any(column.order is None and _is_image(column.rows) for column in self._columns)
+
+    def with_channels_last(self) -> Resident:
+        return Resident([column.whole() for column in self._columns], channels_last=True)
 
     def take(self, index: torch.Tensor, draw: int) -> Batch:
-        return tuple(column.index_select(0, index) for column in self._columns)
+        return tuple(column.take(index) for column in self._columns)
+
+
+class _Column:
+    """One column, laid out so that a sample is one piece of memory, and shown in its own shape."""
+
+    def __init__(self, column: torch.Tensor, last: bool) -> None:
+        last = last or (column.dim() == 4 and not column.is_contiguous() and _is_last(column))
+        self.order = (0, 3, 1, 2) if last else None
+        self.rows = column.permute(0, 2, 3, 1).contiguous() if last else column.contiguous()
+
+    def take(self, index: torch.Tensor) -> torch.Tensor:
+        rows = self.rows.index_select(0, index)
+        return rows if self.order is None else rows.permute(self.order)
+
+    def whole(self) -> torch.Tensor:
+        return self.rows if self.order is None else self.rows.permute(self.order)
+
+
+def _is_image(column: torch.Tensor) -> bool:
+    return column.dim() == 4 and column.is_floating_point()
+
+
+def _is_last(column: torch.Tensor) -> bool:
+    return column.is_contiguous(memory_format=torch.channels_last)
 
 
 class Indexed:
@@ -73,7 +109,7 @@ def open_samples(name: str, data: Any, device: torch.device) -> Samples:
 
 def _tensor(name: str, column: Any, device: torch.device) -> torch.Tensor:
     try:
-        return torch.as_tensor(column).detach().to(device).contiguous()
+        return torch.as_tensor(column).detach().to(device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidSpec(
             f"cannot become a tensor: {error}", field=name, fix="pass numbers: a tensor or a NumPy array"

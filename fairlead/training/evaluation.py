@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from fairlead.training.seeds import mix
 from fairlead.training.session import Session
 
 
-def evaluate(session: Session, group: Group, alive: Callable[[], None]) -> dict[str, float]:
+def evaluate(
+    session: Session, group: Group, shares: Sequence[float], alive: Callable[[], None]
+) -> dict[str, float]:
     """The same metrics on every rank: eval_loss and those of the Training, exact for any function of the whole."""
-    mine = part(len(session.eval_samples or ()), group.shares, group.rank)
+    mine = part(len(session.eval_samples or ()), shares, group.rank)
     own = _outputs(session, mine, alive)
     if group.size == 1:
         return _judge(session, [own])

@@ -6,21 +6,22 @@ One all-reduce per step and dtype beats many small ones for models of this size 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
-from fairlead.training.group import Group
+from fairlead.training import words
+from fairlead.training.words import Heard, Word
 
-_EXTRAS = 2  # loss, number of workers that want to leave
 
+class Summing(Protocol):
+    """The ranks over which gradients are summed."""
 
-@dataclass(frozen=True, slots=True)
-class Summed:
-    """What all workers know after an exchange."""
+    rank: int
+    size: int
+    device: torch.device
 
-    loss: float
-    leaving: int
+    def sum(self, tensor: torch.Tensor) -> None: ...
 
 
 class FlatGradients:
@@ -30,36 +31,37 @@ class FlatGradients:
     decay must not touch it. So every parameter has a word in the buffer that says whether anybody has a gradient.
     """
 
-    def __init__(self, parameters: Sequence[torch.nn.Parameter], group: Group) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], group: Summing) -> None:
         self._group = group
         self._parameters = [p for p in parameters if p.requires_grad]
-        by_dtype: dict[torch.dtype, list[torch.nn.Parameter]] = {}
+        by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for parameter in self._parameters:
             by_dtype.setdefault(parameter.dtype, []).append(parameter)
         wide = max(by_dtype, key=lambda dtype: torch.finfo(dtype).bits, default=torch.float32)
         if torch.finfo(wide).bits < 32:
             wide = torch.float32  # counts and the loss need more digits than half precision has
         by_dtype.setdefault(wide, [])
-        words = _EXTRAS + len(self._parameters)
+        self._said = words.count(group.size)
         self._buffers: list[torch.Tensor] = []
-        self._views: dict[torch.nn.Parameter, torch.Tensor] = {}
+        self._views: dict[torch.Tensor, torch.Tensor] = {}
         for dtype, members in by_dtype.items():
-            extra = words if dtype is wide else 0
+            extra = self._said + len(self._parameters) if dtype is wide else 0
             buffer = torch.zeros(extra + sum(p.numel() for p in members), dtype=dtype, device=group.device)
             self._buffers.append(buffer)
             if extra:
                 self._words = buffer[:extra]
             self._cut(buffer, extra, members)
 
-    def _cut(self, buffer: torch.Tensor, start: int, members: Sequence[torch.nn.Parameter]) -> None:
+    def _cut(self, buffer: torch.Tensor, start: int, members: Sequence[torch.Tensor]) -> None:
         for parameter in members:
             self._views[parameter] = buffer[start : start + parameter.numel()].view(parameter.shape)
             start += parameter.numel()
 
-    def exchange(self, loss: float, leaving: bool) -> Summed:
-        """Sum gradients, loss and the wish to leave over all workers; afterwards ``p.grad`` is everybody's."""
+    def exchange(self, word: Word) -> Heard:
+        """Sum gradients and words over all workers; afterwards ``p.grad`` is everybody's."""
         has = [p.grad is not None for p in self._parameters]
-        self._words.copy_(torch.tensor([loss, float(leaving), *map(float, has)], dtype=torch.float64))
+        said = words.pack(word, self._group.rank, self._group.size)
+        self._words.copy_(torch.tensor([*said, *map(float, has)], dtype=torch.float64))
         present = [p for p, own in zip(self._parameters, has, strict=True) if own]
         absent = [self._views[p] for p, own in zip(self._parameters, has, strict=True) if not own]
         if present:
@@ -68,7 +70,7 @@ class FlatGradients:
             torch._foreach_zero_(absent)
         for buffer in self._buffers:
             self._group.sum(buffer)
-        words = self._words.tolist()
-        for parameter, holders in zip(self._parameters, words[_EXTRAS:], strict=True):
+        heard = self._words.tolist()
+        for parameter, holders in zip(self._parameters, heard[self._said :], strict=True):
             parameter.grad = self._views[parameter] if holders > 0 else None
-        return Summed(words[0], round(words[1]))
+        return words.unpack(heard[: self._said], self._group.size)

@@ -21,6 +21,8 @@ from fairlead import wire
 PATIENCE_S = 0.2
 """How long something is waited for before looking whether the control plane already gave this generation up."""
 
+_PATIENCE = timedelta(seconds=PATIENCE_S)
+
 _abandoned: list[Any] = []
 """Groups with a collective that hangs. Their destructor would wait for it, so they are kept until the process ends."""
 
@@ -38,6 +40,7 @@ class Group:
         self.size = len(join.ranks)
         self.shares = tuple(join.shares) or (1.0,) * self.size
         self.device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+        self.waited_s = 0.0  # spent in collectives, so that one can tell computing from waiting for others
         self._given_up = given_up
         self._silence_s = join.silence_s
         self._backend = self._meet(join) if self.size > 1 else None
@@ -178,6 +181,7 @@ class Group:
 
     def _do(self, start: Callable[[Any], Any]) -> None:
         """Run one collective; every way in which it can fail means that a peer is lost."""
+        begun_s = time.perf_counter()
         backend = self._backend
         if backend is None:
             raise PeerLost("the group is closed")
@@ -185,7 +189,8 @@ class Group:
             work = start(backend)
             while True:
                 try:
-                    work.wait(timedelta(seconds=PATIENCE_S))
+                    work.wait(_PATIENCE)
+                    self.waited_s += time.perf_counter() - begun_s
                     return
                 except RuntimeError:
                     if work.is_completed():

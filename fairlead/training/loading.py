@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fairlead.errors import InvalidSpec
+from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.training.definition import Training
 
 _PLAIN_TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -137,7 +137,7 @@ def _check_type(name: str, value: Any, annotation: Any) -> None:
 
 def describe(error: BaseException) -> tuple[str, str]:
     """The error as one line with the user's own place in it, and the trace without the platform's frames."""
-    if isinstance(error, InvalidSpec):
+    if isinstance(error, FairleadError):
         return f"{error} (fix: {error.fix})" if error.fix else str(error), ""
     frames = traceback.extract_tb(error.__traceback__)
     ours = str(Path(__file__).parent)
@@ -150,5 +150,6 @@ def describe(error: BaseException) -> tuple[str, str]:
         line = f"{type(error).__name__}: {error.msg} ({Path(error.filename or '?').name}:{error.lineno})"
     elif own:
         line += f" ({Path(own[-1].filename).name}:{own[-1].lineno})"
+    line = ", ".join([line, *getattr(error, "__notes__", [])])
     lines = traceback.format_list(theirs) + traceback.format_exception_only(error)
     return line, "".join(lines)[-TRACE_LIMIT:]

@@ -91,6 +91,12 @@ def examine(model: torch.nn.Module, loss: Any, batch: Batch) -> Findings:
     return Findings(random, changing, tuple(_warnings(model, random, changing)))
 
 
+def gains_by_channels_last(model: torch.nn.Module) -> bool:
+    """Convolutions over images on a CPU do; elsewhere nothing is changed."""
+    convolves = any(isinstance(module, torch.nn.Conv2d) for module in model.modules())
+    return convolves and all(p.device.type == "cpu" for p in model.parameters())
+
+
 def _check_sparse(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:

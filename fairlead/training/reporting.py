@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from fairlead import wire
+from fairlead.training.balance import Balance
 from fairlead.training.channel import Channel
 from fairlead.training.group import Group
 from fairlead.training.session import Session
@@ -15,8 +17,8 @@ INTERVAL_S = 0.2
 class Reporter:
     """Progress of one generation: a sign of life from every rank, the history from rank 0, each step once."""
 
-    def __init__(self, channel: Channel, session: Session, group: Group) -> None:
-        self._channel, self._session, self._group = channel, session, group
+    def __init__(self, channel: Channel, session: Session, group: Group, balance: Balance | None = None) -> None:
+        self._channel, self._session, self._group, self._balance = channel, session, group, balance
         self._reported = session.history.recent()
         self._last_s = 0.0  # so that the first step is reported at once
         self._begun_s, self._begun_step = time.monotonic(), session.step
@@ -52,9 +54,20 @@ class Reporter:
             wire.Progress(
                 generation=self._group.generation, step=session.step, total_steps=session.total_steps,
                 epoch=max(0, session.step - 1) // session.steps_per_epoch, samples_per_s=self._samples_per_s,
-                step_s=self._step_s, steps=rows[: len(rows) - self._held_back()],
+                step_s=self._step_s, steps=rows[: len(rows) - self._held_back()], **self._balanced(),
             )
         )  # fmt: skip
+
+    def _balanced(self) -> dict[str, Any]:
+        """How the work lies on the ranks; nothing while it has not been measured."""
+        window = None if self._balance is None else self._balance.last
+        if window is None or self._balance is None:
+            return {}
+        rank = self._group.rank
+        return {
+            "compute_s": window.compute_s[rank], "spread": window.spread, "share": self._balance.shares[rank],
+            "straggler": rank in window.stragglers,
+        }  # fmt: skip
 
     def _held_back(self) -> int:
         """The last step of an epoch is told only with its metrics, so that it is told once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 
 import numpy as np
@@ -19,6 +20,11 @@ def mix(*parts: int) -> int:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         state ^= state >> 31
     return state >> 1
+
+
+def digest(text: str) -> int:
+    """A 63-bit number that stands for a text, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def seed_everything(seed: int) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from fairlead.errors import InvalidSpec
-from fairlead.training.data import Samples, open_samples
+from fairlead.training.data import Resident, Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.history import History
-from fairlead.training.probe import Findings, check_loss, examine
+from fairlead.training.optimizers import make_optimizer
+from fairlead.training.probe import Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
 
 PROBE_SAMPLES = 8
@@ -29,6 +30,7 @@ class Session:
         self.eval_samples = (
             None if training.eval_data is None else open_samples("eval_data", training.eval_data, self.device)
         )
+        self._check_batch()
         self.model = self._model()
         self.findings = self._probe()
         self.optimizer = self._optimizer()
@@ -37,11 +39,20 @@ class Session:
         self.total_steps = self.steps_per_epoch * training.epochs
         self.history = History(self.steps_per_epoch)
         self.step = 0
+        self.speed = 0.0  # samples per second of this worker's computing, as last measured; 0: not yet
         self.live = False  # whether this state is part of a run, not merely a fresh copy
         buffers = dict(self.model.named_buffers())
         self._changing = [buffers[name] for name in self.findings.changing]
         self._saved = [buffer.clone() for buffer in self._changing]
         self._within_step = False
+
+    def _check_batch(self) -> None:
+        size, samples = self.training.batch_size, len(self.samples)
+        if size > samples:
+            raise InvalidSpec(
+                f"{size} is more than the {samples} samples of data", field="batch_size", value=size,
+                fix=f"pass batch_size={samples} or less, or more data",
+            )  # fmt: skip
 
     def _model(self) -> torch.nn.Module:
         model = self.training.model
@@ -60,13 +71,7 @@ class Session:
             raise InvalidSpec(
                 "has no parameters to train", field="model", fix="leave requires_grad on for some of them"
             )
-        make = self.training.optimizer or _default_optimizer
-        optimizer = make(parameters)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise InvalidSpec(
-                f"the factory made {type(optimizer).__name__}", field="optimizer", fix="return a torch.optim.Optimizer"
-            )
-        return optimizer
+        return make_optimizer(self.training, parameters)
 
     def _probe(self) -> Findings:
         index = torch.arange(min(PROBE_SAMPLES, len(self.samples)), device=self.device)
@@ -74,7 +79,25 @@ class Session:
         seed_everything(self.seed)
         findings = examine(self.model, self.training.loss, batch)  # first: it gives lazy layers their shapes
         check_loss(self.model, self.training.loss, batch)
+        if isinstance(self.samples, Resident) and self.samples.images and gains_by_channels_last(self.model):
+            self._turn_images(index)
         return findings
+
+    def _turn_images(self, index: torch.Tensor) -> None:
+        """Keep images with their channels innermost, unless the model insists on the other layout (``view``)."""
+        assert isinstance(self.samples, Resident)
+        turned = self.samples.with_channels_last()
+        try:
+            examine(self.model, self.training.loss, turned.take(index, 0))
+        except RuntimeError:
+            return
+        self.samples = turned
+
+    def description(self) -> list[str]:
+        """What must be alike on all ranks, a line each."""
+        named = [*self.model.named_parameters(), *self.model.named_buffers()]
+        tensors = [f"{name} of shape {tuple(t.shape)} and {t.dtype}" for name, t in named]
+        return [*tensors, f"{len(self.samples)} samples", f"{self.total_steps} steps", f"seed {self.seed}"]
 
     # ------------------------------------------------------------ where it stands
 
@@ -147,6 +170,3 @@ class Session:
         self.step = int(state["step"])
         self.live = True
 
-
-def _default_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(parameters, fused=True)  # the fused one is the fastest on CPUs, too (measured)

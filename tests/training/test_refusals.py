@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -45,6 +47,7 @@ REFUSED = [
     (program(model="(lambda: 3)"), {}, ["model: the factory made int"]),
     (program(model="nn.Tanh()", loss="lambda o, t: o.mean()"), {}, ["model: has no parameters"]),
     (program(more=", optimizer=lambda p: 3"), {}, ["optimizer: the factory made int"]),
+    (program().replace("batch_size=8", "batch_size=21"), {}, ["batch_size: 21 is more than the 20 samples of data"]),
     (program(more=", batch=3"), {}, ["TypeError", "batch", "(train.py:5)"]),
     ("def training(): return 3\n", {}, ["run", "returned int, not a fairlead.Training"]),
     ("def other(): return 3\n", {}, ["run", "no function training in train.py"]),
@@ -86,11 +89,45 @@ def test_an_exception_in_user_code_is_reported_with_its_place_and_its_peers_surv
     failed = next(w for w in gang.workers.values() if w.heard(wire.Raised))
     peer = next(w for w in gang.workers.values() if w is not failed)
     report = failed.last(wire.Raised)
-    assert report.error == "ValueError: too large (train.py:13)" and not report.permanent
+    rank = gang.members.index(failed.name)
+    assert report.error.startswith(f"ValueError: too large (train.py:13), rank {rank}, step ")
+    assert not report.permanent
     assert "train.py" in report.trace and "fairlead/training/" not in report.trace
     gang.until(lambda: failed.code == 1, "it ended")
     gang.until(lambda: bool(peer.heard(wire.Broken)), "its peer noticed")
     assert peer.code is None
+
+
+def test_a_loss_that_is_no_number_ends_everybody_and_names_rank_and_step(make_gang: MakeGang) -> None:
+    code = SMALL.replace(
+        "        return x\n",
+        "        if self.training and torch.is_grad_enabled() and (x[:, 0] > 2.2).any(): return x * float('nan')\n"
+        "        return x\n", 1,
+    )  # fmt: skip
+    gang = make_gang(code)
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", wait=False)
+    gang.until(lambda: all(w.code is not None for w in gang.workers.values()), "both ended")
+    said = {w.last(wire.Raised).error for w in gang.workers.values()}
+    assert len(said) == 1 and re.match(r"loss: it is nan at step \d+ on rank [01] ", said.pop())
+    assert all(w.last(wire.Raised).permanent for w in gang.workers.values())
+
+
+def test_ranks_that_made_different_models_are_told_which_layer_differs(make_gang: MakeGang) -> None:
+    code = program(model="nn.Sequential(nn.Linear(4, 3 + os.getpid() % 2), nn.LazyLinear(2))")
+    code = "import os\n" + code.replace("os.getpid() % 2", "int(os.environ['ODD'])")
+    gang = make_gang(code)
+    for name, odd in (("w0", "0"), ("w1", "1")):
+        os.environ["ODD"] = odd
+        gang.start(name)
+    del os.environ["ODD"]
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", wait=False)
+    gang.until(lambda: all(w.code is not None for w in gang.workers.values()), "both ended")
+    for worker in gang.workers.values():
+        error = worker.last(wire.Raised).error
+        assert "model: rank 1 made another one than rank 0 at step 1: 0.weight of shape (4, 4)" in error
 
 
 def test_a_function_from_a_notebook_travels_by_cloudpickle(make_gang: MakeGang) -> None:

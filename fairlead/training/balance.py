@@ -1,0 +1,92 @@
+"""Who takes how much of the batch: shares follow the measured speed, and whoever is slower than its share is named.
+
+Every rank hears every rank's compute time with the gradients, so all of them come to the same shares without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from fairlead.training.data import part
+
+MIN_STEPS = 8
+MIN_SECONDS = 0.4
+TOLERANCE = 0.05
+"""Spread of the compute times within which the shares stay as they are; noise alone makes as much."""
+STRAGGLER_Z = 3.5
+_FLOOR = 0.05  # spread that always counts as ordinary, as a part of the median
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What some steps have shown: the median compute time of every rank that had samples, and who was late."""
+
+    compute_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    stragglers: tuple[int, ...]
+
+    @property
+    def spread(self) -> float:
+        """How far the compute times before the synchronisation lie apart, as a part of their mean (D6)."""
+        times = [time_s for time_s, count in zip(self.compute_s, self.counts, strict=True) if count]
+        whole = sum(times)
+        return (max(times) - min(times)) * len(times) / whole if whole > 0 else 0.0
+
+    def speed(self, rank: int) -> float:
+        """Samples per second of computing; 0 where nothing was computed."""
+        return self.counts[rank] / self.compute_s[rank] if self.compute_s[rank] > 0 else 0.0
+
+
+class Balance:
+    """The shares of one generation. ``follows`` is false where the result would depend on the shares."""
+
+    def __init__(self, shares: Sequence[float], batch_size: int, *, follows: bool = True) -> None:
+        whole = sum(shares)
+        self.shares = tuple(share / whole for share in shares)
+        self._batch_size, self._follows = batch_size, follows
+        self._steps: list[tuple[float, ...]] = []
+        self._seconds = 0.0
+        self.last: Window | None = None
+
+    def note(self, compute_s: Sequence[float]) -> Window | None:
+        """One step with a full batch is done. A window that is complete is returned, its shares already in force."""
+        self._steps.append(tuple(compute_s))
+        self._seconds += max(compute_s)
+        if len(self._steps) < MIN_STEPS or self._seconds < MIN_SECONDS:
+            return None
+        times = tuple(median(column) for column in zip(*self._steps, strict=True))
+        counts = tuple(len(part(self._batch_size, self.shares, rank)) for rank in range(len(times)))
+        self._steps, self._seconds = [], 0.0
+        self.last = Window(times, counts, stragglers(times, counts))
+        if self._follows and self.last.spread > TOLERANCE:
+            self.shares = shares_by_speed(self.last, self._batch_size)
+        return self.last
+
+
+def shares_by_speed(window: Window, batch_size: int) -> tuple[float, ...]:
+    """Parts of the batch in proportion to speed. Who had some keeps at least one sample, to be measured again."""
+    speeds = [window.speed(rank) for rank in range(len(window.counts))]
+    whole = sum(speeds)
+    least = 1.0 / batch_size if batch_size >= len(speeds) else 0.0
+    wanted = [max(least, speed / whole) if speed else 0.0 for speed in speeds]
+    return tuple(share / sum(wanted) for share in wanted)
+
+
+def stragglers(times_s: Sequence[float], counts: Sequence[int]) -> tuple[int, ...]:
+    """Ranks that took far longer than the others did for what their shares were to make alike.
+
+    A robust z-score against the others only: of two workers neither can be an outlier among both.
+    """
+    busy = [rank for rank, count in enumerate(counts) if count]
+    found = []
+    for rank in busy:
+        others = [times_s[other] for other in busy if other != rank]
+        if not others:
+            continue
+        middle = median(others)
+        spread = max(1.4826 * median(abs(time_s - middle) for time_s in others), _FLOOR * middle)
+        if spread > 0 and (times_s[rank] - middle) / spread > STRAGGLER_Z:
+            found.append(rank)
+    return tuple(found)

@@ -1,0 +1,110 @@
+"""Data parallelism: every rank holds the whole model and computes its share of the batch; gradients are summed."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+
+from fairlead.training import words
+from fairlead.training.balance import Balance
+from fairlead.training.batchnorm import SyncedBatchNorms
+from fairlead.training.channel import log
+from fairlead.training.data import part
+from fairlead.training.gradients import FlatGradients
+from fairlead.training.group import Group
+from fairlead.training.probe import call
+from fairlead.training.randomness import SampleDropout
+from fairlead.training.seeds import mix, seed_quickly
+from fairlead.training.session import Session
+from fairlead.training.words import Heard, Word
+
+
+class Replicas:
+    """One replica of the model. The result does not depend on how many there are, nor on their shares."""
+
+    def __init__(self, session: Session, group: Group) -> None:
+        self._session, self._group = session, group
+        self._gradients = FlatGradients(list(session.model.parameters()), group) if group.size > 1 else None
+        self._norms = SyncedBatchNorms(session.model, group)
+        if len(self._norms):
+            log(f"batch norm: statistics of the whole batch, over {group.size} workers")
+        random = session.findings.random
+        self._dropout = SampleDropout(random) if random.layouts else None
+        self._draws = bool(random.layouts or random.others)
+        self.balance = Balance(
+            _first_shares(session, group), session.training.batch_size, follows=not session.findings.warnings
+        )
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        return self.balance.shares
+
+    def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
+        session, group = self._session, self._group
+        begun_s, waited_s = time.perf_counter(), group.waited_s
+        mine = part(len(index), self.balance.shares, group.rank)
+        session.remember_buffers()
+        session.optimizer.zero_grad(set_to_none=True)
+        loss = self._backward(step, index[mine.start : mine.stop], index)
+        computed_s = time.perf_counter() - begun_s - (group.waited_s - waited_s)
+        word = replace(word, loss=loss, compute_s=computed_s)
+        heard = words.alone(word) if self._gradients is None else self._gradients.exchange(word)
+        heard.check(step)
+        self._update()
+        if group.size > 1 and len(index) == session.training.batch_size:
+            self._weigh(heard)
+        return heard
+
+    def _weigh(self, heard: Heard) -> None:
+        before = self.balance.shares
+        window = self.balance.note(heard.compute_s)
+        if window is None:
+            return
+        rank = self._group.rank
+        self._session.speed = window.speed(rank) or self._session.speed
+        if rank in window.stragglers:
+            log(f"this worker is late: {window.compute_s[rank]:.3g} s a step where the others took less")
+        if self.balance.shares != before and rank == 0:
+            parts = " ".join(f"{share:.1%}" for share in self.balance.shares)
+            log(f"shares follow the measured speed: {parts} (compute times lay {window.spread:.0%} apart)")
+
+    def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+        """Gradients of this rank's part of the mean loss, and the part itself."""
+        weight = len(mine) / len(index)
+        if not len(mine):
+            if not len(self._norms):
+                return 0.0
+            mine = index[:1]  # batch norm talks within the pass: keep the others company, with no weight
+        self._norms.weight = 1.0 if weight else 0.0
+        session = self._session
+        batch = session.samples.take(mine, mix(session.seed, step // session.steps_per_epoch, 4))
+        if self._draws:
+            seed_quickly(mix(session.seed, step, self._group.rank, 5))
+        if self._dropout is not None:
+            self._dropout.begin(session.seed, step, mine)
+        with self._dropout or nullcontext():
+            loss = call(session.model, session.training.loss, batch)
+        scaled = loss if weight == 1.0 else loss * weight
+        torch.autograd.backward(scaled)
+        return float(scaled.detach())
+
+    def _update(self) -> None:
+        session = self._session
+        clip = session.training.clip_grad_norm
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(session.model.parameters(), clip)
+        session.optimizer.step()
+
+    def close(self) -> None:
+        self._norms.restore()
+
+
+def _first_shares(session: Session, group: Group) -> tuple[float, ...]:
+    """What the workers have measured in earlier generations if all of them have, else what the platform thinks."""
+    if group.size == 1:
+        return (1.0,)
+    speeds = group.gather(torch.tensor([session.speed], dtype=torch.float64, device=group.device)).flatten().tolist()
+    return tuple(speeds) if min(speeds) > 0 and not session.findings.warnings else group.shares

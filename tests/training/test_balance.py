@@ -1,0 +1,93 @@
+"""Unequal workers: shares follow the measured speed, whoever is late is named, and the result stays the same."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead import wire
+from fairlead.training.balance import MIN_STEPS, Balance, Window, shares_by_speed, stragglers
+from fairlead.training.data import part
+from tests.training.conftest import MakeGang
+from tests.training.programs import SMALL
+from tests.training.test_exactness import assert_same_result, train
+
+UNEQUAL = SMALL.replace(
+    "if self.training and torch.is_grad_enabled(): time.sleep(self.seconds)",
+    "if self.training and torch.is_grad_enabled(): time.sleep(self.seconds * len(x) * int(os.environ['SLOWNESS']))",
+).replace("import time\n", "import os, time\n", 1)
+
+
+def run(balance: Balance, seconds_per_sample: list[float], batch: int, fixed_s: float = 0.0) -> Window:
+    """Let workers of these speeds take steps until a window is complete."""
+    while True:
+        counts = [len(part(batch, balance.shares, rank)) for rank in range(len(seconds_per_sample))]
+        times = [fixed_s + count * each for count, each in zip(counts, seconds_per_sample, strict=True)]
+        window = balance.note(times)
+        if window is not None:
+            return window
+
+
+@given(st.lists(st.floats(0.001, 0.008), min_size=2, max_size=6), st.integers(60, 300), st.floats(0.0, 0.01))
+def test_shares_come_to_equal_times_whatever_the_speeds(speeds: list[float], batch: int, fixed_s: float) -> None:
+    balance = Balance([1.0] * len(speeds), batch)
+    for _ in range(12):
+        window = run(balance, speeds, batch, fixed_s)
+    one_sample = max(speeds) / (sum(window.compute_s) / len(speeds))
+    assert window.spread <= 0.051 + 2 * one_sample
+    assert sum(balance.shares) == pytest.approx(1.0)
+
+
+def test_two_to_one_workers_reach_nearly_all_of_what_is_possible() -> None:
+    balance = Balance([1, 1], 96)
+    for _ in range(3):
+        window = run(balance, [0.001, 0.002], 96)
+    assert window.spread <= 0.07
+    assert 96 * 0.001 / max(window.compute_s) >= 0.95 * 1.5  # against the fast one alone
+
+
+def test_equal_workers_keep_their_shares_in_spite_of_noise() -> None:
+    balance = Balance([1, 1, 1], 30)
+    for step in range(10 * MIN_STEPS):
+        balance.note([0.1 + 0.05 * (step % 7 == rank) for rank in range(3)])
+    assert balance.shares == (1 / 3,) * 3 and balance.last is not None and balance.last.stragglers == ()
+
+
+def test_where_the_result_depends_on_the_shares_they_stay() -> None:
+    balance = Balance([1, 1], 64, follows=False)
+    assert run(balance, [0.01, 0.03], 64).stragglers == (1,)
+    assert balance.shares == (0.5, 0.5)
+
+
+def test_who_has_no_samples_is_no_straggler_and_gets_none() -> None:
+    window = Window((0.1, 0.0, 0.1), (10, 0, 20), ())
+    assert window.spread == 0.0
+    assert shares_by_speed(window, 30) == pytest.approx((1 / 3, 0, 2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("times", "late"),
+    [([1.0, 1.02], ()), ([1.0, 1.5], (1,)), ([1.0, 1.1, 0.9, 1.05, 3.0], (4,)), ([1.0], ()), ([1, 1, 2, 2], (2, 3))],
+)
+def test_stragglers_are_those_far_behind_the_others(times: list[float], late: tuple[int, ...]) -> None:
+    assert stragglers(times, [4] * len(times)) == late
+
+
+def test_a_slower_worker_is_given_less_while_running_and_the_curve_stays(
+    make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = {"layers": "both", "epochs": 3, "samples": 480, "batch_size": 24}
+    gang = make_gang(UNEQUAL, params | {"slow": 0.001})
+    for name, slowness in (("w0", "1"), ("w1", "3")):
+        monkeypatch.setenv("SLOWNESS", slowness)
+        gang.start(name)
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1")
+    gang.finish()
+    told = [worker.last(wire.Progress) for worker in gang.workers.values()]
+    assert told[0].share > 0.6 and told[0].share + told[1].share == pytest.approx(1.0)
+    assert any(progress.straggler for progress in gang.workers["w1"].heard(wire.Progress))
+    assert told[0].compute_s > 0 and told[0].spread == told[1].spread
+    assert "shares follow the measured speed" in gang.log("w0") and "this worker is late" in gang.log("w1")
+    assert_same_result(train(make_gang(SMALL, params), 1), gang)
