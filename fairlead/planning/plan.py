@@ -19,7 +19,7 @@ Split = Literal["column", "row", "column-gathered", "vocabulary"]
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Degrees multiply to the workers used. Worker ``(p, d, t)`` is number ``(p * data + d) * tensor + t``.
 
-    ``members`` says which of the workers that are there take these numbers; empty: the first ones, in order.
+    ``members`` says which of the workers that are there take these numbers; empty: all of them, in order.
     ``cuts`` names the submodule at which each stage but the first begins; with ``chunks`` stages per worker there are
     ``pipeline * chunks`` stages, and worker ``p`` has stages ``p, p + pipeline, ...`` (all in V order for zero-bubble
     with two chunks: ``p`` and ``2 * pipeline - 1 - p``).
@@ -78,8 +78,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.workers_used == 1:
             return ["single"]
         kind = "fsdp" if self.sharded else "ddp" if self.buckets else "dp"
-        if kind == "ddp" and self.data == self.workers_used:
-            return ["ddp"]
+        if kind == "ddp" and self.data == self.workers_used and not self.members:
+            return ["ddp"]  # as everybody knows it: on all workers
         data = [f"{kind}{self.data}"] if self.data > 1 else []
         return data + ([f"tp{self.tensor}"] if self.tensor > 1 else [])
 

@@ -1,0 +1,183 @@
+"""What a plan costs: time of a step and its parts, memory of the fullest worker, and where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.errors import InvalidSpec
+from fairlead.planning.collectives import send_s
+from fairlead.planning.ground import Ground, Places
+from fairlead.planning.layers import FORWARD, Table, table
+from fairlead.planning.memory import USABLE, stage_bytes
+from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import Device, Link, ModelProfile
+from fairlead.planning.shapes import Shape
+from fairlead.planning.sync import exposed_s, optimizer_s, updated
+
+PARTS = ("compute", "exchange", "tensor exchange", "bubble", "optimiser", "input", "waiting")
+
+MORE_STEPS = {"local-sgd": 0.004, "parameter-server": 0.03, "int8": 0.01, "bf16": 0.0}
+"""Steps that are needed on top for the same accuracy: per step of period, per step of staleness, by compression."""
+
+SPLIT_BACKWARD = 1.08
+"""A backward pass in two parts (inputs first, weights when there is time) walks its graph twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What is expected of a plan."""
+
+    plan: Plan
+    step_s: float
+    samples_per_s: float
+    memory_bytes: float  # of the worker that needs most, relative to what it has
+    fits: bool
+    parts: Mapping[str, float]  # seconds of the step by cause
+    steps_factor: float = 1.0  # steps to the same accuracy, against an exact plan
+
+    @property
+    def bottleneck(self) -> str:
+        return max(PARTS, key=lambda part: self.parts.get(part, 0.0))
+
+    @property
+    def worth_s(self) -> float:
+        """What plans are compared by: time to accuracy, not the time of a step alone."""
+        return self.step_s * self.steps_factor
+
+
+def kind(plan: Plan | Shape) -> str:
+    """Plans that err alike: corrections are learned per kind."""
+    names = [
+        ("fsdp" if plan.sharded else "ddp" if plan.buckets else "dp") if plan.data > 1 else "",
+        "tp" if plan.tensor > 1 else "", f"pp-{plan.schedule}" if plan.pipeline > 1 else "",
+    ]  # fmt: skip
+    return "+".join(name for name in names if name) or "single"
+
+
+def steps_factor(plan: Plan | Shape) -> float:
+    factor = 1.0 + MORE_STEPS.get(plan.compression, 0.0)
+    if plan.sync == "local-sgd":
+        factor += MORE_STEPS["local-sgd"] * (plan.period - 1)
+    return factor + MORE_STEPS["parameter-server"] * plan.staleness
+
+
+def bounds(model: ModelProfile, plan: Plan) -> tuple[int, ...]:
+    """The first layer of each stage, and the end."""
+    names = {layer.name: place for place, layer in enumerate(model.layers)}
+    missing = [cut for cut in plan.cuts if cut not in names]
+    if missing:
+        raise InvalidSpec(f"the model has no layer {missing[0]} to cut at", field="plan.cuts")
+    return (0, *(names[cut] for cut in plan.cuts), len(model.layers))
+
+
+def pipeline_s(plan: Plan | Shape, busy: float, passing: float) -> float:
+    """All micro-batches through all stages: the busiest stage sets the pace, the fill depends on the schedule."""
+    return (plan.microbatches * busy + max(0.0, passing - busy) * fill_part(plan)) * pace(plan)
+
+
+def pace(plan: Plan | Shape) -> float:
+    """What a schedule costs by itself."""
+    return SPLIT_BACKWARD if plan.schedule == "zero-bubble" else 1.0
+
+
+def fill_part(plan: Plan | Shape) -> float:
+    """Of the time that a pipeline takes to fill: how much is left idle by the schedule."""
+    if plan.schedule == "interleaved":
+        return 1 / plan.chunks
+    return FORWARD if plan.schedule == "zero-bubble" else 1.0
+
+
+def stage_s(
+    sums: Table, start: int, stop: int, device: Device, speed: float, before: Link | None
+) -> tuple[float, float]:
+    """Of one stage and micro-batch: how long the worker is busy, and how long it takes to come through."""
+    computing = sums.busy_s(start, stop)
+    if before is None:
+        return computing, computing
+    sending = 2 * send_s(sums.outputs[start - 1], before)  # activations there, gradients back
+    handling = 2 * device.step_s / speed
+    return max(computing + handling, sending), computing + handling + sending
+
+
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    total_s: float
+    computing_s: float
+    talking_s: float  # within tensor groups
+    bubble_s: float
+    tail_s: float
+    updating_s: float
+    memory: float  # bytes of the fullest worker
+    fullest: float  # that as a part of what the device has
+
+
+def estimate(model: ModelProfile, ground: Ground, plan: Plan) -> Estimate:
+    """Time and memory of one step under this plan, whether or not it fits."""
+    places = ground.places(plan)
+    shares = plan.shares or (1 / plan.data,) * plan.data
+    alike = places.alike and len(set(shares)) == 1
+    chosen = range(1) if alike else range(plan.data)
+    replicas = [_replica(model, plan, places, at, shares[at] * model.batch_size) for at in chosen]
+    known = model.calibration
+    factor = known.factor(kind(plan)) if known else 1.0
+    fetch = known.input_s if known else 0.0
+    inputs = [fetch * shares[at] * model.batch_size / min(row[at] for row in places.speeds) for at in chosen]
+    if plan.staleness:
+        rates = [shares[at] / (one.total_s + inputs[at] + one.tail_s) for at, one in zip(chosen, replicas, strict=True)]
+        step = 1 / (sum(rates) if len(rates) == plan.data else rates[0] * plan.data)
+    else:
+        step = max(one.total_s + put for one, put in zip(replicas, inputs, strict=True))
+        step += max(one.tail_s for one in replicas)
+    step *= factor
+    return Estimate(
+        plan, step, model.batch_size / step, max(one.memory for one in replicas),
+        max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step, factor), steps_factor(plan),
+    )  # fmt: skip
+
+
+def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float, factor: float) -> dict[str, float]:
+    many = len(replicas)
+    parts = {
+        "compute": sum(one.computing_s - one.talking_s for one in replicas) / many,
+        "tensor exchange": sum(one.talking_s for one in replicas) / many,
+        "bubble": sum(one.bubble_s for one in replicas) / many,
+        "optimiser": max(one.updating_s for one in replicas),
+        "exchange": max(one.tail_s - one.updating_s for one in replicas),
+        "input": sum(inputs) / many,
+    }
+    parts = {name: seconds * factor for name, seconds in parts.items()}
+    parts["waiting"] = max(0.0, step - sum(parts.values()))
+    return parts
+
+
+def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: float) -> _Replica:
+    edges = bounds(model, plan)
+    busy, passing, talking, tails, updates, sizes, full = [], 0.0, 0.0, [], [], [], []
+    for worker in range(plan.pipeline):
+        device, speed = places.devices[worker][at], places.speeds[worker][at]
+        sums = table(model, device, speed, samples / plan.microbatches, plan.tensor, places.tensor, plan.recompute)
+        own, talk, held, largest, size = 0.0, 0.0, 0.0, 0.0, 0.0
+        for stage in range(worker, plan.stages, plan.pipeline):
+            start, stop = edges[stage], edges[stage + 1]
+            before = None if stage == 0 else places.stages[worker - 1] if worker else places.around
+            once, through = stage_s(sums, start, stop, device, speed, before)
+            own, passing, talk = own + once, passing + through, talk + sums.exchange_s(start, stop)
+            held, largest = held + sums.held(start, stop), max(largest, sums.largest(start, stop))
+            size += stage_bytes(model, plan, sums, start, stop, worker)
+        backward = own * (1 - FORWARD)
+        update = optimizer_s(model, device, speed, updated(plan, held))
+        busy.append(own)
+        talking = max(talking, talk * plan.microbatches)
+        updates.append(update)
+        tails.append(update + exposed_s(model, plan, places, device, speed, held, largest, backward))
+        size += model.sample_bytes * samples + model.working_bytes * samples / plan.microbatches
+        sizes.append(size)
+        full.append(size / device.memory_bytes)
+    total = pipeline_s(plan, max(busy), passing) if plan.pipeline > 1 else plan.microbatches * busy[0]
+    computing = plan.microbatches * sum(busy) / len(busy)
+    longest = max(range(len(tails)), key=tails.__getitem__)
+    return _Replica(
+        total, computing, min(talking, computing), max(0.0, total - computing), tails[longest], updates[longest],
+        max(sizes), max(full),
+    )  # fmt: skip

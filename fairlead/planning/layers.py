@@ -1,0 +1,126 @@
+"""Layers summed up: time, parameters and bytes of any run of layers on one device, in constant time each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+
+from fairlead.planning.collectives import all_reduce_s
+from fairlead.planning.profiles import Calibration, Device, Layer, Link, ModelProfile
+
+FORWARD = 1 / 3
+"""Of the time of forward and backward together: a backward pass computes two products for each of the forward's."""
+
+TRAFFIC = 2.0
+"""Times that kept activations cross the memory bus in a forward pass: written by one operation, read by the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Prefix sums over the layers for micro-batches of so many samples, cut over ``tensor`` workers."""
+
+    busy: tuple[float, ...]  # forward and backward, with recomputation and exchanges of the tensor group
+    exchange: tuple[float, ...]  # of that: exchanges of the tensor group
+    parameters: tuple[float, ...]  # on one worker
+    kept: tuple[float, ...]  # bytes of activations on one worker, one micro-batch
+    handed: tuple[float, ...]  # bytes between layers, one micro-batch: all that is kept with recomputation
+    outputs: tuple[float, ...]  # bytes that each layer hands on, one micro-batch (not summed)
+
+    @property
+    def layers(self) -> int:
+        return len(self.outputs)
+
+    def busy_s(self, start: int, stop: int) -> float:
+        return self.busy[stop] - self.busy[start]
+
+    def exchange_s(self, start: int, stop: int) -> float:
+        return self.exchange[stop] - self.exchange[start]
+
+    def held(self, start: int, stop: int) -> float:
+        """Parameters."""
+        return self.parameters[stop] - self.parameters[start]
+
+    def largest(self, start: int, stop: int) -> float:
+        """Parameters of the largest layer among these."""
+        return max((self.parameters[at + 1] - self.parameters[at] for at in range(start, stop)), default=0.0)
+
+    def kept_bytes(self, start: int, stop: int) -> float:
+        return self.kept[stop] - self.kept[start]
+
+    def handed_bytes(self, start: int, stop: int) -> float:
+        return self.handed[stop] - self.handed[start]
+
+    def peak_bytes(self, start: int, stop: int) -> float:
+        """Activations of the heaviest layer among these: what recomputation needs for a moment."""
+        return max((self.kept[at + 1] - self.kept[at] for at in range(start, stop)), default=0.0)
+
+
+def table(
+    model: ModelProfile, device: Device, speed: float, samples: float, tensor: int, link: Link, recompute: bool = False
+) -> Table:
+    """What each layer costs a worker of this device and speed that computes ``samples`` at a time."""
+    times, exchanges, parameters, kept, outputs = [], [], [], [], []
+    known = model.calibration
+    scales = _scales(model, device, known)
+    for place, layer in enumerate(model.layers):
+        part = _parts(layer, tensor)
+        fixed, each = scales[place] if scales else _by_roofline(layer, device, model.dtype)
+        time = (fixed + each * samples * part.flops) / speed * (1 + FORWARD if recompute else 1)
+        talk = 0.0
+        if tensor > 1 and layer.exchanges:
+            size = layer.exchange_bytes * samples / layer.exchanges
+            again = 1.5 if recompute else 1.0  # half of the exchanges are of the forward pass
+            talk = again * layer.exchanges * (all_reduce_s(tensor, size, link) + device.step_s / speed)
+        times.append(time + talk)
+        exchanges.append(talk)
+        parameters.append(part.parameters)
+        kept.append(part.activation_bytes * samples)
+        outputs.append(layer.output_bytes * samples)
+    return Table(
+        _sums(times), _sums(exchanges), _sums(parameters), _sums(kept), _sums([0.0, *outputs[:-1]]), tuple(outputs)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    flops: float  # as a fraction
+    parameters: float
+    activation_bytes: float
+
+
+def _parts(layer: Layer, tensor: int) -> _Part:
+    if tensor == 1 or not layer.splits:
+        return _Part(1.0, layer.parameters, layer.activation_bytes)
+    saved = 1 - 1 / tensor
+    flops = 1 - saved * layer.split_flops / layer.flops if layer.flops else 1.0
+    return _Part(
+        flops, layer.parameters - saved * layer.split_parameters,
+        layer.activation_bytes - saved * layer.split_activation_bytes,
+    )  # fmt: skip
+
+
+def _by_roofline(layer: Layer, device: Device, dtype: str) -> tuple[float, float]:
+    """Seconds of forward and backward: per pass, and per sample."""
+    computing = layer.flops / (device.flops(dtype) * device.efficiency)
+    moving = TRAFFIC * layer.activation_bytes / device.memory_bytes_per_s
+    return layer.kernels * device.launch_s / FORWARD, (computing + moving) / FORWARD
+
+
+def _scales(model: ModelProfile, device: Device, known: Calibration | None) -> list[tuple[float, float]]:
+    """The measured time divided among the layers: by their own measured times, else by what they should take."""
+    if known is None or known.device != device.name:
+        return []
+    guessed = [_by_roofline(layer, device, model.dtype) for layer in model.layers]
+    weights = [layer.seconds for layer in model.layers]
+    if sum(weights) <= 0:
+        weights = [each for _, each in guessed]
+    whole, started = sum(weights) or 1.0, sum(layer.kernels for layer in model.layers) or 1
+    return [
+        (known.fixed_s * layer.kernels / started, known.sample_s * weight / whole)
+        for layer, weight in zip(model.layers, weights, strict=True)
+    ]
+
+
+def _sums(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(accumulate(values, initial=0.0))

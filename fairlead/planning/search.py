@@ -1,0 +1,179 @@
+"""The search: every shape of plan, cut and shared as well as it can be, ranked by time to accuracy (U3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from msgspec.structs import replace as changed
+
+from fairlead.planning.assigning import assigned
+from fairlead.planning.collectives import all_reduce_s
+from fairlead.planning.cost import Estimate, estimate, fill_part, kind, pace, steps_factor
+from fairlead.planning.ground import Ground
+from fairlead.planning.layers import FORWARD, table
+from fairlead.planning.plan import Plan, ddp
+from fairlead.planning.profiles import Hardware, Link, ModelProfile
+from fairlead.planning.shapes import Shape, shapes
+from fairlead.planning.shares import even_shares
+from fairlead.planning.sync import optimizer_s
+
+KEPT = 12
+"""Candidates that are ranked; whatever cannot be among them is not looked at in detail."""
+
+EACH = 2
+"""Of these, with the same degrees and synchronisation: they differ in micro-batches and schedule only."""
+
+
+def search(model: ModelProfile, hardware: Hardware, keep: int = KEPT) -> list[Estimate]:
+    """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits."""
+    ground, floors, board = Ground(hardware), _Floors(model, hardware), _Board(keep)
+    todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(shapes(model, hardware)))
+    fitting: set[Shape] = set()
+    for floor, _, shape in todo:
+        if floor > board.limit_s:
+            break  # neither this one nor any that follows can be among the best
+        if _needless(shape, fitting):
+            continue
+        one = _realised(model, ground, shape, board.limit_s)
+        if one is not None and one.fits:
+            fitting.add(shape)
+            board.add(one)
+    return board.ranked()
+
+
+def candidates(model: ModelProfile, hardware: Hardware, keep: int = KEPT) -> list[Estimate]:
+    """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
+    found = search(model, hardware, keep)
+    ground = Ground(hardware)
+    fastest = max(range(len(hardware.seats)), key=lambda worker: (hardware.seats[worker].speed, -worker))
+    alone = estimate(model, ground, Plan(members=(fastest,) if len(hardware.seats) > 1 else ()))
+    usual = estimate(model, ground, ddp(len(hardware.seats)))
+    known = {one.plan.id for one in found}
+    return found + [one for one in (alone, usual) if one.plan.id not in known and (one.fits or one is usual)]
+
+
+class _Board:
+    """The best plans so far: few of each family, so that small changes of one plan do not crowd out all others."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._by_family: dict[tuple[object, ...], list[Estimate]] = {}
+        self.limit_s = inf  # what a plan must not exceed to be of interest
+
+    def add(self, one: Estimate) -> None:
+        plan = one.plan
+        family = (
+            plan.data, plan.tensor, plan.pipeline, plan.sync, plan.sharded, plan.buckets, plan.period, plan.staleness,
+            plan.compression,
+        )  # fmt: skip
+        peers = {peer.plan.id: peer for peer in self._by_family.get(family, [])}
+        if plan.id not in peers or _order(one) < _order(peers[plan.id]):
+            peers[plan.id] = one
+        self._by_family[family] = sorted(peers.values(), key=_order)[:EACH]
+        ranked = self.ranked()
+        self.limit_s = ranked[-1].worth_s if len(ranked) == self._keep else inf
+
+    def ranked(self) -> list[Estimate]:
+        return sorted((one for peers in self._by_family.values() for one in peers), key=_order)[: self._keep]
+
+
+def best(model: ModelProfile, hardware: Hardware) -> Estimate | None:
+    """The plan to run; None when the model fits in no way."""
+    found = search(model, hardware, keep=1)
+    return found[0] if found else None
+
+
+def _order(one: Estimate) -> tuple[float, int, str]:
+    return one.worth_s, one.plan.workers_used, one.plan.id
+
+
+def _needless(shape: Shape, fitting: set[Shape]) -> bool:
+    """Whether it saves memory that need not be saved: computing twice, or small steps without a pipeline."""
+    plain = replace(shape, recompute=False)
+    if shape.recompute and plain in fitting:
+        return True
+    return shape.pipeline == 1 and any(
+        replace(one, microbatches=2**power) in fitting
+        for power in range((shape.microbatches - 1).bit_length()) for one in (shape, plain)
+    )  # fmt: skip
+
+
+def _realised(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float) -> Estimate | None:
+    """The shape as a plan with its best cuts and shares; None when it is slower than the limit or does not fit."""
+    if shape.pipeline > 1:
+        factor = model.calibration.factor(kind(shape)) if model.calibration else 1.0
+        plan = assigned(model, ground, shape, limit_s / factor)
+        return None if plan is None else estimate(model, ground, plan)
+    plain = shape.plan(model)
+    if ground.equal or shape.data == 1 or shape.buckets:
+        return estimate(model, ground, plain)
+    return estimate(model, ground, shared(model, ground, plain))
+
+
+def shared(model: ModelProfile, ground: Ground, plan: Plan) -> Plan:
+    """The plan with shares by which its replicas end together."""
+    places = ground.places(plan)
+    fixed, each = [], []
+    for device, speed in zip(places.devices[0], places.speeds[0], strict=True):
+        none = table(model, device, speed, 0.0, plan.tensor, places.tensor).busy[-1]
+        whole = table(model, device, speed, float(model.batch_size), plan.tensor, places.tensor).busy[-1]
+        fetch = model.calibration.input_s / speed if model.calibration else 0.0
+        fixed.append(none * plan.microbatches)
+        each.append((whole - none) / model.batch_size + fetch)
+    counts = even_shares(model.batch_size, fixed, each)
+    if len(set(counts)) == 1:
+        return plan
+    return changed(plan, shares=tuple(count / model.batch_size for count in counts))
+
+
+class _Floors:
+    """What a shape takes at least: perfectly balanced on the fastest devices, over the fastest links."""
+
+    def __init__(self, model: ModelProfile, hardware: Hardware) -> None:
+        self._model, self._hardware = model, hardware
+        self._devices = [hardware.devices[name] for name in sorted({seat.device for seat in hardware.seats})]
+        self._link = Link(
+            min(link.latency_s for link in hardware.links), max(link.bytes_per_s for link in hardware.links)
+        )
+        self._busy: dict[tuple[int, float], float] = {}
+        self._speeds: dict[tuple[int, ...] | int, tuple[float, float]] = {}
+
+    def of(self, shape: Shape) -> float:
+        whole, fastest = self._power(shape)
+        twice = 1 + FORWARD if shape.recompute else 1.0
+        many = shape.microbatches
+        fixed = self._busy_s(shape.tensor, 0.0) * twice
+        pass_s = self._busy_s(shape.tensor, self._model.batch_size / shape.data / many) * twice
+        if shape.pipeline == 1:
+            paced = (pass_s - fixed) * many * shape.used / whole + many * fixed / fastest
+        else:
+            busy = pass_s * shape.data * shape.tensor / whole
+            paced = (many * busy + max(0.0, pass_s / fastest - busy) * fill_part(shape)) * pace(shape)
+        known = self._model.calibration
+        factor = steps_factor(shape) * (known.factor(kind(shape)) if known else 1.0)
+        return (paced + self._tail_s(shape, fastest)) * factor * (1 - 1e-9)
+
+    def _tail_s(self, shape: Shape, fastest: float) -> float:
+        held = self._model.parameters / (shape.tensor * shape.pipeline)
+        part = held / shape.data if shape.sharded else held
+        update = min(optimizer_s(self._model, device, fastest, part) for device in self._devices)
+        if shape.sync != "allreduce" or shape.sharded or shape.buckets or shape.compression != "none":
+            return update
+        return update + all_reduce_s(shape.data, held * self._model.gradient_bytes, self._link)
+
+    def _power(self, shape: Shape) -> tuple[float, float]:
+        key = shape.members or shape.used
+        if key not in self._speeds:
+            members = shape.members or range(shape.used)
+            speeds = [self._hardware.seats[worker].speed for worker in members]
+            self._speeds[key] = sum(speeds), max(speeds)
+        return self._speeds[key]
+
+    def _busy_s(self, tensor: int, samples: float) -> float:
+        """A pass of so many samples on one worker of the fastest type, without waiting for others."""
+        key = (tensor, samples)
+        if key not in self._busy:
+            sums = [table(self._model, device, 1.0, samples, tensor, self._link) for device in self._devices]
+            self._busy[key] = min(one.busy[-1] - one.exchange[-1] for one in sums)
+        return self._busy[key]

@@ -1,0 +1,30 @@
+"""How much of the batch each replica takes, so that unequal workers end together (D6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def even_shares(batch: int, fixed_s: Sequence[float], sample_s: Sequence[float]) -> tuple[int, ...]:
+    """Whole samples per replica with the earliest end of the last one; ``fixed + sample * count`` is a replica's time.
+
+    A replica that is so slow that it would only hold up the others gets none.
+    """
+    counts = [0] * len(fixed_s)
+    low, high = 0.0, max(fixed_s) + batch * max(sample_s)
+    for _ in range(60):  # the real-valued optimum first: all that take part end at one moment
+        middle = (low + high) / 2
+        if sum(_within(middle, f, s) for f, s in zip(fixed_s, sample_s, strict=True)) >= batch:
+            high = middle
+        else:
+            low = middle
+    for place, (fixed, sample) in enumerate(zip(fixed_s, sample_s, strict=True)):
+        counts[place] = int(_within(low, fixed, sample))
+    for _ in range(batch - sum(counts)):  # the remainder one by one, to whoever would end first
+        ends = [f + s * (n + 1) for f, s, n in zip(fixed_s, sample_s, counts, strict=True)]
+        counts[min(range(len(ends)), key=ends.__getitem__)] += 1
+    return tuple(counts)
+
+
+def _within(time_s: float, fixed: float, sample: float) -> float:
+    return max(0.0, (time_s - fixed) / sample) if sample > 0 else 0.0

@@ -1,0 +1,86 @@
+"""What keeping replicas alike costs at the end of a step: exchanged gradients, sharded parameters, optimiser (D4)."""
+
+from __future__ import annotations
+
+import math
+
+from fairlead.planning.collectives import all_gather_s, all_reduce_s, hierarchical_s, reduce_scatter_s
+from fairlead.planning.ground import Places
+from fairlead.planning.layers import FORWARD
+from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import Device, ModelProfile
+
+BUCKET_BYTES = 25e6
+WIRE = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
+"""Bytes sent for each byte of a float32 gradient."""
+
+STATISTICS_BYTES = 4096.0
+"""Of a batch-norm layer: mean, variance and count of each channel."""
+
+
+def optimizer_s(model: ModelProfile, device: Device, speed: float, held: float) -> float:
+    """To update so many parameters: as measured, or as fast as memory is read and written."""
+    known = model.calibration
+    if known is not None and known.device == device.name and model.parameters:
+        return known.optimizer_s * held / model.parameters / speed
+    each = 2 * model.state_bytes + 2 * model.parameter_bytes + model.gradient_bytes
+    return held * each / device.memory_bytes_per_s / speed
+
+
+def updated(plan: Plan, held: float) -> float:
+    """Parameters that one worker updates of those that its stage holds."""
+    return held / plan.data if plan.sharded else held
+
+
+def exposed_s(
+    model: ModelProfile, plan: Plan, places: Places, device: Device, speed: float, held: float, largest: float,
+    backward_s: float,
+) -> float:  # fmt: skip
+    """Seconds of a step that workers wait for exchanges between replicas, after what the backward pass hides.
+
+    ``held`` and ``largest`` are parameters of this worker and of its largest layer; ``backward_s`` is the part of the
+    step during which gradients become ready one by one.
+    """
+    if plan.data == 1:
+        return 0.0
+    norms = model.batch_norm * 2 * (all_reduce_s(plan.data, STATISTICS_BYTES, places.data) + device.step_s / speed)
+    if plan.sharded:
+        return norms + _sharded_s(model, plan, places, device, speed, held, largest, backward_s)
+    size = held * model.gradient_bytes * WIRE[plan.compression]
+    copies = 2 * 2 * held * model.gradient_bytes / device.memory_bytes_per_s / speed
+    whole = _whole_s(plan, places, size)
+    if plan.sync == "local-sgd":
+        return (whole + copies + device.step_s / speed) / plan.period
+    if plan.sync == "parameter-server" and plan.staleness:
+        return norms + copies + max(0.0, whole - backward_s / (1 - FORWARD))
+    if plan.buckets:
+        count = max(1, math.ceil(size / BUCKET_BYTES))
+        hidden = max(whole / count, whole - device.overlap * backward_s)
+        return norms + copies + count * device.step_s / speed + hidden
+    return norms + copies + device.step_s / speed + whole
+
+
+def _whole_s(plan: Plan, places: Places, size: float) -> float:
+    if plan.sync == "hierarchical":
+        return hierarchical_s(plan.data // plan.group, plan.group, size, places.near, places.far)
+    if plan.sync == "parameter-server":  # sharded over the workers: each sends and receives all parts but its own
+        sent = 2 * (plan.data - 1) / plan.data * size
+        return 2 * (plan.data - 1) * places.data.latency_s + sent / places.data.bytes_per_s
+    return all_reduce_s(plan.data, size, places.data)
+
+
+def _sharded_s(
+    model: ModelProfile, plan: Plan, places: Places, device: Device, speed: float, held: float, largest: float,
+    backward_s: float,
+) -> float:  # fmt: skip
+    """FSDP2: gathered for the forward and again for the backward pass of every micro-batch, gradients scattered."""
+    weights, gradients = held * model.parameter_bytes, held * model.gradient_bytes
+    gather = all_gather_s(plan.data, weights, places.data, device.backend)
+    scatter = reduce_scatter_s(plan.data, gradients, places.data, device.backend)
+    rounds = plan.microbatches
+    layers = max(1.0, len(model.layers) / plan.pipeline)
+    started = rounds * 3 * layers * (device.step_s / speed + places.data.latency_s)
+    whole = rounds * (2 * gather + scatter)
+    computing = rounds * backward_s / (1 - FORWARD)
+    first = largest / held * (gather + scatter) if held else 0.0
+    return started + max(first, whole - device.overlap * computing)

@@ -1,0 +1,141 @@
+"""The search never proposes what cannot run, repeats itself, and gets no worse when the hardware gets better."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+
+from fairlead.planning.cost import Estimate
+from fairlead.planning.memory import USABLE
+from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile, Seat
+from fairlead.planning.search import best, candidates, search
+from fairlead.planning.shares import even_shares
+
+from .made import CPU, FAST, SLOW, grounds, hardware, model, models
+
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@quick
+@given(profile=models(), ground=grounds())
+def test_every_candidate_can_run(profile: ModelProfile, ground: Hardware) -> None:
+    found = search(profile, ground)
+    assert len({one.plan.id for one in found}) == len(found)
+    for one in found:
+        plan = one.plan
+        assert plan.data * plan.tensor * plan.pipeline == plan.workers_used <= len(ground.seats)
+        assert set(plan.members) <= set(range(len(ground.seats)))
+        assert one.fits and one.memory_bytes <= CPU.memory_bytes
+        assert one.memory_bytes <= USABLE * ground.devices["cpu"].memory_bytes + 1
+        assert plan.exact or not profile.exact
+        assert profile.tensor_limit % plan.tensor == 0
+        if plan.pipeline > 1:
+            assert profile.batch_size % (plan.data * plan.microbatches) == 0
+        assert one.step_s > 0 and abs(sum(one.parts.values()) - one.step_s) < one.step_s + 1e-9
+
+
+@quick
+@given(profile=models(), ground=grounds())
+def test_the_same_input_gives_the_same_output(profile: ModelProfile, ground: Hardware) -> None:
+    assert search(profile, ground) == search(profile, ground)
+    first = best(profile, ground)
+    found = search(profile, ground)
+    assert (first is None) == (not found)
+    if first is not None:
+        assert first.worth_s == found[0].worth_s  # looking for fewer does not miss the best
+
+
+@quick
+@given(profile=models(), ground=grounds())
+def test_a_faster_link_never_makes_the_best_plan_slower(profile: ModelProfile, ground: Hardware) -> None:
+    before = best(profile, ground)
+    for factor in (1.5, 10.0):
+        links = tuple(Link(link.latency_s / factor, link.bytes_per_s * factor) for link in ground.links)
+        after = best(profile, msgspec.structs.replace(ground, links=links))
+        if before is not None:
+            assert after is not None and after.worth_s <= before.worth_s * (1 + 1e-9)
+
+
+@quick
+@given(profile=models(), ground=grounds())
+def test_one_more_worker_never_makes_the_best_plan_slower(profile: ModelProfile, ground: Hardware) -> None:
+    before = best(profile, ground)
+    more = msgspec.structs.replace(ground, seats=(*ground.seats, Seat("cpu", "another")))
+    after = best(profile, more)
+    if before is not None and len({seat.speed for seat in ground.seats}) == 1 and before.plan.workers_used == 1:
+        assert after is not None and after.worth_s <= before.worth_s * (1 + 1e-9)
+
+
+def by_id(profile: ModelProfile, ground: Hardware) -> dict[str, Estimate]:
+    return {one.plan.id: one for one in candidates(profile, ground)}
+
+
+def test_a_small_model_is_not_parallelised() -> None:
+    found = search(model(2, flops=2e4, parameters=500), hardware(2))
+    assert found[0].plan.id == "single"
+
+
+def test_a_large_batch_on_equal_workers_is_shared_equally() -> None:
+    found = search(model(4, flops=4e7, parameters=10_000, batch=256), hardware(4))
+    assert found[0].plan.data == 4 and not found[0].plan.shares
+
+
+def test_a_slow_link_calls_for_a_pipeline() -> None:
+    profile = model(8, flops=5e7, parameters=1_000_000)
+    found = search(profile, hardware(2, link=SLOW))
+    assert found[0].plan.pipeline == 2
+    assert found[0].step_s < by_id(profile, hardware(2, link=SLOW))["ddp"].step_s / 1.8
+    assert search(profile, hardware(2, link=FAST))[0].plan.pipeline == 1
+
+
+def test_unequal_workers_get_unequal_shares_and_stages() -> None:
+    profile = model(9, flops=5e7, parameters=10_000, batch=96)
+    found = search(profile, hardware(2, speeds=(1.0, 0.5)))
+    assert found[0].plan.id == "dp2·uneven"
+    assert 0.62 < found[0].plan.shares[0] < 0.72
+    pipe = next(one.plan for one in search(model(9, flops=5e7, parameters=2_000_000, batch=96),
+                hardware(2, speeds=(0.5, 1.0), link=SLOW)) if one.plan.pipeline == 2)  # fmt: skip
+    places = {layer: at for at, layer in enumerate(f"layers.{at}" for at in range(9))}
+    first = places[pipe.cuts[0]]
+    fast = first if pipe.worker(0, 0, 0) == 1 else 9 - first
+    assert fast in (6, 7)
+
+
+def test_what_does_not_fit_is_split_until_it_does() -> None:
+    small = msgspec.structs.replace(CPU, memory_bytes=1e8)
+    large = model(8, parameters=2_000_000)  # 256 MB with gradients and two moments
+    found = search(large, hardware(4, device=small))
+    assert found and all(one.plan.sharded or one.plan.pipeline * one.plan.tensor > 1 for one in found)
+    assert not by_id(large, hardware(4, device=small))["ddp"].fits
+    assert search(large, hardware(1, device=small)) == []
+
+
+def test_batch_norm_is_not_cut_into_micro_batches_unless_allowed() -> None:
+    normed = model(6, flops=5e7, parameters=2_000_000, batch_norm=3)
+    assert all(one.plan.pipeline == 1 for one in search(normed, hardware(2, link=SLOW)))
+    loose = msgspec.structs.replace(normed, exact=False)
+    assert any(one.plan.local_statistics for one in search(loose, hardware(2, link=SLOW)))
+
+
+def test_plans_that_change_the_maths_are_compared_by_time_to_accuracy() -> None:
+    profile = model(4, flops=5e6, parameters=1_000_000, exact=False)
+    found = search(profile, hardware(4, link=SLOW))
+    loose = [one for one in found if not one.plan.exact]
+    assert loose and all(one.worth_s >= one.step_s for one in loose)
+    assert found == sorted(found, key=lambda one: one.worth_s)
+
+
+def test_measured_steps_set_the_scale() -> None:
+    known = Calibration(device="cpu", fixed_s=0.01, sample_s=0.002, optimizer_s=0.005, factors={"dp": 1.5})
+    profile = msgspec.structs.replace(model(), calibration=known)
+    found = by_id(profile, hardware(2))
+    assert abs(found["single"].step_s - (0.01 + 64 * 0.002 + 0.005)) < 1e-9
+    free = msgspec.structs.replace(profile, calibration=msgspec.structs.replace(known, factors={}))
+    assert abs(found["dp2"].step_s / by_id(free, hardware(2))["dp2"].step_s - 1.5) < 1e-9
+
+
+def test_shares_are_whole_samples_and_end_together() -> None:
+    counts = even_shares(90, [0.0, 0.0], [1.0, 2.0])
+    assert counts == (60, 30)
+    assert even_shares(4, [0.0, 100.0], [1.0, 1.0]) == (4, 0)
+    assert sum(even_shares(7, [0.1, 0.2, 0.3], [1.0, 1.5, 3.0])) == 7
