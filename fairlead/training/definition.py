@@ -19,7 +19,8 @@ class Training:
     ``data`` is a tuple of tensors or arrays ``(input, ..., target)`` or a ``torch.utils.data.Dataset`` of such tuples;
     the model is called with the inputs and the loss with ``(outputs, target)``. ``batch_size`` is the global one.
     The loss must be a mean over the samples. A metric is a function of all ``(outputs, targets)`` of ``eval_data``.
-    ``scheduler`` is a factory of the optimizer and steps once per epoch.
+    ``scheduler`` is a factory of the optimizer; it steps once per epoch unless ``scheduler_every`` says ``"step"``.
+    ``monitor`` is the figure by which ``early_stopping`` and ``keep_best`` judge an epoch.
     """
 
     model: Any
@@ -33,6 +34,12 @@ class Training:
     seed: int = 0
     scheduler: Callable[[Any], Any] | None = None
     clip_grad_norm: float | None = None
+    accumulate: int = 1  # pieces in which a worker computes its part of the batch
+    scheduler_every: str = "epoch"
+    early_stopping: int | None = None  # epochs without improvement
+    keep_best: bool = False
+    monitor: str = "eval_loss"
+    monitor_mode: str = "min"
 
     def __post_init__(self) -> None:
         _require(
@@ -61,6 +68,28 @@ class Training:
         good_clip = clip is None or (isinstance(clip, int | float) and not isinstance(clip, bool) and clip > 0)
         _require(good_clip, "clip_grad_norm", clip, "is not a number above 0", "pass the largest norm, such as 1.0")
         self._check_metrics()
+        _check_count("accumulate", self.accumulate)
+        _check_choice("scheduler_every", self.scheduler_every, ("epoch", "step"))
+        _check_choice("monitor_mode", self.monitor_mode, ("min", "max"))
+        if self.early_stopping is not None:
+            _check_count("early_stopping", self.early_stopping)
+        good = isinstance(self.keep_best, bool)
+        _require(good, "keep_best", self.keep_best, "is neither True nor False", "pass keep_best=True")
+        if self.judges:
+            self._check_monitor()
+
+    @property
+    def judges(self) -> bool:
+        """Whether epochs are compared with each other."""
+        return self.early_stopping is not None or self.keep_best
+
+    def _check_monitor(self) -> None:
+        known = {"loss"} if self.eval_data is None else {"loss", "eval_loss", *self.metrics}
+        if self.monitor not in known:
+            raise InvalidSpec(
+                f"{self.monitor!r} is not measured in this training", field="monitor", value=self.monitor,
+                fix=f"pass one of {', '.join(sorted(known))}, or add eval_data and metrics",
+            )  # fmt: skip
 
     def _check_metrics(self) -> None:
         good = isinstance(self.metrics, Mapping)
@@ -93,6 +122,10 @@ def _require(good: bool, name: str, value: Any, message: str, fix: str) -> None:
 
 def _check_count(name: str, value: Any) -> None:
     _require(_is_int(value) and value >= 1, name, value, "is not a whole number above 0", f"pass {name}=1 or more")
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    _require(value in choices, name, value, "is none of the choices", f"pass {' or '.join(map(repr, choices))}")
 
 
 def _check_factory(name: str, value: Any, example: str) -> None:

@@ -49,6 +49,11 @@ class History:
         """Wall time from the first finished step to the last one."""
         return self._times_s[-1] - self._times_s[0] if self._times_s else 0.0
 
+    def epoch_loss(self, step: int) -> float:
+        """The mean loss over the epoch that ends with this step."""
+        losses = self._losses[max(0, step - self._steps_per_epoch) : step]
+        return sum(losses) / len(losses)
+
     def recent(self) -> int:
         """The step before the recent past that a new rank 0 reports again."""
         return bisect_left(self._times_s, self._times_s[-1] - REPEAT_S) if self._times_s else 0

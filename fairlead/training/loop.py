@@ -47,10 +47,9 @@ class Loop:
         session.model.train()
         try:
             while True:
-                if session.wants_evaluation:
-                    metrics = evaluate(session, self._group, self._engine.shares, self.reporter.alive)
-                    session.history.mark(session.step, metrics)
-                if session.step >= session.total_steps:
+                if session.epoch_is_open:
+                    session.close_epoch(self._evaluate() if session.eval_samples is not None else {})
+                if session.done:
                     return Outcome(End.FINISHED)
                 self._listen()
                 if self._step():
@@ -90,12 +89,13 @@ class Loop:
         session, step = self._session, self._session.step
         index = self._batch(step)
         heard = self._engine.step(step, index, Word(leaving=self.leave is not None))
-        if session.scheduler is not None and (step + 1) % session.steps_per_epoch == 0:
-            session.scheduler.step()
         session.complete_step(time.time(), heard.loss)
         self.reporter.stepped(len(index))
         # Only when everybody has heard of it: then nobody is left waiting for a message or in a collective.
         return heard.leaving == self._group.size and session.step < session.total_steps
+
+    def _evaluate(self) -> dict[str, float]:
+        return evaluate(self._session, self._group, self._engine.shares, self.reporter.alive)
 
     def _batch(self, step: int) -> torch.Tensor:
         """The samples of the whole global batch of this step; the last one of an epoch may be short."""

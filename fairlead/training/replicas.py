@@ -31,6 +31,7 @@ class Replicas:
         self._norms = SyncedBatchNorms(session.model, group)
         if len(self._norms):
             log(f"batch norm: statistics of the whole batch, over {group.size} workers")
+        self._pieces = session.training.accumulate
         random = session.findings.random
         self._dropout = SampleDropout(random) if random.layouts else None
         self._draws = bool(random.layouts or random.others)
@@ -72,7 +73,14 @@ class Replicas:
             log(f"shares follow the measured speed: {parts} (compute times lay {window.spread:.0%} apart)")
 
     def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
-        """Gradients of this rank's part of the mean loss, and the part itself."""
+        """Gradients of this rank's part of the mean loss, piece by piece, and the part itself."""
+        if self._pieces == 1:
+            return self._piece(step, mine, index)
+        even = (1.0,) * self._pieces
+        cuts = [part(len(mine), even, place) for place in range(self._pieces)]
+        return sum(self._piece(step, mine[cut.start : cut.stop], index) for cut in cuts)
+
+    def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         weight = len(mine) / len(index)
         if not len(mine):
             if not len(self._norms):

@@ -71,4 +71,4 @@ class Reporter:
 
     def _held_back(self) -> int:
         """The last step of an epoch is told only with its metrics, so that it is told once."""
-        return int(self._session.wants_evaluation)
+        return int(self._session.epoch_is_open)

@@ -24,9 +24,14 @@ def write_result(session: Session, folder: Path) -> list[str]:
     output.mkdir(parents=True, exist_ok=True)
     figures = final_metrics(session) | {
         "steps": session.step,
-        "samples": len(session.samples) * session.training.epochs,
+        "samples": len(session.samples) * (session.step // session.steps_per_epoch),
         "seconds": session.history.seconds,
     }
+    if session.training.judges:
+        judgement = session.judgement
+        figures |= {"best_step": judgement.best_step, f"best_{session.training.monitor}": judgement.best}
+    if session.judgement.model:
+        session.model.load_state_dict(session.judgement.model)
 
     def history(path: Path) -> None:
         with path.open("w") as file:

@@ -12,6 +12,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.training.data import Resident, Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.history import History
+from fairlead.training.judgement import Judgement
 from fairlead.training.optimizers import make_optimizer
 from fairlead.training.probe import Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
@@ -38,6 +39,7 @@ class Session:
         self.steps_per_epoch = -(-len(self.samples) // training.batch_size)
         self.total_steps = self.steps_per_epoch * training.epochs
         self.history = History(self.steps_per_epoch)
+        self.judgement = Judgement(training)
         self.step = 0
         self.speed = 0.0  # samples per second of this worker's computing, as last measured; 0: not yet
         self.live = False  # whether this state is part of a run, not merely a fresh copy
@@ -106,12 +108,22 @@ class Session:
         return self.step > 0 and self.step % self.steps_per_epoch == 0
 
     @property
-    def wants_evaluation(self) -> bool:
-        return self.eval_samples is not None and self.at_epoch_end and not self.history.marked(self.step)
+    def epoch_is_open(self) -> bool:
+        """Whether an epoch has ended that is yet to be evaluated and judged."""
+        looks = self.eval_samples is not None or self.training.judges or self._follows_plateau
+        return looks and self.at_epoch_end and not self.history.marked(self.step)
+
+    @property
+    def done(self) -> bool:
+        return self.step >= self.total_steps or self.judgement.enough
+
+    @property
+    def _follows_plateau(self) -> bool:
+        return isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
 
     @property
     def point(self) -> int:
-        """How far it is, as a number to compare: steps, and within a step whether its evaluation is done."""
+        """How far it is, as a number to compare: steps, and within a step whether its epoch is closed."""
         return 2 * self.step + self.history.marked(self.step)
 
     # ------------------------------------------------------------ half steps
@@ -127,6 +139,18 @@ class Session:
         self._within_step = False
         self.history.add(time_s, loss)
         self.step += 1
+        due = self.training.scheduler_every == "step" or self.at_epoch_end
+        if self.scheduler is not None and due and not self._follows_plateau:
+            self.scheduler.step()
+
+    def close_epoch(self, metrics: dict[str, float]) -> None:
+        """An epoch has been evaluated: keep its figures, follow them, and say whether it was the best one."""
+        self.history.mark(self.step, metrics)
+        figures = {"loss": self.history.epoch_loss(self.step)} | metrics
+        if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            self.scheduler.step(figures.get(self.training.monitor, figures["loss"]))
+        if self.training.judges and self.judgement.judge(self.step, figures) and self.training.keep_best:
+            self.judgement.keep(self.model.state_dict())
 
     def undo_half_step(self) -> None:
         """After a lost peer: be exactly in the state after the last whole step."""
@@ -145,6 +169,7 @@ class Session:
             "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "history": self.history.state(),
+            "judgement": self.judgement.state(),
         }
         torch.save(state, file)
 
@@ -167,6 +192,8 @@ class Session:
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.history.load(state["history"])
+        if "judgement" in state:  # not in snapshots of the first version
+            self.judgement.load(state["judgement"])
         self.step = int(state["step"])
         self.live = True
 

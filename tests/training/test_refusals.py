@@ -154,6 +154,7 @@ GOOD: dict[str, Any] = {
         ("optimizer", torch.optim.SGD(GOOD["model"].parameters())), ("optimizer", "adam"),
         ("scheduler", 3), ("seed", "x"), ("clip_grad_norm", 0), ("clip_grad_norm", "x"), ("metrics", [1]),
         ("metrics", {"accuracy": 3}), ("metrics", {"loss": len}), ("metrics", {"accuracy": len}), ("eval_data", "bank"),
+        ("accumulate", 0), ("scheduler_every", "hour"), ("early_stopping", 0), ("keep_best", 3), ("monitor_mode", "up"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named_where_it_is_written(field: str, value: Any) -> None:
@@ -161,6 +162,13 @@ def test_a_wrong_field_is_named_where_it_is_written(field: str, value: Any) -> N
         fairlead.Training(**GOOD | {field: value})
     assert error.value.field and error.value.field.split(".")[0].split("[")[0] == field
     assert error.value.fix
+
+
+@pytest.mark.parametrize("monitor", ["eval_loss", "accuracy"])
+def test_what_is_not_measured_cannot_be_monitored(monitor: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not measured") as error:
+        fairlead.Training(**GOOD, keep_best=True, monitor=monitor)
+    assert error.value.field == "monitor" and "loss" in (error.value.fix or "")
 
 
 def test_describing_a_training_needs_no_torch() -> None:
