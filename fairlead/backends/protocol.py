@@ -18,6 +18,7 @@ class Capabilities:
     name: str
     isolation: str  # none, user, sandbox
     detection_s: float  # how long a dead node goes unseen at the most
+    one_machine: bool = False  # all nodes are on the control plane's own machine, and see its files
     isolation_chosen: bool = False  # the operator asked for less than a sandbox, knowing what it means
 
 

@@ -53,14 +53,18 @@ def run(
     memory: Annotated[str | None, typer.Option("--memory", help="Memory per worker, such as 2GB.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="Type of device, such as cpu.")] = None,
     retries: Annotated[int | None, typer.Option("--retries", help="Times to try again after a failure.")] = None,
-    venv: Annotated[Path | None, typer.Option("--venv", help="The virtual environment to run in.")] = None,
+    venv: Annotated[Path | None, typer.Option("--venv", help="A virtual environment where the platform is.")] = None,
     label: Annotated[list[str] | None, typer.Option("--label", "-l", help="name=value, yours to use.")] = None,
     folder: Folder = None,
     watch: Watch = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Run a function or a command of the present folder: the short form of submit."""
+    """Run a function or a command of the present folder: the short form of submit.
+
+    The folder goes along, but for what .fairleadignore files name. A function that is not in its file, and a virtual
+    environment that is not there, are refused at once.
+    """
     resources = {"cpu": cpu, "memory": memory, "device": device}
     fields = {
         "workers": workers,

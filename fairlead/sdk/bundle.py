@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import pathspec
-
 from fairlead.errors import InvalidSpec, NotFound, TooLarge
 from fairlead.home import default_home
+from fairlead.sdk import ignoring
+from fairlead.sdk.ignoring import IGNORE_FILE
 
-IGNORE_FILE = ".fairleadignore"
 LIMIT_BYTES = 50_000_000
 IGNORED = (
     ".git/", ".hg/", ".svn/", ".venv/", "venv/", "node_modules/", ".fairlead/",
@@ -72,31 +71,22 @@ def pack(
 def _walk(root: Path, home: Path) -> Iterator[str]:
     if not root.is_dir():
         raise NotFound(f"there is no folder {root}", field="folder", fix="name the folder that holds the code")
-    spec = _ignored(root)
-    pending = [PurePosixPath()]
+    pending: list[tuple[PurePosixPath, ignoring.Rules]] = [(PurePosixPath(), ())]
     while pending:
-        inside = pending.pop()
+        inside, rules = pending.pop()
+        rules += ignoring.rules(root, inside, IGNORED if inside == PurePosixPath() else ())
         try:
             entries = list(os.scandir(root / inside))
         except OSError as error:
             raise _unreadable(str(inside), error) from None
         for entry in entries:
-            name = (inside / entry.name).as_posix()
+            name = inside / entry.name
             folder = entry.is_dir(follow_symlinks=False)
-            if spec.match_file(f"{name}/" if folder else name) or (folder and _foreign(Path(entry.path), home)):
+            if ignoring.left_out(name, folder, rules) or (folder and _foreign(Path(entry.path), home)):
                 continue
-            yield name
+            yield name.as_posix()
             if folder:
-                pending.append(inside / entry.name)
-
-
-def _ignored(root: Path) -> pathspec.GitIgnoreSpec:
-    path = root / IGNORE_FILE
-    try:
-        own = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return pathspec.GitIgnoreSpec.from_lines([*IGNORED, *own])
-    except (OSError, ValueError) as error:
-        raise InvalidSpec(str(error), field=IGNORE_FILE, fix="write one pattern per line, as in a .gitignore") from None
+                pending.append((name, rules))
 
 
 def _foreign(folder: Path, home: Path) -> bool:

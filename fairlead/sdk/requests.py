@@ -12,8 +12,9 @@ from typing import Any
 from pydantic_core import PydanticSerializationError
 
 from fairlead.errors import InvalidSpec
-from fairlead.sdk import bundle, functions
+from fairlead.sdk import bundle, functions, naming
 from fairlead.sdk.documents import read_yaml
+from fairlead.sdk.ignoring import IGNORE_FILE
 from fairlead.specs import JobSpec, parse_job
 
 What = JobSpec | Mapping[str, Any] | str | Path | Sequence[str] | Callable[..., Any]
@@ -27,17 +28,20 @@ class Request:
     folder: Path | None
     extra: Mapping[str, bytes]
     source: str | None = None
+    function: bool = False  # it was handed over as a function: there is no doubt that it is there
 
     def pack(self) -> bundle.Bundle:
-        """The folder as a bundle that holds the file of the function to run."""
+        """The folder as a bundle that holds the function to run, as far as can be told without running anything."""
         packed = bundle.pack(self.folder, self.extra)
+        field = f"{self.source}: run" if self.source else "run"
         place = (self.spec.run or "").rpartition(":")[0]
         if place.endswith(".py") and posixpath.normpath(place) not in packed.files:
-            field = f"{self.source}: run" if self.source else "run"
             raise InvalidSpec(
                 f"there is no file {place} in {self.folder or 'the bundle'}", field=field, value=self.spec.run,
-                fix=f"correct the path, choose another folder (--folder), or see {bundle.IGNORE_FILE}",
+                fix=f"correct the path, choose another folder (--folder), or see {IGNORE_FILE}",
             )  # fmt: skip
+        if self.spec.run and self.folder is not None and not self.function:
+            naming.check(self.spec.run, self.folder, packed.files, field=field, newest=self.spec.venv is None)
         return packed
 
     def body(self, code: str | None) -> dict[str, Any]:
@@ -99,4 +103,4 @@ def _plain(data: Any, folder: Path, source: str | None = None) -> Request:
 def _function(function: Callable[..., Any], folder: Path | None, given: Mapping[str, Any]) -> Request:
     way = functions.travel(function, folder)
     name = functions.job_name(functions.function_name(function))
-    return Request(parse_job({"name": name, "run": way.run, **given}), way.folder, way.extra)
+    return Request(parse_job({"name": name, "run": way.run, **given}), way.folder, way.extra, function=True)

@@ -16,7 +16,7 @@ import fairlead
 from tests.cli.conftest import EXAMPLES, PATIENCE_S, Platform, Terminal
 
 ENDED = ("succeeded", "failed", "cancelled")
-HOLD = "import time\nprint('here', flush=True)\ntime.sleep(600)"
+HOLD = "import time\nprint('here', flush=True)\ntime.sleep(86400)"
 
 
 def held(terminal: Terminal, name: str) -> str:
@@ -90,6 +90,20 @@ def test_run_takes_a_function_with_its_params(platform: Platform) -> None:
     spec = platform.vision("result", "quick", "--json").data["spec"]
     assert spec["params"] == {"epochs": 1, "lr": 0.001}
     assert (spec["env"], spec["priority"], spec["sla"]["class"]) == ({"A": "b"}, 5, "gold")
+
+
+def test_what_is_not_there_to_run_is_refused_at_once(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def training(): ...\n")
+    before = platform.vision("queue", "--all", "--json").data["total"]
+    for more in ((), ("--dry-run",)):
+        done = platform.vision("run", "train.py:nope", *more, cwd=tmp_path, code=2)
+        told = "run: there is no function nope in train.py\n  fix: did you mean train.py:training?\n"
+        assert done.err == f"fairlead run: {told}"
+        done = platform.vision("run", "--venv", "nope", *more, "--", "true", cwd=tmp_path, code=2)
+        there = tmp_path / "nope"
+        assert done.err.startswith(f"fairlead run: venv: {there} is not a virtual environment on the platform's")
+        assert f"fix: make one there: python -m venv {there}" in done.err
+    assert platform.vision("queue", "--all", "--json").data["total"] == before
 
 
 def test_code_that_was_deleted_from_the_home_is_sent_again(platform: Platform, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import socket
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -86,6 +88,49 @@ def test_the_ignore_file_follows_git_and_may_bring_back_what_is_ignored_by_defau
         },
     )  # fmt: skip
     assert files(pack(folder)) == {".fairleadignore", "keep.csv", "sub/only-here", "m.pyc"}
+
+
+def test_an_ignore_file_within_a_folder_counts_from_there_and_goes_before_those_above(tmp_path: Path) -> None:
+    folder = make(
+        tmp_path,
+        {
+            ".fairleadignore": "*.bin\n/gone/\n!old.pyc\n",
+            "sub/.fairleadignore": "/here.txt\n!small.bin\ncache/\n",
+            "sub/deep/.fairleadignore": "!cache/\nsmall.bin\nold.pyc\n",
+            "gone/.fairleadignore": "!*\n", "gone/a.txt": "x",  # what is left out is not looked into
+            "big.bin": "x", "small.bin": "x", "here.txt": "x", "old.pyc": "x", "cache/a": "x",
+            "sub/big.bin": "x", "sub/small.bin": "x", "sub/here.txt": "x", "sub/old.pyc": "x", "sub/cache/a": "x",
+            "sub/deep/small.bin": "x", "sub/deep/here.txt": "x", "sub/deep/old.pyc": "x", "sub/deep/cache/a": "x",
+            "beside/small.bin": "x", "beside/here.txt": "x",
+        },
+    )  # fmt: skip
+    kept = {name for name in files(pack(folder)) if not name.endswith(".fairleadignore")}
+    assert kept == {
+        "here.txt", "old.pyc", "cache/a", "beside/here.txt",
+        "sub/small.bin", "sub/old.pyc", "sub/deep/here.txt", "sub/deep/cache/a",
+    }  # fmt: skip
+
+
+def test_nested_ignore_files_leave_out_what_git_leaves_out(tmp_path: Path) -> None:
+    """The same rules as .gitignore and as .fairleadignore; git itself says what goes along."""
+    git = shutil.which("git")
+    if git is None:
+        pytest.skip("there is no git here")
+    rules = {
+        "": "*.log\n/top\nbuild/\ndoc/*.txt\n!doc/read.txt\n**/tmp/*.x\n",
+        "a/": "!keep.log\n/top\n*.x\n",
+        "a/b/": "*.log\n!tmp/\n!tmp/y.x\n!build/\n",
+        "c/": "*\n!*/\n!*.x\ntmp/**\n",
+    }
+    names = ["l.log", "keep.log", "top", "build/o", "doc/read.txt", "doc/other.txt", "tmp/y.x", "tmp/z.x", "p.x"]
+    folder = make(tmp_path, {f"{place}{name}": "x" for place in ("", "a/", "a/b/", "c/") for name in names})
+    for name in (".gitignore", ".fairleadignore"):
+        make(folder, {f"{place}{name}": text for place, text in rules.items()})
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    subprocess.run([git, "init", "-q"], cwd=folder, env=clean, check=True)
+    command = [git, "-c", "core.excludesFile=", "ls-files", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=folder, env=clean, check=True, capture_output=True, text=True)
+    assert files(pack(folder)) == set(listed.stdout.splitlines())
 
 
 def test_a_bundle_over_the_limit_names_the_largest_files_and_the_fix(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_file_that_holds_no_job_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_function_in_a_file_that_does_not_go_along_is_refused_before_it_is_sent(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train.py").write_text("def training(): ...\n")
     (tmp_path / "job.yaml").write_text("name: a\nrun: tran.py:training\n")
     with pytest.raises(InvalidSpec, match=r"job.yaml: run: there is no file tran.py in"):
         prepare(tmp_path / "job.yaml", None, {}).pack()

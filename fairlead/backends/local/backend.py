@@ -62,7 +62,9 @@ class LocalBackend:
         self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0),
         preload: bool = True, isolation: str | None = None, strangers: bool = False,
     ) -> None:  # fmt: skip
-        self.capabilities = Capabilities("local", "user" if os.geteuid() == 0 else "none", detection_s=1.0)
+        self.capabilities = Capabilities(
+            "local", "user" if os.geteuid() == 0 else "none", detection_s=1.0, one_machine=True
+        )
         self._isolation = isolation  # None: as the last time, or the best that works
         self._strangers = strangers  # several tenants are here already: nothing less than a sandbox, unless told so
         self._home = home

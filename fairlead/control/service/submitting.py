@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 
 from sqlalchemy import Connection
 
@@ -38,6 +40,7 @@ class SubmitVerbs(Verbs):
         spec = spec.model_copy(update={"tenant": tenant_name})
         document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
         digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+        await self._need_environment(spec)
         now_s = self._core.clock()
 
         def work(checked: bool, connection: Connection) -> tuple[Job, bool] | Job:
@@ -106,6 +109,15 @@ class SubmitVerbs(Verbs):
             raise InvalidSpec("is required with run: the code bundle that holds the function", field="code",
                               fix="submit with the fairlead command or SDK, which pack the folder")  # fmt: skip
 
+    async def _need_environment(self, spec: JobSpec) -> None:
+        """Refuse a virtual environment that is not there, where it is this machine that the workers see."""
+        if spec.venv is None or not self._core.controller.backend.capabilities.one_machine:
+            return
+        # One answer for all that can be wrong with it: a tenant is not told what else lies there.
+        if not await asyncio.to_thread(_is_environment, Path(spec.venv)):
+            raise InvalidSpec(f"{spec.venv} is not a virtual environment on the platform's machine", field="venv",
+                              value=spec.venv, fix=f"make one there: python -m venv {spec.venv}")  # fmt: skip
+
     async def dry_run(self, who: Token, spec: JobSpec) -> DryRun:
         """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
         require(who, Role.VIEWER, "ask")
@@ -115,6 +127,7 @@ class SubmitVerbs(Verbs):
         tenant = await self._read(lambda connection: tenant_named(connection, tenant_name))
         await self._read(lambda connection: _need_secrets(connection, tenant, spec))
         _need_time(spec, now_s)
+        await self._need_environment(spec)
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
         above = await self._read(lambda connection: tenants.path(connection, tenant))
@@ -183,6 +196,13 @@ def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
         facts={"application": f"{tenant.name}/{spec.name}", **spec.facts()},
     )
     return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
+
+
+def _is_environment(place: Path) -> bool:
+    try:
+        return all((place / name).is_file() for name in ("pyvenv.cfg", "bin/python"))
+    except (OSError, ValueError):  # closed to us, or no path at all: it may hold anything, a zero byte too
+        return False
 
 
 def _need_time(spec: JobSpec, now_s: float) -> None:
