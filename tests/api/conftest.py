@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 ROLES = ("tenant-admin", "member", "viewer")
-END_S = 30.0
+END_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Served:
 
     def caller(self, token: str | None, *, tight: bool = False) -> httpx.Client:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.tight_url if tight else self.url, headers=headers, timeout=30.0)
+        return httpx.Client(base_url=self.tight_url if tight else self.url, headers=headers, timeout=60.0)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def beta(platform_server: Served, admin: httpx.Client) -> Team:
     return _team(platform_server, admin, "beta")
 
 
-def until(condition: Callable[[], Any], *, timeout_s: float = 30.0) -> Any:
+def until(condition: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
     """What the condition returns, once it is true."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):
@@ -146,7 +146,7 @@ def run_to_its_end(caller: httpx.Client, spec: dict[str, Any]) -> dict[str, Any]
         view: dict[str, Any] = caller.get(place).json()
         return view if view["state"] in ENDED else None
 
-    found: dict[str, Any] = until(ended, timeout_s=60.0)
+    found: dict[str, Any] = until(ended, timeout_s=120.0)
     return found
 
 
@@ -160,7 +160,7 @@ def finished(alpha: Team) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def waiting(alpha: Team) -> dict[str, Any]:
     """A job of alpha that has not ended: it sleeps, in a platform that is ended before it wakes."""
-    made = alpha.member.post("/api/v1/jobs", json={"name": "waiting", "command": ["sleep", "600"]})
+    made = alpha.member.post("/api/v1/jobs", json={"name": "waiting", "command": ["sleep", "86400"]})
     assert made.status_code == 201, made.text
     view: dict[str, Any] = made.json()
     return view

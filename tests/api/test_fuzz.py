@@ -81,7 +81,7 @@ def target() -> Iterator[Target]:
 def _furnish(admin: httpx.Client, url: str, token: str) -> Target:
     """Two tenants: a stranger whose things all hold a canary, and the one that the fuzzer belongs to."""
     stranger = admin.post("/api/v1/tenants", json={"name": "stranger"}).json()["token"]["token"]
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {stranger}"}, timeout=30.0) as caller:
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {stranger}"}, timeout=60.0) as caller:
         _plant(caller)
     admin.post("/api/v1/nodes/node-0/cordon")  # nothing that the fuzzer submits is run
     admin.post("/api/v1/nodes/node-1/cordon")
@@ -99,9 +99,9 @@ def _plant(caller: httpx.Client) -> None:
     script = f'echo {HIDDEN}; echo {HIDDEN} > "$FAIRLEAD_OUTPUT/{HIDDEN}.txt"; '
     common = {"name": NAME, "labels": {"canary": HIDDEN}, "env": {"CANARY": HIDDEN}}
     ended = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script]}).json()["id"]
-    until(lambda: caller.get(f"/api/v1/jobs/{ended}").json()["state"] == "succeeded", timeout_s=60.0)
-    running = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script + "sleep 6000"]}).json()["id"]
-    until(lambda: caller.get(f"/api/v1/jobs/{running}").json()["state"] == "running", timeout_s=60.0)
+    until(lambda: caller.get(f"/api/v1/jobs/{ended}").json()["state"] == "succeeded", timeout_s=120.0)
+    running = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script + "sleep 86400"]}).json()["id"]
+    until(lambda: caller.get(f"/api/v1/jobs/{running}").json()["state"] == "running", timeout_s=120.0)
 
 
 @schemathesis.serializer("application/gzip")  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ class Client:
             self.got.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5), self.got:
+        async with asyncio.timeout(60), self.got:
             await self.got.wait_for(condition)
 
     @property
@@ -94,7 +94,7 @@ def _stream(
 
 def _run(stream: Callable[[Client, asyncio.Event], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await stream(Client(), asyncio.Event())
 
     asyncio.run(main())

@@ -45,7 +45,7 @@ async def door(tls: Tls | None) -> AsyncIterator[tuple[str, FastAPI]]:
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(app, "127.0.0.1", 0, listening.set_result, tls))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield f"{'https' if tls else 'http'}://127.0.0.1:{await listening}", app
     finally:
         stop(app)

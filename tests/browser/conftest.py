@@ -65,7 +65,7 @@ class Running:
     def up(self) -> None:
         arguments = ["up", "--home", str(self.home), "--nodes", self.nodes, "--port", str(self.port), "--detach"]
         command = [*FAIRLEAD, *arguments, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         told = json.loads(done.stdout)
         self.url, self.admin = told["url"], told["admin_token"] or self.admin
@@ -75,14 +75,14 @@ class Running:
         """The control plane only, without a word; what it started lives on."""
         process = psutil.Process(json.loads((self.home / "profile.json").read_text())["pid"])
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
     def down(self) -> None:
-        subprocess.run([*FAIRLEAD, "down", "--home", str(self.home)], capture_output=True, timeout=90, check=False)
+        subprocess.run([*FAIRLEAD, "down", "--home", str(self.home)], capture_output=True, timeout=150, check=False)
 
     def ask(self, method: str, path: str, *, token: str | None = None, **more: Any) -> Any:
         headers = {"Authorization": f"Bearer {token or self.admin}"}
-        response = httpx.request(method, f"{self.url}/api/v1{path}", headers=headers, timeout=30.0, **more)
+        response = httpx.request(method, f"{self.url}/api/v1{path}", headers=headers, timeout=60.0, **more)
         assert response.is_success, response.text
         return response.json() if response.content else None
 
@@ -91,6 +91,19 @@ class Running:
         spec = {"name": name, "tenant": tenant, "command": ["sh", "-c", script], **fields}
         job: str = self.ask("POST", "/jobs", json=spec)["id"]
         return job
+
+    def end(self, *jobs: str) -> None:
+        """Cancel what has not ended by itself."""
+        for job in jobs:
+            headers = {"Authorization": f"Bearer {self.admin}"}
+            answer = httpx.post(f"{self.url}/api/v1/jobs/{job}/cancel", headers=headers, timeout=60.0)
+            assert answer.is_success or answer.status_code == 409, answer.text
+
+    def tell(self, job: str, word: str) -> None:
+        """Make the file that the job's program waits for."""
+        output = self.home / "jobs" / job / "output"
+        until(output.is_dir)
+        (output / word).touch()
 
     def train(self, name: str, tenant: str = "vision", workers: str = "1", **params: Any) -> str:
         from fairlead.sdk.client import Client
@@ -136,7 +149,7 @@ class Visit:
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.url = url
         self.context = browser.new_context(**({"viewport": WIDE} | options))
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(60_000)
         self.page = self.context.new_page()
         self.errors: list[str] = []
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
@@ -187,7 +200,7 @@ def visit(chromium: Any) -> Iterator[Visitor]:
     assert not errors
 
 
-def until(condition: Callable[[], Any], *, timeout_s: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
     """What the condition returns, once it is true."""
     deadline_s = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -31,13 +31,15 @@ def shown(platform: Running) -> Iterator[dict[str, str]]:
     """A job in each state that a view draws differently."""
     failed = platform.command("broken", "echo no; exit 3")
     ended = platform.train("done", steps=30, pause_s=0.0)
-    until(lambda: platform.state(failed) == "failed" and platform.state(ended) == "succeeded", timeout_s=40.0)
-    running = platform.command("busy", "echo yes; sleep 600", workers=2)
-    waiting = platform.command("later", "true", tenant="text", workers=2)
+    until(lambda: platform.state(failed) == "failed" and platform.state(ended) == "succeeded", timeout_s=120.0)
+    # With one node out of use nobody gets two devices, however long they wait and whatever they are owed.
+    platform.ask("POST", "/nodes/node-1/cordon")
+    running = platform.command("busy", "echo yes; sleep 86400")
+    waiting = platform.command("later", "true", workers=2, priority=-1)
     until(lambda: platform.state(running) == "running")
     yield {"running": running, "waiting": waiting, "failed": failed, "ended": ended}
-    for job in (waiting, running):
-        platform.ask("POST", f"/jobs/{job}/cancel")
+    platform.end(waiting, running)
+    platform.ask("POST", "/nodes/node-1/uncordon")
 
 
 @pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", WIDE), ("light", PHONE)])

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.browser.conftest import PHONE, Running, Visitor, until
 
 VIEWS = ("cluster", "queue", "tenants", "events")
-TALK = "for i in 1 2 3 4 5 6; do echo line $i; sleep 0.3; done; printf 42 > $FAIRLEAD_OUTPUT/answer.txt"
+WAIT = "while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.1; done"  # until the test has seen enough
+TALK = f"echo line 1; echo line 2; {WAIT}; echo line 3; printf 42 > $FAIRLEAD_OUTPUT/answer.txt"
 
 
 def test_a_wrong_token_opens_nothing_and_says_so(platform: Running, visit: Visitor) -> None:
@@ -50,8 +53,9 @@ def test_a_job_is_watched_live_to_its_end(platform: Running, visit: Visitor) -> 
     page.get_by_role("row").filter(has_text="talker").get_by_text("running").wait_for()  # it came and ran by itself
     page.get_by_role("link", name="talker", exact=True).click()
     page.locator(".log .line").filter(has_text="line 2").wait_for()
+    platform.tell(job, "go")
     page.locator(".sub .s-succeeded").wait_for()
-    page.locator(".log .line").filter(has_text="line 6").wait_for()
+    page.locator(".log .line").filter(has_text="line 3").wait_for()
     page.get_by_text("complete", exact=True).wait_for()
     assert page.locator(".gantt tbody tr").count() == 1 and page.get_by_text("entitled to").count() >= 1
     with page.expect_download() as download:
@@ -60,7 +64,7 @@ def test_a_job_is_watched_live_to_its_end(platform: Running, visit: Visitor) -> 
 
 
 def test_a_training_shows_its_curves_while_it_trains(platform: Running, visit: Visitor) -> None:
-    job = platform.train("curves", steps=150, pause_s=0.03)
+    job = platform.train("curves", steps=3000, pause_s=0.05)
     window = visit(platform.url)
     window.log_in(platform.tokens["vision"], f"job/{job}")
     page = window.page
@@ -69,14 +73,15 @@ def test_a_training_shows_its_curves_while_it_trains(platform: Running, visit: V
     page.get_by_role("img", name=re.compile("^Throughput is")).wait_for()
     first = loss.get_attribute("aria-label")
     page.wait_for_function("(was) => document.querySelector('.chart')?.ariaLabel !== was", arg=first)  # it moves
-    page.locator(".sub .s-succeeded").wait_for(timeout=30_000)
+    platform.tell(job, "hurry")
+    page.locator(".sub .s-succeeded").wait_for()
     page.get_by_role("heading", name="Result").wait_for()
     page.get_by_role("link", name="model.safetensors").wait_for()
-    assert "step 150 of 150" in page.locator(".whole").inner_text()
+    assert "step 3,000 of 3,000" in page.locator(".whole").inner_text()
 
 
 def test_a_job_is_cancelled_only_when_that_is_confirmed(platform: Running, visit: Visitor) -> None:
-    job = platform.command("sleeper", "sleep 600")
+    job = platform.command("sleeper", "sleep 86400")
     window = visit(platform.url)
     window.log_in(platform.tokens["vision"], f"job/{job}")
     page = window.page
@@ -110,11 +115,16 @@ def test_a_node_is_seen_to_die_and_to_come_back(platform: Running, visit: Visito
     window.log_in(platform.admin)
     page = window.page
     (victim,) = [node for node in platform.ask("GET", "/nodes") if node["name"] == "node-1"]
-    os.kill(victim["pid"], signal.SIGKILL)
     card = page.locator(".node").filter(has_text="node-1")
-    card.locator(".s-lost").wait_for()
-    assert page.locator(".figure.bad").inner_text().count("1 lost") == 1
-    card.locator(".s-ready").wait_for(timeout=30_000)
+    host = psutil.Process(json.loads((platform.home / "run" / "host.pid").read_text())["pid"])
+    host.suspend()  # nothing comes back before the page was looked at
+    try:
+        os.kill(victim["pid"], signal.SIGKILL)
+        card.locator(".s-lost").wait_for()
+        assert page.locator(".figure.bad").inner_text().count("1 lost") == 1
+    finally:
+        host.resume()
+    card.locator(".s-ready").wait_for()
     window.go("events")
     page.get_by_role("row").filter(has_text="node-1 is lost").first.wait_for()
 
@@ -133,8 +143,8 @@ def test_an_admin_cordons_a_node_and_takes_it_back(platform: Running, visit: Vis
 
 
 def test_a_viewer_looks_and_a_tenant_sees_its_own_only(platform: Running, visit: Visitor) -> None:
-    theirs = platform.command("secret-plan", "sleep 600", tenant="text")
-    ours = platform.command("open-plan", "sleep 600", tenant="vision")
+    theirs = platform.command("secret-plan", "sleep 86400", tenant="text")
+    ours = platform.command("open-plan", "sleep 86400", tenant="vision")
     until(lambda: platform.state(theirs) == platform.state(ours) == "running")
     window = visit(platform.url)
     window.log_in(platform.tokens["viewer"])
@@ -152,8 +162,7 @@ def test_a_viewer_looks_and_a_tenant_sees_its_own_only(platform: Running, visit:
         assert not {"Cancel job", "Submit again"} & set(page.get_by_role("button").all_inner_texts())
     window.go(f"job/{theirs}")
     page.get_by_role("alert").get_by_text("there is no job").wait_for()
-    for job in (ours, theirs):
-        platform.ask("POST", f"/jobs/{job}/cancel")
+    platform.end(ours, theirs)
 
 
 def test_what_strangers_write_stays_text(platform: Running, visit: Visitor) -> None:
@@ -178,7 +187,7 @@ def test_what_strangers_write_stays_text(platform: Running, visit: Visitor) -> N
 
 
 def test_everything_is_reached_by_keyboard(platform: Running, visit: Visitor) -> None:
-    job = platform.command("by-keys", "sleep 600")
+    job = platform.command("by-keys", "sleep 86400")
     until(lambda: platform.state(job) == "running")
     window = visit(platform.url)
     page, press = window.page, window.page.keyboard.press

@@ -22,13 +22,13 @@ def test_the_page_says_that_it_is_cut_off_and_is_right_after_the_restart(platfor
 
     platform.up()  # on the same port; the gang has lived on
     platform.command("newcomer", "true")
-    page.locator(".l-live").wait_for(timeout=30_000)
+    page.locator(".l-live").wait_for()
     page.get_by_role("row").filter(has_text="newcomer").first.wait_for()  # of before the stream was there again
     page.get_by_role("alert").get_by_text("Disconnected").wait_for(state="hidden")
 
     (platform.home / "jobs" / job / "output" / "go").touch()
-    log.filter(has_text="after").wait_for(timeout=30_000)
-    watching.page.locator(".sub .s-succeeded").wait_for(timeout=30_000)
+    log.filter(has_text="after").wait_for()
+    watching.page.locator(".sub .s-succeeded").wait_for()
     assert log.filter(has_text="before").count() == 1  # nothing twice
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Terminal
+from .conftest import PATIENCE_S, Terminal
 
 BARE = 'mount --bind /dev/null "$(command -v bwrap)" && exec "$@"'  # for this process and what it starts: no bubblewrap
 
@@ -28,7 +28,9 @@ def hidden() -> list[str]:
 def up(admin: Terminal, hidden: list[str], *options: str) -> subprocess.CompletedProcess[str]:
     words = [*hidden, sys.executable, "-m", "fairlead.cli.main", "up", "--port", "0", "--nodes", "1", "--detach"]
     clean = {name: value for name, value in admin.variables().items() if name != "FAIRLEAD_ISOLATION"}
-    return subprocess.run([*words, *options], env=clean, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        [*words, *options], env=clean, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 def test_without_a_sandbox_a_second_tenant_is_refused_unless_the_operator_says_so(

@@ -21,7 +21,8 @@ from .test_simulate import FIGURES
 
 @pytest.fixture(scope="module")
 def busy(platform: Platform) -> Iterator[list[str]]:
-    """Jobs of vision that say how long they take: two run, two wait."""
+    """Jobs of vision that say how long they take: two run, two wait, and nobody else has any."""
+    platform.admin.until(lambda found: not found["jobs"], "queue")
     made = [
         platform.vision("submit", _written(platform.admin.home, name), "--json").data["id"]
         for name in ("one", "two", "three", "four")

@@ -38,7 +38,7 @@ class PostgresServer:
     def stop(self) -> None:
         """End all sessions and then the server; :meth:`start` brings it back with what it holds."""
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(20)
+        self._process.wait(60)
 
     def empty_database(self) -> str:
         """The URL of the one database, emptied: making a database per test would take longer than the test."""

@@ -195,7 +195,7 @@ def test_of_two_processes_that_reach_for_the_lease_one_gets_it(url: str) -> None
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in both:
-        answers.append(process.communicate(timeout=30)[0].strip())
+        answers.append(process.communicate(timeout=60)[0].strip())
     assert sorted(answers) == ["1", "None"]
 
 
@@ -216,7 +216,7 @@ def test_a_standby_waits_for_a_leader_stopped_in_the_midst_of_writing(unopened: 
 
     def stuck(_conn: Connection) -> None:
         stopped.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     def less_patient(conn: Connection) -> None:
         sqlite = conn.dialect.name == "sqlite"

@@ -29,7 +29,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory, postgres_server: Postgres
 
 
 def health(platform: Crashable) -> dict[str, Any]:
-    answer = httpx.get(f"{platform.client.url}/healthz", timeout=30.0)
+    answer = httpx.get(f"{platform.client.url}/healthz", timeout=60.0)
     found: dict[str, Any] = answer.json()
     return found | {"code": answer.status_code}
 
@@ -44,28 +44,28 @@ def test_a_store_that_restarts_ends_nothing_and_loses_nothing(
     trains = platform.train("trains", workers="1", steps=4000, pause_s=0.02)
     script = "echo begin >> $FAIRLEAD_OUTPUT/runs; while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.05; done"
     ends = platform.client.submit(["sh", "-c", script], tenant="alpha", name="ends")
-    waits = platform.client.submit(["true"], tenant="alpha", name="waits", workers="2")
+    waits = platform.client.submit(["true"], tenant="alpha", name="waits", workers="2", priority=-1)
     output = platform.home / "jobs" / ends.id / "output"
     wait_until(lambda: platform.view(trains.id).step > 20 and (output / "runs").exists(), 60, "both run")
     control, workers = platform.control_pid, platform.workers()
     before = platform.view(trains.id)
 
     postgres_server.stop()
-    wait_until(lambda: health(platform)["status"] != "ok", 20, "it notices")
+    wait_until(lambda: health(platform)["status"] != "ok", 60, "it notices")
     seen = health(platform)
     assert (seen["status"], seen["code"], seen["leader"]) == ("store-unreachable", 503, True)
     assert "does not answer" in seen["detail"]
     with pytest.raises(Unavailable), Client(home=platform.home, timeout_s=5.0) as client:
         client.submit(["true"], tenant="alpha", name="refused")
     (output / "go").touch()
-    wait_until(lambda: not platform.workers(ends.id), 20, "a job ends with nobody to write it down")
+    wait_until(lambda: not platform.workers(ends.id), 60, "a job ends with nobody to write it down")
     assert platform.control_pid == control and platform.control_lives()
     assert platform.workers(trains.id).items() <= workers.items(), "the gang is the same"
 
     postgres_server.start()
-    wait_until(lambda: health(platform)["status"] == "ok", 20, "it is well again")
-    wait_until(lambda: platform.view(trains.id).step > before.step + 50, 30, "what was trained meanwhile is known")
-    wait_until(lambda: platform.state(ends.id) == "succeeded", 30, "and what ended")
+    wait_until(lambda: health(platform)["status"] == "ok", 60, "it is well again")
+    wait_until(lambda: platform.view(trains.id).step > before.step + 50, 60, "what was trained meanwhile is known")
+    wait_until(lambda: platform.state(ends.id) == "succeeded", 60, "and what ended")
     assert lines(output / "runs") == 1, "it ran once"
     after = platform.view(trains.id)
     assert (after.generation, after.recoveries) == (before.generation, 0)
@@ -84,7 +84,7 @@ def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(
     wait_until(lambda: platform.view(job.id).step > 20, 60, "it trains")
     workers = platform.workers(job.id)
     postgres_server.stop()
-    wait_until(lambda: health(platform)["status"] != "ok", 20, "it notices")
+    wait_until(lambda: health(platform)["status"] != "ok", 60, "it notices")
     kill(workers[sorted(workers)[-1]])
     postgres_server.start()
     wait_until(lambda: platform.view(job.id).recoveries == 1, 60, "the gang is mended")
@@ -99,14 +99,14 @@ def test_a_platform_can_be_ended_while_its_store_is_away(platform: Crashable, po
     wait_until(lambda: platform.view(job.id).step > 20, 60, "it trains")
     postgres_server.stop()
     try:
-        wait_until(lambda: health(platform)["status"] != "ok", 20, "it notices")
+        wait_until(lambda: health(platform)["status"] != "ok", 60, "it notices")
         kill(platform.control_pid)  # nobody can be asked to end it: the audit log cannot be written
         platform.down()
         assert not platform.workers() and not platform.node_managers()
     finally:
         postgres_server.start()
     platform.up()
-    wait_until(lambda: platform.view(job.id).step > 20, 30, "it is there")
+    wait_until(lambda: platform.view(job.id).step > 20, 60, "it is there")
     platform.hurry(job.id)
     platform.wait_for_end(job.id)
     assert platform.state(job.id) == "succeeded"

@@ -76,7 +76,7 @@ def test_a_read_sees_one_moment_from_beginning_to_end(db: Opened) -> None:
     def twice(conn: Connection) -> tuple[int, int]:
         before = events.newest_id(conn)
         first_look.set()
-        assert written.wait(20)
+        assert written.wait(60)
         return before, events.newest_id(conn)
 
     async def story() -> tuple[int, int]:

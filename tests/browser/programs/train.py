@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
 
 import fairlead
+
+HURRY = Path(os.environ["FAIRLEAD_OUTPUT"]) / "hurry"
+"""Made by a test that has seen enough: the rest of the training takes no time."""
 
 
 class Net(nn.Module):
@@ -17,7 +22,7 @@ class Net(nn.Module):
         self.pause_s = pause_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.training:
+        if self.training and not HURRY.exists():
             time.sleep(self.pause_s)
         return self.layers(x)
 
