@@ -25,7 +25,7 @@ class Entry:
 
 
 def _ours(trace: Trace, seed: int) -> Policy:
-    policy: Policy = _load("fairlead.scheduling.market", "Market")()
+    policy: Policy = _load("fairlead.scheduling.market", "Market")(waits=False)
     return policy
 
 

@@ -49,20 +49,24 @@ def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
     charge = None if problem.rules is None else problem.rules.charge[order]
     ranked = -density[order]
     price, toll = np.full(len(problem.capacity), going_price(problem)), np.zeros(len(problem.budget))
-    unit = float(price.mean())
+    unit, rows, alone = float(price.mean()), np.arange(problem.jobs), utility.shape[1] == 1
     for step in range(ROUNDS):
         # whoever bids less per device than the cheapest type costs wants nothing: the others come first in this order
-        many = int(np.searchsorted(ranked, -(1 - 1e-9) * price.min()))
-        who, paid = group[:many], None if charge is None else charge[:many]
-        surplus = utility[:many] - (price[kind[:many]] + tolls(problem, toll, who, paid)[:, None]) * size[:many]
-        rows, wish = np.arange(many), surplus.argmax(axis=1)
-        taken = size[rows, wish] * (surplus[rows, wish] > 0)
-        demand = np.bincount(kind[rows, wish], taken, minlength=len(price))
+        many = int(ranked.searchsorted(-(1 - 1e-9) * price.min()))
+        who, paid, kinds, sizes = group[:many], None if charge is None else charge[:many], kind[:many], size[:many]
+        surplus = utility[:many] - (price[kinds] + tolls(problem, toll, who, paid)[:, None]) * sizes
+        if alone:
+            wished, taken = kinds[:, 0], sizes[:, 0] * (surplus[:, 0] > 0)
+        else:
+            row, wish = rows[:many], surplus.argmax(axis=1)
+            wished, taken = kinds[row, wish], sizes[row, wish] * (surplus[row, wish] > 0)
+        demand = np.bincount(wished, taken, minlength=len(price))
         stride = 0.5 * 0.93**step + 0.02
-        price = price * np.exp(np.clip(stride * (demand / np.maximum(problem.capacity, 1.0) - 1.0), -1.0, 1.0))
+        over = stride * (demand / np.maximum(problem.capacity, 1.0) - 1.0)
+        price = price * np.exp(np.minimum(np.maximum(over, -1.0), 1.0))
         if len(toll) > 1:
             over = by_groups(problem, taken, who, paid) / np.maximum(problem.budget, 1.0) - 1.0
-            toll = np.maximum(0.0, toll + unit * stride * np.clip(over, -1.0, 1.0))
+            toll = np.maximum(0.0, toll + unit * stride * np.minimum(np.maximum(over, -1.0), 1.0))
         if step == ROUNDS - 1 or (step in LOOKS and problem.jobs <= FEW):
             yield price, toll
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
@@ -32,6 +34,8 @@ class Desk:
         self.left: list[float] = (problem.budget - in_groups).tolist()
         self.most: list[float] = (problem.ceiling - in_groups).tolist()
         self.share: list[float] = problem.share.tolist()
+        self._kinds, self._sizes, self._possible, self._groups = problem.lists
+        self._wide = problem.utility.shape[1]
 
     def secure(self) -> None:
         """Before anybody bids: nothing is guaranteed where groups stand side by side."""
@@ -58,51 +62,57 @@ class Desk:
                 self._take(job, other, int(problem.kind[job, other]), size)
                 return
 
-    def give(self, job: int, liking: Floats) -> bool:
-        """The gang it likes best among those that fit and are possible."""
-        if self._try(job, int(liking.argmax()), liking):  # nearly always: there is no need to sort the others
+    def give(self, job: int, liking: Floats, best: int) -> bool:
+        """The gang it likes best among those that fit and are possible; ``best`` is the column it likes most."""
+        if self._try(job, best, float(liking[best])):  # nearly always: there is no need to sort the others
             return True
-        return any(self._try(job, column, liking) for column in np.argsort(-liking, kind="stable")[1:].tolist())
-
-    def _try(self, job: int, column: int, liking: Floats) -> bool:
-        if liking[column] <= 0:
+        if len(liking) == 1:
             return False
-        problem, group = self.problem, int(self.problem.group[job])
-        kind, size = int(problem.kind[job, column]), int(problem.size[job, column])
-        fits = size <= self.free[kind] and size <= self.most[group]
-        if fits and problem.utility[job, column] > 0 and size * self.share[job] <= self.left[group] + 1e-9:
-            self._take(job, column, kind, size)
-            return True
-        return False
+        order = np.argsort(-liking, kind="stable")[1:]
+        return any(map(partial(self._try, job), order.tolist(), liking[order].tolist()))
+
+    def _try(self, job: int, column: int, liked: float) -> bool:
+        offer = job * self._wide + column
+        if liked <= 0 or not self._possible[offer]:
+            return False
+        group, kind, size = self._groups[job], self._kinds[offer], self._sizes[offer]
+        if size > self.free[kind] or size > self.most[group] or size * self.share[job] > self.left[group] + 1e-9:
+            return False
+        self._take(job, column, kind, size)
+        return True
 
     def _take(self, job: int, column: int, kind: int, size: int) -> None:
         before = int(self.column[job])
         if before >= 0:
-            back = int(self.problem.size[job, before])
-            self.free[int(self.problem.kind[job, before])] += back
+            offer = job * self._wide + before
+            back = self._sizes[offer]
+            self.free[self._kinds[offer]] += back
             self._count(job, back)
         self.column[job] = column
         self.free[kind] -= size
         self._count(job, -size)
 
     def _count(self, job: int, devices: int) -> None:
-        group = int(self.problem.group[job])
+        group = self._groups[job]
         self.left[group] += devices
         self.most[group] += devices
 
     def fill(self) -> None:
         """Whoever has nothing and fits, by utility per device."""
+        if not self.room:
+            return
         per_device, density, order = self.problem.by_density
         self.serve(order[(self.column[order] < 0) & (density[order] > 0)], per_device)
 
     def serve(self, jobs: Ints, liking: Floats) -> None:
         """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""
-        jobs, refused = self._fitting(jobs), 0
+        jobs, refused = self._fitting(jobs) if self.room else jobs[:0], 0
         while len(jobs):
+            best = liking[jobs].argmax(axis=1).tolist()
             for at, job in enumerate(jobs.tolist()):
                 if not self.room:
                     return
-                refused = 0 if self.column[job] >= 0 or self.give(job, liking[job]) else refused + 1
+                refused = 0 if self.column[job] >= 0 or self.give(job, liking[job], best[at]) else refused + 1
                 if refused >= REFUSED:
                     jobs, refused = self._fitting(jobs[at + 1 :]), 0
                     break

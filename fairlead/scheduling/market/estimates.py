@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Floats
 from fairlead.scheduling.state import JobState
@@ -64,13 +65,46 @@ class History:
 
     def pace(self, job: JobState) -> float:
         """By how much jobs of this class took longer than they first said; its own word counts as one precedent."""
-        past = self.finished.get(class_of(job), ())
         seen = self.seen.get(job.id)
-        said_s = _said_s(job) if seen is None else seen.said_s
-        if not past or said_s <= 0:
+        kind = class_of(job) if seen is None else seen.kind
+        past = self.finished.get(kind)
+        if not past:
             return 1.0
-        told = [one for one in past if one.said_s > 0]
-        return float(np.exp(sum(np.log(max(one.ran_s, 1.0) / one.said_s) for one in told) / (1.0 + len(told))))
+        said_s = _said_s(job) if seen is None else seen.said_s
+        return _usual_pace(kind, past) if said_s > 0 else 1.0
+
+
+_PACES: dict[str, tuple[tuple[Seen, ...], float]] = {}
+"""By class, what its finished jobs say; worked out again when another one has finished."""
+
+_BEST: dict[tuple[int, int], tuple[SpeedCurve, float]] = {}
+"""By curve and size, the best speed; one curve is shared by all jobs of a shape, and never changes itself."""
+
+MOST_KEPT = 20_000
+"""Of either that are remembered before all are forgotten."""
+
+
+def _usual_pace(kind: str, past: tuple[Seen, ...]) -> float:
+    known = _PACES.get(kind)
+    if known is not None and known[0] is past:
+        return known[1]
+    told = [one for one in past if one.said_s > 0]
+    pace = float(np.exp(sum(np.log(max(one.ran_s, 1.0) / one.said_s) for one in told) / (1.0 + len(told))))
+    if len(_PACES) >= MOST_KEPT:
+        _PACES.clear()
+    _PACES[kind] = (past, pace)
+    return pace
+
+
+def _best_speed(curve: SpeedCurve, size: int) -> float:
+    known = _BEST.get((id(curve), size))
+    if known is not None and known[0] is curve:
+        return known[1]
+    best = max(curve.fastest(size), 1e-300)
+    if len(_BEST) >= MOST_KEPT:
+        _BEST.clear()
+    _BEST[id(curve), size] = (curve, best)
+    return best
 
 
 def class_of(job: JobState) -> str:
@@ -86,7 +120,7 @@ def _rigid(job: JobState) -> bool:
 def _said_s(job: JobState) -> float:
     if job.curve is None or job.work_left is None or not _rigid(job):
         return 0.0
-    return job.work_left / max(job.curve.fastest(job.min_workers), 1e-300)
+    return job.work_left / _best_speed(job.curve, job.min_workers)
 
 
 def alone_s(job: JobState) -> float:
@@ -95,15 +129,18 @@ def alone_s(job: JobState) -> float:
         return 0.0
     if job.curve is None or not _rigid(job):
         return sum(job.ran_s.values())
-    best = max(job.curve.fastest(job.min_workers), 1e-300)
-    return sum(ran_s * (job.curve.speed(kind, job.min_workers) or best) / best for kind, ran_s in job.ran_s.items())
+    curve, size, seconds = job.curve, job.min_workers, 0.0
+    best = _best_speed(curve, size)
+    for kind, ran_s in job.ran_s.items():
+        seconds += ran_s * (curve.speed(kind, size) or best) / best
+    return seconds
 
 
 def work_done(job: JobState) -> float:
     """In units of its present curve; a rigid gang's from the time it ran, as its rate may have been another before."""
     if job.curve is None or not _rigid(job) or not job.ran_s:
         return job.work_done
-    return alone_s(job) * job.curve.fastest(job.min_workers)
+    return alone_s(job) * _best_speed(job.curve, job.min_workers)
 
 
 def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dials: Dials) -> Floats:
@@ -113,19 +150,22 @@ def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dia
     a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides
     a minimum. With precedents it is nearly the mean of those that had done more than this one has.
     """
-    left = np.zeros(len(jobs))
-    for at, job in enumerate(jobs):
-        if job.work_left is not None:
-            left[at] = job.work_left
-            if history.finished and _rigid(job) and (pace := history.pace(job)) != 1.0:
-                remaining_s = job.work_left / max(float(reference[at]), 1e-300)
-                left[at] *= pace ** (remaining_s / max(remaining_s + alone_s(job), 1e-9))
-            continue
-        prior = dials.prior_shape * job.work_done + dials.prior_s * reference[at]
-        if job.facts and (said := float(job.facts.get("takes_s", 0.0)) * reference[at]) > job.work_done:
-            prior = said - job.work_done
-        past = history.finished.get(class_of(job), ())
-        longer = [one.done - job.work_done for one in past if one.done > job.work_done]
-        weight = PRECEDENT * len(longer)
-        left[at] = (prior + PRECEDENT * sum(longer)) / (1.0 + weight)
-    return left
+    found = []
+    for job, speed in zip(jobs, reference.tolist(), strict=True):
+        left = job.work_left
+        if left is None:
+            left = _expected(job, speed, history, dials)
+        elif history.finished and _rigid(job) and (pace := history.pace(job)) != 1.0:
+            remaining_s = left / max(speed, 1e-300)
+            left *= pace ** (remaining_s / max(remaining_s + alone_s(job), 1e-9))
+        found.append(left)
+    return np.array(found, dtype=np.float64)
+
+
+def _expected(job: JobState, speed: float, history: History, dials: Dials) -> float:
+    prior = dials.prior_shape * job.work_done + dials.prior_s * speed
+    if job.facts and (said := float(job.facts.get("takes_s", 0.0)) * speed) > job.work_done:
+        prior = said - job.work_done
+    past = history.finished.get(class_of(job), ())
+    longer = [one.done - job.work_done for one in past if one.done > job.work_done]
+    return (prior + PRECEDENT * sum(longer)) / (1.0 + PRECEDENT * len(longer))

@@ -24,6 +24,8 @@ CLOSE = 0.01
 MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], dtype=np.uint64)
 """Odd numbers that tell uses of devices apart: two that differ have the same sum by chance only."""
 
+NO_COLUMN = np.array([-1], dtype=np.int64)
+
 
 def exchanged(problem: Problem, column: Ints, price: Floats, least: Floats, fixed: Bools | None = None) -> Ints:
     """Columns that are worth at least as much in sum; ``column`` has to be possible, prices only make it fast.
@@ -98,12 +100,13 @@ class Search:
         self.free = problem.capacity - np.bincount(problem.kind[rows, stays[rows]], sizes, len(problem.capacity))
         self.used = np.bincount(group[rows], sizes, len(problem.ceiling)).astype(np.float64)
         self.worth = problem.worth(stays)
+        self.mix = np.resize(MIX, len(problem.capacity))
 
     def run(self, value: float) -> Ints:
         """The best choice found, or the one there was if none is worth more."""
         order, group = self.order, self.group
         ahead = np.maximum(self.surplus[order].max(axis=1), self.nothing[order])
-        ahead = np.append(np.cumsum(ahead[::-1])[::-1], 0.0)
+        ahead = np.concatenate((np.cumsum(ahead[::-1])[::-1], (0.0,)))
         none = np.zeros(0, dtype=np.int64)
         labels = Labels(np.array([self.worth]), self.free[None, :], np.zeros(1), none, none)
         kept: list[Labels] = []
@@ -122,10 +125,11 @@ class Search:
         """All partial choices, each with all that this job may have."""
         problem = self.problem
         columns = np.nonzero(np.isfinite(self.surplus[job]))[0]
+        may_wait = self.nothing[job] == 0.0
+        columns = np.concatenate((columns, NO_COLUMN)) if may_wait else columns
         worth, kind, size = problem.utility[job, columns], problem.kind[job, columns], problem.size[job, columns]
-        if self.nothing[job] == 0.0:
-            columns, worth = np.append(columns, -1), np.append(worth, 0.0)
-            kind, size = np.append(kind, 0), np.append(size, 0)
+        if may_wait:
+            worth[-1], kind[-1], size[-1] = 0.0, 0, 0
         value = labels.value[:, None] + worth
         hope = value + (labels.free @ self.price)[:, None] + (ahead - self.price[kind] * size)
         fits = (hope > worse) & (labels.free[:, kind] >= size)
@@ -142,12 +146,14 @@ class Search:
 
     def _best(self, labels: Labels, hope: Floats) -> Labels:
         """Of those that leave the same, the one worth most; of too many, the most promising."""
-        key = labels.free.astype(np.uint64) @ np.resize(MIX, labels.free.shape[1])
+        key = labels.free.astype(np.uint64) @ self.mix
         if self.ceilings:
             key = key * MIX[0] + labels.used.astype(np.uint64)
         order = np.lexsort((-labels.value, key))
         ordered = key[order]
-        keep = order[np.append(True, ordered[1:] != ordered[:-1])]
+        first = np.ones(len(order), dtype=bool)
+        first[1:] = ordered[1:] != ordered[:-1]
+        keep = order[first]
         if len(keep) > LABELS:
             keep = keep[np.argsort(-hope[keep], kind="stable")[:LABELS]]
         return labels.of(keep)

@@ -70,7 +70,7 @@ class Nested(Desk):
         fits &= size * np.array(self.share)[jobs][:, None] <= soft[group][:, None] + 1e-9
         return jobs[(fits & (size <= hard[group][:, None])).any(axis=1)]
 
-    def give(self, job: int, liking: Floats) -> bool:
+    def give(self, job: int, liking: Floats, best: int) -> bool:
         soft, hard, by_type = self.room_of(self.group[job])
         least, share = self.least[job], self.share[job]
         if least > hard or least * share > soft + 1e-9 or least > max(by_type):

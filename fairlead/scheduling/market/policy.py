@@ -49,6 +49,7 @@ class Market:
     """The policy where devices that a decision frees can be given away at once: callable, without state of its own."""
 
     dials: Dials = DEFAULTS
+    waits: bool = True  # whether all who wait are told why; in a simulation nobody reads it
 
     def __call__(self, state: ClusterState) -> Round:
         jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
@@ -62,7 +63,8 @@ class Market:
         kept = reservations(found, state.now_s)
         nodes, idle = resting(state, found.seats, kept)
         memory = history.memory() | parts.memory(used, had) | {"wake_s": sold.duty.wake_s} | idle
-        decisions = told(said(jobs, found.seats, pool, sold.book, sold.bids, chosen), jobs, found, state.now_s)
+        made = said(jobs, found.seats, sold.bids, chosen, waits=self.waits)
+        decisions = told(made, jobs, found, state.now_s)
         return Round(decisions, parts.by_tenant(), memory, tuple(nodes), kept)
 
 

@@ -41,6 +41,13 @@ class Problem:
         density = per_device.max(axis=1)
         return per_device, density, np.argsort(-density, kind="stable")
 
+    @cached_property
+    def lists(self) -> tuple[list[int], list[int], list[bool], list[int]]:
+        """Type and size of every offer and whether it is possible, row after row, and the group of every job: to be
+        read one by one, which arrays are slow at."""
+        possible = (self.utility > 0).ravel().tolist()
+        return self.kind.ravel().tolist(), self.size.ravel().tolist(), possible, self.group.tolist()
+
     def part(self, jobs: Ints, column: Ints) -> Problem:
         """These jobs, as rows, and nothing but the devices that they have by these columns; no group counts."""
         got = jobs[column[jobs] >= 0]

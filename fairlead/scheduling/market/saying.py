@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from fairlead.cluster import same_seats
 from fairlead.scheduling.market.choice import Chosen
-from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.seats import Seats
-from fairlead.scheduling.market.worth import STRETCHED, TAIL, Book, Worth
+from fairlead.scheduling.market.worth import STRETCHED, TAIL, Worth
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
 from fairlead.scheduling.words import devices, on, workers
 
@@ -39,15 +38,17 @@ class Figures:
 
 
 def said(
-    jobs: Sequence[JobState], seats: Mapping[str, Seats], pool: Pool, book: Book, bids: Worth, chosen: Chosen
+    jobs: Sequence[JobState], seats: Mapping[str, Seats], bids: Worth, chosen: Chosen, *, waits: bool = True
 ) -> list[Decision]:
-    """One decision for each job that changes or waits; who stays where it is, is left alone."""
+    """One decision for each job that changes or, if wanted, waits; who stays where it is, is left alone."""
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
     figures, possible = Figures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
     for at, job in enumerate(jobs):
         wanted = seats.get(job.id, ())
-        if wanted and job.seats and not job.broken and same_seats(wanted, job.seats):
+        if not wanted and not job.seats and not waits:
+            continue
+        if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
             continue
         if not wanted and job.seats:
             made.append(Preempt(job.id, _outbid(job, figures, at, lowest)))

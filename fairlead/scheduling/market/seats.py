@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -18,17 +19,21 @@ LOOKED_AT = 64
 def seated(nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats]) -> dict[str, Seats]:
     """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far."""
     room = Room(nodes)
-    for job, size in wanted.items():
-        before = now.get(job, ())
-        if len(before) == size and room.can_stay(before):
-            room.sit(job, Counter(room.at[name] for name in before))
+    stays = room.keep(wanted, now)
     waiting = sorted((job for job in wanted if job not in room.gangs), key=lambda job: -wanted[job])
     while waiting:
         job = waiting.pop(0)
         moved = room.place(job, wanted[job])
         if moved:
             waiting = sorted({*moved, *waiting}, key=lambda one: (-wanted[one], one))
-    return {job: room.seats(job) for job in wanted}
+            stays.difference_update(moved)
+    return {job: counted(now[job])[0] if job in stays else room.seats(job) for job in wanted}
+
+
+@lru_cache(maxsize=4096)
+def counted(seats: Seats) -> tuple[Seats, tuple[tuple[str, int], ...]]:
+    """Seats in the order of nodes, and how many on each: most gangs sit where they sat a round ago."""
+    return tuple(sorted(seats)), tuple(sorted(Counter(seats).items()))
 
 
 class Room:
@@ -39,17 +44,37 @@ class Room:
         self.at = {name: number for number, name in enumerate(self.names)}
         self.whole = np.array([node.devices for node in nodes], dtype=np.int64)
         self.free = self.whole.copy()
-        self.gangs: dict[str, Counter[int]] = {}
+        self.gangs: dict[str, Mapping[int, int]] = {}
         self.on: list[dict[str, int]] = [{} for _ in nodes]  # gangs of one node only: they can be moved
         self.movable = np.zeros(len(nodes), dtype=np.int64)  # devices that such gangs hold
 
-    def can_stay(self, seats: Seats) -> bool:
-        return all(name in self.at and self.free[self.at[name]] >= count for name, count in Counter(seats).items())
+    def keep(self, wanted: Mapping[str, int], now: Mapping[str, Seats]) -> set[str]:
+        """Let all sit where they sit who have the right size, as far as there is room; says who does."""
+        at, free, stays = self.at, self.free.tolist(), set[str]()
+        for job, size in wanted.items():
+            before = now.get(job, ())
+            if len(before) != size:
+                continue
+            counts = counted(before)[1]
+            if all(name in at and free[at[name]] >= count for name, count in counts):
+                self.gangs[job] = {at[name]: count for name, count in counts}
+                for name, count in counts:
+                    free[at[name]] -= count
+                stays.add(job)
+        self.free[:] = free
+        for job in self.gangs:
+            self._note(job)
+        return stays
 
-    def sit(self, job: str, counts: Counter[int]) -> None:
+    def sit(self, job: str, counts: Mapping[int, int]) -> None:
         self.gangs[job] = counts
         for node, count in counts.items():
             self.free[node] -= count
+        self._note(job)
+
+    def _note(self, job: str) -> None:
+        """Gangs of one node can be moved."""
+        counts = self.gangs[job]
         if len(counts) == 1:
             node, count = next(iter(counts.items()))
             self.on[node][job] = count
