@@ -239,6 +239,7 @@ class Policy(Spec):
     network: Literal["closed", "open"] = "closed"  # closed: a gang reaches itself only; open: what the machine reaches
     folders: list[str] = Field(default_factory=list, max_length=64)  # readable inside its sandbox, never writable
     disk: Size = 10 * 1024**3  # of one job: code, home, temporary files, snapshots and output together
+    kept: Size = 100 * 1024**3  # of all its ended jobs together: logs and output, of which the oldest go first
     log: Size = 64 * 1024**2  # the newest bytes of each worker's log that are kept
     files: int = Field(default=65_536, ge=64, le=1_048_576)  # open at once, in each process
     processes: int = Field(default=4096, ge=16, le=100_000)  # and threads, of one worker

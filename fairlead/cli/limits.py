@@ -33,6 +33,7 @@ Network = Annotated[str | None, typer.Option("--network", help="open, or closed:
 Grant = Annotated[list[str] | None, typer.Option("--grant", help="A folder its jobs may read; can be repeated.")]
 Revoke = Annotated[list[str] | None, typer.Option("--revoke", help="A folder they may read no more; can be repeated.")]
 Disk = Annotated[str | None, typer.Option("--disk", help="What one job may fill, such as 20GB.")]
+Kept = Annotated[str | None, typer.Option("--kept", help="What all its ended jobs may keep together, such as 100GB.")]
 Log = Annotated[str | None, typer.Option("--log", help="What is kept of each worker's log, such as 64MB.")]
 Files = Annotated[int | None, typer.Option("--files", help="Files that a process may have open.")]
 Processes = Annotated[int | None, typer.Option("--processes", help="Processes and threads of one worker.")]
@@ -57,6 +58,7 @@ def changes(
     keep_metrics: str | None,
     keep_results: str | None,
     disk: str | None,
+    kept: str | None,
     log: str | None,
     **policy: Any,
 ) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def changes(
         found["budget"] = _budget(budget, warn_at, present_budget)
     keeps = {"logs": keep_logs, "metrics": keep_metrics, "results": keep_results}
     retention = {kind: _kept(f"--keep-{kind}", text) for kind, text in keeps.items() if text is not None}
-    sizes = {"disk": _size("--disk", disk), "log": _size("--log", log)}
+    sizes = {"disk": _size("--disk", disk), "kept": _size("--kept", kept), "log": _size("--log", log)}
     rules = {name: value for name, value in {**sizes, **policy}.items() if value is not None}
     rules |= {"retention": retention} if retention else {}
     return found | ({"policy": rules} if rules else {})

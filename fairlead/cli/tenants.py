@@ -17,6 +17,7 @@ from fairlead.cli.limits import (
     KeepLogs,
     KeepMetrics,
     KeepResults,
+    Kept,
     Log,
     Most,
     Network,
@@ -43,15 +44,15 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The tenant's name.")]
 def create(
     name: Name, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
     most: Most = None, promise: Promise = None, budget: Budget = None,
-    warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, log: Log = None,
-    files: Files = None, processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
+    warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, kept: Kept = None,
+    log: Log = None, files: Files = None, processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
     keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Create a tenant; its first token is printed this one time."""
     written = limits.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
-        budget=budget, warn_at=warn_at, network=network, disk=disk, log=log, files=files, processes=processes,
-        jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, files=files,
+        processes=processes, jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
         folders=limits.folders([], grant, None),
     )  # fmt: skip
     made = client().create_tenant({"name": name, **{key: value for key, value in written.items() if value is not None}})
@@ -68,8 +69,9 @@ def update(
     name: TenantRef, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
     most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, revoke: Revoke = None, disk: Disk = None,
-    log: Log = None, files: Files = None, processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
-    keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
+    kept: Kept = None, log: Log = None, files: Files = None, processes: Processes = None, jobs: Jobs = None,
+    keep_logs: KeepLogs = None, keep_results: KeepResults = None, keep_metrics: KeepMetrics = None,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Change a tenant; what is not named stays as it is."""
     platform = client()
@@ -77,8 +79,8 @@ def update(
     present = platform.tenant(name) if asks else None  # these change a part of what there is
     changed = limits.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
-        budget=budget, warn_at=warn_at, network=network, disk=disk, log=log, files=files, processes=processes,
-        jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, files=files,
+        processes=processes, jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
         present_budget=present.budget if present else None,
         folders=limits.folders(present.policy.get("folders", []) if present else [], grant, revoke),
     )  # fmt: skip
@@ -117,7 +119,7 @@ def _describe(tenant: TenantView) -> None:
         "used": f"{show.number(tenant.device_s / 3600)} device hours since {show.when(tenant.created_s)}",
         "network": f"{policy.get('network')} ({_REACH.get(str(policy.get('network')), '')})",
         "folders": ", ".join(policy.get("folders", [])) or "none granted",
-        "disk": f"{show.size(policy.get('disk'))} of one job",
+        "disk": f"{show.size(policy.get('disk'))} of one job, {show.size(policy.get('kept'))} of all that ended",
         "log": f"{show.size(policy.get('log'))} of one worker",
         "open files": f"{policy.get('files')} in one process",
         "processes": f"{policy.get('processes')} of one worker",

@@ -6,7 +6,7 @@ Counted is what the ledger says plus what runs now and is not metered yet, so a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +22,7 @@ from fairlead.scheduling.words import budget, moment
 from fairlead.specs import Budget
 
 HOUR_S = 3600.0
+_LONGEST_S = 31 * 24 * HOUR_S  # of all periods
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,15 @@ class Spending:
     @property
     def words(self) -> str:
         return budget(Spent(self.device_hours, self.per, self.until_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """From when to when a tenant's budget was used up."""
+
+    tenant: str
+    from_s: float
+    to_s: float
 
 
 def period(per: str, now_s: float) -> tuple[float, float]:
@@ -95,6 +105,18 @@ def afford(connection: Connection, tenant: Tenant, now_s: float) -> None:
             value=f"{spending.device_hours:g}h/{spending.per}",
             fix=f"submit it again from {moment(spending.until_s)} on, or ask an admin for a larger budget",
         )  # fmt: skip
+
+
+def barred(connection: Connection, tenants: Sequence[Tenant], since_s: float, now_s: float) -> list[Barred]:
+    """From when to when tenants had nothing left of their budgets, as far as it touches this stretch of time.
+
+    A budget that was raised since is not held against its tenant: from when on it was larger nobody wrote down.
+    """
+    spent = {name for name, spending in spendings(connection, tenants, now_s).items() if spending.spent is not None}
+    limited = {tenant.name for tenant in tenants if tenant.budget}
+    told = events.of_kind(connection, "budget-used-up", since_s - _LONGEST_S)
+    spans = [Barred(str(event.tenant), event.time_s, float(event.facts["until_s"])) for event in told]
+    return [span for span in spans if span.to_s > since_s and span.tenant in (spent if span.to_s > now_s else limited)]
 
 
 def tell(connection: Connection, found: Iterable[Spending], now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Takes away what ended jobs leave behind: working folders at once, logs, metrics and results when their time is up."""
+"""Takes away what ended jobs leave behind: working folders at once, the rest when its time is up or it is too much."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import structlog
 from sqlalchemy import Connection
 
+from fairlead.control.keepsakes import KEPT, Keepsakes
 from fairlead.control.records import Tenant
 from fairlead.control.store import events, pruning, tenants
 from fairlead.control.store.engine import Store
@@ -25,12 +26,12 @@ from fairlead.units import shown_duration
 
 log = structlog.get_logger()
 
-KEPT = frozenset({"logs", "output"})  # of an ended job's folder; all else was for its work
 _ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
 _LOOK_S = 1.0
 _PASS_S = 60.0  # between two looks at what is too old
 _SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
 _JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
+_STALE_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
 
 
 class Pruner:
@@ -41,6 +42,7 @@ class Pruner:
         self._event = 0  # the newest seen
         self._places: dict[tuple[str, str], End] = {}  # (tenant, kind) -> up to here it is done
         self._passed_s = 0.0
+        self._keepsakes = Keepsakes(store, home, clock, _remove)
 
     async def run(self) -> None:
         """Go on until cancelled."""
@@ -92,18 +94,31 @@ class Pruner:
 
     async def prune(self) -> None:
         """Take away what every tenant's retention says is over."""
-        for tenant in await self._store.read(tenants.all):
+        await asyncio.to_thread(self._drop_stale_uploads)
+        present = await self._store.read(tenants.all)
+        for tenant in present:
             keeps = Policy.model_validate(dict(tenant.policy)).retention
             await self._prune_folders(tenant, "logs", "logs", keeps.logs)
             await self._prune_folders(tenant, "results", "output", keeps.results)
             await self._prune_metrics(tenant, keeps.metrics)
             await self._prune_bundles(tenant, keeps.results)
             await self._prune_events(tenant, keeps)
+        await self._keepsakes.bound(present)
+
+    def _drop_stale_uploads(self) -> None:
+        """Half an upload leaves nothing, unless the control plane was killed in the middle of it."""
+        before_s = self._clock() - _STALE_S
+        for part in self._home.bundles.glob("*/*.part"):
+            with contextlib.suppress(FileNotFoundError):  # it has just ended well
+                if part.lstat().st_mtime < before_s:
+                    part.unlink()
+                    log.info("an upload that never ended was removed", file=part.name, tenant=part.parent.name)
 
     async def _prune_folders(self, tenant: Tenant, kind: str, folder: str, keep_s: float | None) -> None:
         count = 0
         async for job in self._due(tenant, kind, keep_s):
             count += await _remove(self._home.job(job) / folder)
+            self._keepsakes.forget(job)
             with contextlib.suppress(OSError):  # the rest is kept longer
                 await asyncio.to_thread(self._home.job(job).rmdir)
         await self._tell(tenant, kind, count, keep_s)

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from fairlead.control.budgets import Barred
 from fairlead.control.records import Tenant, Usage
 from fairlead.control.report import fairness
 from fairlead.control.rounds import tenant_state
 from fairlead.scheduling.shares import entitlements
 from fairlead.views import ShareLine, SharesView
+
+_MOST_OF_IT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,9 @@ class Wish:
 
 
 def shares(
-    tenants: Sequence[Tenant], wishes: Iterable[Wish], ledger: Sequence[Usage], devices: int, window: Window
-) -> SharesView:
+    tenants: Sequence[Tenant], wishes: Iterable[Wish], ledger: Sequence[Usage], devices: int, window: Window,
+    barred: Iterable[Barred] = (),
+) -> SharesView:  # fmt: skip
     """What a plot of share against entitlement shows."""
     held = {tenant.name: [0.0] * window.points for tenant in tenants}
     for line in ledger:
@@ -52,7 +56,7 @@ def shares(
         if of_tenant is not None:
             for index, part in window.overlaps(line.from_s, line.to_s):
                 of_tenant[index] += line.devices * part
-    entitled = _entitled(tenants, wishes, devices, window)
+    entitled = _entitled(tenants, _active(wishes, barred, window), devices)
     return SharesView(
         since_s=window.since_s,
         until_s=window.until_s,
@@ -71,16 +75,23 @@ def shares(
     )
 
 
-def _entitled(
-    tenants: Sequence[Tenant], wishes: Iterable[Wish], devices: int, window: Window
-) -> dict[str, list[float]]:
-    """Weighted max-min among the tenants that had jobs in an interval; a tenant without any was entitled to nothing."""
+def _active(wishes: Iterable[Wish], barred: Iterable[Barred], window: Window) -> list[set[str]]:
+    """Who could claim anything in each interval: who had jobs, and something left of its budget for most of it."""
     active: list[set[str]] = [set() for _ in range(window.points)]
     for wish in wishes:
         for index, _ in window.overlaps(wish.from_s, wish.to_s):
             active[index].add(wish.tenant)
+    for span in barred:
+        for index, part in window.overlaps(span.from_s, span.to_s):
+            if part > _MOST_OF_IT:
+                active[index].discard(span.tenant)
+    return active
+
+
+def _entitled(tenants: Sequence[Tenant], active: Sequence[set[str]], devices: int) -> dict[str, list[float]]:
+    """Weighted max-min among the tenants that were active in an interval; the others were entitled to nothing."""
     states = {tenant.name: tenant_state(tenant) for tenant in tenants}
-    entitled = {tenant.name: [0.0] * window.points for tenant in tenants}
+    entitled = {tenant.name: [0.0] * len(active) for tenant in tenants}
     known: dict[frozenset[str], dict[str, float]] = {}  # few sets of tenants, many intervals
     for index, names in enumerate(active):
         present = frozenset(names & states.keys())

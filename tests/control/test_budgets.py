@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.cluster import Member
-from fairlead.control.budgets import Spending, afford, period, spendings, tell
+from fairlead.control.budgets import Barred, Spending, afford, barred, period, spendings, tell
 from fairlead.control.queues import standings
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
 from fairlead.control.store import Store, events, generations, ledger, tenants
@@ -127,6 +127,24 @@ def test_a_warning_and_the_end_are_each_told_once_in_a_period(db: Opened) -> Non
     used(db, at("2026-12-15") - 9 * HOUR_S, at("2026-12-15"))
     look(at("2026-12-15"))
     assert [kind for kind, _ in told(db)][2:] == ["budget-warning"]
+
+
+def test_from_when_to_when_nothing_was_left_is_known_afterwards(db: Opened) -> None:
+    limit(db, 2.0, "day")
+    used(db, NOW_S - HOUR_S, NOW_S, devices=3)
+    db.write(lambda conn: tell(conn, spendings(conn, tenants.all(conn), NOW_S).values(), NOW_S))
+    midnight_s = period("day", NOW_S)[1]
+
+    def spans(now_s: float, since_s: float = NOW_S - HOUR_S) -> list[Barred]:
+        return db.read(lambda conn: barred(conn, tenants.all(conn), since_s, now_s))
+
+    assert spans(NOW_S + 60.0) == [Barred("vision", NOW_S, midnight_s)]
+    assert spans(midnight_s + 60.0) == [Barred("vision", NOW_S, midnight_s)], "also when the next period has begun"
+    assert spans(midnight_s + 60.0, midnight_s) == []
+    limit(db, 20.0, "day")
+    assert spans(NOW_S + 60.0) == [], "a budget that was raised is not held against its tenant"
+    db.write(tenants.update, "vision", budget=None)
+    assert spans(midnight_s + 60.0) == []
 
 
 def test_a_tenant_without_jobs_is_shown_what_it_could_claim(db: Opened) -> None:

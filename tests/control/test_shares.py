@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.control.budgets import Barred
 from fairlead.control.shares import Window, Wish, shares
 from fairlead.control.store import ledger, metrics
 
@@ -37,6 +38,14 @@ def test_a_quota_bounds_the_entitlement_and_the_rest_is_lent() -> None:
     teams = [replace(TEAMS[0], quota=1), TEAMS[1]]
     view = shares(teams, [Wish("a", 0.0, 200.0), Wish("b", 0.0, 200.0)], [], 6, WINDOW)
     assert [line.entitlement[0] for line in view.tenants] == [1.0, 5.0]
+
+
+def test_who_has_used_up_its_budget_is_entitled_to_nothing_and_its_part_is_the_others() -> None:
+    wishes = [Wish("a", 0.0, 500.0), Wish("b", 0.0, 500.0)]
+    view = shares(TEAMS, wishes, [], 6, WINDOW, [Barred("a", 126.0, 164.0), Barred("gone", 0.0, 500.0)])
+    entitled = {line.tenant: line.entitlement for line in view.tenants}
+    assert entitled["a"] == [4.0, 4.0, 4.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0], "for most of the interval"
+    assert entitled["b"] == [2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 2.0, 2.0, 2.0, 2.0]
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.floats(0, 100), st.integers(1, 8)), max_size=20))

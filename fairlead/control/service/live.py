@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from fairlead.control import budgets
 from fairlead.control.access import scope
 from fairlead.control.loop import Controller
 from fairlead.control.present import node_views
@@ -67,7 +68,9 @@ class LiveVerbs(Verbs):
         def work(connection: Connection) -> SharesView:
             wishes = [Wish(*row) for row in jobs.spans(connection, window.since_s, now_s)]
             lines = ledger.grouped(connection, window.since_s, now_s) + unmetered(connection, now_s)
-            return shares(tenants.all(connection), wishes, lines, devices, window)
+            present = tenants.all(connection)
+            spent = budgets.barred(connection, present, window.since_s, now_s)
+            return shares(present, wishes, lines, devices, window, spent)
 
         found = await self._read(work)
         own = [line for line in found.tenants if scope(who) in (None, line.tenant)]

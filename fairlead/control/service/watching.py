@@ -221,8 +221,9 @@ def _is_text(name: str) -> bool:
 
 def removed(job: Job, what: str) -> NotFound:
     """What there is to say when logs, metrics or results were kept for as long as the tenant's policy wants it."""
-    fix = f"to keep those to come for longer: fairlead tenant update {job.tenant} --keep-{what} 90d"
-    return NotFound(f"the {what} of {job.id} were removed: their time was up", field=what, value=job.id, fix=fix)
+    fix = f"to keep those to come for longer: fairlead tenant update {job.tenant} --keep-{what} 90d --kept 200GB"
+    why = "their time was up, or its tenant's ended jobs held too much (an event says which)"
+    return NotFound(f"the {what} of {job.id} were removed: {why}", field=what, value=job.id, fix=fix)
 
 
 def whole_lines(text: str) -> str:

@@ -38,6 +38,12 @@ def last(conn: Connection, job: str, kind: str) -> LoggedEvent | None:
     return None if row is None else LoggedEvent(*row)
 
 
+def of_kind(conn: Connection, kind: str, since_s: float) -> list[LoggedEvent]:
+    """All events of this kind since then, oldest first."""
+    query = select(events).where(events.c.kind == kind, events.c.time_s >= since_s).order_by(events.c.id)
+    return [LoggedEvent(*row) for row in conn.execute(query)]
+
+
 def before_newest(conn: Connection, count: int, tenant: str | None = None, job: str | None = None) -> int:
     """The id after which exactly the newest so many come, of a tenant's or a job's own if given."""
     newest = select(events.c.id).where(*_of(tenant, job)).order_by(events.c.id.desc()).limit(count).subquery()

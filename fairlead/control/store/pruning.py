@@ -29,6 +29,13 @@ def ended(conn: Connection, ids: Collection[str]) -> set[str]:
     return set(conn.execute(query).scalars())
 
 
+def ends(conn: Connection, ids: Collection[str]) -> list[tuple[str, End]]:
+    """Which of these jobs have ended, each with its tenant and when that was."""
+    query = select(jobs.c.tenant, jobs.c.finished_s, jobs.c.id)
+    chosen = query.where(jobs.c.id.in_(list(ids)), jobs.c.phase.in_(_ENDED), jobs.c.finished_s.is_not(None))
+    return [(tenant, End(finished_s, job)) for tenant, finished_s, job in conn.execute(chosen)]
+
+
 def ended_between(conn: Connection, tenant: str, after: End, until_s: float, limit: int) -> list[End]:
     """The tenant's jobs that ended after this end and up to this time, the first ones first."""
     place = tuple_(jobs.c.finished_s, jobs.c.id)

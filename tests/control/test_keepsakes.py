@@ -1,0 +1,123 @@
+"""What a tenant's ended jobs keep together is bounded: the oldest go first, with a word, and nothing that runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.control.keepsakes import outgrown
+from fairlead.control.pruning import Pruner
+from fairlead.control.records import Job, JobPhase
+from fairlead.control.store import audit, events, tenants
+from fairlead.control.store.pruning import End
+from fairlead.home import Home
+from tests.control.stores import Clock, Opened, a_job, run, submit
+
+MB = 1 << 20
+DAY = 86400.0
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+@pytest.fixture
+def pruner(db: Opened, home: Home, clock: Clock) -> Pruner:
+    return Pruner(db.store, home, clock)
+
+
+def allow(db: Opened, size_bytes: int, **retention: float) -> None:
+    db.write(tenants.update, "vision", policy={"kept": size_bytes, "retention": retention})
+
+
+def put(db: Opened, home: Home, name: str, finished_s: float | None, output_mb: int = 1, tenant: str = "vision") -> Job:
+    """A job that left so much, and a little log; one without an end still runs."""
+    phase = JobPhase.RUNNING if finished_s is None else JobPhase.SUCCEEDED
+    job = submit(db, a_job(name, tenant, phase=phase, finished_s=finished_s, started_s=1.0))
+    for part, size in (("logs", 1), ("output", output_mb * MB)):
+        (home.job(job.id) / part).mkdir(parents=True)
+        (home.job(job.id) / part / "file").write_bytes(os.urandom(size))
+    return job
+
+
+def there(home: Home, *jobs: Job) -> list[bool]:
+    return [(home.job(job.id) / "output" / "file").exists() for job in jobs]
+
+
+def test_the_oldest_go_until_the_rest_is_within_what_is_allowed(db: Opened, home: Home, pruner: Pruner) -> None:
+    jobs = [put(db, home, f"job-{number}", 100.0 + number) for number in (3, 1, 4, 2)]
+    allow(db, 3 * MB)
+    run(pruner.prune())
+    assert there(home, *jobs) == [True, False, True, False]
+    assert not home.job(jobs[1].id).exists(), "with its logs and its folder"
+    run(pruner.prune())
+    assert there(home, *jobs) == [True, False, True, False]
+
+
+def test_what_runs_and_what_others_keep_is_neither_counted_nor_touched(db: Opened, home: Home, pruner: Pruner) -> None:
+    running, other = put(db, home, "running", None, 5), put(db, home, "other", 1.0, 5, tenant="text")
+    ended = put(db, home, "ended", 100.0)
+    (home.jobs / "not-a-job").mkdir()
+    allow(db, 2 * MB)
+    run(pruner.prune())
+    assert there(home, running, other, ended) == [True, True, True]
+    allow(db, MB)
+    run(pruner.prune())
+    assert there(home, running, other, ended) == [True, True, False]
+
+
+def test_each_that_goes_is_told_of_and_audited_with_the_reason(db: Opened, home: Home, pruner: Pruner) -> None:
+    jobs = [put(db, home, f"job-{number}", 100.0 + number) for number in range(3)]
+    allow(db, 2 * MB)
+    run(pruner.prune())
+    run(pruner.prune())
+    told = [event for event in db.read(events.after, 0, 100) if event.kind == "pruned"]
+    assert [event.job for event in told] == [jobs[0].id, jobs[1].id]
+    assert "(1.1 MB) were removed" in told[0].text and "more than the 2.1 MB that they may keep" in told[0].text
+    assert told[0].facts["reason"] == "disk" and told[0].facts["freed_bytes"] >= MB
+    entries = [entry for entry in db.read(audit.after, 0, 100) if entry.action == "job.prune"]
+    assert [(entry.actor, entry.target) for entry in entries] == [("platform", job.id) for job in jobs[:2]]
+
+
+def test_what_its_time_took_away_makes_room(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
+    old, young = put(db, home, "old", clock() - 2 * DAY, 3), put(db, home, "young", clock() - 1.0, 3)
+    allow(db, 7 * MB)
+    run(pruner.prune())
+    assert there(home, old, young) == [True, True]
+    allow(db, 4 * MB, results=DAY)
+    run(pruner.prune())
+    assert there(home, old, young) == [False, True]
+    reasons = [event.facts.get("reason") for event in db.read(events.after, 0, 100) if event.kind == "pruned"]
+    assert reasons == [None], "by time, not by size"
+
+
+def test_an_upload_that_died_goes_and_one_that_lives_stays(home: Home, pruner: Pruner, clock: Clock) -> None:
+    (home.bundles / "vision").mkdir()
+    dead, alive, whole = (home.bundles / "vision" / name for name in ("a.0f.part", "b.1f.part", "c.tar.gz"))
+    for path, age_s in ((dead, 2 * 3600.0), (alive, 60.0), (whole, 9e5)):
+        path.write_text("x")
+        os.utime(path, (clock() - age_s, clock() - age_s))
+    run(pruner.prune())
+    assert [path.exists() for path in (dead, alive, whole)] == [False, True, True]
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 100)), max_size=20), st.integers(0, 500))
+def test_never_more_than_allowed_stays_and_never_more_than_needed_goes(
+    left: list[tuple[float, int]], allowed: int
+) -> None:
+    ends = [End(at_s, str(number)) for number, (at_s, _) in enumerate(left)]
+    sizes = {str(number): size for number, (_, size) in enumerate(left)}
+    gone = outgrown(ends, sizes, allowed)
+    stays = sum(sizes.values()) - sum(sizes[end.job] for end in gone)
+    assert stays <= allowed
+    assert not gone or stays + sizes[gone[-1].job] > allowed, "the last that went had to"
+    assert gone == outgrown(ends[::-1], sizes, allowed)
+    kept = [end for end in ends if end not in gone and sizes[end.job]]
+    assert all(end < other for end in gone for other in kept), "older ones first"
