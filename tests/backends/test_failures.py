@@ -6,53 +6,21 @@ import asyncio
 import random
 import shutil
 import signal
-import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fairlead import wire
 from fairlead.backends.local import keeper as keeping
 from fairlead.backends.local import processes
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
-from fairlead.backends.local.hosting import connect_host
-from fairlead.backends.local.link import NodeGone
-from fairlead.backends.local.records import NodeRecord, read_record
+from fairlead.backends.local.records import read_record
 from fairlead.backends.protocol import LaunchOrder, Lease, NodeAction, NodeJoined, NodeLost, NotReserved, WorkerEvent
 from fairlead.cluster import NodeState
-from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
-from tests.backends.platforms import Platform, platform, python, run, until
-
-FAMILY = "import subprocess as s, time; s.Popen(['sleep', '63'], start_new_session=True); print('up'); time.sleep(64)"
-
-
-def family_of(record: NodeRecord) -> list[processes.Process]:
-    """Every process of the node: manager, fork server, workers and what these started.
-
-    Not the one that waits outside of a sandbox for its end: no code of a tenant is in it.
-    """
-    assert record.fork_server is not None
-    found = processes.descendants(record.fork_server.pid)
-    below = [processes.identify(pid) for pid in found if Path(f"/proc/{pid}/comm").read_text() != "bwrap\n"]
-    return [record.process, record.fork_server, *(one for one in below if one is not None)]
-
-
-def lives(process: processes.Process) -> bool:
-    """Whether it can still do anything; the first of a sandbox stays until all in it were reaped."""
-    return processes.alive(process) and not processes.spent(process)
-
-
-async def running(here: Platform, node: str = "node-0", job: str = "j") -> tuple[NodeRecord, list[processes.Process]]:
-    await here.start(job, [node], *python(FAMILY))
-    while "up" not in await here.log(job):
-        await asyncio.sleep(0.01)
-    record = await until(lambda: next(r for r in [read_record(here.home, node)] if r and r.workers))
-    family = family_of(record)
-    assert len(family) in (4, 5), "manager, fork server, worker and its child; with them the holder of the sandbox"
-    return record, family
+from tests.backends.families import host_of, lives, running
+from tests.backends.platforms import Platform, platform, run, until
 
 
 @pytest.mark.parametrize("victim", ["manager", "all"])
@@ -110,92 +78,6 @@ def test_a_frozen_node_manager_is_fenced(home: Path, monkeypatch: pytest.MonkeyP
     run(scene())
 
 
-def test_running_gangs_are_adopted_and_unacknowledged_events_come_again_exactly(home: Path) -> None:
-    async def scene() -> None:
-        async with platform(home, "2") as here:
-            _, family = await running(here)
-            await here.start("k", ["node-1"], "true")
-            await here.some(wire.Exited, job="k")
-            of_k = [event for event in here.seen if isinstance(event, WorkerEvent) and event.job == "k"]
-            await here.backend.acknowledge("node-1", of_k[0].incarnation, of_k[0].sequence)
-            await here.backend.close()
-
-            there = Platform(here.home, LocalBackend(here.home, preload=False))  # the nodes are remembered
-            await there.open(epoch=2)
-            joined = {event.node: event for event in await there.some(NodeJoined, 2)}
-            assert [(w.job, w.worker, w.phase) for w in joined["node-0"].workers] == [("j", "w0", "ready")]
-            assert joined["node-0"].workers[0].pid == family[2].pid and all(map(lives, family))
-            await there.some(wire.Exited, job="k")
-            again = [event for event in there.seen if isinstance(event, WorkerEvent) and event.job == "k"]
-            assert again == of_k[1:]
-            await there.backend.stop("j", {"w0": "node-0"}, 0.0)
-            await there.some(wire.Exited, job="j")
-            here.backend = there.backend
-
-    run(scene())
-
-
-def test_a_control_plane_that_was_killed_leaves_all_running(home: Path) -> None:
-    """With a real process and kill -9."""
-    code = f"""
-import asyncio, sys
-from pathlib import Path
-from tests.backends.platforms import Platform, LocalBackend, parse_nodes, Home, wire
-async def main():
-    home = Home(Path({str(home)!r}))
-    here = Platform(home, LocalBackend(home, parse_nodes("1"), preload=False))
-    await here.open(1)
-    await here.start("j", ["node-0"], "sleep", "65", cpu=1.0)
-    await here.some(wire.Ready)
-    print("started", flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
-
-    async def scene() -> None:
-        first = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, cwd=Path(__file__).parent.parent.parent, stdout=asyncio.subprocess.PIPE
-        )
-        assert first.stdout is not None and await first.stdout.readline() == b"started\n"
-        first.kill()
-        await first.wait()
-        there = Platform(Home(home), LocalBackend(Home(home), preload=False))
-        try:
-            await there.open(epoch=2)
-            (joined,) = await there.some(NodeJoined)
-            assert [worker.phase for worker in joined.workers] == ["ready"]
-            await there.some(wire.Ready)
-        finally:
-            await there.backend.shutdown()
-
-    run(scene())
-
-
-def test_an_older_leader_is_refused_and_harms_nothing(home: Path) -> None:
-    async def scene() -> None:
-        async with platform(home, "1") as old:
-            _, family = await running(old)
-            new = Platform(old.home, LocalBackend(old.home, preload=False))
-            await new.open(epoch=2)
-            with pytest.raises(LostLeadership):
-                await until(lambda: old.backend._keepers["node-0"].failure)
-                await old.backend.stop("j", {"w0": "node-0"}, 0.0)
-            with pytest.raises(LostLeadership):
-                await old.backend.leases()
-            with pytest.raises(LostLeadership):
-                await old.backend.node("node-0", NodeAction.FENCE)
-            with pytest.raises(LostLeadership):
-                await old.backend.shutdown()
-            assert all(map(lives, family)) and old.of(NodeLost) == []
-            late = Platform(old.home, LocalBackend(old.home, preload=False))
-            with pytest.raises(LostLeadership):
-                await late.backend.open(1)
-            assert len(await new.backend.leases()) == 1
-            old.backend = new.backend
-
-    run(scene())
-
-
 def test_the_host_may_die_and_the_nodes_live_on(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1", restart_s=(0.1, 0.1)) as here:
@@ -210,15 +92,6 @@ def test_the_host_may_die_and_the_nodes_live_on(home: Path) -> None:
             assert (await here.some(wire.Exited, job="k"))[0].code == 0
 
     run(scene())
-
-
-def host_of(home: Home, *, or_none: bool = False) -> processes.Process:
-    try:
-        return msgspec.json.decode((home.run / "host.pid").read_bytes(), type=processes.Process)
-    except (FileNotFoundError, msgspec.DecodeError):
-        if or_none:
-            return None  # type: ignore[return-value]
-        raise
 
 
 def test_a_lost_fork_server_takes_its_workers_along_and_is_replaced(home: Path) -> None:
@@ -266,58 +139,6 @@ def test_another_division_of_the_machine_replaces_the_nodes_of_the_last_one(home
             here.backend = there.backend
 
     run(scene())
-
-
-def test_a_worker_that_trained_and_fell_silent_is_killed_and_named_silent(home: Path) -> None:
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            venv = fake_venv(here, """
-line.sendall(wire.pack(wire.Ready()))
-line.recv(1000)
-line.sendall(wire.pack(wire.Joined(1, 0)) + wire.pack(wire.Progress(1, 1, 9, step_s=0.01)))
-time.sleep(60)
-""")
-            changes = {"command": None, "run": "x:y", "venv": venv, "folders": [venv]}
-            lease = await here.start("j", ["node-0"], cpu=1.0, silence_s=-4.0, **changes)
-            await here.some(wire.Ready)
-            await here.backend.tell(lease, wire.Join(1, {"w0": 0}, ""))
-            await here.some(wire.Progress)
-            assert (await here.some(wire.Exited))[0] == wire.Exited(code=None, signal=9, cause="silent")
-
-    run(scene())
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["b'hello, hello, hello, hello'", "bytes(1000)", "b'\\xff' * 1000", "wire.pack(wire.Quit())",
-     "wire.pack(wire.Snapshot(1, 1, 'disk', 1, 0.0)) * 50_000"],
-)  # fmt: skip
-def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home: Path, words: str) -> None:
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            venv = fake_venv(here, f"line.sendall({words})\ntime.sleep(60)\n")
-            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
-            assert "nonsense" in (await here.some(wire.Raised))[0].error
-            assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
-            assert here.of(NodeLost) == [] and len(here.of(wire.Snapshot)) < 25_000, "cut off half way at the latest"
-
-    run(scene())
-
-
-def fake_venv(here: Platform, code: str) -> str:
-    """A Python of the tenant's that says these words instead of the worker's."""
-    folder = here.home.root / "venv"
-    (folder / "bin").mkdir(parents=True)
-    folder.chmod(0o755)
-    (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\n")
-    script = folder / "bin" / "python"
-    script.write_text(f"""#!{sys.executable}
-import os, socket, sys, time
-from fairlead import wire
-line = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
-{code}""")
-    script.chmod(0o755)
-    return str(folder)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -374,48 +195,6 @@ def sleepers() -> list[int]:
         if words in (b"sleep\x0069\x00", b"sleep\x0070\x00"):
             found.append(pid)
     return found
-
-
-def test_a_line_that_is_cut_is_mended_and_brings_nothing_twice(home: Path) -> None:
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            await here.start("j", ["node-0"], "sleep", "72", cpu=1.0)
-            await here.some(wire.Ready)
-            keeper = here.backend._keepers["node-0"]
-            cut = keeper.link
-            assert cut is not None
-            cut._writer.transport.abort()
-            await until(lambda: keeper.link not in (None, cut))
-            await here.backend.stop("j", {"w0": "node-0"}, 0.0)
-            await here.some(wire.Exited)
-            assert here.of(NodeLost) == [] and len(here.of(NodeJoined)) == 1
-            assert [type(e.body) for e in here.seen if isinstance(e, WorkerEvent)] == [wire.Ready, wire.Exited]
-
-    run(scene())
-
-
-def test_a_command_into_a_line_that_is_cut_is_not_taken_for_heard(home: Path) -> None:
-    async def scene() -> None:
-        async with platform(home, "1") as here:
-            await here.start("j", ["node-0"], "sleep", "72", cpu=1.0)
-            await here.some(wire.Ready)
-            link = here.backend._keepers["node-0"].link
-            assert link is not None
-            link._writer.transport.abort()
-            with pytest.raises(NodeGone):
-                await here.backend.stop("j", {"w0": "node-0"}, 0.0)
-            with pytest.raises(NodeGone):
-                await here.backend.release("j", {"w0": "node-0"})
-
-    run(scene())
-
-
-def test_a_host_that_cannot_be_started_is_a_clear_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anything else would end the keeper of a node for good."""
-    Home(home).create()
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(Unavailable, match="does not start"):
-        run(connect_host(Home(home), preload=False))
 
 
 def test_a_dead_worker_is_seen_within_milliseconds(home: Path) -> None:
