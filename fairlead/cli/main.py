@@ -17,6 +17,7 @@ from fairlead.cli import (
     jobs,
     keeping,
     nodes,
+    plan,
     platform,
     reports,
     secrets,
@@ -74,6 +75,8 @@ app.command("report")(reports.report)
 app.command("usage")(accounts.usage)
 app.command("simulate")(simulate.simulate)
 app.command("what-if")(whatif.what_if)
+app.command("plan")(plan.plan)
+app.command("profile")(plan.profile)
 app.command("audit")(accounts.audit)
 app.command("doctor")(checkup.doctor)
 app.command("whoami")(reports.whoami)

@@ -11,7 +11,7 @@ from fairlead.planning.ground import Ground, Places
 from fairlead.planning.layers import FORWARD, Table, table
 from fairlead.planning.memory import USABLE, stage_bytes
 from fairlead.planning.plan import Plan
-from fairlead.planning.profiles import Device, Link, ModelProfile
+from fairlead.planning.profiles import Device, Link, ModelProfile, correction
 from fairlead.planning.shapes import Shape
 from fairlead.planning.sync import exposed_s, optimizer_s, updated
 
@@ -93,6 +93,8 @@ def stage_s(
 ) -> tuple[float, float]:
     """Of one stage and micro-batch: how long the worker is busy, and how long it takes to come through."""
     computing = sums.busy_s(start, stop)
+    if stop - start < sums.layers:
+        computing += device.microbatch_s / speed
     if before is None:
         return computing, computing
     sending = 2 * send_s(sums.outputs[start - 1], before)  # activations there, gradients back
@@ -119,9 +121,8 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan) -> Estimate:
     alike = places.alike and len(set(shares)) == 1
     chosen = range(1) if alike else range(plan.data)
     replicas = [_replica(model, plan, places, at, shares[at] * model.batch_size) for at in chosen]
-    known = model.calibration
-    factor = known.factor(kind(plan)) if known else 1.0
-    fetch = known.input_s if known else 0.0
+    factor = correction(model, [device for row in places.devices for device in row[:1]], kind(plan))
+    fetch = model.calibration.input_s if model.calibration else 0.0
     inputs = [fetch * shares[at] * model.batch_size / min(row[at] for row in places.speeds) for at in chosen]
     if plan.staleness:
         rates = [shares[at] / (one.total_s + inputs[at] + one.tail_s) for at, one in zip(chosen, replicas, strict=True)]

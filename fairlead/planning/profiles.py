@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any, TypeVar
 
 import msgspec
@@ -41,9 +42,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     input_s: float = 0.0  # to fetch one sample
     factors: dict[str, float] = {}  # learned from measured plans: kind of plan -> measured / predicted
 
-    def factor(self, kind: str) -> float:
-        return self.factors.get(kind, 1.0)
-
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A model with its data and optimiser, as far as they matter for how it is run."""
@@ -57,6 +55,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     gradient_bytes: float = 4.0
     state_bytes: float = 8.0  # of the optimiser, with master weights if there are any
     tensor_limit: int = 1  # the largest tensor degree that divides all that is split
+    tensor_alone: bool = False  # what is split lies across layers: not together with pipeline stages
     batch_norm: int = 0  # layers with statistics over the batch
     working_bytes: float = 0.0  # the largest passing need of any layer, per sample
     limits: tuple[str, ...] = ()  # why it cannot be spread in some way, in words
@@ -85,6 +84,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: float = 0.8  # of the computing time that can hide communication
     backend: str = "nccl"
     step_s: float = 0.0  # what every exchange of a step costs besides its bytes: waking up, copying, bookkeeping
+    microbatch_s: float = 0.0  # what a stage of a pipeline costs per micro-batch besides computing
+    factors: dict[str, float] = {}  # what a way of running costs here on top, where nothing was learned: kind -> factor
 
     def flops(self, dtype: str) -> float:
         """Peak for computing in ``dtype``; types that it does not name run as float32."""
@@ -145,6 +146,14 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
                 break
             common += 1
         return min(1 + depth - common, len(self.links) - 1)
+
+
+def correction(model: ModelProfile, devices: Iterable[Device], kind: str) -> float:
+    """By how much plans of this kind are slower than computed: as learned with this model, else as usual here."""
+    known = model.calibration.factors if model.calibration else {}
+    if kind in known:
+        return known[kind]
+    return max(prod(device.factors.get(part, 1.0) for part in kind.split("+")) for device in devices)
 
 
 def to_plain(profile: ModelProfile | Hardware | Calibration) -> dict[str, Any]:

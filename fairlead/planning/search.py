@@ -13,7 +13,7 @@ from fairlead.planning.cost import Estimate, estimate, fill_part, kind, pace, st
 from fairlead.planning.ground import Ground
 from fairlead.planning.layers import FORWARD, table
 from fairlead.planning.plan import Plan, ddp
-from fairlead.planning.profiles import Hardware, Link, ModelProfile
+from fairlead.planning.profiles import Hardware, Link, ModelProfile, correction
 from fairlead.planning.shapes import Shape, shapes
 from fairlead.planning.shares import even_shares
 from fairlead.planning.sync import optimizer_s
@@ -102,8 +102,8 @@ def _needless(shape: Shape, fitting: set[Shape]) -> bool:
 def _realised(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float) -> Estimate | None:
     """The shape as a plan with its best cuts and shares; None when it is slower than the limit or does not fit."""
     if shape.pipeline > 1:
-        factor = model.calibration.factor(kind(shape)) if model.calibration else 1.0
-        plan = assigned(model, ground, shape, limit_s / factor)
+        factor = correction(model, ground.hardware.devices.values(), kind(shape))
+        plan = assigned(model, ground, shape, limit_s / factor * (1 + 1e-9))
         return None if plan is None else estimate(model, ground, plan)
     plain = shape.plan(model)
     if ground.equal or shape.data == 1 or shape.buckets:
@@ -150,8 +150,7 @@ class _Floors:
         else:
             busy = pass_s * shape.data * shape.tensor / whole
             paced = (many * busy + max(0.0, pass_s / fastest - busy) * fill_part(shape)) * pace(shape)
-        known = self._model.calibration
-        factor = steps_factor(shape) * (known.factor(kind(shape)) if known else 1.0)
+        factor = steps_factor(shape) * min(correction(self._model, [one], kind(shape)) for one in self._devices)
         return (paced + self._tail_s(shape, fastest)) * factor * (1 - 1e-9)
 
     def _tail_s(self, shape: Shape, fastest: float) -> float:

@@ -54,7 +54,7 @@ def shapes(model: ModelProfile, hardware: Hardware) -> Iterator[Shape]:
         used = len(members)
         for tensor in _tensor_degrees(model, hardware, members):
             for pipeline in _divisors(used // tensor):
-                if pipeline > len(model.layers):
+                if pipeline > len(model.layers) or (pipeline > 1 and tensor > 1 and model.tensor_alone):
                     continue
                 data = used // tensor // pipeline
                 if data > model.batch_size:
@@ -105,7 +105,7 @@ def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
         return
     cards = hardware.device(members[0]).backend == "nccl"
     pure = base.data == base.used
-    if not cards or pure:
+    if not cards:  # one piece after the backward pass costs least where a core computes and sends
         yield replace(base, sync="allreduce")
     if cards or pure:
         yield replace(base, sync="allreduce", buckets=True)

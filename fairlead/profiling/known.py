@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from fairlead.cluster import DEVICE, Node
 from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Device, Hardware, Link, Seat, device_from
 
@@ -44,11 +45,28 @@ def _of(name: str) -> Mapping[str, Any]:
 
 def cluster_of(groups: Sequence[tuple[int, int, str]]) -> Hardware:
     """(nodes, devices per node, type) for each group: what a plan on paper runs on."""
-    devices, seats, links = {}, [], []
-    for at, (nodes, per_node, name) in enumerate(groups):
-        devices[name] = known_device(name)
-        links.append(known_links(name))
-        seats += [Seat(name, f"{name}.{at}-{node}") for node in range(nodes) for _ in range(per_node)]
-    near = Link(max(n.latency_s for n, _ in links), min(n.bytes_per_s for n, _ in links))
-    far = Link(max(f.latency_s for _, f in links), min(f.bytes_per_s for _, f in links))
-    return Hardware(devices=devices, seats=tuple(seats), links=(near, far))
+    nodes = [
+        Node(f"{kind}.{at}-{number}", {DEVICE: float(devices)}, kind)
+        for at, (count, devices, kind) in enumerate(groups) for number in range(count)
+    ]  # fmt: skip
+    return hardware_of(nodes)
+
+
+def hardware_of(nodes: Sequence[Node], *, workers: int | None = None, link: Link | None = None) -> Hardware:
+    """Nodes of known device types as the planner sees them: all of their devices, or the first so many.
+
+    Between nodes of one rack runs the usual link of machines with such devices, or ``link``; each wider domain halves
+    what there is.
+    """
+    kinds = sorted({node.device_type for node in nodes})
+    seats = tuple(
+        Seat(node.device_type, node.name, node.speed, node.path) for node in nodes for _ in range(node.devices)
+    )
+    usual = [known_links(kind) for kind in kinds]
+    near = Link(max(n.latency_s for n, _ in usual), min(n.bytes_per_s for n, _ in usual))
+    far = link or Link(max(f.latency_s for _, f in usual), min(f.bytes_per_s for _, f in usual))
+    depth = max((len(node.path) for node in nodes), default=0)
+    wider = tuple(Link(far.latency_s * 2**level, far.bytes_per_s / 2**level) for level in range(1, depth + 1))
+    return Hardware(
+        devices={kind: known_device(kind) for kind in kinds}, seats=seats[:workers], links=(near, far, *wider)
+    )

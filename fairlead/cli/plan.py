@@ -1,0 +1,223 @@
+"""``fairlead plan`` and ``fairlead profile``: how a model would best be run, and what this node can do."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli import show
+from fairlead.cli.drawing import Column
+from fairlead.cli.options import HomeDir, Json, pairs, plain_value
+from fairlead.errors import InvalidSpec, Refused
+from fairlead.home import Home, default_home
+from fairlead.units import parse_duration, shown_size
+
+if TYPE_CHECKING:
+    from fairlead.planning.cost import Estimate
+    from fairlead.planning.profiles import Hardware, Link, ModelProfile
+
+_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+def plan(
+    run: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="What returns the fairlead.Training.")],
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="How many; default: all devices.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="2x4xa100 (nodes x devices x type) or a YAML file; default: here.")
+    ] = None,
+    link: Annotated[str | None, typer.Option("--link", help="Between workers or nodes: 200mbit or 1gbit,1ms.")] = None,
+    speeds: Annotated[str | None, typer.Option("--speeds", help="Of the workers, in proportion: 2,1.")] = None,
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Also run the best so many candidates (or all), and compare.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of each measured candidate.")] = 20,
+    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="name=value for the function.")] = None,
+    home: HomeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Rank the ways in which a model could be run in parallel, with time, memory, bottleneck and reason of each."""
+    from fairlead.planning.explain import explain
+    from fairlead.planning.search import candidates
+    from fairlead.profiling.asking import ask_for_profile
+
+    place = Home(home or default_home())
+    ground = _hardware(place, workers, cluster, link, speeds)
+    _told_how_many(measure)
+    params = {key: plain_value(text) for key, text in pairs("--param", param).items()}
+    model = ask_for_profile(run, params, device=None if cluster else "cpu")
+    model = _corrected(place, model)
+    found = candidates(model, ground)
+    if not found[0].fits:
+        raise _too_large(found[0], ground)
+    measured = _measured(run, params, found, ground, measure, steps) if measure else {}
+    rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain(found), strict=True)]
+    if as_json:
+        show.print_json({"chosen": found[0].plan.id, "candidates": rows})
+    else:
+        _print(rows, model, len(ground.seats))
+
+
+def profile(
+    again: Annotated[bool, typer.Option("--again", help="Measure anew, whatever was measured before.")] = False,
+    home: HomeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what this node can do, once: FLOP/s, memory, disk and the link between workers; kept under the home."""
+    from fairlead.profiling.kept import node_profile
+
+    found = node_profile(Home(home or default_home()), again=again)
+    if as_json:
+        show.print_json(found)
+        return
+    link = found["links"]["gloo"]
+    rows = [
+        ("device", f"{found['device_name']}{' (virtual)' if found['virtual'] else ''}, {found['cores']} cores"),
+        ("memory", f"{shown_size(found['memory_bytes'])}, {shown_size(found['memory_bytes_per_s'])}/s"),
+        *((f"{name} per core", f"{flops / 1e9:.1f} GFLOP/s") for name, flops in found["flops_per_s"].items()),
+        ("disk", f"{shown_size(found['disk_write_bytes_per_s'])}/s written"),
+        ("link (gloo)", f"{shown_size(link['bytes_per_s'])}/s, {link['latency_s'] * 1e6:.0f} µs"),
+    ]
+    for name, text in rows:
+        show.line(f"{name:<18} {text}")
+
+
+def _hardware(
+    place: Home, workers: int | None, cluster: str | None, link: str | None, speeds: str | None
+) -> Hardware:
+    between = None if link is None else parse_link(link)
+    paces = () if speeds is None else _speeds(speeds)
+    if cluster is not None:
+        return _elsewhere(cluster, workers, between, paces)
+    from fairlead.profiling.kept import local_hardware, node_profile
+
+    if not (place.root / "profiles" / "node.json").is_file():
+        sys.stderr.write("measuring this node, once (fairlead profile) ...\n")
+    known = node_profile(place)
+    return local_hardware(known, workers or len(paces) or int(known["cores"]), link=between, speeds=paces)
+
+
+def _elsewhere(cluster: str, workers: int | None, link: Link | None, speeds: tuple[float, ...]) -> Hardware:
+    import msgspec
+
+    from fairlead.profiling.known import hardware_of
+    from fairlead.simulation.clusters import cluster as parse
+
+    ground = hardware_of(parse(cluster), workers=workers, link=link)
+    if workers is not None and workers > len(ground.seats):
+        raise InvalidSpec(
+            f"{workers} is more than the {len(ground.seats)} devices of {cluster}", field="--workers", fix="lower it"
+        )
+    if not speeds:
+        return ground
+    paces = (speeds * len(ground.seats))[: len(ground.seats)]
+    seats = tuple(
+        msgspec.structs.replace(seat, speed=pace / max(paces)) for seat, pace in zip(ground.seats, paces, strict=True)
+    )
+    return msgspec.structs.replace(ground, seats=seats)
+
+
+def parse_link(text: str) -> Link:
+    """``200mbit`` or ``1gbit,1ms``: bandwidth, and the latency if there is more than the network's own."""
+    from fairlead.planning.profiles import Link
+
+    speed, _, delay = text.partition(",")
+    unit = next((unit for unit in sorted(_BITS, key=len, reverse=True) if speed.lower().endswith(unit)), "")
+    try:
+        bits = float(speed[: -len(unit)]) * _BITS[unit]
+        latency_s = float(parse_duration(delay)) if delay else 1e-4
+    except (KeyError, ValueError):
+        bits, latency_s = 0.0, 0.0
+    if not (bits > 0 and latency_s >= 0):
+        raise InvalidSpec(f"{text!r} is not a link", field="--link", value=text, fix="write 200mbit or 1gbit,1ms")
+    return Link(latency_s, bits / 8)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) <= 0:
+        raise InvalidSpec(f"{text!r} is not speeds of workers", field="--speeds", value=text, fix="write 2,1")
+    return found
+
+
+def _told_how_many(measure: str | None) -> None:
+    if measure is not None and measure != "all" and not (measure.isdecimal() and int(measure) > 0):
+        raise InvalidSpec(f"{measure!r} is not a number of candidates", field="--measure", fix="write 3 or all")
+
+
+def _corrected(place: Home, model: ModelProfile) -> ModelProfile:
+    """With what was learned about this model when its plans were measured."""
+    import msgspec
+
+    from fairlead.profiling.kept import corrections
+
+    if model.calibration is None:
+        return model
+    known = msgspec.structs.replace(model.calibration, factors=corrections(place, model))
+    return msgspec.structs.replace(model, calibration=known)
+
+
+def _too_large(one: Estimate, ground: Hardware) -> Refused:
+    most = max(device.memory_bytes for device in ground.devices.values())
+    return Refused(
+        f"the model fits in no way: DDP needs {shown_size(one.memory_bytes)} on each worker, of {shown_size(most)}",
+        field="--workers", fix="give it more workers or devices with more memory, or a smaller batch",
+    )  # fmt: skip
+
+
+def _measured(
+    run: str, params: dict[str, Any], found: list[Estimate], ground: Hardware, measure: str, steps: int
+) -> dict[str, float]:
+    raise Refused(
+        "plans cannot be measured by this version yet", field="--measure", fix="leave it out: predictions need no run"
+    )
+
+
+def _row(one: Estimate, why: str, measured_s: float | None) -> dict[str, Any]:
+    """What scripts rely on; a plan that does not fit is only there to be compared with."""
+    plan = one.plan
+    return {
+        "id": plan.id, "data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline,
+        "microbatches": plan.microbatches, "schedule": plan.schedule, "sync": plan.sync, "sharded": plan.sharded,
+        "workers_used": plan.workers_used, "step_s": one.step_s, "samples_per_s": one.samples_per_s,
+        "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory", "reason": why,
+        "measured_step_s": measured_s,
+    }  # fmt: skip
+
+
+def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> None:
+    show.line(
+        f"{model.parameters:,} parameters, {model.flops / 1e6:,.1f} MFLOP per sample, batch {model.batch_size}, "
+        f"{workers} worker{'s' if workers > 1 else ''}"
+    )
+    right = {"right": True}
+    columns = [
+        Column("PLAN"), Column("WORKERS", **right), Column("STEP", **right), Column("SAMPLES/S", **right),
+        Column("MEMORY", **right), Column("BOTTLENECK"),
+    ]  # fmt: skip
+    if any(row["measured_step_s"] for row in rows):
+        columns.insert(3, Column("MEASURED", **right))
+    table = []
+    for row in rows:
+        cells = [
+            row["id"], row["workers_used"], _seconds(row["step_s"]), f"{row['samples_per_s']:,.0f}",
+            shown_size(row["memory_bytes"]), row["bottleneck"],
+        ]  # fmt: skip
+        if len(columns) > len(cells):
+            cells.insert(3, _seconds(row["measured_step_s"]) if row["measured_step_s"] else "–")
+        table.append(cells)
+    show.table(columns, table, empty="no plan")
+    show.line(f"\n{rows[0]['id']}: {rows[0]['reason']}")
+    for row in rows[1:]:
+        show.line(f"{row['id']}: {row['reason']}", style="dim")
+    for reason in model.limits:
+        show.line(f"note: {reason}", style="yellow")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+

@@ -1,0 +1,60 @@
+"""A process of its own that looks at a user's Training: ``python -m fairlead.profiling.analyse REQUEST ANSWER``.
+
+User code runs here and nowhere else: whoever asks for a profile starts this process, and reads a file of plain values.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from fairlead.errors import FairleadError
+from fairlead.planning.profiles import ModelProfile, to_plain
+from fairlead.profiling.model import build, profile_model
+from fairlead.profiling.timing import calibrate, layer_seconds
+from fairlead.training.data import open_samples
+from fairlead.training.loading import describe, load_training
+
+
+def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfile:
+    """The profile of the Training that ``run`` names; with ``device``, measured by a few steps on this machine."""
+    torch.set_num_threads(1)
+    training = load_training(run, params)
+    model = build(training)
+    profile = profile_model(training, model)
+    if device is None:
+        return profile
+    samples = open_samples("data", training.data, torch.device("cpu"))
+    known = calibrate(training, model, samples, device)
+    names = tuple("" if len(profile.layers) == 1 else layer.name for layer in profile.layers)
+    spent = layer_seconds(model, names, samples, min(training.batch_size, 32))
+    layers = tuple(
+        msgspec.structs.replace(layer, seconds=seconds)
+        for layer, seconds in zip(profile.layers, spent, strict=True)
+    )
+    return msgspec.structs.replace(profile, layers=layers, calibration=known)
+
+
+def main(request: str, answer: str) -> int:
+    """Read what is wanted, write the profile, or why there is none."""
+    wanted = json.loads(Path(request).read_text(encoding="utf-8"))
+    try:
+        profile = analyse(wanted["run"], wanted.get("params", {}), wanted.get("device"))
+    except FairleadError as error:
+        Path(answer).write_text(json.dumps({"problem": error.problem()}), encoding="utf-8")
+        return 1
+    except Exception as error:  # noqa: BLE001 (the edge of the process: whatever user code raises is told in one line)
+        line, trace = describe(error)
+        Path(answer).write_text(json.dumps({"error": line, "trace": trace}), encoding="utf-8")
+        return 1
+    Path(answer).write_text(json.dumps({"profile": to_plain(profile)}), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,147 @@
+"""A Training becomes a ModelProfile: its layers, what they compute and keep, how they may be cut."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fairlead.errors import InvalidSpec
+from fairlead.planning.profiles import Layer, ModelProfile
+from fairlead.profiling.splits import Cut, degree_limit, find_cuts
+from fairlead.profiling.units import Units, find_units
+from fairlead.profiling.watching import Seen, size_of, watch
+from fairlead.training.data import Samples, open_samples
+from fairlead.training.definition import Training
+from fairlead.training.optimizers import make_optimizer
+from fairlead.training.seeds import seed_everything
+
+ROWS = 4
+"""Samples in the batch that is looked at; enough for layers that need more than one."""
+
+
+def build(training: Training) -> nn.Module:
+    """The model itself, on the cpu, as every worker makes it."""
+    seed_everything(training.seed)
+    model = training.model if isinstance(training.model, nn.Module) else training.model()
+    if not isinstance(model, nn.Module):
+        raise InvalidSpec(f"made {type(model).__name__}, not an nn.Module", field="model")
+    return model
+
+
+def take_rows(samples: Samples, count: int) -> tuple[torch.Tensor, ...]:
+    """The first samples, again and again if there are too few."""
+    taken: tuple[torch.Tensor, ...] = samples.take(torch.arange(count) % len(samples), 0)
+    return taken
+
+
+def profile_model(training: Training, model: nn.Module | None = None) -> ModelProfile:
+    """What the planner needs to know, found without running the model in full."""
+    model = build(training) if model is None else model
+    samples = open_samples("data", training.data, torch.device("cpu"))
+    rows = take_rows(samples, ROWS)
+    cuts = find_cuts(model)
+    units = find_units(model, rows[:-1])
+    seen, said = _watched(model, rows[:-1], units, cuts)
+    layers = tuple(_layer(model, seen, units, cuts, at) for at in range(len(units.names)))
+    loose = getattr(training, "exact", True) is False
+    return ModelProfile(
+        layers=layers, batch_size=training.batch_size, samples=len(samples),
+        sample_bytes=sum(size_of(column) for column in rows) / ROWS, state_bytes=_state_bytes(training),
+        parameter_bytes=_width(model), gradient_bytes=_width(model), tensor_limit=degree_limit(cuts),
+        batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
+        working_bytes=max((layer.activation_bytes for layer in layers), default=0.0),
+        limits=tuple(reason for reason in (units.whole, said) if reason), exact=not loose,
+        tensor_alone=_apart(units, cuts),
+    )  # fmt: skip
+
+
+def _watched(
+    model: nn.Module, inputs: Sequence[torch.Tensor], units: Units, cuts: Sequence[Cut]
+) -> tuple[Seen, str]:
+    """Under meta tensors, which cost nothing; a model that looks at its numbers is run for real on a few samples."""
+    names = [cut.name for cut in cuts]
+    try:
+        ghost = copy.deepcopy(model).to("meta").train()
+        given = [tensor.to("meta") for tensor in inputs]
+        return watch(ghost, units.names, names, lambda: ghost(*given)), ""
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+    real = copy.deepcopy(model).train()
+    seen = watch(real, units.names, names, lambda: real(*inputs))
+    return seen, f"its sizes were found by running it, because it cannot be computed without its numbers: {reason}"
+
+
+def _layer(model: nn.Module, seen: Seen, units: Units, cuts: Sequence[Cut], at: int) -> Layer:
+    names = units.names
+    record = seen.units[names[at]]
+    last = at == len(names) - 1
+    handed = 0.0 if last else units.crossing[at + 1] if units.crossing else record.output_bytes
+    owned = _owned(model, names, at)
+    inside = [cut for cut in cuts if _owner(names, cut.name) == at and cut.name in seen.layers]
+    pairs = {cut.name for cut in inside}
+    split = sum(_parameters(model.get_submodule(name)) for name in pairs)
+    sizes = {cut.name: seen.layers[cut.name] for cut in inside}
+    return Layer(
+        name=names[at] or "model", parameters=owned, flops=record.flops / ROWS, kernels=max(1, record.kernels),
+        activation_bytes=record.kept_bytes / ROWS, output_bytes=handed / ROWS,
+        splits=tuple((cut.name, cut.how) for cut in inside), split_parameters=min(split, owned),
+        split_flops=min(record.flops, sum(flops for _, _, flops in sizes.values())) / ROWS,
+        split_activation_bytes=sum(sizes[cut.name][1] for cut in inside if cut.how == "column") / ROWS,
+        exchange_bytes=sum(_exchanged(cut, sizes[cut.name]) for cut in inside) / ROWS, exchanges=len(inside),
+    )  # fmt: skip
+
+
+def _exchanged(cut: Cut, sizes: tuple[float, float, float]) -> float:
+    """Bytes that are summed over the tensor group: gradients of what came in, or outputs."""
+    came, went, _ = sizes
+    if cut.how == "column":
+        return came
+    return came + went / 2 if cut.how == "column-gathered" else went
+
+
+def _apart(units: Units, cuts: Sequence[Cut]) -> bool:
+    """Whether a stage could begin between the two layers of a pair, whose inner numbers lie on several workers."""
+    owners = [_owner(units.names, cut.name) for cut in cuts if cut.how in ("column", "row")]
+    return any(owners[at] != owners[at + 1] for at in range(0, len(owners) - 1, 2))
+
+
+def _owner(names: Sequence[str], path: str) -> int:
+    """The unit that a module belongs to: the one that it lies in, or the first."""
+    inside = [at for at, name in enumerate(names) if not name or path == name or path.startswith(f"{name}.")]
+    return inside[-1] if inside else 0
+
+
+def _owned(model: nn.Module, names: Sequence[str], at: int) -> int:
+    return sum(
+        parameter.numel()
+        for path, parameter in model.named_parameters()
+        if parameter.requires_grad and _owner(names, path.rpartition(".")[0]) == at
+    )
+
+
+def _parameters(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _width(model: nn.Module) -> float:
+    """Bytes per parameter, on average."""
+    sizes = [(p.numel(), p.numel() * p.element_size()) for p in model.parameters()]
+    return sum(size for _, size in sizes) / sum(count for count, _ in sizes) if sizes else 4.0
+
+
+def _state_bytes(training: Training) -> float:
+    """Of the optimiser per parameter, seen on a small one."""
+    probe = nn.Parameter(torch.zeros(1024))
+    try:
+        optimizer = make_optimizer(training, [probe])
+        probe.grad = torch.ones_like(probe)
+        optimizer.step()
+    except (RuntimeError, TypeError, ValueError, KeyError, AttributeError):
+        return 8.0  # an optimiser that wants to know its model: as large as Adam's
+    states = [value for state in optimizer.state.values() for value in state.values()]
+    return sum(size_of(value) for value in states if isinstance(value, torch.Tensor) and value.numel() > 1) / 1024
+

@@ -1,0 +1,142 @@
+"""The parts of a model in the order in which they run, and where it may be cut into pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+MOST = 48
+"""Units that a model is looked at in; more would cost the search time and gain nothing."""
+
+_SHARE = 1 / 12
+"""A module with more than this part of the model's parameters is looked into, if it has parts."""
+
+_WHOLE = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.MultiheadAttention, nn.RNNBase)
+"""Parts that stay whole: what is inside cannot run on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Submodules in the order in which they run; ``crossing[i]`` bytes would cross a cut before unit ``i``."""
+
+    names: tuple[str, ...]
+    crossing: tuple[float, ...] = ()  # of the traced batch; empty: not known, it is what the units hand over
+    whole: str = ""  # why the model cannot be cut, if so
+
+
+def find_units(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Units:
+    """The units of a model: of a plain sequence by its own structure, of any other by tracing it."""
+    tied = _tied(model)
+    if tied:
+        return Units(("",), whole=f"{tied} is shared by several layers, so the model cannot be cut into stages")
+    chain = _chain(model, "")
+    if chain is not None and len(chain) > 1:
+        return Units(tuple(_thinned(chain, model)))
+    try:
+        program = torch.export.export(model, tuple(inputs), strict=False)
+    except Exception as error:  # noqa: BLE001 (whatever tracing meets in user code only means: not by stages)
+        reason = " ".join(str(error).split())[:160] or type(error).__name__
+        return Units(("",), whole=f"the model cannot be traced, so only whole copies of it can run: {reason}")
+    return _traced(model, program)
+
+
+def _tied(model: nn.Module) -> str:
+    """The name of a parameter that two modules have."""
+    seen: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if id(parameter) in seen:
+            return name
+        seen[id(parameter)] = name
+    return ""
+
+
+def _chain(module: nn.Module, name: str) -> list[str] | None:
+    """The parts of nested ``nn.Sequential``s, whose outputs are the next one's inputs; None for anything else."""
+    if type(module) is not nn.Sequential:
+        return None
+    found: list[str] = []
+    for key, child in module.named_children():
+        path = f"{name}.{key}" if name else key
+        found += _chain(child, path) or [path]
+    return found
+
+
+def _thinned(names: Sequence[str], model: nn.Module) -> list[str]:
+    """No more than MOST: those without parameters go with the one before them, then every other one goes."""
+    kept = [name for at, name in enumerate(names) if at == 0 or _learns(model.get_submodule(name))]
+    while len(kept) > MOST:
+        kept = kept[::2]
+    return kept
+
+
+def _learns(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _traced(model: nn.Module, program: Any) -> Units:
+    """Modules of the traced graph that are entered once, one after the other, with what crosses each entry."""
+    nodes = list(program.graph.nodes)
+    entries: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for path in _paths(node):
+            entries.setdefault(path, []).append(at)
+    names = _worth_cutting(model, entries)
+    crossing = [_live_bytes(program, nodes, entries[name][0]) for name in names]
+    return Units(tuple(names), tuple(crossing)) if names else Units(("",))
+
+
+def _paths(node: Any) -> list[str]:
+    stack = node.meta.get("nn_module_stack") or {}
+    return [str(path).removeprefix("L['self'].") for path, _ in stack.values() if path]
+
+
+def _worth_cutting(model: nn.Module, entries: dict[str, list[int]]) -> list[str]:
+    """From the top down: a large module is replaced by its parts, when these run one after the other."""
+    modules = dict(model.named_modules())
+    total = sum(parameter.numel() for parameter in model.parameters()) or 1
+
+    def inside(name: str) -> list[str]:
+        prefix = f"{name}." if name else ""
+        below = [path for path in entries if path != name and path.startswith(prefix) and path in modules]
+        direct = [path for path in below if _learns(modules[path])]  # an activation may be used anywhere
+        tops = [path for path in direct if not any(path.startswith(f"{other}.") for other in direct)]
+        ordered = sorted(tops, key=lambda path: entries[path][0])
+        apart = all(entries[a][-1] < entries[b][0] for a, b in pairwise(ordered))
+        return ordered if apart else []
+
+    def parts(name: str) -> list[str]:
+        module = modules[name]
+        own = sum(parameter.numel() for parameter in module.parameters())
+        below = inside(name) if not isinstance(module, _WHOLE) and (not name or own > total * _SHARE) else []
+        return [leaf for path in below for leaf in parts(path)] if below else [name]
+
+    return _thinned([name for name in parts("") if name], model)
+
+
+def _live_bytes(program: Any, nodes: Sequence[Any], at: int) -> float:
+    """Bytes of all values made before this node and used by it or later, besides parameters and buffers."""
+    signature = program.graph_signature
+    held = {*signature.inputs_to_parameters, *signature.inputs_to_buffers}
+    place = {node: position for position, node in enumerate(nodes)}
+    total = 0.0
+    for node in nodes[:at]:
+        if node.op == "placeholder" and node.name in held:
+            continue
+        if any(place[user] >= at for user in node.users):
+            total += sum(_bytes(value) for value in _tensors(node.meta.get("val")))
+    return total
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for each in value for tensor in _tensors(each)] if isinstance(value, list | tuple) else []
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return int(tensor.numel()) * tensor.element_size()

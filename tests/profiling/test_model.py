@@ -1,0 +1,82 @@
+"""A model is understood without running it in full: layers, FLOPs, sizes, where it may be cut, and why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.errors import InvalidSpec
+from fairlead.planning.profiles import ModelProfile, model_from, to_plain
+from fairlead.planning.search import candidates
+from fairlead.profiling.asking import ask_for_profile
+from fairlead.profiling.model import profile_model
+from tests.planning.made import SLOW, hardware
+
+from . import programs
+
+
+def names(profile: ModelProfile) -> list[str]:
+    return [layer.name for layer in profile.layers]
+
+
+def test_a_plain_sequence_is_cut_between_its_layers() -> None:
+    found = profile_model(programs.mlp())
+    assert names(found) == ["0", "2", "4"]
+    assert [layer.flops for layer in found.layers] == [2 * 16 * 32, 2 * 32 * 32, 2 * 32 * 4]
+    assert found.parameters == 17 * 32 + 33 * 32 + 33 * 4
+    assert found.layers[0].output_bytes == 4 * 32 and found.sample_bytes == 4 * 16 + 8
+    assert found.state_bytes == 8 and found.batch_norm == 0 and found.limits == ()
+    splits = [split for layer in found.layers for split in layer.splits]
+    assert splits == [("0", "column"), ("2", "row")]
+    assert found.tensor_limit == 32 and found.tensor_alone  # a stage could begin inside the pair
+    assert model_from(to_plain(found)) == found
+
+
+def test_a_network_with_functions_between_its_layers_is_traced() -> None:
+    found = profile_model(programs.images())
+    assert names(found) == ["first", "norm", "second", "out"]
+    assert found.layers[1].output_bytes == 4 * 8 * 8 * 8  # what crosses a cut before the next layer
+    assert found.layers[2].output_bytes == 4 * 16
+    assert found.batch_norm == 1 and found.state_bytes == 0 and found.tensor_limit == 1
+    assert found.layers[0].activation_bytes > 0
+
+
+def test_a_transformer_has_a_unit_per_block_with_pairs_to_split() -> None:
+    found = profile_model(programs.text())
+    assert names(found) == ["words", "blocks.layers.0", "blocks.layers.1", "blocks.layers.2", "out"]
+    block = found.layers[1]
+    assert block.splits == (("blocks.layers.0.linear1", "column"), ("blocks.layers.0.linear2", "row"))
+    assert 0 < block.split_flops < block.flops and block.exchange_bytes == 2 * 4 * 8 * 32
+    assert found.layers[0].splits == (("words", "vocabulary"),)
+    assert not found.tensor_alone and found.tensor_limit == 32
+
+
+def test_the_flops_of_an_lstm_are_counted() -> None:
+    found = profile_model(programs.recurrent())
+    cells = next(layer for layer in found.layers if layer.name == "cells")
+    assert cells.flops >= 8 * 2 * 4 * 32 * (16 + 32)
+
+
+@pytest.mark.parametrize(("training", "word"), [(programs.looking, "traced"), (programs.tied, "shared")])
+def test_a_model_that_cannot_be_cut_is_still_run_in_copies_and_the_reason_is_said(training, word: str) -> None:  # type: ignore[no-untyped-def]
+    found = profile_model(training())
+    assert len(found.layers) == 1 and any(word in reason for reason in found.limits)
+    assert found.flops > 0
+    plans = [one.plan for one in candidates(found, hardware(2, link=SLOW))]
+    assert {plan.pipeline for plan in plans} == {1} and any(plan.data == 2 for plan in plans)
+
+
+def test_user_code_runs_in_a_process_of_its_own() -> None:
+    run = "tests.profiling.programs:mlp"
+    found = ask_for_profile(run, {"width": 64}, device="cpu")
+    assert found.layers[1].parameters == 65 * 64
+    assert found.calibration is not None and found.calibration.sample_s > 0 and found.calibration.optimizer_s > 0
+    assert sum(layer.seconds for layer in found.layers) > 0
+
+
+def test_what_user_code_raises_is_told_in_one_line() -> None:
+    with pytest.raises(InvalidSpec) as told:
+        ask_for_profile("tests.profiling.programs:broken", {})
+    assert "KeyError: 'missing' (programs.py:" in str(told.value)
+    with pytest.raises(InvalidSpec) as told:
+        ask_for_profile("tests.profiling.programs:nothing", {})
+    assert "there is no function nothing" in str(told.value)
