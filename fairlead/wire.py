@@ -28,6 +28,7 @@ class Join(msgspec.Struct, tag="join", frozen=True):
     init_method: str  # where the ranks of this generation meet: file:///... or tcp://host:port
     shares: list[float] = []  # part of the global batch per rank; empty: equal parts
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
+    plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):

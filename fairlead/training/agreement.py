@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import torch
 
-from fairlead.errors import InvalidSpec
+from fairlead.errors import InvalidSpec, TrainingFailed
 from fairlead.training.group import Group
 from fairlead.training.seeds import digest
 from fairlead.training.session import Session
@@ -31,6 +31,8 @@ def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
     """
     check_alike(group, session)
     stored = snapshots.find()
+    if session.spoiled and stored and stored[0].step == 0:
+        _open(session, stored)  # a claim of 0 would mean the beginning as the code makes it
     while True:
         own = _claim(session, stored)
         claims = group.gather(torch.tensor([own], dtype=torch.int64, device=group.device)).flatten().tolist()
@@ -46,6 +48,8 @@ def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
             break
     if min(claims) != best or not best % 2:
         _hand_over(group, session, giver)
+    if session.spoiled:
+        raise TrainingFailed("a worker was lost with its part of the model, and there is no snapshot", field="plan")
     session.live = True
     return Agreed(session.step, answer)
 

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fairlead.training.group import Group
+from fairlead.training.gradients import Ranks
 
 
 class SyncedBatchNorms:
     """The batch norm layers of a model while several workers share a batch; ``restore`` gives them back."""
 
-    def __init__(self, model: torch.nn.Module, group: Group) -> None:
+    def __init__(self, model: torch.nn.Module, group: Ranks) -> None:
         self._group = group
         self._layers = (
             [module for module in model.modules() if isinstance(module, _BatchNorm)] if group.size > 1 else []
@@ -69,7 +69,7 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, group: Group, share: float
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float, group: Ranks, share: float
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         dims = [dim for dim in range(x.dim()) if dim != 1]
         local_variance, local_mean = torch.var_mean(x, dims, correction=0)

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
 
+from fairlead.training.balance import Balance
+from fairlead.training.evaluation import Outputs
 from fairlead.training.words import Heard, Word
 
 
 class Engine(Protocol):
     """One rank's part in the maths. It borrows the session's model and optimizer for the time of a generation."""
 
-    shares: tuple[float, ...]
-    """Part of the global batch per rank, as it is now: also how an evaluation is divided."""
+    balance: Balance
+    spread: bool
+    """Whether no rank holds everything: then a state is a matter of all ranks, and lost with one of them."""
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         """Train on these samples, the whole global batch; the word gets this rank's loss and time on the way."""
 
-    def close(self) -> None:
-        """Give the model back as it was lent; never talks to others."""
+    def outputs(self, alive: Callable[[], None]) -> Outputs:
+        """This rank's part of the outputs on the evaluation data."""
+
+    def state(self) -> dict[str, Any]:
+        """The state in the form of one process; where the model is spread, all ranks must ask at once."""
+
+    def end(self) -> None:
+        """In order, by all ranks: leave the session with the plain model in the state that was reached."""
+
+    def abandon(self) -> None:
+        """Alone, after a loss: leave the session sound, if need be without weights."""

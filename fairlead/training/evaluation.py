@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from fairlead.training.data import part
+from fairlead.training.data import Batch
 from fairlead.training.group import Group
 from fairlead.training.seeds import mix
 from fairlead.training.session import Session
 
+Outputs = dict[str, Any]
+"""Of some rows in order: the sum of their losses, and lists of the outputs and targets of each chunk."""
 
-def evaluate(
-    session: Session, group: Group, shares: Sequence[float], alive: Callable[[], None]
-) -> dict[str, float]:
-    """The same metrics on every rank: eval_loss and those of the Training, exact for any function of the whole."""
-    mine = part(len(session.eval_samples or ()), shares, group.rank)
-    own = _outputs(session, mine, alive)
+
+def evaluate(session: Session, group: Group, own: Outputs) -> dict[str, float]:
+    """The same metrics on every rank: eval_loss and those of the Training, exact for any function of the whole.
+
+    ``own`` are the outputs that this rank holds; together the ranks hold each row once.
+    """
     if group.size == 1:
         return _judge(session, [own])
     parts = group.collect(_dump(own))
@@ -30,22 +32,34 @@ def evaluate(
     return shared
 
 
-def _outputs(session: Session, mine: range, alive: Callable[[], None]) -> dict[str, Any]:
-    """Loss and outputs of this rank's part, in order; leaves are lists of tensors, one per chunk."""
-    assert session.eval_samples is not None
-    chunks, targets, loss_sum = [], [], 0.0
+def outputs_of(session: Session, mine: range, alive: Callable[[], None]) -> Outputs:
+    """Loss and outputs of these rows, by a model that this rank holds whole."""
+    found = empty_outputs()
     session.model.eval()
     with torch.no_grad():
         for start in range(mine.start, mine.stop, session.training.batch_size):
             index = torch.arange(start, min(start + session.training.batch_size, mine.stop), device=session.device)
-            batch = session.eval_samples.take(index, mix(session.seed, 3))
-            outputs = session.model(*batch[:-1])
-            loss_sum += float(session.training.loss(outputs, batch[-1])) * len(index)
-            chunks.append(outputs)
-            targets.append(batch[-1])
+            batch = eval_batch(session, index)
+            add_outputs(session, found, session.model(*batch[:-1]), batch[-1])
             alive()
     session.model.train()
-    return {"loss_sum": loss_sum, "chunks": chunks, "targets": targets}
+    return found
+
+
+def empty_outputs() -> Outputs:
+    return {"loss_sum": 0.0, "chunks": [], "targets": []}
+
+
+def eval_batch(session: Session, index: torch.Tensor) -> Batch:
+    assert session.eval_samples is not None
+    batch: Batch = session.eval_samples.take(index, mix(session.seed, 3))
+    return batch
+
+
+def add_outputs(session: Session, found: Outputs, outputs: Any, target: torch.Tensor) -> None:
+    found["loss_sum"] += float(session.training.loss(outputs, target)) * len(target)
+    found["chunks"].append(outputs)
+    found["targets"].append(target)
 
 
 def _judge(session: Session, parts: list[dict[str, Any]]) -> dict[str, float]:

@@ -14,14 +14,18 @@ from fairlead.training import words
 from fairlead.training.words import Heard, Word
 
 
-class Summing(Protocol):
-    """The ranks over which gradients are summed."""
+class Ranks(Protocol):
+    """Those who share a batch: all ranks of a generation, or some of them."""
 
     rank: int
     size: int
     device: torch.device
 
-    def sum(self, tensor: torch.Tensor) -> None: ...
+    def sum(self, tensor: torch.Tensor) -> None:
+        """Sum over all of them, in place."""
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The same-shaped tensors of all of them, stacked in rank order."""
 
 
 class FlatGradients:
@@ -31,7 +35,7 @@ class FlatGradients:
     decay must not touch it. So every parameter has a word in the buffer that says whether anybody has a gradient.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], group: Summing) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], group: Ranks) -> None:
         self._group = group
         self._parameters = [p for p in parameters if p.requires_grad]
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}

@@ -42,7 +42,8 @@ class Group:
         self.device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
         self.waited_s = 0.0  # spent in collectives, so that one can tell computing from waiting for others
         self._given_up = given_up
-        self._silence_s = join.silence_s
+        self.silence_s = join.silence_s
+        self._meeting: Any = None
         self._backend = self._meet(join) if self.size > 1 else None
 
     # ------------------------------------------------------------ beginning and end
@@ -52,16 +53,16 @@ class Group:
         place = urlparse(join.init_method)
         if place.scheme == "file" or place.hostname in ("127.0.0.1", "localhost"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's own name often does not resolve
-        deadline = time.monotonic() + self._silence_s
+        deadline = time.monotonic() + self.silence_s
         try:
-            store = self._store(place, deadline)
+            store = self._meeting = self._store(place, deadline)
             store.set(f"here-{self.rank}", "1")
             keys = [f"here-{rank}" for rank in range(self.size)]
             while not store.check(keys):
                 self._check_wait(deadline)
                 time.sleep(0.002)
         except RuntimeError as error:
-            raise PeerLost(f"the ranks did not meet: {_in_words(error)}") from error
+            raise PeerLost(f"the ranks did not meet: {in_words(error)}") from error
         return self._connect(store, deadline)
 
     def _connect(self, store: Any, deadline: float) -> Any:
@@ -70,7 +71,7 @@ class Group:
 
         def build() -> None:
             try:
-                results.put(_backend(store, self.rank, self.size, timedelta(seconds=self._silence_s), self.device))
+                results.put(_backend(store, self.rank, self.size, timedelta(seconds=self.silence_s), self.device))
             except RuntimeError as error:
                 results.put(error)
 
@@ -82,7 +83,7 @@ class Group:
                 self._check_wait(deadline)
                 continue
             if isinstance(result, RuntimeError):
-                raise PeerLost(f"the ranks did not meet: {_in_words(result)}") from result
+                raise PeerLost(f"the ranks did not meet: {in_words(result)}") from result
             return result
 
     def _store(self, place: Any, deadline: float) -> Any:
@@ -99,13 +100,17 @@ class Group:
                 self._check_wait(deadline)
                 time.sleep(0.01)
                 continue
-            store.set_timeout(timedelta(seconds=self._silence_s))
+            store.set_timeout(timedelta(seconds=self.silence_s))
             return c10d.PrefixStore(prefix, store)
+
+    def store(self, purpose: str) -> Any:
+        """A corner of the place where this generation met, for whoever builds groups of its own."""
+        return c10d.PrefixStore(purpose, self._meeting)
 
     def _check_wait(self, deadline: float) -> None:
         reason = self._given_up()
         if reason is None and time.monotonic() > deadline:
-            reason = f"not all of {self.size} ranks came within {self._silence_s:g} s"
+            reason = f"not all of {self.size} ranks came within {self.silence_s:g} s"
         if reason is not None:
             raise PeerLost(reason)
 
@@ -200,7 +205,7 @@ class Group:
                     _abandoned.append((backend, work))
                     raise PeerLost(reason)
         except RuntimeError as error:
-            raise PeerLost(_in_words(error)) from error
+            raise PeerLost(in_words(error)) from error
 
 
 def _backend(store: Any, rank: int, size: int, timeout: timedelta, device: torch.device) -> Any:
@@ -218,7 +223,13 @@ _LATE = re.compile("timed ?out", re.IGNORECASE)
 _SOURCE = re.compile(r"\[\S+\.(cc|cpp|h|hpp):\d+\]\s*")
 
 
-def _in_words(error: BaseException) -> str:
+def is_loss(error: BaseException) -> bool:
+    """Whether an error is what torch says when a peer is gone or silent."""
+    text = str(error)
+    return isinstance(error, dist.DistError) or bool(_LOST.search(text) or (_LATE.search(text) and "waiting" in text))
+
+
+def in_words(error: BaseException) -> str:
     """What a collective's error means to who reads the job's log; torch names source files and ports instead."""
     text = " ".join(str(error).split())
     if _LOST.search(text):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from fairlead import wire
-from fairlead.training.channel import Channel
+from fairlead.planning.plan import Plan
+from fairlead.training.engines import is_spread, make_engine
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
-from fairlead.training.replicas import Replicas
 from fairlead.training.reporting import Reporter
 from fairlead.training.seeds import epoch_order
 from fairlead.training.session import Session
-from fairlead.training.snapshots import Snapshots
 from fairlead.training.words import Word
 
 
@@ -31,38 +33,61 @@ class Outcome:
     leave: wire.Leave | None = None
 
 
+class Line(Protocol):
+    """What a loop needs of its line to the node manager."""
+
+    def pending(self) -> bool: ...
+    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None: ...
+    def put_back(self, message: wire.ToWorker) -> None: ...
+    def send(self, message: msgspec.Struct) -> None: ...
+
+
+class Keeping(Protocol):
+    """What a loop needs of the place where snapshots are."""
+
+    def find(self) -> Sequence[object]: ...
+    def due(self) -> bool: ...
+    def write(self, step: int, save: Callable[[Any], None], *, wait: bool = False) -> None: ...
+
+
 class Loop:
     """The training of one generation on one rank. Everything that outlives it is in the session."""
 
-    def __init__(self, session: Session, group: Group, channel: Channel, snapshots: Snapshots) -> None:
+    def __init__(
+        self, session: Session, group: Group, channel: Line, snapshots: Keeping, plan: Plan | None = None
+    ) -> None:
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
-        self._engine = Replicas(session, group)
+        if plan is not None and is_spread(plan) and group.rank == 0 and not snapshots.find():
+            snapshots.write(session.step, session.save, wait=True)  # with a lost part all would be lost
+        self._engine = make_engine(session, group, plan)
         self.reporter = Reporter(channel, session, group, self._engine.balance)
         self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
         self.leave: wire.Leave | None = None
 
     def run(self) -> Outcome:
         """Train to the end of the job or of the generation, whichever comes first."""
-        session = self._session
-        session.model.train()
         try:
-            while True:
-                if session.epoch_is_open:
-                    session.close_epoch(self._evaluate() if session.eval_samples is not None else {})
-                if session.done:
-                    return Outcome(End.FINISHED)
-                self._listen()
-                if self._step():
-                    return Outcome(End.LEFT, self.leave)
-                if self._group.rank == 0 and self._snapshots.due():
-                    self._snapshots.write(session.step, session.save)
+            outcome = self._run()
+            self._engine.end()
         except PeerLost:
+            self._engine.abandon()
             raise
         except Exception as error:
-            error.add_note(f"rank {self._group.rank}, step {session.step + 1}")
+            error.add_note(f"rank {self._group.rank}, step {self._session.step + 1}")
             raise
-        finally:
-            self._engine.close()
+        return outcome
+
+    def _run(self) -> Outcome:
+        session = self._session
+        session.model.train()
+        while True:
+            if session.epoch_is_open:
+                self._close_epoch()
+            if session.done:
+                return Outcome(End.FINISHED)
+            self._listen()
+            if self._step():
+                return Outcome(End.LEFT, self.leave)
 
     # ------------------------------------------------------------ messages
 
@@ -88,14 +113,28 @@ class Loop:
         """One step of the whole gang; true when all of it has been told to leave."""
         session, step = self._session, self._session.step
         index = self._batch(step)
-        heard = self._engine.step(step, index, Word(leaving=self.leave is not None))
+        due = self._group.rank == 0 and self._snapshots.due()
+        heard = self._engine.step(step, index, Word(leaving=self.leave is not None, snapshot=due))
         session.complete_step(time.time(), heard.loss)
         self.reporter.stepped(len(index))
+        if due or (heard.snapshot and self._engine.spread):
+            self._snapshot()
         # Only when everybody has heard of it: then nobody is left waiting for a message or in a collective.
         return heard.leaving == self._group.size and session.step < session.total_steps
 
-    def _evaluate(self) -> dict[str, float]:
-        return evaluate(self._session, self._group, self._engine.shares, self.reporter.alive)
+    def _snapshot(self) -> None:
+        state = self._engine.state()
+        if self._group.rank == 0:
+            self._snapshots.write(self._session.step, lambda file: torch.save(state, file))
+
+    def _close_epoch(self) -> None:
+        session = self._session
+        if session.eval_samples is None:
+            metrics = {}
+        else:
+            metrics = evaluate(session, self._group, self._engine.outputs(self.reporter.alive))
+        if session.close_epoch(metrics):
+            session.judgement.keep(self._engine.state()["model"])
 
     def _batch(self, step: int) -> torch.Tensor:
         """The samples of the whole global batch of this step; the last one of an epoch may be short."""

@@ -36,6 +36,7 @@ class RandomUse:
 
     layouts: tuple[Layout | None, ...] = ()  # of each mask in the order of the calls; None: not per sample
     others: tuple[str, ...] = ()  # random operations that cannot be made independent of the workers
+    shapes: tuple[torch.Size, ...] = ()  # of each mask, on the larger of the two batches
 
     @property
     def exact(self) -> bool:
@@ -62,7 +63,7 @@ def compare(few: Recorder, fewer: Recorder, sizes: tuple[int, int]) -> RandomUse
     """Tell the samples' dimension of each mask by how its shape follows the size of the batch."""
     layouts = tuple(_layout(a, b, sizes) for a, b in zip(few.masks, fewer.masks, strict=False))
     layouts += (None,) * abs(len(few.masks) - len(fewer.masks))
-    return RandomUse(layouts, tuple(sorted(few.others | fewer.others)))
+    return RandomUse(layouts, tuple(sorted(few.others | fewer.others)), tuple(few.masks))
 
 
 def _layout(few: torch.Size, fewer: torch.Size, sizes: tuple[int, int]) -> Layout | None:
@@ -75,11 +76,14 @@ def _layout(few: torch.Size, fewer: torch.Size, sizes: tuple[int, int]) -> Layou
 
 
 class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Put around a forward pass: replaces the masks by hashed ones."""
+    """Put around a forward pass: replaces the masks by hashed ones.
 
-    def __init__(self, use: RandomUse) -> None:
+    ``part`` of ``parts``: where layers are cut over a tensor group, a mask is this rank's part of the whole one.
+    """
+
+    def __init__(self, use: RandomUse, part: int = 0, parts: int = 1) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._use = use
+        self._use, self._part, self._parts = use, part, parts
         self._call = 0
         self._key = 0
         self._samples = torch.empty(0, dtype=torch.int64)
@@ -88,9 +92,9 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here, and the guard would double the price of every operation
 
-    def begin(self, seed: int, step: int, samples: torch.Tensor) -> None:
-        """Say which samples the next forward pass sees."""
-        self._key, self._call, self._samples = mix(seed, step, 2), 0, samples
+    def begin(self, seed: int, step: int, samples: torch.Tensor, call: int = 0) -> None:
+        """Say which samples the next forward pass sees, and which of the model's masks it draws first."""
+        self._key, self._call, self._samples = mix(seed, step, 2), call, samples
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -115,9 +119,29 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _mask(self, shape: torch.Size, keep: float, device: torch.device) -> torch.Tensor | None:
         call, self._call = self._call, self._call + 1
         layout = self._use.layouts[call] if call < len(self._use.layouts) else None
-        if layout is None or shape[layout.dim] != layout.repeat * len(self._samples):
+        if layout is None:
             return None
-        return sample_mask(mix(self._key, call), self._samples, layout, shape, keep).to(device)
+        cut = self._cut(call, shape, layout) if self._parts > 1 else None
+        whole = list(shape)
+        if cut is not None:
+            whole[cut] *= self._parts
+        if whole[layout.dim] != layout.repeat * len(self._samples):
+            return None
+        mask = sample_mask(mix(self._key, call), self._samples, layout, torch.Size(whole), keep).to(device)
+        return mask if cut is None else self._own_part(mask, cut, layout)
+
+    def _cut(self, call: int, shape: torch.Size, layout: Layout) -> int | None:
+        """The dimension of which this rank holds only a part, as told by the shape that the uncut model drew."""
+        expected = list(self._use.shapes[call])
+        expected[layout.dim] = layout.repeat * len(self._samples)
+        pairs = enumerate(zip(shape, expected, strict=False))
+        return next((dim for dim, (own, full) in pairs if own * self._parts == full), None)
+
+    def _own_part(self, mask: torch.Tensor, dim: int, layout: Layout) -> torch.Tensor:
+        if dim == layout.dim:  # each sample's rows (its heads) are cut, not the samples
+            mask = mask.reshape(*mask.shape[:dim], len(self._samples), layout.repeat, *mask.shape[dim + 1 :])
+            return mask.chunk(self._parts, dim + 1)[self._part].flatten(dim, dim + 1)
+        return mask.chunk(self._parts, dim)[self._part]
 
 
 def sample_mask(key: int, samples: torch.Tensor, layout: Layout, shape: torch.Size, keep: float) -> torch.Tensor:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from fairlead.planning.plan import Plan
 from fairlead.training import words
 from fairlead.training.balance import Balance
 from fairlead.training.batchnorm import SyncedBatchNorms
 from fairlead.training.channel import log
 from fairlead.training.data import part
+from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.gradients import FlatGradients
 from fairlead.training.group import Group
 from fairlead.training.probe import call
@@ -25,23 +29,20 @@ from fairlead.training.words import Heard, Word
 class Replicas:
     """One replica of the model. The result does not depend on how many there are, nor on their shares."""
 
-    def __init__(self, session: Session, group: Group) -> None:
+    spread = False
+
+    def __init__(self, session: Session, group: Group, plan: Plan | None = None) -> None:
         self._session, self._group = session, group
         self._gradients = FlatGradients(list(session.model.parameters()), group) if group.size > 1 else None
         self._norms = SyncedBatchNorms(session.model, group)
         if len(self._norms):
             log(f"batch norm: statistics of the whole batch, over {group.size} workers")
-        self._pieces = session.training.accumulate
+        self._pieces = max(session.training.accumulate, plan.microbatches if plan else 1)
         random = session.findings.random
         self._dropout = SampleDropout(random) if random.layouts else None
         self._draws = bool(random.layouts or random.others)
-        self.balance = Balance(
-            _first_shares(session, group), session.training.batch_size, follows=not session.findings.warnings
-        )
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        return self.balance.shares
+        shares = (plan.shares if plan else ()) or _first_shares(session, group)
+        self.balance = Balance(shares, session.training.batch_size, follows=not session.findings.warnings)
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, group = self._session, self._group
@@ -106,7 +107,18 @@ class Replicas:
             torch.nn.utils.clip_grad_norm_(session.model.parameters(), clip)
         session.optimizer.step()
 
-    def close(self) -> None:
+    def outputs(self, alive: Callable[[], None]) -> Outputs:
+        session = self._session
+        mine = part(len(session.eval_samples or ()), self.balance.shares, self._group.rank)
+        return outputs_of(session, mine, alive)
+
+    def state(self) -> dict[str, Any]:
+        return self._session.state()
+
+    def end(self) -> None:
+        self._norms.restore()
+
+    def abandon(self) -> None:
         self._norms.restore()
 
 

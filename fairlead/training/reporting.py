@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from fairlead import wire
 from fairlead.training.balance import Balance
-from fairlead.training.channel import Channel
 from fairlead.training.group import Group
 from fairlead.training.session import Session
 
 INTERVAL_S = 0.2
 
 
+class Told(Protocol):
+    """Who is told."""
+
+    def send(self, message: msgspec.Struct) -> None: ...
+
+
 class Reporter:
     """Progress of one generation: a sign of life from every rank, the history from rank 0, each step once."""
 
-    def __init__(self, channel: Channel, session: Session, group: Group, balance: Balance | None = None) -> None:
+    def __init__(self, channel: Told, session: Session, group: Group, balance: Balance | None = None) -> None:
         self._channel, self._session, self._group, self._balance = channel, session, group, balance
         self._reported = session.history.recent()
         self._last_s = 0.0  # so that the first step is reported at once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ class Session:
         self.judgement = Judgement(training)
         self.step = 0
         self.speed = 0.0  # samples per second of this worker's computing, as last measured; 0: not yet
+        self.spoiled = False  # whether the weights are those of nothing
         self.live = False  # whether this state is part of a run, not merely a fresh copy
         buffers = dict(self.model.named_buffers())
         self._changing = [buffers[name] for name in self.findings.changing]
@@ -143,14 +145,14 @@ class Session:
         if self.scheduler is not None and due and not self._follows_plateau:
             self.scheduler.step()
 
-    def close_epoch(self, metrics: dict[str, float]) -> None:
-        """An epoch has been evaluated: keep its figures, follow them, and say whether it was the best one."""
+    def close_epoch(self, metrics: dict[str, float]) -> bool:
+        """An epoch has been evaluated: keep its figures and follow them. True if its model is the one to keep."""
         self.history.mark(self.step, metrics)
         figures = {"loss": self.history.epoch_loss(self.step)} | metrics
         if isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             self.scheduler.step(figures.get(self.training.monitor, figures["loss"]))
-        if self.training.judges and self.judgement.judge(self.step, figures) and self.training.keep_best:
-            self.judgement.keep(self.model.state_dict())
+        best = self.training.judges and self.judgement.judge(self.step, figures)
+        return best and self.training.keep_best
 
     def undo_half_step(self) -> None:
         """After a lost peer: be exactly in the state after the last whole step."""
@@ -161,9 +163,9 @@ class Session:
 
     # ------------------------------------------------------------ state as bytes
 
-    def save(self, file: Any) -> None:
-        """Write the whole state to something with a ``write`` method."""
-        state = {
+    def state(self) -> dict[str, Any]:
+        """All that makes up where this training stands, in the form of one process."""
+        return {
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -171,7 +173,10 @@ class Session:
             "history": self.history.state(),
             "judgement": self.judgement.state(),
         }
-        torch.save(state, file)
+
+    def save(self, file: Any) -> None:
+        """Write the whole state to something with a ``write`` method."""
+        torch.save(self.state(), file)
 
     def dump(self) -> bytes:
         buffer = io.BytesIO()
@@ -187,6 +192,10 @@ class Session:
                 f"the state holds more than tensors and plain values ({str(error).splitlines()[0]})", field="optimizer",
                 fix="keep only tensors, numbers, strings, lists and dicts in the state of optimizer and scheduler",
             ) from None  # fmt: skip
+        self.adopt(state)
+
+    def adopt(self, state: Mapping[str, Any]) -> None:
+        """Be where this state is."""
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
@@ -195,5 +204,25 @@ class Session:
         if "judgement" in state:  # not in snapshots of the first version
             self.judgement.load(state["judgement"])
         self.step = int(state["step"])
-        self.live = True
+        self.live, self.spoiled = True, False
 
+    # ------------------------------------------------------------ for plans that cut the model up
+
+    def parameter_names(self) -> list[str]:
+        """The parameters in the order in which the optimizer counts them."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return [names[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
+
+    def use(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Train this model from now on; optimizer and scheduler are made anew for it."""
+        self.model = model
+        self.optimizer = make_optimizer(self.training, parameters)
+        self.scheduler = None if self.training.scheduler is None else self.training.scheduler(self.optimizer)
+        buffers = dict(model.named_buffers())
+        self._changing = [buffers[name] for name in self.findings.changing if name in buffers]
+        self._saved = [buffer.clone() for buffer in self._changing]
+
+    def spoil(self, model: torch.nn.Module) -> None:
+        """The weights are lost with a peer: be an empty shell that only a snapshot can fill."""
+        self.use(model, [p for p in model.parameters() if p.requires_grad])
+        self.live, self.spoiled = False, True

@@ -11,6 +11,7 @@ import torch
 
 from fairlead import wire
 from fairlead.errors import FairleadError
+from fairlead.planning.plan import plan_from
 from fairlead.training.agreement import agree
 from fairlead.training.channel import Channel, log
 from fairlead.training.group import Group, PeerLost
@@ -97,7 +98,8 @@ class _Life:
             log(f"generation {group.generation}: {place}, from step {agreed.step} ({agreed.source})")
             self._line.send(wire.Joined(group.generation, self._session.step))
             self._snapshots.rearm()
-            loop = Loop(self._session, group, self._line, self._snapshots)
+            plan = None if join.plan is None else plan_from(join.plan)
+            loop = Loop(self._session, group, self._line, self._snapshots, plan)
             return self._end(group, loop, loop.run())
         except PeerLost as lost:
             self._broken(group, loop, str(lost))

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fairlead import wire
+from fairlead.planning.plan import Plan
 
 PATIENCE_S = 60.0
 M = TypeVar("M", bound=msgspec.Struct)
@@ -132,13 +133,17 @@ class Gang:
             if worker.code is None:
                 worker.stream.sendall(wire.pack(message))
 
-    def join(self, *names: str, shares: list[float] | None = None, silence_s: float = 30.0, wait: bool = True) -> None:
+    def join(
+        self, *names: str, shares: list[float] | None = None, silence_s: float = 30.0, wait: bool = True,
+        plan: Plan | None = None,
+    ) -> None:  # fmt: skip
         """Call these workers to the next generation and, unless told otherwise, wait until all are in it."""
         self.generation += 1
         self.members = list(names)
         place = f"file://{self.root}/meet-{self.generation}"
         ranks = {name: rank for rank, name in enumerate(names)}
-        self.tell(wire.Join(self.generation, ranks, place, shares or [], silence_s), *names)
+        plain = None if plan is None else plan.to_plain()
+        self.tell(wire.Join(self.generation, ranks, place, shares or [], silence_s, plain), *names)
         if wait:
             self.until(lambda: all(self.in_generation(name) for name in names), "everybody joined")
 

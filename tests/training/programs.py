@@ -69,3 +69,53 @@ def training():
     return fairlead.Training(model=lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1)).double(),
                              data=[x, x.sum(1, keepdims=True)], loss=nn.MSELoss(), batch_size=16, epochs=2)
 """
+
+BLOCKS = '''
+import time
+import torch
+from torch import nn
+import fairlead
+
+class Block(nn.Module):
+    """Attention and a feed-forward part as people write them, with dropout where they put it."""
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.weights, self.inner, self.drop = nn.Dropout(0.1), nn.Dropout(0.1), nn.Dropout(0.1)
+    def forward(self, x):
+        n, length, _ = x.shape
+        y = self.first(x)
+        q, k, v = (f(y).view(n, length, -1, self.size).transpose(1, 2) for f in (self.q, self.k, self.v))
+        weights = self.weights(torch.softmax(q @ k.transpose(2, 3) / self.size ** 0.5, -1))
+        x = x + self.drop(self.out((weights @ v).transpose(1, 2).reshape(n, length, -1)))
+        return x + self.down(self.inner(torch.tanh(self.up(self.second(x)))))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(12, 8)
+        self.register_buffer("place", torch.linspace(-1, 1, 4, dtype=torch.float64)[:, None], persistent=False)
+        self.blocks = nn.ModuleList(Block(8, 2) for _ in range(2))
+        self.head = nn.Linear(8, 6)
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.place
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean(1))
+
+def training(epochs: int = 2, slow: float = 0.0):
+    torch.manual_seed(7)
+    tokens = torch.randint(0, 12, (50, 4))
+    accuracy = lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()
+    class Slow(nn.CrossEntropyLoss):
+        def forward(self, outputs, target):
+            time.sleep(slow)
+            return super().forward(outputs, target)
+    return fairlead.Training(model=lambda: Net().double(), data=(tokens, tokens[:, 0] % 6), loss=Slow(),
+        eval_data=(tokens[:21], tokens[:21, 0] % 6), batch_size=16, epochs=epochs, clip_grad_norm=0.5,
+        optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), metrics={"accuracy": accuracy}, seed=3,
+        scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.7))
+'''

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.training.data import part
-from fairlead.training.group import _in_words
+from fairlead.training.group import in_words
 from fairlead.training.history import History
 from fairlead.training.randomness import Layout, sample_mask
 from fairlead.training.seeds import epoch_order, mix
@@ -35,8 +35,8 @@ def test_parts_are_contiguous_and_take_everything_once(total: int, shares: list[
         ("[../gloo/algorithm.cc:9] something\n else", "something else"),
     ],
 )  # fmt: skip
-def test_a_lost_peer_is_told_in_words_and_not_in_source_lines(raw: str, words: str) -> None:
-    assert _in_words(RuntimeError(raw)) == words
+def test_a_lost_peer_is_toldin_words_and_not_in_source_lines(raw: str, words: str) -> None:
+    assert in_words(RuntimeError(raw)) == words
 
 
 @given(st.integers(1, 500), st.integers(0, 5))

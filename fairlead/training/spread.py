@@ -1,0 +1,155 @@
+"""A model cut up in place: FSDP2 over the data side of the grid, DTensor tensor parallelism over the tensor side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from fairlead.training.balance import Balance
+from fairlead.training.batchnorm import SyncedBatchNorms
+from fairlead.training.cutting import shard, split
+from fairlead.training.data import part
+from fairlead.training.evaluation import Outputs, add_outputs, empty_outputs, eval_batch
+from fairlead.training.exchange import say
+from fairlead.training.gradients import FlatGradients
+from fairlead.training.mesh import Mesh, lost_peers
+from fairlead.training.probe import call
+from fairlead.training.randomness import SampleDropout
+from fairlead.training.seeds import mix, seed_quickly
+from fairlead.training.session import Session
+from fairlead.training.shards import Shard, clip, fill_optimizer, optimizer_parts, shards
+from fairlead.training.skeleton import Skeleton
+from fairlead.training.words import Heard, Word
+
+
+class Spread:
+    """One rank of a model that no rank holds whole."""
+
+    spread = True
+
+    def __init__(self, session: Session, mesh: Mesh) -> None:
+        self._session, self._mesh = session, mesh
+        self._before = session.state()
+        self._names = session.parameter_names()
+        self._skeleton = Skeleton(session.model)
+        plan = mesh.plan
+        if plan.tensor > 1:
+            split(session.model, mesh.grid["tensor"], plan.splits)
+        if plan.sharded:
+            shard(session.model, mesh.grid["data"])
+        self._shards: list[Shard] = shards(session.model.named_parameters())
+        session.use(session.model, [part.local for part in self._shards])
+        self._take_over(self._before)
+        data = mesh.side("data")
+        sums = plan.data > 1 and not plan.sharded
+        self._gradients = FlatGradients([part.local for part in self._shards], data) if sums else None
+        self._norms = SyncedBatchNorms(session.model, data)
+        random = session.findings.random
+        self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
+        self.balance = Balance(plan.shares or (1.0,) * plan.data, session.training.batch_size, follows=False)
+
+    def _take_over(self, state: dict[str, Any]) -> None:
+        session = self._session
+        states = {name: state["optimizer"]["state"].get(place, {}) for place, name in enumerate(self._names)}
+        fill_optimizer(session.optimizer, self._shards, states)
+        for group, saved in zip(session.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
+            group.update({key: value for key, value in saved.items() if key not in ("params", "fused", "foreach")})
+        if session.scheduler is not None:
+            session.scheduler.load_state_dict(state["scheduler"])
+
+    # ------------------------------------------------------------ one step
+
+    def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
+        session, mesh = self._session, self._mesh
+        begun_s, waited_s = time.perf_counter(), mesh.group.waited_s
+        for piece in self._shards:
+            piece.clear_gradient()
+        mine = part(len(index), self.balance.shares, mesh.replica)
+        with lost_peers():
+            loss = self._backward(step, index[mine.start : mine.stop], index)
+        for piece in self._shards:
+            piece.take_gradient()
+        computed_s = time.perf_counter() - begun_s - (mesh.group.waited_s - waited_s)
+        if self._gradients is not None:
+            self._gradients.exchange(Word())
+        heard = say(mesh.group, replace(word, loss=loss if mesh.part == 0 else 0.0, compute_s=computed_s))
+        heard.check(step)
+        if session.training.clip_grad_norm is not None:
+            clip(self._shards, mesh, session.training.clip_grad_norm)
+        session.optimizer.step()
+        return heard
+
+    def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+        """Everybody runs the pass, also who has no samples: parameters are gathered within it."""
+        session, plan = self._session, self._mesh.plan
+        weight = len(mine) / len(index)
+        mine = mine if len(mine) else index[:1]
+        self._norms.weight = 1.0 if weight else 0.0
+        batch = session.samples.take(mine, mix(session.seed, step // session.steps_per_epoch, 4))
+        seed_quickly(mix(session.seed, step, self._mesh.replica, 5))
+        if self._dropout is not None:
+            self._dropout.begin(session.seed, step, mine)
+        with self._dropout or nullcontext():
+            loss = call(session.model, session.training.loss, batch)
+        factor = weight * plan.data if plan.sharded else weight  # FSDP2 averages over the data side
+        torch.autograd.backward(loss * factor)
+        return float(loss.detach()) * weight
+
+    # ------------------------------------------------------------ evaluation and state
+
+    def outputs(self, alive: Callable[[], None]) -> Outputs:
+        session, mesh = self._session, self._mesh
+        found, rows = empty_outputs(), len(session.eval_samples or ())
+        session.model.eval()
+        with torch.no_grad(), lost_peers():
+            for start in range(0, rows, session.training.batch_size):
+                chunk = torch.arange(start, min(start + session.training.batch_size, rows), device=session.device)
+                mine = part(len(chunk), self.balance.shares, mesh.replica)
+                batch = eval_batch(session, chunk[mine.start : mine.stop] if len(mine) else chunk[:1])
+                outputs = session.model(*batch[:-1])
+                if len(mine) and mesh.part == 0:
+                    add_outputs(session, found, outputs, batch[-1])
+                alive()
+        for module in session.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # without a backward pass nothing else does
+        session.model.train()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        session = self._session
+        with lost_peers():
+            model = {name: _whole(tensor) for name, tensor in session.model.state_dict().items()}
+            parts = optimizer_parts(session.optimizer, self._shards)
+        groups = [
+            saved | {key: value for key, value in group.items() if key != "params"}
+            for saved, group in zip(
+                self._before["optimizer"]["param_groups"], session.optimizer.param_groups, strict=True
+            )
+        ]
+        optimizer = {"state": {p: parts[name] for p, name in enumerate(self._names) if parts[name]}}
+        return session.state() | {"model": model, "optimizer": optimizer | {"param_groups": groups}}
+
+    def end(self) -> None:
+        state = self.state()
+        self._give_back()
+        self._session.adopt(state)
+
+    def abandon(self) -> None:
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._norms.restore()
+        self._session.spoil(self._skeleton.rebuild(self._session.device))
+        self._mesh.close()
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()

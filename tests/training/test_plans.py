@@ -1,0 +1,133 @@
+"""Every exact plan gives the loss curve and the parameters of one process, and its state goes on under any other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fairlead import wire
+from fairlead.errors import InvalidSpec
+from fairlead.planning.plan import Plan
+from fairlead.training.cutting import split
+from fairlead.training.skeleton import Skeleton
+from tests.training.conftest import MakeGang
+from tests.training.gang import Gang
+from tests.training.programs import BLOCKS
+from tests.training.test_exactness import assert_same_result
+
+NAMES = ["w0", "w1", "w2", "w3"]
+SPLITS = (
+    ("embed", "vocabulary"),
+    *((f"blocks.{place}.{name}", how) for place in (0, 1)
+      for name, how in (("q", "column"), ("k", "column"), ("v", "column"), ("out", "row"), ("up", "column"),
+                        ("down", "row"))),
+    ("head", "column-gathered"),
+)  # fmt: skip
+PLANS = {
+    "fsdp2": Plan(data=2, sync="allreduce", sharded=True),
+    "uneven": Plan(data=3, sync="allreduce", sharded=True, shares=(0.6, 0.3, 0.1)),
+    "tp2": Plan(tensor=2, splits=SPLITS),
+    "dp2tp2": Plan(data=2, tensor=2, sync="allreduce", splits=SPLITS),
+    "fsdp2tp2": Plan(data=2, tensor=2, sync="allreduce", sharded=True, splits=SPLITS),
+}
+
+
+def run(gang: Gang, plan: Plan | None = None) -> Gang:
+    names = NAMES[: plan.workers_used if plan else 1]
+    gang.start(*names)
+    gang.ready(*names)
+    gang.join(*names, plan=plan)
+    gang.finish()
+    return gang
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
+    gang = Gang(tmp_path_factory.mktemp("alone"), BLOCKS)
+    try:
+        return run(gang)
+    finally:
+        gang.close()
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_gives_the_result_of_one_process(make_gang: MakeGang, alone: Gang, name: str) -> None:
+    assert_same_result(alone, run(make_gang(BLOCKS), PLANS[name]), 1e-9)
+
+
+def test_a_training_goes_on_under_another_plan_and_with_other_workers(make_gang: MakeGang, alone: Gang) -> None:
+    gang = make_gang(BLOCKS, {"slow": 0.02})
+    gang.start("w0", "w1", "w2")
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0", "w1", plan=PLANS["fsdp2"])
+    gang.reach(2)
+    gang.leave()
+    gang.join("w2", "w1", plan=PLANS["tp2"])
+    gang.reach(gang.workers["w1"].last(wire.Joined).step + 1)
+    gang.leave(snapshot=True)
+    gang.finish()
+    gang.start("w3")
+    gang.ready("w3")
+    gang.join("w3")
+    assert gang.workers["w3"].last(wire.Joined).step >= 3
+    gang.finish()
+    assert_same_result(alone, gang, 1e-9)
+
+
+def test_who_lost_a_part_of_the_model_goes_on_from_the_snapshot(make_gang: MakeGang, alone: Gang) -> None:
+    gang = make_gang(BLOCKS, {"slow": 0.1})
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", plan=PLANS["fsdp2"])
+    gang.reach(3)
+    gang.kill("w1")
+    gang.until(lambda: gang.said("w0", wire.Broken), "the survivor said Broken")
+    gang.join("w0")
+    assert gang.workers["w0"].last(wire.Joined).step <= gang.workers["w0"].last(wire.Broken).step
+    gang.finish()
+    assert_same_result(alone, gang, 1e-9)
+
+
+def refusal(gang: Gang, plan: Plan, workers: int) -> str:
+    names = NAMES[:workers]
+    gang.start(*names)
+    gang.ready(*names)
+    gang.join(*names, plan=plan, wait=False)
+    gang.until(lambda: all(gang.workers[name].code is not None for name in names), "everybody ended")
+    said = {gang.workers[name].last(wire.Raised).error for name in names}
+    assert len(said) == 1 and all(gang.workers[name].last(wire.Raised).permanent for name in names)
+    return said.pop()
+
+
+@pytest.mark.parametrize(
+    ("plan", "workers", "words"),
+    [
+        (PLANS["dp2tp2"], 2, "dp2·tp2 is for 4 workers, this gang has 2"),
+        (Plan(tensor=2, splits=(("blocks.0.first", "column"),)), 2, "blocks.0.first is a LayerNorm"),
+        (Plan(tensor=2, splits=(("blocks.7.q", "column"),)), 2, "there is no layer blocks.7.q"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused_by_everybody(
+    make_gang: MakeGang, plan: Plan, workers: int, words: str
+) -> None:
+    assert words in refusal(make_gang(BLOCKS), plan, workers)
+
+
+def test_convolutions_and_tied_weights_are_not_cut() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[2].weight = model[1].weight
+    for name, words in (("0", "is a Conv2d, which cannot be cut"), ("1", "shares its weight")):
+        with pytest.raises(InvalidSpec, match=words):
+            split(model, None, [(name, "column")])
+
+
+def test_a_skeleton_keeps_ties_and_what_no_state_holds() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    model[1].weight = model[0].weight
+    model.register_buffer("place", torch.arange(3.0), persistent=False)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    rebuilt = Skeleton(model).rebuild(torch.device("cpu"))
+    rebuilt.load_state_dict(state)
+    assert rebuilt[1].weight is rebuilt[0].weight is not model[0].weight
+    assert torch.equal(rebuilt.place, model.place)
+    assert all(torch.equal(rebuilt.state_dict()[name], tensor) for name, tensor in state.items())
