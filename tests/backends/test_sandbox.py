@@ -105,10 +105,10 @@ def test_the_machines_network_is_reached_only_where_the_policy_opens_it(home: Pa
 @needs_root
 def test_a_newcomer_finds_the_network_of_a_gang_whose_first_member_is_gone(tmp_path: Path) -> None:
     def started() -> subprocess.Popen[bytes]:
-        with gangnet.network(tmp_path / "gangs", "j") as network, gangnet.inside(network.namespace):
-            child = subprocess.Popen(["sleep", "62"])
-            network.add(child.pid)
-            return child
+        own = gangnet.fresh()
+        child = subprocess.Popen(["sleep", "62"], preexec_fn=lambda: gangnet.join(tmp_path / "gangs", "j", own))
+        os.close(own)
+        return child
 
     def number(child: subprocess.Popen[bytes]) -> int:
         return Path(f"/proc/{child.pid}/ns/net").stat().st_ino
@@ -264,11 +264,25 @@ tell(children=len(children))
 # ---------------------------------------------------------------- how it ends
 
 
-def in_sandbox(home: Home, node: str) -> list[processes.Process]:
+def below_fork_server(home: Home, node: str) -> list[processes.Process]:
     record = read_record(home, node)
     assert record is not None and record.fork_server is not None
     below = [processes.identify(pid) for pid in processes.descendants(record.fork_server.pid)]
     return [process for process in below if process is not None]
+
+
+def names(found: list[processes.Process]) -> set[str]:
+    return {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in found}
+
+
+def in_sandbox(home: Home, node: str, worker: str) -> list[processes.Process]:
+    """All that share the process namespace with the worker."""
+    record = read_record(home, node)
+    assert record is not None
+    inside = Path(f"/proc/{record.workers[worker].process.pid}/ns/pid").stat().st_ino
+    found = [one for one in below_fork_server(home, node) if Path(f"/proc/{one.pid}/ns/pid").stat().st_ino == inside]
+    assert len(found) > 2
+    return found
 
 
 @pytest.mark.parametrize("victim", ["worker", "holder", "fork server"])
@@ -283,10 +297,10 @@ def test_everything_in_a_sandbox_ends_with_the_first_of_it_that_ends(home: Path,
                 await here.some(wire.Ready)
             record = read_record(here.home, "node-0")
             assert record is not None and record.fork_server is not None
-            family = in_sandbox(here.home, "node-0")
-            names = {Path(f"/proc/{one.pid}/comm").read_text().strip(): one for one in family}
+            family = in_sandbox(here.home, "node-0", "j/w0")
+            (holder,) = (one for one in family if names([one]) == {"cat"})
             worker = record.workers["j/w0"].process
-            chosen = {"worker": worker, "holder": names["cat"], "fork server": record.fork_server}
+            chosen = {"worker": worker, "holder": holder, "fork server": record.fork_server}
             processes.kill(chosen[victim])
             (end,) = await here.some(wire.Exited)
             assert end.signal == signal.SIGKILL
@@ -303,6 +317,7 @@ def test_a_worker_that_is_stopped_while_its_sandbox_is_built_leaves_nothing(home
                 await here.backend.stop(f"j{number}", {"w0": "node-0"}, 0.0)
                 await here.some(wire.Exited, job=f"j{number}")
                 await here.backend.release(f"j{number}", {"w0": "node-0"})
-            await until(lambda: in_sandbox(here.home, "node-0") == [])
+            await until(lambda: names(below_fork_server(here.home, "node-0")) <= {"bwrap", "cat"})
+            assert len(below_fork_server(here.home, "node-0")) <= 2, "no more than what stands ready for the next"
 
     run(scene())

@@ -110,5 +110,22 @@ def test_what_a_worker_reports_is_scrubbed_in_all_its_texts() -> None:
     assert scrubber.message(clean) is clean
 
 
+@given(st.text(max_size=40), st.text(max_size=40), st.integers(0, 100))
+def test_a_text_that_was_shortened_in_the_middle_of_a_secret_does_not_tell_half_of_it(
+    before: str, after: str, cut: int
+) -> None:
+    value = "pässword-of-the-größte-database"
+    scrubber = Scrubber({"KEY": value})
+    for text in (f"{before}{value}"[:cut], f"{value}{after}"[cut:], f"{(before + value)[:cut]} (train.py:3)"):
+        told = scrubber.message(wire.Raised(error=text)).error
+        assert value[:16] not in told and not told.startswith(value[-16:])
+        assert "pässw" in text or "base" in text or told == text
+
+
+def test_an_error_in_one_line_is_scrubbed_of_values_of_several() -> None:
+    value = "first  line\nsecond\tline"
+    assert Scrubber({"KEY": value}).text("bad first line second line!") == "bad ***KEY***!"
+
+
 def test_the_order_to_launch_shows_no_value_when_it_is_printed() -> None:
     assert repr(wire.Secrets({"KEY": KEY})) == "Secrets(KEY)"

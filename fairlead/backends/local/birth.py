@@ -18,7 +18,7 @@ import msgspec
 
 import fairlead
 from fairlead import logbook, wire
-from fairlead.backends.local import bundles, cgroups, entering, linux
+from fairlead.backends.local import attaching, bundles, cgroups, entering, linux
 from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.messages import Start
 from fairlead.backends.local.sandbox import Namespaces
@@ -72,6 +72,7 @@ class Cradle:
     namespaces: Namespaces | None  # None: without a sandbox
     parent: int
     first_core: int
+    gangs: Path  # where it is written down who is in which gang's network
 
 
 def be_born(start: Start, files: Files, cradle: Cradle) -> NoReturn:
@@ -100,13 +101,16 @@ def _become(start: Start, cradle: Cradle) -> None:
         raise CannotStart("a worker never runs as root: the job has no user of its own")
     os.setsid()
     linux.call_process(f"{start.worker}.{start.job}")
+    if cradle.namespaces is not None and start.network != "open":  # before its limits: others wait for this
+        entering.join_gang(cradle.namespaces, cradle.gangs, start.job)
     if not cradle.group.folders:
         cgroups.limit_without_cgroup(start.cpu, start.memory_bytes, start.device, cradle.first_core)
     entering.bound(cradle.group, cradle.limits)
     if cradle.namespaces is None:
         entering.enter_user(start.uid, cradle.parent)
     else:
-        entering.enter_sandbox(cradle.namespaces, start.uid)
+        luggage = attaching.pack(start.folder, start.memory) if start.folder else None
+        entering.enter_sandbox(cradle.namespaces, start.uid, luggage)
 
 
 def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:

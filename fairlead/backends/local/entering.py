@@ -1,10 +1,11 @@
 """From a fresh fork of the platform to a process of the tenant: into the sandbox, and every right left behind.
 
 The order is the point of this module. Rights are used from the widest to the narrowest and given up as soon as they
-have been used: control group and limits (from outside, where their files are); supplementary groups; the namespaces,
-whose entering needs rights over them; the user, while still in the outer user namespace, so that root never sets foot
-into a tenant's; the user namespace last, whose owner the tenant's user is, and inside it one of the worker's own;
-then all capabilities, for good; then the filter. No byte of the tenant's is read before the end.
+have been used: the gang's network, control group and limits, the job's folders (from outside, where they are seen);
+supplementary groups; the namespaces, whose entering needs rights over them; the folders in their places; the user,
+while still in the outer user namespace, so that root never sets foot into a tenant's; the user namespace last, whose
+owner the tenant's user is, and inside it one of the worker's own; then all capabilities, for good; then the filter. No
+byte of the tenant's is read before the end.
 
 A user namespace of its own puts the worker beneath the sandbox's holder, which has the same user: the kernel lets no
 process trace, read or change one that lives above it. So the holder needs no limits of the worker's, and whoever is
@@ -19,7 +20,8 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairlead.backends.local import cgroups, linux, seccomp
+from fairlead.backends.local import cgroups, gangnet, linux, seccomp
+from fairlead.backends.local.attaching import Luggage
 from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.sandbox import Namespaces
 
@@ -41,8 +43,15 @@ def bound(group: cgroups.Group, limits: Limits) -> None:
     limits.impose()
 
 
-def enter_sandbox(namespaces: Namespaces, uid: int | None) -> None:
-    """Become a process of the tenant inside its sandbox."""
+def join_gang(namespaces: Namespaces, records: Path, job: str) -> None:
+    """Into the network of the job's gang, which the sandbox's own is if there is none yet; needs the outer view."""
+    own = namespaces.take_network()
+    gangnet.join(records, job, own)
+    os.close(own)
+
+
+def enter_sandbox(namespaces: Namespaces, uid: int | None, luggage: Luggage | None = None) -> None:
+    """Become a process of the tenant inside its sandbox; what it brings along is put there first."""
     root = os.geteuid() == 0
     linux.close_proc_entries()
     if root:
@@ -51,6 +60,8 @@ def enter_sandbox(namespaces: Namespaces, uid: int | None) -> None:
     for namespace, each in outer:
         linux.enter(namespace, each)
     os.chdir("/")
+    if luggage is not None and uid:
+        luggage.unpack(uid)
     if root:
         _become(uid)
     linux.enter(user, kind)

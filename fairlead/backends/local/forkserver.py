@@ -28,9 +28,12 @@ from fairlead.backends.local.messages import (
     ToForkServer,
 )  # fmt: skip
 from fairlead.backends.local.sandbox import Namespaces, NotBuilt, Sandbox, fork_into
+from fairlead.backends.local.spares import Spares
 from fairlead.home import Home
 
 _TICK_MS = 1000
+_QUIET_MS = 300  # then sandboxes are built ahead
+_EMPTY_MS = 50
 _BUILD_S = 30.0
 _PRIORITY = -10  # starts do not wait behind the work of those that run
 
@@ -42,6 +45,7 @@ class _Child:
     watch: int  # pidfd
     group: cgroups.Group
     sandbox: Sandbox | None
+    frame: str
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class ForkServer:
         self._home = Home(Path(config.home))
         self._children: dict[str, _Child] = {}
         self._unborn: dict[str, _Unborn] = {}
+        self._spares = Spares(self._build)
         self._empty: list[cgroups.Group] = []  # to be removed when the last process has left
         self._group = cgroups.Group(0)
         self._outer_mounts = -1  # the machine's view, before closed folders were covered
@@ -77,6 +82,7 @@ class ForkServer:
         while self._node.fileno() not in (ready := self._ready()) or self._hear():
             self._admit(ready)
             self._reap()
+            self._look_ahead(quiet=not ready and not self._unborn)
             self._empty = [group for group in self._empty if not _removed(group)]
         self._end()
 
@@ -88,7 +94,14 @@ class ForkServer:
             poller.register(child.watch, select.POLLIN)
         for unborn in self._unborn.values():
             poller.register(unborn.sandbox.ready, select.POLLIN)
-        return {descriptor for descriptor, _ in poller.poll(50 if self._empty else _TICK_MS)}
+        patience_ms = _QUIET_MS if self._spares.wanting else _TICK_MS
+        return {descriptor for descriptor, _ in poller.poll(_EMPTY_MS if self._empty else patience_ms)}
+
+    def _look_ahead(self, *, quiet: bool) -> None:
+        """Have sandboxes ready for starts to come, in no start's way."""
+        self._spares.forget_old()
+        if quiet and self._spares.wanting:
+            self._spares.build_one()
 
     def _settle(self) -> Hello:
         """Get mounts and limits right before the first worker comes."""
@@ -135,13 +148,16 @@ class ForkServer:
             if files.arguments is None:
                 self._fork(start, files, group)
                 return
-            sandbox = self._build(start, files.arguments)
+            spare = self._spares.take(start.frame)
+            sandbox = self._build(start, files.arguments) if spare is None else spare[0]
         except (OSError, NotBuilt) as error:
             files.close()
             self._empty.append(group)
-            self._send(Ended(start.key, None, None, problem=f"the node could not start it: {error}"))
-        else:
-            self._unborn[start.key] = _Unborn(start, files, group, sandbox, time.monotonic() + _BUILD_S)
+            self._send(_not_started(start, str(error)))
+            return
+        self._unborn[start.key] = unborn = _Unborn(start, files, group, sandbox, time.monotonic() + _BUILD_S)
+        if spare is not None:
+            self._admit_one(unborn, spare[1])
 
     def _worker_group(self, start: Start) -> cgroups.Group:
         cpu = min(start.cpu, self._config.capacity.get("cpu", start.cpu))
@@ -149,19 +165,16 @@ class ForkServer:
         return cgroups.worker_group(self._group, name, cpu, start.memory_bytes, start.processes)
 
     def _build(self, start: Start, arguments: int) -> Sandbox:
-        """Have the sandbox built, in the network of the worker's gang."""
+        """Have the sandbox built, in a network of its own; without root bubblewrap makes that."""
         with self._seeing(start.closed):
             if start.network == "open" or os.geteuid() != 0:
                 return Sandbox(arguments, start.uid)
-            with gangnet.network(self._home.gangs, start.job) as network:
-                with gangnet.inside(network.namespace):
-                    sandbox = Sandbox(arguments, start.uid)
-                try:
-                    network.add(sandbox.pid)
-                except OSError:
-                    sandbox.end()
-                    raise
-                return sandbox
+            network = gangnet.fresh()
+            try:
+                with gangnet.inside(network):
+                    return Sandbox(arguments, start.uid)
+            finally:
+                os.close(network)
 
     @contextlib.contextmanager
     def _seeing(self, closed: Sequence[str]) -> Iterator[None]:
@@ -183,35 +196,22 @@ class ForkServer:
     def _admit(self, ready: set[int]) -> None:
         """Fork the workers whose sandboxes stand, and give up those whose do not."""
         for unborn in list(self._unborn.values()):
-            problem = "its sandbox does not come up"
             if unborn.sandbox.ready in ready:
-                try:
-                    self._let_in(unborn)
-                    continue
-                except (OSError, NotBuilt) as error:
-                    problem = f"its sandbox could not be built: {error}"
-            elif time.monotonic() < unborn.deadline_s:
-                continue
-            end = Ended(unborn.start.key, None, None, problem=f"the node could not start it: {problem}")
-            self._give_up(unborn, end)
+                self._admit_one(unborn)
+            elif time.monotonic() >= unborn.deadline_s:
+                self._give_up(unborn, _not_started(unborn.start, "its sandbox does not come up"))
 
-    def _let_in(self, unborn: _Unborn) -> None:
-        start, namespaces = unborn.start, unborn.sandbox.namespaces()
-        with contextlib.closing(namespaces), contextlib.ExitStack() as held:
-            network = None
-            if start.network != "open":
-                if not namespaces.own_network:
+    def _admit_one(self, unborn: _Unborn, known: Namespaces | None = None) -> None:
+        start = unborn.start
+        try:
+            with contextlib.closing(known or unborn.sandbox.namespaces()) as namespaces:
+                if start.network != "open" and not namespaces.own_network:
                     raise NotBuilt("it is in the machine's network")
-                if os.geteuid() != 0:  # with root it was built in its gang's
-                    network = held.enter_context(gangnet.network(self._home.gangs, start.job, unborn.sandbox.init))
-                    namespaces.join_network(network.namespace)
-            pid = self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
+                self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
+        except (OSError, NotBuilt) as error:
+            self._give_up(unborn, _not_started(start, f"its sandbox could not be built: {error}"))
+        else:
             del self._unborn[start.key]
-            if network is not None:
-                try:
-                    network.add(pid)
-                except OSError:  # nobody would find it: better none than one alone
-                    unborn.sandbox.end()
 
     def _give_up(self, unborn: _Unborn, end: Ended) -> None:
         del self._unborn[unborn.start.key]
@@ -224,18 +224,19 @@ class ForkServer:
     def _fork(
         self, start: Start, files: Files, group: cgroups.Group, sandbox: Sandbox | None = None,
         namespaces: Namespaces | None = None,
-    ) -> int:  # fmt: skip
+    ) -> None:  # fmt: skip
         most = process_limit(start.processes, sandboxed=namespaces is not None, grouped=bool(group.folders))
         limits = Limits(start.files, start.disk_bytes, most)
-        cradle = Cradle(group, limits, namespaces, os.getpid(), self._config.first_core)
+        cradle = Cradle(group, limits, namespaces, os.getpid(), self._config.first_core, self._home.gangs)
         pid = os.fork() if namespaces is None else fork_into(namespaces)
         if pid == 0:
             be_born(start, files, cradle)
+        self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox, start.frame)
+        if files.arguments is not None:
+            self._spares.note(start, files.arguments, [child.frame for child in self._children.values()])
         files.close()
-        self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox)
         first = 0 if sandbox is None else sandbox.init
         self._send(Started(start.key, pid, [str(folder) for folder in group.folders], first))
-        return pid
 
     # ------------------------------------------------------------ end
 
@@ -284,6 +285,10 @@ class ForkServer:
                     os.kill(pid, signal.SIGKILL)
             processes.wait_gone(lambda: not left(), 0.2)
         processes.wait_gone(lambda: cgroups.discard(self._group), 2.0)
+
+
+def _not_started(start: Start, why: str) -> Ended:
+    return Ended(start.key, None, None, problem=f"the node could not start it: {why}")
 
 
 def _removed(group: cgroups.Group) -> bool:

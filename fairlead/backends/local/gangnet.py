@@ -2,10 +2,10 @@
 
 torch's store and gloo know no authentication: who reaches their ports belongs to the gang. So a gang has a network
 namespace that holds nothing but a loopback. It lives as long as one of its members; whoever starts another finds it
-through the members that are written down, and only when none lives makes a new one.
+through the members that are written down.
 
-Root makes the namespace and has the sandbox built inside. Without root there is no way back out of it, so that every
-sandbox brings a network of its own, and the worker joins that of the gang's first.
+Every sandbox is built with such a network. A worker joins that of the gang's first member, whose own becomes the
+gang's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -27,40 +26,20 @@ from fairlead.backends.local.processes import Process
 _WAIT_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A gang's network while its record is locked: start a member in it, and write the member down."""
+def join(folder: Path, job: str, own: int) -> None:
+    """Take the calling process into its gang's network: that of a member who lives, or else its own, given here.
 
-    namespace: int
-    _record: int
-    _members: tuple[Process, ...]
-
-    def add(self, pid: int) -> None:
-        """This process, which is in the namespace, keeps it alive from now on."""
-        process = processes.identify(pid)
-        members = [*self._members, *([] if process is None else [process])]
-        os.ftruncate(self._record, 0)
-        os.pwrite(self._record, msgspec.json.encode(members), 0)
-
-
-@contextlib.contextmanager
-def network(folder: Path, job: str, first: int | None = None) -> Iterator[Network]:
-    """The gang's network, found or made; nobody else can start a member meanwhile.
-
-    When none is found, that of the process ``first`` becomes it; without one, a fresh namespace.
+    Only who is in it is written down, and nobody else can look meanwhile: no gang ends up in two.
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     record = _locked(folder / job)
     try:
-        members = tuple(process for process in _read(record) if processes.alive(process))
-        namespace = next((found for member in members if (found := _namespace_of(member)) is not None), None)
-        if namespace is None:
-            members = ()
-            namespace = fresh() if first is None else os.open(f"/proc/{first}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield Network(namespace, record, members)
-        finally:
-            os.close(namespace)
+        members = [process for process in _read(record) if processes.alive(process)]
+        found = next((network for member in members if (network := _network_of(member)) is not None), None)
+        linux.enter(own if found is None else found, linux.CLONE_NEWNET)
+        if found is not None:
+            os.close(found)
+        _write(record, [*([] if found is None else members), processes.myself()])
     finally:
         os.close(record)
 
@@ -107,25 +86,25 @@ def _read(record: int) -> list[Process]:
         return []
 
 
-def _namespace_of(member: Process) -> int | None:
-    """The network that the member is in; one that was just forked is on its way into it."""
-    ours, deadline_s = Path("/proc/self/ns/net").stat().st_ino, time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline_s:
-        try:
-            found = os.open(f"/proc/{member.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, ProcessLookupError):
-            return None
-        if not processes.alive(member):  # what was opened may be that of a stranger with its number
-            os.close(found)
-            return None
-        if os.fstat(found).st_ino != ours:
-            return found
-        os.close(found)
-        time.sleep(0.001)
+def _write(record: int, members: list[Process]) -> None:
+    os.ftruncate(record, 0)
+    os.pwrite(record, msgspec.json.encode(members), 0)
+
+
+def _network_of(member: Process) -> int | None:
+    """The network that the member is in, unless it has just ended."""
+    try:
+        found = os.open(f"/proc/{member.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if processes.alive(member):  # else what was opened may be that of a stranger with its number
+        return found
+    os.close(found)
     return None
 
 
 def fresh() -> int:
+    """As root, a network with nothing but a loopback; it lives as long as the descriptor, or whoever is in it."""
     own = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         linux.unshare(linux.CLONE_NEWNET)

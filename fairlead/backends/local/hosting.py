@@ -84,7 +84,8 @@ async def ask_host(home: Home, request: HostRequest, *, preload: bool) -> Done:
     with await connect_host(home, preload=preload) as line:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(line, msgspec.json.encode(request))
-        data = await asyncio.wait_for(loop.sock_recv(line, sockets.PACKET_BYTES), _ANSWER_S)
+        async with asyncio.timeout(_ANSWER_S):  # not wait_for, which an answer makes deaf to being cancelled
+            data = await loop.sock_recv(line, sockets.PACKET_BYTES)
     if not data:
         raise Unavailable("the host process ended while it was asked")
     return msgspec.json.decode(data, type=Done)

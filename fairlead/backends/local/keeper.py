@@ -88,7 +88,8 @@ class NodeKeeper:
     async def _pause(self) -> None:
         """Wait before the next attempt, longer each time, unless somebody asks for the node now."""
         try:
-            await asyncio.wait_for(self._hurry.wait(), self._delay_s)
+            async with asyncio.timeout(self._delay_s):
+                await self._hurry.wait()
         except TimeoutError:
             self._delay_s = min(self._longest_delay_s, 2 * self._delay_s)
         self._hurry.clear()

@@ -9,10 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fairlead.backends.local import entering, gangnet, linux, processes, reach, sandbox, seccomp, visible
+from fairlead.backends.local import (
+    attaching,
+    entering,
+    folders,
+    gangnet,
+    linux,
+    processes,
+    reach,
+    sandbox,
+    seccomp,
+    visible,
+)
 from fairlead.backends.local.parcels import letter
 from fairlead.backends.local.records import living_nodes
 from fairlead.home import Home
@@ -71,21 +83,25 @@ def _try(home: Path) -> str | None:
         reach.make_reachable(reach.needed(home))
     uid = _NOBODY if root else None
     places = [str(path) for path in visible.outermost(visible.pythons())]
-    words = [*visible.base(), *visible.own_network(), *visible.reading(places), "--remount-ro", "/"]
+    words = [*visible.base(), *visible.own_network(), *visible.reading(places)]
+    words += ["--dir", "/tmp"] if linux.can_attach() else ["--remount-ro", "/"]
     with _in_fresh_network() if root else contextlib.nullcontext():
         box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid)
     if not box.wait(_BUILD_S):
         return "bubblewrap does not get ready"
-    namespaces = box.namespaces()
-    return _ask_inside(namespaces, uid, places)
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=home) as folder:
+        return _ask_inside(box.namespaces(), uid, places, Path(folder))
 
 
-def _ask_inside(namespaces: sandbox.Namespaces, uid: int | None, places: list[str]) -> str | None:
+def _ask_inside(namespaces: sandbox.Namespaces, uid: int | None, places: list[str], folder: Path) -> str | None:
+    folders.make(folder / "tmp", 0o700, uid)
+    folders.make(folder / "logs", 0o700)
     reading, writing = os.pipe()
     child = sandbox.fork_into(namespaces)
     if child == 0:
         try:
-            entering.enter_sandbox(namespaces, uid)
+            luggage = attaching.pack(str(folder), str(folder)) if linux.can_attach() else None
+            entering.enter_sandbox(namespaces, uid, luggage)
             hidden = [place for place in places if not os.access(place, os.R_OK | os.X_OK)]
             answer = f"Python in {hidden[0]} cannot be read inside" if hidden else ""
         except (OSError, entering.StillPrivileged) as error:

@@ -68,7 +68,8 @@ class NodeLink:
         self._open[number] = answer
         try:
             self._writer.write(wire.pack(wire.Request(number, self._epoch, body)))
-            reply = await asyncio.wait_for(answer, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                reply = await answer
         except TimeoutError:
             raise NodeGone(f"the node did not answer within {timeout_s:g} s") from None
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import signal
 import socket
@@ -21,6 +22,9 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER, _PR_
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 22, 24, 47
 _SECCOMP_MODE_FILTER, _PR_CAP_AMBIENT_CLEAR_ALL = 2, 4
 _CAPABILITY_VERSION_3 = 0x20080522
+_OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  # calls that have these numbers on every machine
+_AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH, _OPEN_TREE_CLONE = -100, 0x100, 0x1000, 1
+_FROM_EMPTY_PATH, _TO_EMPTY_PATH, _ATTR_NOSUID, _ATTR_NODEV = 0x04, 0x40, 2, 4
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -76,6 +80,36 @@ def private_mounts() -> None:
 def mount(source: str, target: str, *, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
     arguments = [None if text is None else text.encode() for text in (source, target, kind)]
     _check(_libc.mount(*arguments, ctypes.c_ulong(flags), None if data is None else data.encode()), f"mount {target}")
+
+
+def detached(folder: str) -> int:
+    """The folder as a mount of its own that is nowhere yet, without devices and set-user-id: a descriptor of it."""
+    flags = ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW)
+    tree = int(_libc.syscall(_OPEN_TREE, _AT_FDCWD, folder.encode(), flags))
+    _check(min(tree, 0), f"open_tree {folder}")
+    wanted = struct.pack("=QQQQ", _ATTR_NOSUID | _ATTR_NODEV, 0, 0, 0)
+    try:
+        _check(_libc.syscall(_MOUNT_SETATTR, tree, b"", _AT_EMPTY_PATH, wanted, len(wanted)), f"mount_setattr {folder}")
+    except OSError:
+        os.close(tree)
+        raise
+    return tree
+
+
+def attach(tree: int, place: int) -> None:
+    """Mount what was detached, perhaps in another mount namespace, on the folder behind this descriptor."""
+    flags = _FROM_EMPTY_PATH | _TO_EMPTY_PATH
+    _check(_libc.syscall(_MOVE_MOUNT, tree, b"", place, b"", ctypes.c_uint(flags)), "move_mount")
+
+
+@functools.cache
+def can_attach() -> bool:
+    """Whether this kernel, and this process's rights, allow the two above."""
+    try:
+        os.close(detached("/"))
+    except OSError:
+        return False
+    return True
 
 
 def unshare(kinds: int) -> None:

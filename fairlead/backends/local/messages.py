@@ -38,6 +38,9 @@ class Start(msgspec.Struct, tag="start", frozen=True):
     bundle: bool = False
     sandboxed: bool = False
     closed: list[str] = []  # granted folders that lie where the tenant's user does not get to by itself
+    folder: str = ""  # of the job, to be attached to the sandbox; empty: it is built with it
+    memory: str = ""  # the same, for its snapshots in memory
+    frame: str = ""  # sandboxes of the same frame are alike before that; empty: it is like no other
 
     @property
     def job(self) -> str:

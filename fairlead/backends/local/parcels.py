@@ -32,15 +32,18 @@ def pack(birth: Birth, config: NodeConfig) -> Parcel:
     folders.prepare(spec)
     sandboxed = config.isolation == "sandbox" and (os.geteuid() != 0 or bool(spec.uid))
     granted = visible.grants(spec) if sandboxed else []
-    texts = [msgspec.msgpack.encode(birth)]
+    view = None
     if sandboxed:
-        texts.append(visible.arguments(spec, Home(Path(config.home)), int(config.capacity.get("memory", 1 << 30))))
+        view = visible.view(spec, Home(Path(config.home)), int(config.capacity.get("memory", 1 << 30)))
     files = [os.open(spec.bundle, os.O_RDONLY | os.O_CLOEXEC)] if spec.bundle is not None else []
-    files[:0], files[len(files) :] = [letter(texts[0])], [letter(text) for text in texts[1:]]
+    files = [letter(msgspec.msgpack.encode(birth)), *files, *([] if view is None else [letter(view.arguments)])]
+    apart = view is not None and view.apart
     start = Start(
         key=f"{spec.job}/{birth.worker}", uid=spec.uid, device=birth.device, cpu=spec.cpu,
         memory_bytes=spec.memory_bytes, processes=spec.processes, files=spec.files, disk_bytes=spec.disk_bytes,
         network=spec.network, bundle=spec.bundle is not None, sandboxed=sandboxed, closed=visible.closed(granted),
+        folder=spec.folder if apart else "", memory=str(Path(spec.memory_folder).parent) if apart else "",
+        frame="" if view is None else view.frame,
     )  # fmt: skip
     return Parcel(start, files)
 

@@ -121,7 +121,8 @@ class Pump:
         self._counted_s = now_s
         wait_s = max(_PAUSE_S, -self._left_bytes / RATE_BYTES_PER_S, busy_s / _MOST_BUSY)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._hurry.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await self._hurry.wait()
 
     async def finish(self, within_s: float, last_line: str | None = None) -> None:
         """The worker has ended: carry what it left in the pipe. A stray that holds the pipe open is not waited for.

@@ -63,12 +63,10 @@ class Namespaces:
     def descriptors(self) -> list[int]:
         return [self.processes, *(descriptor for descriptor, _ in self.others)]
 
-    def join_network(self, namespace: int) -> None:
-        """Go into this network instead of the sandbox's own."""
-        for place, (descriptor, kind) in enumerate(self.others):
-            if kind == linux.CLONE_NEWNET:
-                os.close(descriptor)
-                self.others[place] = (os.dup(namespace), kind)
+    def take_network(self) -> int:
+        """Its own network, not to be entered with the rest."""
+        place = next(place for place, (_, kind) in enumerate(self.others) if kind == linux.CLONE_NEWNET)
+        return self.others.pop(place)[0]
 
     def close(self) -> None:
         for descriptor in self.descriptors:

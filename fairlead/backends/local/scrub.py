@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -29,6 +31,7 @@ class Scrubber:
             for form in _forms(value):
                 forms.setdefault(form, f"***{name}***".encode())
         self._forms = dict(sorted(forms.items(), key=lambda item: -len(item[0])))  # the longest first: parts come last
+        self._halves = [half for form, mask in self._forms.items() if (half := _Half.of(form, mask)) is not None]
         self._longest = max(map(len, forms), default=0)
         self._held = b""  # the end of what was fed, if a secret may begin there
 
@@ -63,15 +66,18 @@ class Scrubber:
         return next((mask for form, mask in self._forms.items() if form.startswith(held)), b"***")
 
     def text(self, text: str) -> str:
-        """The text as it may be told."""
-        return self._replaced(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+        """The text as it may be told: messages are shortened before they get here, in the middle of a secret too."""
+        data = self._replaced(text.encode("utf-8", "surrogatepass"))
+        for half in self._halves:
+            data = half.replaced(data)
+        return data.decode("utf-8", "surrogatepass")
 
     def message(self, message: M) -> M:
         """What a worker says, without secrets in any of its texts; an untouched message is returned as it is."""
         if not self._forms:
             return message
         packed = msgspec.msgpack.encode(message)
-        if not any(form in packed for form in self._forms):
+        if not any(form in packed for form in self._forms) and not any(half.within(packed) for half in self._halves):
             return message
         plain = self._cleaned(msgspec.to_builtins(message))
         return msgspec.convert(plain, type(message))
@@ -105,6 +111,41 @@ class Scrubber:
         return most
 
 
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """So much of a secret that it is not to be told, where the rest was cut off."""
+
+    form: bytes
+    mask: bytes
+    need: int
+
+    @classmethod
+    def of(cls, form: bytes, mask: bytes) -> _Half | None:
+        need = max(_SHORTEST_PART, (len(form) + 1) // 2)
+        while need < len(form) and form[need] & 0xC0 == 0x80:  # not within a letter
+            need += 1
+        return cls(form, mask, need) if need < len(form) else None
+
+    def within(self, data: bytes) -> bool:
+        return self.form[: self.need] in data or self.form[-self.need :] in data
+
+    def replaced(self, data: bytes) -> bytes:
+        """Its beginning is gone wherever it stands, its end where the text begins with it."""
+        for size in range(len(self.form) - 1, self.need - 1, -1):
+            if data.startswith(self.form[-size:]):
+                data = self.mask + data[size:]
+                break
+        at = data.find(self.form[: self.need])
+        while at >= 0:
+            alike = takewhile(lambda pair: pair[0] == pair[1], zip(self.form, data[at:], strict=False))
+            end = at + sum(1 for _ in alike)
+            while end > at + self.need and end < len(data) and data[end] & 0xC0 == 0x80:
+                end -= 1
+            data = data[:at] + self.mask + data[end:]
+            at = data.find(self.form[: self.need], at + len(self.mask))
+        return data
+
+
 def _forms(value: str) -> Iterator[bytes]:
     """In what shapes a value may come to be printed."""
     whole = value.strip()
@@ -114,6 +155,7 @@ def _forms(value: str) -> Iterator[bytes]:
         yield quote(text, safe="").encode()
         yield json.dumps(text)[1:-1].encode()  # as in a document or in Python's own representation
         yield repr(text)[1:-1].encode()
+        yield " ".join(text.split()).encode()  # as in an error told in one line
     for data in {value.encode(), whole.encode()}:
         yield from (data.hex().encode(), data.hex().upper().encode())
         yield from _in_base64(data)

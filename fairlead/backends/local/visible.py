@@ -8,14 +8,16 @@ snapshots in memory. Everything keeps its path. All else does not exist.
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import fairlead
 from fairlead import wire
-from fairlead.backends.local import folders, reach
+from fairlead.backends.local import folders, linux, reach
 from fairlead.backends.local.etc import HOST_NAME, etc
 from fairlead.home import Home
 
@@ -29,6 +31,15 @@ _SHARED_MEMORY_PART = 0.5  # of the memory, where the job does not say how much 
 
 class CannotStart(Exception):
     """The worker cannot be started, and trying again cannot help; one line for the tenant."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What bubblewrap builds for one worker."""
+
+    arguments: bytes  # as bubblewrap reads them from a file
+    apart: bool  # without the job's own folders, which are attached later
+    frame: str  # alike for all views that are the same but for those folders; empty: for this job alone
 
 
 @functools.cache
@@ -59,20 +70,31 @@ def base() -> tuple[str, ...]:
     return tuple(words)
 
 
-def arguments(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> bytes:
-    """Bubblewrap's arguments for one worker, as it reads them from a file; raises CannotStart for a wrong venv."""
+def view(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> View:
+    """What this worker sees; raises CannotStart for a wrong venv."""
     folder, granted = Path(spec.folder), grants(spec)
     shared_bytes = spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART)
     words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
     words += ["--ro-bind", str(etc(home, spec)), "/etc"]
-    words += ["--bind", str(folder / "tmp"), "/tmp", "--symlink", "/tmp", "/var/tmp"]
     seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted, (home.root, home.memory))])
-    words += reading(map(str, seen))
+    apart = os.geteuid() == 0 and linux.can_attach() and not any(Path("/tmp") in place.parents for place in seen)
+    words += ["--dir", "/tmp"] if apart else ["--bind", str(folder / "tmp"), "/tmp"]
+    words += ["--symlink", "/tmp", "/var/tmp", *reading(map(str, seen))]
     for hidden in {home.root.absolute(), Path(os.path.realpath(home.root))}:
         if any(place in hidden.parents for place in seen):
             words += ["--perms", "0755", "--tmpfs", str(hidden)]
-    words += _job(folder, Path(spec.memory_folder).parent)
-    return b"\0".join(word.encode() for word in [*words, "--remount-ro", "/"]) + b"\0"
+    words += [] if apart else _job(folder, Path(spec.memory_folder).parent)
+    words += ["--remount-ro", "/dev", *([] if apart else ["--remount-ro", "/"])]
+    arguments = b"\0".join(word.encode() for word in words) + b"\0"
+    return View(arguments, apart, _frame(spec, arguments, seen) if apart and spec.venv is None else "")
+
+
+def _frame(spec: wire.WorkerSpec, arguments: bytes, seen: Iterable[Path]) -> str:
+    """Changes with everything that a sandbox which was built earlier would show differently."""
+    places = [(found.st_dev, found.st_ino) for found in map(os.stat, filter(os.path.exists, seen))]
+    mounts = Path("/proc/self/mountinfo").read_bytes()
+    facts = repr((spec.uid, spec.network, spec.folders, places)).encode()
+    return hashlib.sha256(b"\0".join((arguments, mounts, facts))).hexdigest()[:24]
 
 
 def own_network(policy: str = "closed") -> list[str]:
@@ -90,7 +112,7 @@ def _job(folder: Path, memory: Path) -> list[str]:
             words += ["--bind", str(folder / name), str(folder / name)]
     logs = str(folder / "logs")
     words += ["--perms", "0000", "--tmpfs", logs, "--remount-ro", logs]
-    return [*words, "--bind", str(memory), str(memory), "--remount-ro", "/dev"]
+    return [*words, "--bind", str(memory), str(memory)]
 
 
 def grants(spec: wire.WorkerSpec) -> list[Path]:

@@ -225,7 +225,7 @@ class Worker:
     def overstep(self, cause: str, detail: str) -> None:
         """Kill it because it took more than it was given."""
         if self._submitted and self._cause is None and not self.gone.is_set():
-            self._cause, self._detail = cause, detail
+            self._cause, self._detail = cause, self._scrubber.text(detail)  # names of its files may be in it
             self._line.kill(self.key, signal.SIGKILL)
 
     async def ended(self, end: Ended) -> None:
