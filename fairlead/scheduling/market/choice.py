@@ -32,6 +32,8 @@ def choose(problem: Problem, desk: Callable[[Problem], Desk] | None = None) -> C
     if not problem.jobs or not len(problem.capacity):
         nothing = np.full(problem.jobs, -1, dtype=np.int64)
         return Chosen(nothing, np.zeros(len(problem.capacity)), 0.0, nothing)
+    if desk is None and _plenty(problem):
+        return _everything(problem)
     best: Chosen | None = None
     for price, toll in clearing(problem):
         found = filled(problem, price, toll, (desk or Desk)(problem))
@@ -39,6 +41,25 @@ def choose(problem: Problem, desk: Callable[[Problem], Desk] | None = None) -> C
             best = found
     assert best is not None
     return best if desk is not None else _polished(problem, best)
+
+
+def _plenty(problem: Problem) -> bool:
+    """Whether there is enough for everything that anybody could have: then prices tell nothing."""
+    if problem.utility.shape[1] > 1 or np.isfinite(problem.ceiling).any():
+        return False
+    wanted = np.bincount(problem.kind[:, 0], problem.size[:, 0] * (problem.utility[:, 0] > 0), len(problem.capacity))
+    return bool((wanted <= problem.capacity).all())
+
+
+def _everything(problem: Problem) -> Chosen:
+    """What budgets cover, and then all the rest."""
+    desk = Desk(problem)
+    desk.fill()
+    entitled = desk.column.copy()
+    desk.lend()
+    desk.fill()
+    price = np.full(len(problem.capacity), going_price(problem))
+    return Chosen(desk.column, price, problem.worth(desk.column), entitled)
 
 
 def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:

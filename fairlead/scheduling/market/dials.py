@@ -60,6 +60,10 @@ class Dials:
     """Within this time a tenant is given what it was denied before, or gives back what it had too much. Much shorter,
     and gangs change their size all the time; much longer, and large gangs do not come to their turn within a day."""
 
+    gives: float = 0.03
+    """What is owed to a tenant though nobody had it, as devices were idle or gangs restarted, is repaid by all; with no
+    more than this part of their shares, so that nobody is far below its own for it."""
+
     fair: float = 0.9
     """Below this index of fairness between tenants (Jain's, of what each had over what it was due) ..."""
 

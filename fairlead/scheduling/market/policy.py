@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fairlead.scheduling.market import account
 from fairlead.scheduling.market.choice import Chosen, Problem, choose
 from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
@@ -58,11 +59,10 @@ class Market:
         parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, self.dials)
         sold = sale(state, jobs, pool, history, parts, self.dials)
         chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, self.dials)
-        workers = {job: len(where) for job, where in found.seats.items()}
-        used, had = parts.used(jobs, workers), parts.used(jobs, useful(jobs, sold.choices, chosen, workers))
+        accounts = account.kept(jobs, sold.book, sold.choices, chosen, found.seats, parts, state.round_s)
         kept = reservations(found, state.now_s)
         nodes, idle = resting(state, found.seats, kept)
-        memory = history.memory() | parts.memory(used, had) | {"wake_s": sold.duty.wake_s} | idle
+        memory = history.memory() | accounts | {"wake_s": sold.duty.wake_s} | idle
         made = said(jobs, found.seats, sold.bids, chosen, waits=self.waits)
         decisions = told(made, jobs, found, state.now_s)
         return Round(decisions, parts.by_tenant(), memory, tuple(nodes), kept)
@@ -130,13 +130,3 @@ def rounding(choices: Offers, book: Book) -> Floats:
     elastic = np.where(there, choices.size, 0).max(axis=1) > least
     return np.where(elastic, 1.0, np.where(book.running, 0.25, 0.5))
 
-
-def useful(
-    jobs: Sequence[JobState], choices: Offers, chosen: Chosen, workers: Mapping[str, int]
-) -> dict[str, float]:  # fmt: skip
-    """Workers counted by what their type of device is worth to the job, relative to the best type for such a gang."""
-    rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
-    speed, size = choices.speed[rows, column], choices.size[rows, column]
-    best = np.where(choices.size == size[:, None], choices.speed, 0.0).max(axis=1, initial=0.0)
-    part = np.where((chosen.column >= 0) & (best > 0), speed / np.maximum(best, 1e-300), 1.0).tolist()
-    return {job.id: workers[job.id] * part[at] for at, job in enumerate(jobs) if job.id in workers}

@@ -49,13 +49,20 @@ def _said(index: float, behind: Mapping[str, float], dials: Dials) -> str:
     )
 
 
-def within(budget: Floats, entitled: Floats, devices: float) -> Floats:
-    """Budgets that can all be had at once: what is repaid beyond the shares is cut, for all alike.
+def within(budget: Floats, entitled: Floats, devices: float, gives: float) -> Floats:
+    """Budgets that can all be had at once, where more is owed than anybody had too much.
 
-    Devices that stay idle for want of a gang that fits are owed to somebody, but nobody had too much for it.
+    Devices stay idle for want of a gang that fits, or while gangs restart: that is owed to somebody, but nobody had it.
+    So who is owed much is repaid by all, in proportion to their shares but with no more than this part of them; what
+    is still promised beyond the shares is cut, for all alike.
     """
-    beyond = np.maximum(budget - entitled, 0.0)
     over = float(budget.sum()) - devices
+    if over <= 0:
+        return budget
+    level = min(gives, over / max(float(entitled.sum()), 1e-12))
+    least = entitled * (1.0 - level)
+    budget = np.maximum(budget - entitled * level, 0.0)
+    over, beyond = float(budget.sum()) - devices, np.maximum(budget - least, 0.0)
     return budget if over <= 0 else budget - beyond * min(1.0, over / max(float(beyond.sum()), 1e-12))
 
 

@@ -105,7 +105,7 @@ def shares(
         has = {name: account.used for name, account in accounts.items()}
         if sitting is not None:
             has = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
-        budget = within(budget, np.array([entitled[name] for name in names]), pool.devices)
+        budget = within(budget, np.array([entitled[name] for name in names]), pool.devices, dials.gives)
         budget = in_whole_devices(budget, np.array([has[name] for name in names]), sum(entitled.values()))
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
