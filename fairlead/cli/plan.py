@@ -9,16 +9,16 @@ import typer
 
 from fairlead.cli import show
 from fairlead.cli.drawing import Column
+from fairlead.cli.measuring import Trials, parse_link, run_trials
 from fairlead.cli.options import HomeDir, Json, pairs, plain_value
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.home import Home, default_home
-from fairlead.units import parse_duration, shown_size
+from fairlead.units import shown_size
 
 if TYPE_CHECKING:
     from fairlead.planning.cost import Estimate
     from fairlead.planning.profiles import Hardware, Link, ModelProfile
-
-_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+    from fairlead.profiling.trials import Trial
 
 
 def plan(
@@ -44,14 +44,15 @@ def plan(
 
     place = Home(home or default_home())
     ground = _hardware(place, workers, cluster, link, speeds)
-    _told_how_many(measure)
+    _told_how_many(measure, cluster)
     params = {key: plain_value(text) for key, text in pairs("--param", param).items()}
     model = ask_for_profile(run, params, device=None if cluster else "cpu")
     model = _corrected(place, model)
     found = candidates(model, ground)
     if not found[0].fits:
         raise _too_large(found[0], ground)
-    measured = _measured(run, params, found, ground, measure, steps) if measure else {}
+    trials = Trials(run, params, steps, model, place, link, speeds)
+    measured = run_trials(trials, found, ground, measure, quiet=as_json) if measure else {}
     rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain(found), strict=True)]
     if as_json:
         show.print_json({"chosen": found[0].plan.id, "candidates": rows})
@@ -118,22 +119,6 @@ def _elsewhere(cluster: str, workers: int | None, link: Link | None, speeds: tup
     return msgspec.structs.replace(ground, seats=seats)
 
 
-def parse_link(text: str) -> Link:
-    """``200mbit`` or ``1gbit,1ms``: bandwidth, and the latency if there is more than the network's own."""
-    from fairlead.planning.profiles import Link
-
-    speed, _, delay = text.partition(",")
-    unit = next((unit for unit in sorted(_BITS, key=len, reverse=True) if speed.lower().endswith(unit)), "")
-    try:
-        bits = float(speed[: -len(unit)]) * _BITS[unit]
-        latency_s = float(parse_duration(delay)) if delay else 1e-4
-    except (KeyError, ValueError):
-        bits, latency_s = 0.0, 0.0
-    if not (bits > 0 and latency_s >= 0):
-        raise InvalidSpec(f"{text!r} is not a link", field="--link", value=text, fix="write 200mbit or 1gbit,1ms")
-    return Link(latency_s, bits / 8)
-
-
 def _speeds(text: str) -> tuple[float, ...]:
     try:
         found = tuple(float(part) for part in text.split(","))
@@ -144,7 +129,11 @@ def _speeds(text: str) -> tuple[float, ...]:
     return found
 
 
-def _told_how_many(measure: str | None) -> None:
+def _told_how_many(measure: str | None, cluster: str | None) -> None:
+    if measure is not None and cluster is not None:
+        raise InvalidSpec(
+            "plans are measured on this machine, not on a cluster in words", field="--measure", fix="drop --cluster"
+        )
     if measure is not None and measure != "all" and not (measure.isdecimal() and int(measure) > 0):
         raise InvalidSpec(f"{measure!r} is not a number of candidates", field="--measure", fix="write 3 or all")
 
@@ -169,23 +158,17 @@ def _too_large(one: Estimate, ground: Hardware) -> Refused:
     )  # fmt: skip
 
 
-def _measured(
-    run: str, params: dict[str, Any], found: list[Estimate], ground: Hardware, measure: str, steps: int
-) -> dict[str, float]:
-    raise Refused(
-        "plans cannot be measured by this version yet", field="--measure", fix="leave it out: predictions need no run"
-    )
-
-
-def _row(one: Estimate, why: str, measured_s: float | None) -> dict[str, Any]:
+def _row(one: Estimate, why: str, trial: Trial | None) -> dict[str, Any]:
     """What scripts rely on; a plan that does not fit is only there to be compared with."""
     plan = one.plan
+    if trial is not None and trial.error:
+        why += f"; could not be run: {trial.error}"
     return {
         "id": plan.id, "data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline,
         "microbatches": plan.microbatches, "schedule": plan.schedule, "sync": plan.sync, "sharded": plan.sharded,
         "workers_used": plan.workers_used, "step_s": one.step_s, "samples_per_s": one.samples_per_s,
         "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory", "reason": why,
-        "measured_step_s": measured_s,
+        "measured_step_s": trial.step_s if trial else None,
     }  # fmt: skip
 
 

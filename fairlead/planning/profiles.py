@@ -12,6 +12,8 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Split
 
 T = TypeVar("T")
+EVERY = "*"
+"""What all kinds of plans have in common in a correction: it changes no ranking."""
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +42,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     sample_s: float  # and per sample
     optimizer_s: float  # one step of the optimiser over all parameters
     input_s: float = 0.0  # to fetch one sample
-    factors: dict[str, float] = {}  # learned from measured plans: kind of plan -> measured / predicted
+    factors: dict[str, float] = {}  # learned from measured plans: kind of plan (or EVERY) -> measured / predicted
 
 
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,9 +153,8 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
 def correction(model: ModelProfile, devices: Iterable[Device], kind: str) -> float:
     """By how much plans of this kind are slower than computed: as learned with this model, else as usual here."""
     known = model.calibration.factors if model.calibration else {}
-    if kind in known:
-        return known[kind]
-    return max(prod(device.factors.get(part, 1.0) for part in kind.split("+")) for device in devices)
+    usual = max((prod(device.factors.get(part, 1.0) for part in kind.split("+")) for device in devices), default=1.0)
+    return known.get(EVERY, 1.0) * (1.0 if kind == EVERY else known.get(kind, usual))
 
 
 def to_plain(profile: ModelProfile | Hardware | Calibration) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import msgspec
 import torch
 
 from fairlead.errors import FairleadError
-from fairlead.planning.profiles import ModelProfile, to_plain
+from fairlead.planning.profiles import Layer, ModelProfile, to_plain
 from fairlead.profiling.model import build, profile_model
 from fairlead.profiling.timing import calibrate, layer_seconds
 from fairlead.training.data import open_samples
@@ -33,11 +34,18 @@ def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfil
     known = calibrate(training, model, samples, device)
     names = tuple("" if len(profile.layers) == 1 else layer.name for layer in profile.layers)
     spent = layer_seconds(model, names, samples, min(training.batch_size, 32))
-    layers = tuple(
-        msgspec.structs.replace(layer, seconds=seconds)
-        for layer, seconds in zip(profile.layers, spent, strict=True)
+    return msgspec.structs.replace(profile, layers=_timed(profile.layers, spent), calibration=known)
+
+
+def _timed(layers: Sequence[Layer], spent: Sequence[float]) -> tuple[Layer, ...]:
+    """The layers with their times; those that are alike take equally long, whatever disturbed one of them."""
+    alike: dict[tuple[int, float, int], list[float]] = {}
+    for layer, seconds in zip(layers, spent, strict=True):
+        alike.setdefault((layer.parameters, layer.flops, layer.kernels), []).append(seconds)
+    return tuple(
+        msgspec.structs.replace(layer, seconds=min(alike[layer.parameters, layer.flops, layer.kernels]))
+        for layer in layers
     )
-    return msgspec.structs.replace(profile, layers=layers, calibration=known)
 
 
 def main(request: str, answer: str) -> int:

@@ -10,11 +10,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from fairlead.errors import Unavailable
 from fairlead.home import Home
-from fairlead.planning.profiles import Device, Hardware, Link, ModelProfile, Seat
+from fairlead.planning.profiles import EVERY, Device, Hardware, Link, ModelProfile, Seat
 from fairlead.profiling.known import known_device
 
 DISAGREES = 1.5
@@ -105,9 +106,17 @@ def corrections(home: Home, model: ModelProfile) -> dict[str, float]:
     return kept
 
 
-def learn(home: Home, model: ModelProfile, kind: str, measured_s: float, predicted_s: float) -> None:
-    """Keep how far the prediction was off; half of the way each time, so that one odd run does not rule."""
+def learn(home: Home, model: ModelProfile, seen: Mapping[str, tuple[float, float]]) -> None:
+    """Keep how far predictions were off: kind of plan -> (measured / predicted, the correction of this kind in that).
+
+    What all have in common, such as a busy machine, is kept apart: otherwise the kinds that were measured would look
+    worse than those that were not. Known corrections move half of the way, so that one odd run does not rule.
+    """
+    if not seen:
+        return
     known = corrections(home, model)
-    seen = known.get(kind, 1.0) * measured_s / predicted_s
-    known[kind] = seen if kind not in known else (known[kind] * seen) ** 0.5
+    common = median(ratio for ratio, _ in seen.values())
+    known[EVERY] = known[EVERY] * common**0.5 if EVERY in known else common
+    for kind, (ratio, own) in seen.items():
+        known[kind] = own * (ratio / common) ** (0.5 if kind in known else 1.0)
     _write(home.root / "profiles" / f"model-{model_key(model)}.json", known)

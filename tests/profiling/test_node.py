@@ -46,10 +46,10 @@ def test_workers_of_this_node_share_its_cores_unless_they_have_quotas_or_links()
 def test_what_was_measured_corrects_what_is_predicted(tmp_path: Path) -> None:
     home, profile = Home(tmp_path), model()
     assert corrections(home, profile) == {}
-    learn(home, profile, "dp", measured_s=2.0, predicted_s=1.0)
-    assert corrections(home, profile) == {"dp": 2.0}
-    learn(home, profile, "dp", measured_s=1.0, predicted_s=1.0)  # as it was predicted with the correction
-    assert corrections(home, profile) == {"dp": 2.0}
+    learn(home, profile, {"dp": (2.0, 1.0), "fsdp": (4.0, 1.5), "single": (2.0, 1.0)})
+    assert corrections(home, profile) == {"*": 2.0, "dp": 1.0, "fsdp": 3.0, "single": 1.0}
+    learn(home, profile, {"dp": (1.0, 1.0), "fsdp": (1.0, 3.0)})  # as it was predicted with the corrections
+    assert corrections(home, profile) == {"*": 2.0, "dp": 1.0, "fsdp": 3.0, "single": 1.0}
     assert corrections(home, model(5)) == {}
 
 

@@ -1,0 +1,94 @@
+"""Candidates of ``fairlead plan`` really run: under the link and the speeds that were asked for, emulated."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from fairlead.errors import InvalidSpec
+from fairlead.home import Home
+from fairlead.units import parse_duration
+
+if TYPE_CHECKING:
+    from fairlead.planning.cost import Estimate
+    from fairlead.planning.profiles import Hardware, Link, ModelProfile
+    from fairlead.profiling.trials import Trial
+
+_BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+
+
+@dataclass(frozen=True, slots=True)
+class Trials:
+    """What the candidates are run with, and under which emulated link and speeds."""
+
+    run: str
+    params: dict[str, Any]
+    steps: int
+    model: ModelProfile
+    home: Home
+    link: str | None
+    speeds: str | None
+
+    @property
+    def shaped(self) -> bool:
+        return self.link is not None
+
+    @property
+    def limited(self) -> bool:
+        return self.speeds is not None
+
+    @property
+    def latency_s(self) -> float:
+        """What was asked for on top of the network's own."""
+        return parse_link(self.link).latency_s if self.link and "," in self.link else 0.0
+
+
+def parse_link(text: str) -> Link:
+    """``200mbit`` or ``1gbit,1ms``: bandwidth, and the latency if there is more than the network's own."""
+    from fairlead.planning.profiles import Link
+
+    speed, _, delay = text.partition(",")
+    unit = next((unit for unit in sorted(_BITS, key=len, reverse=True) if speed.lower().endswith(unit)), "")
+    try:
+        bits = float(speed[: -len(unit)]) * _BITS[unit]
+        latency_s = float(parse_duration(delay)) if delay else 1e-4
+    except (KeyError, ValueError):
+        bits, latency_s = 0.0, 0.0
+    if not (bits > 0 and latency_s >= 0):
+        raise InvalidSpec(f"{text!r} is not a link", field="--link", value=text, fix="write 200mbit or 1gbit,1ms")
+    return Link(latency_s, bits / 8)
+
+
+def run_trials(
+    trials: Trials, found: list[Estimate], ground: Hardware, wanted: str, *, quiet: bool
+) -> dict[str, Trial]:
+    """The best so many plans that fit, really run one after the other; what is learned is kept for the next time."""
+    from fairlead.backends.local.emulation import emulated
+    from fairlead.planning.cost import kind
+    from fairlead.planning.profiles import EVERY, correction
+    from fairlead.profiling.kept import learn
+    from fairlead.profiling.trials import run_trial
+
+    able = [one for one in found if one.fits]
+    chosen = able if wanted == "all" else [one for place, one in enumerate(able) if place < int(wanted) or _usual(one)]
+    done: dict[str, Trial] = {}
+    seen: dict[str, tuple[float, float]] = {}
+    cores = [seat.speed for seat in ground.seats] if trials.limited else []
+    link = ground.links[-1] if trials.shaped else None
+    with emulated(len(ground.seats), link.bytes_per_s if link else None, trials.latency_s, cores) as places:
+        for one in chosen:
+            if not quiet:
+                sys.stderr.write(f"running {trials.steps} steps of {one.plan.id} ...\n")
+            given = [asdict(place) for place in places] if trials.limited or trials.shaped else []
+            done[one.plan.id] = run_trial(trials.run, trials.params, one.plan, trials.steps, places=given)
+            step_s = done[one.plan.id].step_s
+            if step_s is not None:
+                whole = correction(trials.model, ground.devices.values(), kind(one.plan))
+                seen[kind(one.plan)] = step_s / one.step_s, whole / correction(trials.model, [], EVERY)
+    learn(trials.home, trials.model, seen)
+    return done
+
+
+def _usual(one: Estimate) -> bool:
+    return one.plan.id == "ddp"
