@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 NEAR, FAR = 0, 1
 """The widest topology level that a gang crosses: all on one node, or over several.
@@ -27,6 +27,7 @@ class SpeedCurve:
 
     sizes: tuple[int, ...]  # ascending
     speeds: Mapping[str, tuple[tuple[float, ...], ...]]
+    _fastest: dict[int | None, float] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def speed(self, device_type: str, size: int, level: int = NEAR) -> float:
         """Of this very gang; 0 when the curve does not know it."""
@@ -36,10 +37,13 @@ class SpeedCurve:
         return levels[min(level, len(levels) - 1)][self.sizes.index(size)]
 
     def fastest(self, size: int | None = None) -> float:
-        """On the best devices there are: of gangs of one size, or of any."""
-        wanted = range(len(self.sizes)) if size is None else [self.sizes.index(size)]
-        known = [level[i] for levels in self.speeds.values() for level in levels for i in wanted]
-        return max(known, default=0.0)
+        """On the best devices there are: of gangs of one size, or of any; 0 when the curve does not know it."""
+        found = self._fastest.get(size)
+        if found is None:
+            wanted = [i for i, one in enumerate(self.sizes) if size in (None, one)]
+            known = [level[i] for levels in self.speeds.values() for level in levels for i in wanted]
+            found = self._fastest[size] = max(known, default=0.0)
+        return found
 
     @property
     def levels(self) -> int:

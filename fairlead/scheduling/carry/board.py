@@ -10,6 +10,9 @@ from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling.carry.places import Places
 from fairlead.scheduling.state import JobState
 
+PLAIN = ((DEVICE, 1.0),)
+"""What a worker needs that needs nothing but its device."""
+
 
 class Shape(NamedTuple):
     """What one worker of a job needs; jobs of one shape fit, or do not fit, in the same places."""
@@ -22,13 +25,13 @@ class Shape(NamedTuple):
     @classmethod
     def of(cls, job: JobState) -> Shape:
         if not job.demand:
-            return cls(job.device_type, ((DEVICE, 1.0),), job.only, job.near)
+            return cls(job.device_type, PLAIN, job.only, job.near)
         positive = ((name, float(amount)) for name, amount in job.demand.items() if amount > 0 and name != DEVICE)
         return cls(job.device_type, (*sorted(positive), (DEVICE, 1.0)), job.only, job.near)
 
     def on(self, device_type: str) -> Shape:
         """The same on devices of this type only."""
-        return self._replace(device_type=device_type)
+        return self if self.device_type == device_type else Shape(device_type, self.need, self.only, self.near)
 
     def slots(self, amounts: Mapping[str, float]) -> int:
         """How many such workers fit into these amounts."""
@@ -44,7 +47,7 @@ class Board:
         present = [node for node in nodes if node.state is not NodeState.LOST]
         self.nodes = {node.name: node for node in sorted(present, key=lambda node: node.name)}
         self.types = tuple(sorted({node.device_type for node in present if node.schedulable}))
-        self.free: dict[str, dict[str, float]] = {name: dict(node.capacity) for name, node in self.nodes.items()}
+        self.free: dict[str, Mapping[str, float]] = {name: node.capacity for name, node in self.nodes.items()}
         self.seats: dict[str, tuple[str, ...]] = {}
         self.used: dict[str, int] = {}
         self.used_of: dict[tuple[str, str], int] = {}  # by tenant and type of device
@@ -56,6 +59,9 @@ class Board:
         self._alike: dict[str, tuple[bool, bool]] = {}
         self._fastest: dict[str, float] = {}
         self._shapes: dict[str, Shape] = {}
+        self._alike_shapes: dict[Shape, Shape] = {}
+        self._alike_nodes: dict[tuple[str | None, frozenset[str]], list[tuple[str, Mapping[str, float], int]]] = {}
+        self.gangs: dict[str, int] = {}  # by tenant, how many sit somewhere
         # nodes that take new workers and have a device free, by type
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
@@ -71,23 +77,29 @@ class Board:
         other.nodes, other.types = self.nodes, self.types
         other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
         other._alike, other._fastest, other._log, other._places = self._alike, self._fastest, [], {}
+        other._alike_nodes, other._alike_shapes = self._alike_nodes, self._alike_shapes
         other._open = {kind: set(names) for kind, names in self._open.items()}
-        other.free = {name: dict(amounts) for name, amounts in self.free.items()}
+        other.free = dict(self.free)  # the amounts of a node are never changed, but replaced
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
-        other.used_of = dict(self.used_of)
+        other.used_of, other.gangs = dict(self.used_of), dict(self.gangs)
         return other
 
     def sit(self, job: JobState, seats: tuple[str, ...]) -> None:
         """Give the job these seats on top of those it has."""
         self._take(job, seats, 1.0)
-        self.seats[job.id] = (*self.seats.get(job.id, ()), *seats)
+        self._seat(job, (*self.seats.get(job.id, ()), *seats))
         self._count(job.tenant, seats, 1)
 
     def leave(self, job: JobState, seats: tuple[str, ...]) -> None:
         """Take these seats from the job; the others keep their order."""
         self._take(job, seats, -1.0)
-        self.seats[job.id] = without(self.seats[job.id], seats)
+        self._seat(job, without(self.seats[job.id], seats))
         self._count(job.tenant, seats, -1)
+
+    def _seat(self, job: JobState, seats: tuple[str, ...]) -> None:
+        before = self.seats.get(job.id, ())
+        self.gangs[job.tenant] = self.gangs.get(job.tenant, 0) + bool(seats) - bool(before)
+        self.seats[job.id] = seats
 
     def _count(self, tenant: str, seats: tuple[str, ...], sign: int) -> None:
         self.used[tenant] = self.used.get(tenant, 0) + sign * len(seats)
@@ -107,9 +119,10 @@ class Board:
     def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> None:
         need = self.shape(job).need if seats else ()
         for name in seats:
-            free = self.free[name]
+            free = dict(self.free[name])
             for resource, amount in need:
                 free[resource] = free.get(resource, 0.0) - sign * amount
+            self.free[name] = free
             self._log.append(name)
             node = self.nodes[name]
             if node.schedulable and free[DEVICE] >= 1.0 - 1e-9:
@@ -118,10 +131,11 @@ class Board:
                 self._open[node.device_type].discard(name)
 
     def shape(self, job: JobState) -> Shape:
-        """The job's shape, worked out once a round."""
+        """The job's shape, worked out once a round; the same object for all that are alike."""
         shape = self._shapes.get(job.id)
         if shape is None:
-            shape = self._shapes[job.id] = Shape.of(job)
+            shape = Shape.of(job)
+            shape = self._shapes[job.id] = self._alike_shapes.setdefault(shape, shape)
         return shape
 
     def ready(self, device_type: str | None, only: frozenset[str] = frozenset()) -> tuple[str, ...]:
@@ -185,14 +199,14 @@ class Board:
         """How many workers of this shape find a place now on devices of one type, and which type that is."""
         best: tuple[int, str | None] = (0, None)
         for kind in self.kinds(shape):
-            count = self.places(shape.on(kind)).total
+            count = self.places(shape.on(kind)).total if self._open[kind] else 0
             if count > best[0]:
                 best = (count, kind)
         return best
 
     def fits(self, shape: Shape, count: int) -> bool:
         """Whether so many find a place now."""
-        return any(self.places(shape.on(kind)).total >= count for kind in self.kinds(shape))
+        return any(self._open[kind] and self.places(shape.on(kind)).total >= count for kind in self.kinds(shape))
 
     @property
     def full(self) -> bool:
@@ -201,13 +215,25 @@ class Board:
 
     def most(self, shape: Shape) -> int:
         """The largest gang of this shape that the nodes in service could hold if they were empty, all of one type."""
-        if shape not in self._empty:
-            names = self.ready(shape.device_type, shape.only)
+        found = self._empty.get(shape)
+        if found is None:
             by_type = Counter[str]()
-            for name in names:
-                by_type[self.nodes[name].device_type] += shape.slots(self.nodes[name].capacity)
-            self._empty[shape] = max(by_type.values(), default=0)
-        return self._empty[shape]
+            for kind, capacity, count in self._sorts(shape.device_type, shape.only):
+                by_type[kind] += count * shape.slots(capacity)
+            found = self._empty[shape] = max(by_type.values(), default=0)
+        return found
+
+    def _sorts(self, device_type: str | None, only: frozenset[str]) -> list[tuple[str, Mapping[str, float], int]]:
+        """The nodes that take new workers, alike ones counted: there are few sorts of them, however many there are."""
+        key = (device_type, only)
+        if key not in self._alike_nodes:
+            sorts: dict[tuple[object, ...], tuple[str, Mapping[str, float], int]] = {}
+            for name in self.ready(device_type, only):
+                node = self.nodes[name]
+                alike = (node.device_type, *sorted(node.capacity.items()))
+                sorts[alike] = (node.device_type, node.capacity, sorts[alike][2] + 1 if alike in sorts else 1)
+            self._alike_nodes[key] = list(sorts.values())
+        return self._alike_nodes[key]
 
     def free_devices(self, device_type: str | None = None) -> int:
         return sum(max(0, int(self.free[name].get(DEVICE, 0.0) + 1e-9)) for name in self.ready(device_type))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlead.cluster import DEVICE, NodeState, scaled
-from fairlead.scheduling.carry.board import Board
+from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.carry.claims import claims
 from fairlead.scheduling.carry.target import Target, put
 from fairlead.scheduling.market.dials import Dials
@@ -29,6 +29,7 @@ class Draft:
     state: ClusterState
     board: Board
     jobs: Mapping[str, JobState]  # by id, sorted
+    sitting: Sequence[JobState]  # those that had seats when the round began, by id
     seen: Mapping[str, JobState]  # as the market reads them
     tenants: Mapping[str, TenantState]
     parts: Shares
@@ -43,14 +44,15 @@ class Draft:
     starting: dict[str, str] = field(default_factory=dict)  # job -> why it may start: promised, overdue, ...
     growing: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict)  # devices per tenant given up for others in this round
+    neighbours: dict[tuple[str | None, frozenset[str]], list[JobState]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
         """The beginning of a round. Sorting here makes the result independent of the order of the input."""
         jobs = {job.id: job for job in sorted(state.jobs, key=lambda job: job.id)}
         named = {tenant.name: tenant for tenant in state.tenants}
-        for job in jobs.values():
-            named.setdefault(job.tenant, TenantState(job.tenant))
+        for name in {job.tenant for job in state.jobs} - named.keys():
+            named[name] = TenantState(name)
         board = Board(state.nodes, jobs.values())
         tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
         seen = _seen(state, board, jobs, tenants)
@@ -63,7 +65,7 @@ class Draft:
         accounts = {name: parts.accounts[parts.tree.own(name)] for name in tenants}
         owed = {name: account.owed / dials.repay_s for name, account in accounts.items()}
         return cls(
-            state=state, board=board, jobs=jobs, seen=seen, tenants=tenants, parts=parts, dials=dials,
+            state=state, board=board, jobs=jobs, sitting=sitting, seen=seen, tenants=tenants, parts=parts, dials=dials,
             claims=claims(entitled, tenants.values(), board.used, owed), promised=_still_promised(state, jobs),
         )  # fmt: skip
 
@@ -138,9 +140,15 @@ class Draft:
 
     def steady(self) -> list[JobState]:
         """The gangs that run and may still be decided about in this round."""
-        return [
-            self.jobs[name] for name, seats in self.board.seats.items() if seats and self.untouched(self.jobs[name])
-        ]
+        return [job for job in self.sitting if self.board.seats[job.id] and self.untouched(job)]
+
+    def steady_on(self, shape: Shape) -> list[JobState]:
+        """Those of them that sit where workers of this shape, which names its type of device, could."""
+        key = (shape.device_type, shape.only)
+        if key not in self.neighbours:
+            there = frozenset(self.board.ready(*key))
+            self.neighbours[key] = [job for job in self.sitting if not there.isdisjoint(job.seats)]
+        return [job for job in self.neighbours[key] if self.board.seats[job.id] and self.untouched(job)]
 
     def fixed(self) -> frozenset[str]:
         """Gangs that stay as they are, whatever the market would do: they settle, were just mended, or sit where

@@ -72,8 +72,8 @@ def smaller(job: JobState, size: int) -> int | None:
     """The next size that the gang could shrink to."""
     if job.curve is None:
         return size - 1 if size > job.min_workers else None
-    known = [one for one in job.curve.sizes if job.min_workers <= one < size and job.curve.fastest(one) > 0]
-    return known[-1] if known else None
+    sizes, least = job.curve.sizes, job.min_workers
+    return next((one for one in reversed(sizes) if least <= one < size and job.curve.fastest(one) > 0), None)
 
 
 def relative_gain(job: JobState, size: int) -> float:
@@ -109,8 +109,7 @@ def better_smaller(job: JobState, size: int) -> int | None:
 
 def remaining_s(job: JobState, size: int) -> float | None:
     """Seconds until the job is done at this size, if it can be told."""
-    speed = speed_at(job, size)
-    if speed is not None and job.remaining_samples is not None:
+    if job.remaining_samples is not None and (speed := speed_at(job, size)) is not None:
         return max(0.0, job.remaining_samples / speed)
     takes_s = job.facts.get("takes_s")
     return None if takes_s is None or job.seats else float(takes_s) * (job.min_workers / max(1, size)) ** USUAL_SCALING

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from fairlead.scheduling.carry.board import Shape
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import remaining_s
 from fairlead.scheduling.state import Hold, JobState, Reason
-from fairlead.scheduling.words import budget, devices, each, moment, reason
+from fairlead.scheduling.words import budget, devices, each, moment
 
 AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
@@ -29,63 +31,85 @@ def holds(draft: Draft) -> list[Hold]:
     ]
 
 
-def _market(draft: Draft, job: JobState) -> dict[str, float]:
-    """What the market thinks of it: its bid for a device in going prices, and how much longer than alone it takes."""
-    told = draft.target
-    if job.id not in told.bid:
-        return {}
-    bid = told.bid[job.id] / told.price if told.price > 0 else 0.0
-    return {"bid": bid, "stretch": told.stretch[job.id], "remaining_s": told.remaining_s[job.id]}
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What jobs that are alike are told, but for their places in the queue and their bids."""
+
+    code: str
+    text: str
+    facts: dict[str, Any]
+    queues: bool = True  # whether it helps to know how many come first
 
 
 class _Blocked:
-    """Finds what stands in a job's way; remembers what is the same for all jobs of one shape."""
+    """Finds what stands in a job's way; remembers what is the same for all jobs of one tenant, shape and size."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self._unheld = draft.unheld()
         self._free: dict[Shape, tuple[int, int]] = {}
         self._rooms: dict[tuple[str, str | None], int] = {}
+        self._alike: dict[tuple[str, int, int], _Said] = {}
 
     def reason(self, job: JobState, ahead: int) -> Reason:
-        draft, shape, need = self.draft, self.draft.board.shape(job), job.min_workers
+        said = self._said(job)
+        facts = said.facts.copy()
+        facts["ahead"] = ahead
+        told = self.draft.target
+        bid = told.bid.get(job.id)
+        if bid is not None:  # what the market thinks of it: in going prices, and how much longer than alone it takes
+            facts["bid"] = bid / told.price if told.price > 0 else 0.0
+            facts["stretch"] = told.stretch[job.id]
+            facts["remaining_s"] = told.remaining_s[job.id]
+        behind = f"; behind {ahead} job{'' if ahead == 1 else 's'}" if ahead and said.queues else ""
+        return Reason(said.code, said.text + behind, facts)
+
+    def _said(self, job: JobState) -> _Said:
+        draft, shape = self.draft, self.draft.board.shape(job)
+        if job.id in draft.promised or job.id in draft.board.held:
+            return self._what(job, shape)
+        key = (job.tenant, id(shape), job.min_workers)
+        said = self._alike.get(key)
+        if said is None:
+            said = self._alike[key] = self._what(job, shape)
+        return said
+
+    def _what(self, job: JobState, shape: Shape) -> _Said:
+        draft, need = self.draft, job.min_workers
         free, most = self._free_for(shape)
         tenant, used = draft.tenants[job.tenant], draft.used(job.tenant)
-        facts = {
-            "needs": need, "free": free, "most": most, "ahead": ahead, "device_type": job.device_type,
-            "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota, **_market(draft, job),
+        facts: dict[str, Any] = {
+            "needs": need, "free": free, "most": most, "ahead": 0, "device_type": job.device_type,
+            "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota,
         }  # fmt: skip
         with_each = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
         wants = f"needs {devices(need, job.device_type)}{with_each}"
-        behind = f"; behind {ahead} job{'' if ahead == 1 else 's'}" if ahead else ""
         if most < need:
             text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
-            return reason("no-such-room", text, **facts)
+            return _Said("no-such-room", text, facts, queues=False)
         if tenant.spent is not None:
             text = (
                 f"tenant {tenant.name} has used up its {budget(tenant.spent)}; "
                 f"the next begins {moment(tenant.spent.again_s)}"
             )
-            return reason("budget", text, again_s=tenant.spent.again_s, **facts)
+            return _Said("budget", text, {"again_s": tenant.spent.again_s, **facts}, queues=False)
         if tenant.quota is not None and used + need > tenant.quota:
-            text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}{behind}"
-            return reason("quota", text, **facts)
+            text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}"
+            return _Said("quota", text, facts)
         if need > self._room(job.tenant, job.device_type):
             limit = "the tenant above it" if need > draft.quota_room(job.tenant) else f"its {job.device_type} devices"
-            text = f"{wants}; tenant {tenant.name} has all that the limit of {limit} allows{behind}"
-            return reason("quota", text, **facts)
+            return _Said("quota", f"{wants}; tenant {tenant.name} has all that the limit of {limit} allows", facts)
         if job.id in draft.promised:
             victims = draft.promised[job.id]["victims"]
             by = f"is being made by {', '.join(victims[:3])}{' and others' if len(victims) > 3 else ''}"
             text = f"{wants}; room {by if victims else 'was made for it, and it comes first'}"
-            return reason("making-room", text, victims=victims, **facts)
+            return _Said("making-room", text, {"victims": victims, **facts}, queues=False)
         if free >= need:
-            text = f"{wants}, {free} free but held for jobs that waited longer{behind}"
-            return reason("held-for-others", text, **facts)
+            return _Said("held-for-others", f"{wants}, {free} free but held for jobs that waited longer", facts)
         own = draft.board.held.get(job.id, ())
         kept = f"; {devices(len(own))} kept for it" if own else ""
         share = f"tenant {tenant.name} uses {used} of the {draft.claims[job.tenant]} it is entitled to"
-        return reason("no-room", f"{wants}, {free} free{kept}; {share}{behind}", **facts)
+        return _Said("no-room", f"{wants}, {free} free{kept}; {share}", facts)
 
     def _free_for(self, shape: Shape) -> tuple[int, int]:
         """Places for this shape now and on empty nodes; what is held for others is free, only not for everybody."""
@@ -112,8 +136,8 @@ def expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | Non
     ends: list[tuple[float, tuple[str, ...]]] = []
     for job in draft.jobs.values():
         seats = draft.board.seats.get(job.id, ())
-        left = remaining_s(job, len(seats))
-        if seats and left is not None:
+        left = remaining_s(job, len(seats)) if seats else None
+        if left is not None:
             kinds = tuple(draft.board.nodes[n].device_type for n in seats if draft.board.nodes[n].schedulable)
             ends.append((draft.now_s + left, kinds))
     heapq.heapify(ends)
@@ -124,6 +148,7 @@ def _play(
     draft: Draft, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
 ) -> Iterator[float | None]:
     now, every, rooms = draft.now_s, sorted(free), {}
+    mosts: dict[str | None, int] = {}  # free devices of the roomiest type, as long as nothing changes
     for job in queue:
         spent = draft.tenants[job.tenant].spent
         if spent is not None:
@@ -131,10 +156,14 @@ def _play(
             continue
         kinds = every if job.device_type is None else [job.device_type]
         left = job.min_workers
-        while (most := max([free.get(kind, 0) for kind in kinds], default=0)) < left and ends:
-            now, freed = heapq.heappop(ends)
-            for kind in freed:
-                free[kind] += 1
+        most = mosts.get(job.device_type, -1)
+        while most < 0 or (most < left and ends):
+            if most >= 0:
+                now, freed = heapq.heappop(ends)
+                for kind in freed:
+                    free[kind] += 1
+                mosts.clear()
+            most = mosts[job.device_type] = max([free.get(kind, 0) for kind in kinds], default=0)
         if job.tenant not in rooms:
             rooms[job.tenant] = draft.quota_room(job.tenant)
         if most < left or rooms[job.tenant] < left:
@@ -142,6 +171,7 @@ def _play(
             continue
         best = next(kind for kind in kinds if free.get(kind, 0) == most)
         free[best] -= left
+        mosts.clear()
         run_s = remaining_s(job, left)
         if run_s is not None:
             heapq.heappush(ends, (now + run_s, (best,) * left))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fairlead.scheduling.carry.draft import Draft, barred
+from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.state import JobState
 
 TURN_S = 300.0
@@ -34,12 +34,15 @@ def line_up(draft: Draft) -> Sequence[JobState]:
             queues.setdefault(job.tenant, []).append(job)
     target = draft.target
     for name, queue in queues.items():
-        draft.waits_s[name] = max(waited_s(job, draft.now_s) for job in queue)
-        draft.turns |= _turn_of(draft, name, queue)
+        waits_s = [waited_s(job, draft.now_s) for job in queue]
+        draft.waits_s[name] = max(waits_s)
+        draft.turns |= _turn_of(draft, name, queue, waits_s)
+    bids, due, sizes, turns = target.bid, target.due, target.size, draft.turns
 
     def rank(job: JobState) -> Rank:
-        bid, turn = target.bid.get(job.id, 0.0), draft.turns.get(job.tenant) == job.id
-        return (job.id not in target.due, not turn, job.id not in target.size, -bid, job.submitted_s, job.id)
+        name = job.id
+        bid, turn = bids.get(name, 0.0), turns.get(job.tenant) == name
+        return (name not in due, not turn, name not in sizes, -bid, job.submitted_s, name)
 
     for name, queue in queues.items():
         queue.sort(key=rank, reverse=True)  # the first job is at the end, where pop is cheap
@@ -47,11 +50,13 @@ def line_up(draft: Draft) -> Sequence[JobState]:
             queue[:] = _people_in_turn(draft, queue, rank)
     holding = {name: draft.used(name) for name in queues}
 
+    tenants = {name: draft.tenants[name] for name in queues}
+    served = {name: tenant.attained_device_s / tenant.weight for name, tenant in tenants.items()}
+
     def turn(name: str) -> tuple[bool, bool, float, float]:
-        tenant, head = draft.tenants[name], queues[name][-1]
-        late = barred(draft.tenants, head)
-        return (late, head.id not in target.due, holding[name] / tenant.weight,
-                tenant.attained_device_s / tenant.weight)  # fmt: skip
+        tenant = tenants[name]
+        head = queues[name][-1].id
+        return (tenant.spent is not None, head not in due, holding[name] / tenant.weight, served[name])
 
     return _in_turns(queues, holding, turn)
 
@@ -90,10 +95,10 @@ def _in_turns(
     return line
 
 
-def _turn_of(draft: Draft, tenant: str, queue: Sequence[JobState]) -> dict[str, str]:
+def _turn_of(draft: Draft, tenant: str, queue: Sequence[JobState], waits_s: Sequence[float]) -> dict[str, str]:
     """The tenant's job whose turn it is, if one has waited that long and the last turn is long enough ago."""
     if draft.now_s - draft.turned_s.get(tenant, -TURN_S) < TURN_S:
         return {}
-    possible = [(-waited, job.id) for job in queue
-                if (waited := waited_s(job, draft.now_s)) >= TURN_S and job.id in draft.seen]  # fmt: skip
+    possible = [(-waited, job.id) for job, waited in zip(queue, waits_s, strict=True)
+                if waited >= TURN_S and job.id in draft.seen]  # fmt: skip
     return {tenant: min(possible)[1]} if possible else {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
 
 from fairlead.scheduling.carry.board import Board
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import smaller
 from fairlead.scheduling.carry.order import TURN_S
-from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.carry.start import overdue
 from fairlead.scheduling.state import JobState
 
@@ -20,6 +19,10 @@ COST_SHARE = 0.05
 
 SETTLE_S = 5.0
 """Not even a promise that is about to be broken takes devices from a sibling younger than this."""
+
+
+Turn = tuple[int, int, str]
+"""Who shrinks earlier among the gangs of a tenant; its job comes last."""
 
 
 class Reclaim:
@@ -37,11 +40,19 @@ class Reclaim:
         self.insists = not for_growth and need <= (draft.lacking(job.tenant, kind) or 0)  # it is guaranteed
         self.usable = frozenset(self.board.ready(kind, self.shape.only))
         self.below = draft.headroom(job.tenant, kind) > 0  # its tenant may insist on more
-        self.gangs = Counter(draft.jobs[name].tenant for name, seats in draft.board.seats.items() if seats)
-        self.victims = [other for other in draft.steady() if self._suits(other)]
+        self.sure = any(tenant.guarantee.get(kind) for tenant in draft.tenants.values())
+        self.donors: dict[str, list[Turn]] = {}  # by tenant, who would shrink first ...
+        self.lined_up = -1  # ... for a gang that needs so many
+        gives = {name: self._gives(name) for name in draft.tenants}
+        self.victims = [other for other in draft.steady_on(self.shape) if gives[other.tenant] and other.id != job.id]
 
-    def _suits(self, victim: JobState) -> bool:
-        return victim.id != self.job.id and not self.usable.isdisjoint(victim.seats)
+    def _gives(self, tenant: str) -> bool:
+        """Whether anything may be taken from it at all: what it has above its claim only becomes less."""
+        if tenant == self.job.tenant:
+            return True
+        if self.starving or self.insists:
+            return self._spare(tenant) > 0
+        return self.below and self._surplus(tenant) > 0
 
     def hopeless(self) -> bool:
         """Whether no victim could help: nothing above a claim, nothing of its own to take from."""
@@ -56,7 +67,7 @@ class Reclaim:
         allowed = max(draft.headroom(tenant, self.kind), 0) + back
         if self.need > allowed and not self.starving:
             return False
-        return place(self.board, self.shape, self.need, self.board.seats.get(self.job.id, ())) is not None
+        return self.board.places(self.shape).total >= self.need
 
     def make_fit(self) -> bool:
         """Take from victims until the job fits; False, with all that could be taken, if it never does."""
@@ -67,10 +78,9 @@ class Reclaim:
 
     def shrink_one(self) -> bool:
         """Take one worker from the elastic gang that has most to give, if there is one."""
-        donors = [victim for victim in self.victims if self._may_shrink(victim)]
-        if not donors:
+        donor = self._next_donor()
+        if donor is None:
             return False
-        donor = min(donors, key=self._shrinks_earlier)
         seats, nodes = self.board.seats[donor.id], self.board.nodes
         usable = sorted(
             (name for name in seats if name in self.usable),
@@ -80,6 +90,38 @@ class Reclaim:
         others = [name for name in seats if name not in self.usable]
         self._take(donor, tuple([*usable, *others][:fewer]))
         return True
+
+    def _next_donor(self) -> JobState | None:
+        """Of the tenant with most above its claim for its weight, its own last; who may not give now never will."""
+        if self.lined_up != self.need:
+            self._line_up()
+        best: tuple[bool, float, Turn] | None = None
+        for tenant, line in self.donors.items():
+            if self._may_give(line):
+                surplus = self._surplus(tenant) / self.draft.tenants[tenant].weight
+                key = (tenant == self.job.tenant, -surplus, line[0])
+                best = key if best is None else min(best, key)
+        return None if best is None else self.draft.jobs[best[-1][-1]]
+
+    def _line_up(self) -> None:
+        self.donors, self.lined_up = {}, self.need
+        for victim in self.victims:
+            if victim.elastic:
+                self.donors.setdefault(victim.tenant, []).append(self._shrinks_earlier(victim))
+        for line in self.donors.values():
+            heapq.heapify(line)
+
+    def _may_give(self, line: list[Turn]) -> bool:
+        """Whether somebody in this line may still shrink; who would do so first stands at its head then."""
+        while line:
+            victim = self.draft.jobs[line[0][-1]]
+            if not self._may_shrink(victim):
+                heapq.heappop(line)
+            elif line[0] != (turn := self._shrinks_earlier(victim)):  # it is smaller by now
+                heapq.heapreplace(line, turn)
+            else:
+                return True
+        return False
 
     def preempt_one(self) -> bool:
         """Take the cheapest whole gang that may be taken, if there is one."""
@@ -92,18 +134,17 @@ class Reclaim:
 
     def prune(self) -> None:
         """Give back whatever turns out not to be needed, the dearest (last taken) first."""
-        for entry in reversed(self.taken.copy()):
-            victim, seats = entry
+        needed = []
+        for victim, seats in reversed(self.taken):
             whole = len(self.board.seats[victim.id]) + len(seats) >= victim.min_workers
             self.board.sit(victim, seats)
-            if whole and self.suffices():
-                self.taken.remove(entry)
-            else:
+            if not whole or not self.suffices():
                 self.board.leave(victim, seats)
+                needed.append((victim, seats))
+        self.taken = needed[::-1]
 
     def _take(self, victim: JobState, seats: tuple[str, ...]) -> None:
         self.board.leave(victim, seats)
-        self.gangs[victim.tenant] -= not self.board.seats[victim.id]
         self.taken.append((victim, seats))
         self.spares.clear()
 
@@ -119,6 +160,8 @@ class Reclaim:
         return self.spares[tenant]
 
     def _spared(self, tenant: str) -> int:
+        if not self.sure:
+            return 1 << 30
         tree, own = self.draft.parts.tree, self.draft.parts.tree.path(self.job.tenant)
         return min(
             (
@@ -153,7 +196,7 @@ class Reclaim:
             return self._spare(victim.tenant) >= size
         if not self.below or self._surplus(victim.tenant) < size:
             return False
-        return self.gangs[victim.tenant] > 1
+        return self.board.gangs[victim.tenant] > 1
 
     def _outranks(self, victim: JobState) -> bool:
         """Whether its priority is higher; but who waited for its turn is left to run for a while."""
@@ -182,11 +225,9 @@ class Reclaim:
         """Seconds of each of its workers that are lost when it has to come up again."""
         return victim.restart_cost_s + (self.draft.now_s - victim.since_s if victim.starts_over else 0.0)
 
-    def _shrinks_earlier(self, victim: JobState) -> tuple[bool, float, int, int, str]:
-        own = victim.tenant == self.job.tenant
-        surplus = self._surplus(victim.tenant) / self.draft.tenants[victim.tenant].weight
-        spare = len(self.board.seats[victim.id]) - victim.min_workers
-        return (own, -surplus, victim.priority, -spare, victim.id)
+    def _shrinks_earlier(self, victim: JobState) -> Turn:
+        """Among the gangs of a tenant; only what is taken from a gang itself changes its place."""
+        return (victim.priority, victim.min_workers - len(self.board.seats[victim.id]), victim.id)
 
     def _cheaper(self, victim: JobState) -> tuple[bool, bool, int, float, int, str]:
         size = len(self.board.seats[victim.id])

@@ -80,8 +80,8 @@ def _reservations(draft: Draft, decisions: list[Decision]) -> tuple[Reservation,
 
 def _memory(draft: Draft) -> dict[str, Any]:
     """For the next round. A promise lasts until the job is seen to sit: a device may turn out not to be free yet."""
-    jobs = list(draft.jobs.values())
-    used = draft.parts.used(jobs, {job.id: len(draft.board.seats.get(job.id, ())) for job in jobs})
+    has = {name: len(seats) for name, seats in draft.board.seats.items() if seats}
+    used = draft.parts.used([draft.jobs[name] for name in has], has)
     turned = {name: when_s for name, when_s in draft.turned_s.items() if draft.now_s - when_s < TURN_S}
     turned |= {tenant: draft.now_s for tenant, name in draft.turns.items() if name in draft.starting}
     kept = {name: value for name, value in (("promised", draft.promised), ("turned_s", turned)) if value}

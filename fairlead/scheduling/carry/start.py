@@ -43,14 +43,22 @@ def start_within_claims(draft: Draft) -> None:
     full = _Full()
     if draft.board.full:
         return  # nothing to start on, and nothing to keep for anybody
+    rooms: dict[tuple[str, str | None], int] = {}  # as long as nobody starts
     for job in draft.queue:
-        kind = job.device_type or draft.target.kind.get(job.id)
-        if job.min_workers <= draft.headroom(job.tenant, kind) and _try_start(draft, job, "entitled", full):
-            continue
-        patient = waited_s(job, draft.now_s) >= PATIENCE_S and job.min_workers <= draft.claims[job.tenant]
-        if patient and job.tenant not in holding and job.id not in draft.board.held:
+        key = (job.tenant, job.device_type or draft.target.kind.get(job.id))
+        room = rooms.get(key)
+        if room is None:
+            room = rooms[key] = draft.headroom(*key)
+        if job.min_workers <= room and _try_start(draft, job, "entitled", full):
+            rooms.clear()
+        elif job.tenant not in holding and _patient(draft, job):
             holding.add(job.tenant)
             hold_free(draft, job)
+
+
+def _patient(draft: Draft, job: JobState) -> bool:
+    waited = waited_s(job, draft.now_s) >= PATIENCE_S
+    return waited and job.min_workers <= draft.claims[job.tenant] and job.id not in draft.board.held
 
 
 def start_borrowers(draft: Draft) -> None:
@@ -110,13 +118,13 @@ class _Full:
     """Remembers what did not fit, so that a thousand jobs of one shape are tried once."""
 
     def __init__(self) -> None:
-        self.smallest: dict[Shape, int] = {}
+        self.smallest: dict[int, int] = {}  # by the shape that all jobs that are alike have in common
 
     def knows(self, shape: Shape, count: int) -> bool:
-        return count >= self.smallest.get(shape, 1 << 30)
+        return count >= self.smallest.get(id(shape), 1 << 30)
 
     def note(self, shape: Shape, count: int) -> None:
-        self.smallest[shape] = min(count, self.smallest.get(shape, count))
+        self.smallest[id(shape)] = min(count, self.smallest.get(id(shape), count))
 
 
 def _start_or_hold(draft: Draft, job: JobState, why: str) -> None:

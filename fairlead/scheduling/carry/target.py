@@ -123,12 +123,13 @@ def _history(state: ClusterState, seen: Mapping[str, JobState], asked: Collectio
 
 def _pool(board: Board, movable: Collection[str], jobs: Mapping[str, JobState], curves: bool) -> Pool:
     """Nodes in service without what the fixed gangs hold."""
-    left = {name: dict(node.capacity) for name, node in board.nodes.items()}
+    nodes = board.nodes
+    left: dict[str, dict[str, float]] = {}
     for name, seats in board.seats.items():
-        if name not in movable:
+        if seats and name not in movable:
             for node in seats:
-                left[node] = subtract(left[node], jobs[name].need)
-    pool = Pool.of([replace(node, capacity=left[node.name]) for node in board.nodes.values()])
+                left[node] = subtract(left.get(node, nodes[node].capacity), jobs[name].need)
+    pool = Pool.of([replace(node, capacity=left[name]) if name in left else node for name, node in nodes.items()])
     # Without curves that tell one node from several, every size is worth a look, not only powers of two.
     return pool if curves else replace(pool, width=np.ones_like(pool.width))
 
