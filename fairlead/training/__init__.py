@@ -15,6 +15,7 @@ def preload() -> None:
     import torch.optim
     import torch.utils.data
 
+    import fairlead.training.pipelines
     import fairlead.training.spread
     import fairlead.training.worker  # noqa: F401
 

@@ -26,7 +26,14 @@ def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
     from fairlead.training.mesh import Mesh
 
     if plan.pipeline > 1:
-        raise InvalidSpec("pipelines are not carried out yet", field="plan.pipeline", fix="choose another plan")
+        if plan.tensor > 1 or plan.sharded:
+            raise InvalidSpec(
+                "a pipeline goes with replicas only: a traced stage cannot be cut further", field="plan.pipeline",
+                fix="choose a plan without tensor parallelism and sharding, or without pipeline",
+            )  # fmt: skip
+        from fairlead.training.pipelines import Pipeline
+
+        return Pipeline(session, Mesh(group, plan))
     from fairlead.training.spread import Spread
 
     return Spread(session, Mesh(group, plan))

@@ -45,7 +45,7 @@ def check_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> None:
     if size < 2:
         return
     cut = max(1, size * 2 // 3)
-    with _undisturbed(model), torch.no_grad():
+    with undisturbed(model), torch.no_grad():
         model.eval()
         with Recorder() as recorder:
             whole = call(model, loss, batch)
@@ -80,10 +80,10 @@ def examine(model: torch.nn.Module, loss: Any, batch: Batch) -> Findings:
     before = _copies(model)
     recorders = (Recorder(), Recorder())
     sizes = (min(SIZES[0], len(batch[-1])), min(SIZES[1], max(1, len(batch[-1]) - 1)))
-    with _undisturbed(model), torch.no_grad():
+    with undisturbed(model), torch.no_grad():
         model.train()
         for recorder, size in zip(recorders, sizes, strict=True):
-            if size > 1 or not _has_batch_norm(model):
+            if size > 1 or not has_batch_norm(model):
                 with recorder:
                     call(model, loss, rows(batch, 0, size))
         changing = tuple(name for name, buffer in model.named_buffers() if not _same(before.get(name), buffer))
@@ -103,7 +103,8 @@ def _check_sparse(model: torch.nn.Module) -> None:
             raise InvalidSpec(f"layer {name} makes sparse gradients", field="model", fix="pass sparse=False")
 
 
-def _has_batch_norm(model: torch.nn.Module) -> bool:
+def has_batch_norm(model: torch.nn.Module) -> bool:
+    """Whether what a sample gives depends on the others of its batch."""
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
@@ -129,7 +130,7 @@ def _warnings(model: torch.nn.Module, random: RandomUse, changing: tuple[str, ..
 
 
 @contextmanager
-def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
+def undisturbed(model: torch.nn.Module) -> Iterator[None]:
     """Whatever happens inside, buffers and mode are as before afterwards."""
     saved = _copies(model)
     modes = [(module, module.training) for module in model.modules()]

@@ -24,7 +24,8 @@ class Skeleton:
         self._model = copy.deepcopy(model, memo)
 
     def rebuild(self, device: torch.device) -> torch.nn.Module:
-        """A plain model with room for its weights, to be filled from a state. Can be called once."""
+        """A plain model with room for its weights, to be filled from a state."""
+        model = copy.deepcopy(self._model)
         made: dict[int, torch.Tensor] = {}
 
         def real(tensor: torch.Tensor) -> torch.Tensor:
@@ -36,9 +37,9 @@ class Skeleton:
                 made[id(tensor)] = torch.nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
             return made[id(tensor)]
 
-        for module in self._model.modules():
+        for module in model.modules():
             for table in (module._parameters, module._buffers):
                 for name, tensor in table.items():
                     if tensor is not None:
                         table[name] = real(tensor)  # type: ignore[assignment]
-        return self._model
+        return model

@@ -19,13 +19,13 @@ from fairlead.training.data import part
 from fairlead.training.evaluation import Outputs, add_outputs, empty_outputs, eval_batch
 from fairlead.training.exchange import say
 from fairlead.training.gradients import FlatGradients
+from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
 from fairlead.training.probe import call
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
-from fairlead.training.shards import Shard, clip, fill_optimizer, optimizer_parts, shards
-from fairlead.training.skeleton import Skeleton
+from fairlead.training.shards import Shard, clip, optimizer_parts, shards
 from fairlead.training.words import Heard, Word
 
 
@@ -36,17 +36,14 @@ class Spread:
 
     def __init__(self, session: Session, mesh: Mesh) -> None:
         self._session, self._mesh = session, mesh
-        self._before = session.state()
-        self._names = session.parameter_names()
-        self._skeleton = Skeleton(session.model)
+        self._loan = Loan(session)
         plan = mesh.plan
         if plan.tensor > 1:
             split(session.model, mesh.grid["tensor"], plan.splits)
         if plan.sharded:
             shard(session.model, mesh.grid["data"])
         self._shards: list[Shard] = shards(session.model.named_parameters())
-        session.use(session.model, [part.local for part in self._shards])
-        self._take_over(self._before)
+        self._loan.use(session.model, self._shards)
         data = mesh.side("data")
         sums = plan.data > 1 and not plan.sharded
         self._gradients = FlatGradients([part.local for part in self._shards], data) if sums else None
@@ -54,15 +51,6 @@ class Spread:
         random = session.findings.random
         self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
         self.balance = Balance(plan.shares or (1.0,) * plan.data, session.training.batch_size, follows=False)
-
-    def _take_over(self, state: dict[str, Any]) -> None:
-        session = self._session
-        states = {name: state["optimizer"]["state"].get(place, {}) for place, name in enumerate(self._names)}
-        fill_optimizer(session.optimizer, self._shards, states)
-        for group, saved in zip(session.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
-            group.update({key: value for key, value in saved.items() if key not in ("params", "fused", "foreach")})
-        if session.scheduler is not None:
-            session.scheduler.load_state_dict(state["scheduler"])
 
     # ------------------------------------------------------------ one step
 
@@ -127,27 +115,17 @@ class Spread:
         session = self._session
         with lost_peers():
             model = {name: _whole(tensor) for name, tensor in session.model.state_dict().items()}
-            parts = optimizer_parts(session.optimizer, self._shards)
-        groups = [
-            saved | {key: value for key, value in group.items() if key != "params"}
-            for saved, group in zip(
-                self._before["optimizer"]["param_groups"], session.optimizer.param_groups, strict=True
-            )
-        ]
-        optimizer = {"state": {p: parts[name] for p, name in enumerate(self._names) if parts[name]}}
-        return session.state() | {"model": model, "optimizer": optimizer | {"param_groups": groups}}
+            return self._loan.whole(model, optimizer_parts(session.optimizer, self._shards))
 
     def end(self) -> None:
-        state = self.state()
-        self._give_back()
-        self._session.adopt(state)
+        self._give_back(self.state())
 
     def abandon(self) -> None:
-        self._give_back()
+        self._give_back(None)
 
-    def _give_back(self) -> None:
+    def _give_back(self, state: dict[str, Any] | None) -> None:
         self._norms.restore()
-        self._session.spoil(self._skeleton.rebuild(self._session.device))
+        self._loan.give_back(state)
         self._mesh.close()
 
 

@@ -9,7 +9,9 @@ from fairlead import wire
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
 from fairlead.training.cutting import split
+from fairlead.training.pipelines import places, schedule_of
 from fairlead.training.skeleton import Skeleton
+from fairlead.training.stages import trace
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import BLOCKS
@@ -28,6 +30,18 @@ PLANS = {
     "uneven": Plan(data=3, sync="allreduce", sharded=True, shares=(0.6, 0.3, 0.1)),
     "tp2": Plan(tensor=2, splits=SPLITS),
     "dp2tp2": Plan(data=2, tensor=2, sync="allreduce", splits=SPLITS),
+    "gpipe": Plan(pipeline=2, microbatches=3, schedule="gpipe", cuts=("blocks.1",)),
+    "1f1b": Plan(pipeline=2, microbatches=4, schedule="1f1b", cuts=("blocks.0.up",)),
+    "interleaved": Plan(
+        pipeline=2, microbatches=4, schedule="interleaved", chunks=2, cuts=("blocks.0", "blocks.1", "head")
+    ),
+    "zero-bubble": Plan(pipeline=2, microbatches=4, schedule="zero-bubble", cuts=("blocks.1",)),
+    "zero-bubble-v": Plan(
+        pipeline=2, microbatches=4, schedule="zero-bubble", chunks=2, cuts=("blocks.0", "blocks.1", "head")
+    ),
+    "dp2pp2": Plan(
+        data=2, sync="allreduce", pipeline=2, microbatches=2, schedule="1f1b", cuts=("blocks.1",), shares=(0.7, 0.3)
+    ),
     "fsdp2tp2": Plan(data=2, tensor=2, sync="allreduce", sharded=True, splits=SPLITS),
 }
 
@@ -50,13 +64,25 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
         gang.close()
 
 
+LONGER = {"epochs": 4}  # long enough to be told to leave on the way
+
+
+@pytest.fixture(scope="module")
+def longer_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
+    gang = Gang(tmp_path_factory.mktemp("longer"), BLOCKS, LONGER)
+    try:
+        return run(gang)
+    finally:
+        gang.close()
+
+
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_gives_the_result_of_one_process(make_gang: MakeGang, alone: Gang, name: str) -> None:
     assert_same_result(alone, run(make_gang(BLOCKS), PLANS[name]), 1e-9)
 
 
-def test_a_training_goes_on_under_another_plan_and_with_other_workers(make_gang: MakeGang, alone: Gang) -> None:
-    gang = make_gang(BLOCKS, {"slow": 0.02})
+def test_a_training_goes_on_under_another_plan_and_with_other_workers(make_gang: MakeGang, longer_alone: Gang) -> None:
+    gang = make_gang(BLOCKS, LONGER | {"slow": 0.1})
     gang.start("w0", "w1", "w2")
     gang.ready("w0", "w1", "w2")
     gang.join("w0", "w1", plan=PLANS["fsdp2"])
@@ -71,7 +97,7 @@ def test_a_training_goes_on_under_another_plan_and_with_other_workers(make_gang:
     gang.join("w3")
     assert gang.workers["w3"].last(wire.Joined).step >= 3
     gang.finish()
-    assert_same_result(alone, gang, 1e-9)
+    assert_same_result(longer_alone, gang, 1e-9)
 
 
 def test_who_lost_a_part_of_the_model_goes_on_from_the_snapshot(make_gang: MakeGang, alone: Gang) -> None:
@@ -111,6 +137,43 @@ def test_a_plan_that_does_not_fit_is_refused_by_everybody(
     make_gang: MakeGang, plan: Plan, workers: int, words: str
 ) -> None:
     assert words in refusal(make_gang(BLOCKS), plan, workers)
+
+
+def test_a_pipeline_hands_its_state_to_any_other_plan(make_gang: MakeGang, longer_alone: Gang) -> None:
+    gang = make_gang(BLOCKS, LONGER | {"slow": 0.1})
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", plan=PLANS["tp2"])
+    gang.reach(2)
+    gang.leave()
+    gang.join("w0", "w1", plan=PLANS["1f1b"])
+    gang.reach(gang.workers["w0"].last(wire.Joined).step + 1)
+    gang.leave(exits=["w0"])
+    gang.join("w1")
+    gang.finish()
+    assert_same_result(longer_alone, gang, 1e-9)
+
+
+def test_weights_used_on_both_sides_of_a_cut_and_untraceable_models_are_refused() -> None:
+    plan = Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("1",))
+    tied = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(InvalidSpec, match="is used by stages 0 and 1"):
+        trace(tied, plan, [torch.zeros(2, 3)])
+
+    class Branching(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self[1](self[0](x)) if bool(x.sum() > 0) else self[0](x)
+
+    with pytest.raises(InvalidSpec, match="cannot be traced"):
+        trace(Branching(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)), plan, [torch.zeros(2, 3)])
+
+
+def test_a_schedule_wants_its_number_of_stages_per_worker() -> None:
+    with pytest.raises(InvalidSpec, match="does not go with 1 stages per worker"):
+        schedule_of(Plan(pipeline=2, microbatches=2, schedule="interleaved", cuts=("1",)))
+    four = Plan(pipeline=2, microbatches=2, schedule="zero-bubble", chunks=2, cuts=("1", "2", "3"))
+    assert [places(four, worker) for worker in (0, 1)] == [(0, 3), (1, 2)]
 
 
 def test_convolutions_and_tied_weights_are_not_cut() -> None:
