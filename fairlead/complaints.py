@@ -73,7 +73,8 @@ def _says(message: str, fix: str) -> _Words:
 
 
 def _text(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    return "is not text", f'put it in quotes: "{value}"' if _plain(value) else "write text"
+    written = str(value).lower() if isinstance(value, bool) else value  # as it stands in YAML
+    return "is not text", f'put it in quotes: "{written}"' if _plain(value) else "write text"
 
 
 _WORDS: Mapping[str, _Words] = {
@@ -115,7 +116,7 @@ def _plain(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
+    shown = str(value).lower() if isinstance(value, bool) else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."
 
 

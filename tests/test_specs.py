@@ -58,7 +58,7 @@ BAD_JOBS: list[tuple[Any, str, str, str]] = [  # what was written, field, part o
     (GOOD | {"workers": "many"}, "workers", "'many'", "write 4 or 1:4"),
     (GOOD | {"workers": "1:"}, "workers", "'1:'", "write 4 or 1:4"),
     (GOOD | {"workers": "9" * 5000}, "workers", "is not a number of workers", "write 4 or 1:4"),
-    (GOOD | {"workers": True}, "workers", "True", "write 4 or 1:4"),
+    (GOOD | {"workers": True}, "workers", "true", "write 4 or 1:4"),
     (GOOD | {"workers": 1.5}, "workers", "1.5", "write 4 or 1:4"),
     (GOOD | {"workers": None}, "workers", "is not a number of workers", "write 4 or 1:4"),
     (GOOD | {"workers": "4:1"}, "workers.min", "4 is more than workers.max, 1", "swap"),

@@ -82,7 +82,7 @@ async def tenant(platform: Platform, who: Who, name: TenantName) -> Response:
     for view in await platform.tenants(who):
         if view.name == name:
             return answer(view)
-    raise NotFound("there is no such tenant", field="tenant", value=name, fix="see GET /api/v1/tenants")
+    raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name, fix="see fairlead tenants")
 
 
 @router.patch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from fairlead.cli import show
 from fairlead.cli.drawing import Column
 from fairlead.cli.options import Csv, Json, Tenant, client, moment
+from fairlead.errors import InvalidSpec
 
 if TYPE_CHECKING:
     from fairlead.views import AuditView, UsageLine
@@ -31,10 +33,14 @@ def usage(
     """What was used, from the ledger: device hours, cpu hours and jobs."""
     keys = [name.strip() for name in by.split(",")]
     whole = as_csv or as_json
+    since_s, until_s = moment("--since", since), None if until is None else moment("--until", until)
+    if since_s >= (time.time() if until_s is None else until_s):
+        behind = "now" if until is None else f"--until {until}"
+        fix = "ask for an earlier time"
+        raise InvalidSpec(f"{since!r} is not before {behind}", field="--since", value=since, fix=fix)
     answer = client().usage(
-        keys, since_s=moment("--since", since), until_s=None if until is None else moment("--until", until),
-        tenant=tenant, limit=EVERY_LINE if whole else limit,
-    )  # fmt: skip
+        keys, since_s=since_s, until_s=until_s, tenant=tenant, limit=EVERY_LINE if whole else limit
+    )
     if as_json:
         show.print_json(answer)
     elif as_csv:

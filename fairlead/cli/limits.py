@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fairlead.cli.options import sla
+from fairlead.cli.options import sla, unfit
 from fairlead.errors import InvalidSpec
 from fairlead.units import parse_counts, parse_duration, parse_size
 
@@ -119,7 +119,7 @@ def _counts(option: str, text: str) -> dict[str, int]:
     try:
         return {} if text == "none" else parse_counts(text)
     except ValueError as error:
-        raise InvalidSpec(f"{text!r} {error}", field=option, value=text, fix="write v100=4,cpu=2, or none") from None
+        raise unfit(option, text, error, "write it like v100=4,cpu=2, or none") from None
 
 
 def _budget(text: str | None, warn_at: float | None, present: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -141,11 +141,11 @@ def _kept(option: str, text: str) -> float | None:
     try:
         return None if text == "none" else float(parse_duration(text))
     except ValueError as error:
-        raise InvalidSpec(f"{text!r} {error}", field=option, value=text, fix="write it like 30d, or none") from None
+        raise unfit(option, text, error, "write it like 30d, or none") from None
 
 
 def _size(option: str, text: str | None) -> int | None:
     try:
         return None if text is None else int(parse_size(text))
     except ValueError as error:
-        raise InvalidSpec(f"{text!r} {error}", field=option, value=text, fix="write it like 512MB or 20GB") from None
+        raise unfit(option, text or "", error, "write it like 512MB or 20GB") from None

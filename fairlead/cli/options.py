@@ -51,6 +51,11 @@ def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+def unfit(option: str, text: str, error: ValueError, fix: str) -> InvalidSpec:
+    """What to say of a text that an option cannot take, with this option's own advice instead of the parser's."""
+    return InvalidSpec(f"{text!r} {str(error).partition('; ')[0]}", field=option, value=text, fix=fix)
+
+
 def plain_value(text: str) -> Any:
     """A parameter's value as the number, truth or list that it looks like; anything else is text."""
     import json
@@ -82,4 +87,7 @@ def sla(text: str | None) -> dict[str, str] | None:
         return None
     if text == "none":
         return {}
+    if text.isalpha() and text not in ("gold", "silver", "bronze"):
+        fix = "write gold, silver, bronze, none, a duration like 30m, or a time like 2030-01-31T12:00:00Z"
+        raise InvalidSpec(f"{text!r} is neither a class nor a deadline", field="--sla", value=text, fix=fix)
     return {"class" if text in ("gold", "silver", "bronze") else "deadline": text}

@@ -8,8 +8,7 @@ import typer
 
 from fairlead.cli import show
 from fairlead.cli.drawing import Column
-from fairlead.cli.options import Json, Tenant, client
-from fairlead.errors import InvalidSpec
+from fairlead.cli.options import Json, Tenant, client, unfit
 from fairlead.units import parse_duration
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a token; its secret is printed this one time."""
-    made = client().create_token(role, tenant=of, label=label, expires_s=_expires_s(expires))
+    expires_s = _expires_s(expires)
+    made = client().create_token(role, tenant=of, label=label, expires_s=expires_s)
     if as_json:
         show.print_json(made)
         return
@@ -39,7 +39,7 @@ def _expires_s(text: str | None) -> float | None:
     try:
         return None if text is None else float(parse_duration(text))
     except ValueError as error:
-        raise InvalidSpec(f"{text!r} {error}", field="--expires", fix="write it like 12h or 30d") from None
+        raise unfit("--expires", text or "", error, "write it like 12h or 30d") from None
 
 
 @app.command("list")

@@ -65,6 +65,7 @@ def run(
     The folder goes along, but for what .fairleadignore files name. A function that is not in its file, and a virtual
     environment that is not there, are refused at once.
     """
+    meant = _meant(what)
     resources = {"cpu": cpu, "memory": memory, "device": device}
     fields = {
         "workers": workers,
@@ -81,7 +82,7 @@ def run(
         "params": {key: plain_value(text) for key, text in pairs("--param", param).items()} or None,
         "resources": {key: value for key, value in resources.items() if value is not None} or None,
     }
-    _hand_over(client(), _meant(what), folder, fields, watch, dry_run, as_json)
+    _hand_over(client(), meant, folder, fields, watch, dry_run, as_json)
 
 
 def cancel(job: JobRef, as_json: Json = False) -> None:
@@ -96,6 +97,9 @@ def cancel(job: JobRef, as_json: Json = False) -> None:
 def _meant(words: list[str]) -> What:
     """A function when it looks like one, else a command; a bare file is neither."""
     if len(words) > 1:
+        if _FUNCTION.match(words[0]) and words[0].rpartition(":")[0].endswith(".py"):
+            fix = f"hand values over by name: fairlead run {words[0]} --param name=value"
+            raise InvalidSpec(f"{words[1]!r} comes after a function, which takes no further words", fix=fix)
         return words
     if _FUNCTION.match(words[0]):
         return words[0]

@@ -69,6 +69,8 @@ def pack(
 
 
 def _walk(root: Path, home: Path) -> Iterator[str]:
+    if root.exists() and not root.is_dir():
+        raise InvalidSpec(f"{root} is a file", field="folder", value=str(root), fix="name the folder that it lies in")
     if not root.is_dir():
         raise NotFound(f"there is no folder {root}", field="folder", fix="name the folder that holds the code")
     pending: list[tuple[PurePosixPath, ignoring.Rules]] = [(PurePosixPath(), ())]

@@ -11,6 +11,8 @@ import yaml
 
 from fairlead.errors import InvalidSpec, NotFound
 
+TWICE = "is given twice"
+
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML that refuses a key given twice and reads plain words as YAML 1.2 does.
@@ -24,7 +26,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 if key.value in seen:
                     raise yaml.constructor.ConstructorError(
-                        None, None, f"{key.value} is given twice, first in line {seen[key.value]}", key.start_mark
+                        None, None, f"{key.value} {TWICE}, first in line {seen[key.value]}", key.start_mark
                     )
                 seen[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
@@ -52,8 +54,11 @@ def read_yaml(path: Path) -> Any:
         return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
         raise NotFound("there is no such file", field=str(path), fix="name the file of the job") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSpec(f"cannot be read: {error}", field=path.name, fix="write it as UTF-8 text") from None
+    except UnicodeDecodeError:
+        raise InvalidSpec("is not text", field=path.name, fix="name a YAML file, written as UTF-8") from None
+    except OSError as error:
+        said = error.strerror or str(error)
+        raise InvalidSpec(f"cannot be read: {said}", field=path.name, fix="make it readable, or name another") from None
     except yaml.MarkedYAMLError as error:
         raise _marked(path.name, error) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -68,4 +73,5 @@ def _marked(name: str, error: yaml.MarkedYAMLError) -> InvalidSpec:
     field = f"{name}: line {mark.line + 1}" if mark is not None else name
     context = f" {error.context}" if error.context else ""
     message = f"{error.problem or 'is not YAML'}{context}"
-    return InvalidSpec(message, field=field, fix="check indentation, colons and quotes")
+    fix = "keep one of them" if TWICE in message else "check indentation, colons and quotes"
+    return InvalidSpec(message, field=field, fix=fix)

@@ -68,8 +68,8 @@ def prepare(what: What, folder: str | Path | None, fields: Mapping[str, Any]) ->
         path = Path(what).expanduser()
         data = read_yaml(path)
         if not isinstance(data, Mapping):
-            held = "nothing" if data is None else f"a {type(data).__name__}"
-            raise InvalidSpec(f"holds no job but {held}", field=path.name, fix="write fields, such as name: digits")
+            held = "holds no job: it is empty" if data is None else f"holds no job but a {type(data).__name__}"
+            raise InvalidSpec(held, field=path.name, fix="write fields, such as name: digits")
         return _plain({**data, **given}, chosen or path.absolute().parent, path.name)
     if isinstance(what, str):
         place = what.rpartition(":")[0]

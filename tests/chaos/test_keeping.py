@@ -42,7 +42,7 @@ def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathF
         wait_until(lambda: second.view(job.id).state == "running", 60, "the gang runs again")
         second.hurry(job.id)
         second.wait_for_end(job.id)
-        assert second.state(job.id) == "succeeded"
+        assert second.state(job.id) == "succeeded", second.story(job.id)
         log = "".join(line.text for line in second.call(lambda c: list(c.logs(job.id))))
         assert log.count("from step 0 (start)") == 2, "only the first generation began at 0"
         same_curve(second.losses(job.id), second.losses(reference.id))

@@ -88,7 +88,9 @@ def test_an_unexpected_error_shows_its_trace_when_asked(
         ("frob", "no such command"), ("queue --frob", "no such option"), ("why", "missing argument"),
         ("queue --limit many", "--limit"), ("nodes drain", "missing argument"), ("tenant", "missing command"),
         ("tenant create a --weight x", "--weight"), ("run", "missing argument"), ("up --port 70000", "--port"),
-        ("logs a --tail 0", "--tail"),
+        ("logs a --tail 0", "--tail"), ("run train.py:f x", "'x' comes after a function"),
+        ("run --sla platinum -- true", "--sla: 'platinum' is neither a class nor a deadline"),
+        ("usage --since 2020-01-02 --until 2020-01-01", "--since: '2020-01-02' is not before --until 2020-01-01"),
     ],
 )  # fmt: skip
 def test_wrong_usage_exits_with_two_in_the_same_style(
@@ -100,6 +102,21 @@ def test_wrong_usage_exits_with_two_in_the_same_style(
     assert first.startswith("fairlead")
     assert said in first.lower()
     assert second.startswith("  fix: ")
+
+
+@pytest.mark.parametrize(
+    "line", ["token create --expires soon", "tenant create a --disk lots", "tenant create a --guarantee cpu"]
+)
+def test_advice_is_given_once(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, line.split()) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "write" not in first and "write it like" in second
+
+
+def test_the_list_of_verbs_is_told_in_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, ["--help"]) == 0
+    verbs = capsys.readouterr().out.partition("Commands:")[2]
+    assert "..." not in verbs and max(map(len, verbs.splitlines())) <= 80
 
 
 def test_a_value_that_an_option_does_not_take_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,8 @@ def test_usage_refuses_what_it_cannot_answer(platform: Platform) -> None:
     assert "label:KEY" in platform.admin("usage", "--by", "colour", code=2).err
     assert "write it like 12h" in platform.admin("usage", "--since", "yesterday", code=2).err
     assert "no such tenant" in platform.vision("usage", "--tenant", "text", code=3).err
+    for verb in ("usage", "queue"):
+        assert "'nobody': no such tenant" in platform.admin(verb, "--tenant", "nobody", code=3).err
 
 
 def test_every_limit_of_a_tenant_can_be_set_shown_and_taken_away(platform: Platform, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from fairlead.control.access import require, scope
 from fairlead.control.records import AuditEntry, Role, Token
-from fairlead.control.service.core import Verbs
+from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.store import audit
 from fairlead.control.store.breakdown import KEYS, Used, broken_down, token_labels
 from fairlead.errors import FairleadError, InvalidSpec, NotFound
@@ -39,6 +39,8 @@ class AccountVerbs(Verbs):
                            fix="leave tenant out, or use a token of that tenant")  # fmt: skip
 
         def work(connection: Connection) -> UsageView:
+            if tenant is not None:
+                tenant_named(connection, tenant)
             lines, whole = broken_down(connection, keys, since_s, until_s, own or tenant)
             users = {line.keys[keys.index("user")] for line in lines} if "user" in keys else set()
             labels = token_labels(connection, users, own) if users else {}

@@ -17,7 +17,7 @@ from fairlead.control.access import acting_for, scope
 from fairlead.control.forecasts import expecting
 from fairlead.control.present import event_view, generation_view, job_fields, job_view, reason_of, reason_view
 from fairlead.control.records import ENDED, Job, JobPhase, LoggedEvent, Token, Usage
-from fairlead.control.service.core import Verbs
+from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import expectations, profile, promised
 from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
@@ -50,6 +50,8 @@ class WatchVerbs(Verbs):
         controller, now_s, starts = self._core.controller, self._core.clock(), await self._starts()
 
         def work(connection: Connection) -> Page:
+            if tenant is not None and wanted is not None:
+                tenant_named(connection, wanted)
             found, following, total = jobs.page(
                 connection, tenant=wanted, phases=phases, name=name, limit=limit, before=cursor, order=order, ids=ids
             )
