@@ -47,14 +47,13 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     units = find_units(model, rows[:-1])
     seen, said = _watched(model, rows[:-1], units, cuts)
     layers = tuple(_layer(model, seen, units, cuts, at) for at in range(len(units.names)))
-    loose = getattr(training, "exact", True) is False
     return ModelProfile(
         layers=layers, batch_size=training.batch_size, samples=len(samples),
         sample_bytes=sum(size_of(column) for column in rows) / ROWS, state_bytes=_state_bytes(training),
         parameter_bytes=_width(model), gradient_bytes=_width(model), tensor_limit=degree_limit(cuts),
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=max((layer.activation_bytes for layer in layers), default=0.0),
-        limits=tuple(reason for reason in (units.whole, said) if reason), exact=not loose,
+        limits=tuple(reason for reason in (units.whole, said) if reason), exact=training.exact,
         tensor_alone=_apart(units, cuts),
     )  # fmt: skip
 

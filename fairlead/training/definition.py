@@ -40,6 +40,7 @@ class Training:
     keep_best: bool = False
     monitor: str = "eval_loss"
     monitor_mode: str = "min"
+    exact: bool = True  # False: plans that change the maths may be chosen, too
 
     def __post_init__(self) -> None:
         _require(
@@ -73,8 +74,11 @@ class Training:
         _check_choice("monitor_mode", self.monitor_mode, ("min", "max"))
         if self.early_stopping is not None:
             _check_count("early_stopping", self.early_stopping)
-        good = isinstance(self.keep_best, bool)
-        _require(good, "keep_best", self.keep_best, "is neither True nor False", "pass keep_best=True")
+        for name in ("keep_best", "exact"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool), name, value, "is neither True nor False", f"pass {name}=True")
+        good = isinstance(self.exact, bool)
+        _require(good, "exact", self.exact, "is neither True nor False", "pass exact=False to allow plans that are not")
         if self.judges:
             self._check_monitor()
 

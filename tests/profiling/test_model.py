@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fairlead.errors import InvalidSpec
@@ -63,6 +65,11 @@ def test_a_model_that_cannot_be_cut_is_still_run_in_copies_and_the_reason_is_sai
     assert found.flops > 0
     plans = [one.plan for one in candidates(found, hardware(2, link=SLOW))]
     assert {plan.pipeline for plan in plans} == {1} and any(plan.data == 2 for plan in plans)
+
+
+def test_plans_that_change_the_maths_are_looked_at_only_if_allowed() -> None:
+    assert profile_model(programs.mlp()).exact
+    assert not profile_model(dataclasses.replace(programs.mlp(), exact=False)).exact
 
 
 def test_user_code_runs_in_a_process_of_its_own() -> None:
