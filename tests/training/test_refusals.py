@@ -154,7 +154,8 @@ GOOD: dict[str, Any] = {
         ("optimizer", torch.optim.SGD(GOOD["model"].parameters())), ("optimizer", "adam"),
         ("scheduler", 3), ("seed", "x"), ("clip_grad_norm", 0), ("clip_grad_norm", "x"), ("metrics", [1]),
         ("metrics", {"accuracy": 3}), ("metrics", {"loss": len}), ("metrics", {"accuracy": len}), ("eval_data", "bank"),
-        ("accumulate", 0), ("scheduler_every", "hour"), ("early_stopping", 0), ("keep_best", 3), ("exact", "no"), ("monitor_mode", "up"),
+        ("accumulate", 0), ("scheduler_every", "hour"), ("early_stopping", 0), ("keep_best", 3), ("monitor_mode", "up"),
+        ("exact", "no"),
         ("exact", "no"),
     ],
 )  # fmt: skip
