@@ -10,6 +10,7 @@ from typing import Any
 from fairlead.cluster import DEVICE, NodeState, scaled
 from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.carry.claims import claims
+from fairlead.scheduling.carry.gain import pressed
 from fairlead.scheduling.carry.target import Target, put
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Pool
@@ -72,6 +73,14 @@ class Draft:
     @property
     def now_s(self) -> float:
         return self.state.now_s
+
+    def presses(self, job: JobState) -> bool:
+        """Whether a waiting job should begin although the market would wait for the last moment its deadline allows.
+
+        A plan for the whole cluster can count on it. One for a tenant's share cannot: it changes as others come and go.
+        """
+        several = sum(1 for tenant in self.tenants if tenant in self.board.used) > 1
+        return several and not job.seats and pressed(job, job.min_workers, self.now_s)
 
     @property
     def turned_s(self) -> Mapping[str, float]:

@@ -10,6 +10,7 @@ from fairlead.scheduling.state import JobState
 WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not tried again, nor is any larger one
 CLEARLY_SLOWER = 0.9  # below this part of the best smaller size's speed, the larger size does harm
 USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
+SLACK = 0.5  # a gang that needs more than this part of the time to its deadline has no time to give
 PAYBACK = 2.0  # growing must save this many times what the new generation costs
 
 
@@ -113,6 +114,14 @@ def remaining_s(job: JobState, size: int) -> float | None:
         return max(0.0, job.remaining_samples / speed)
     takes_s = job.facts.get("takes_s")
     return None if takes_s is None or job.seats else float(takes_s) * (job.min_workers / max(1, size)) ** USUAL_SCALING
+
+
+def pressed(job: JobState, size: int, now_s: float) -> bool:
+    """Whether this gang keeps the job's deadline if it runs from now on, and has not much time to spare."""
+    if job.finish_by_s is None:
+        return False
+    left_s, has_s = remaining_s(job, size), job.finish_by_s - now_s
+    return left_s is not None and SLACK * has_s < left_s <= has_s
 
 
 def prior_curve(job: JobState, least: int, most: int, types: tuple[str, ...]) -> SpeedCurve:

@@ -54,11 +54,13 @@ def make_room_for_waiting(draft: Draft) -> None:
 
 
 def make_room_for_growth(draft: Draft) -> None:
-    """Elastic gangs shrink for those whose tenant is below its claim, or whom the market wants larger; nobody stops."""
-    done = {draft.jobs[name].tenant for name in draft.promised}
+    """Elastic gangs shrink for those whose tenant is below its claim, or whom the market wants larger; siblings that it
+    would not run, or not there, stop for them."""
+    done = {draft.jobs[name].tenant for name in draft.promised if _victims_leaving(draft, name)}
     attempts: dict[str, int] = {}
     steady = draft.steady()
-    if not any(job.elastic and len(job.seats) > job.min_workers for job in steady):
+    steady.sort(key=lambda job: (job.id not in draft.target.due, -draft.target.bid.get(job.id, 0.0), job.id))
+    if not any(job.elastic for job in steady):
         return
     for job in steady:
         size = len(draft.board.seats[job.id])
@@ -73,7 +75,6 @@ def make_room_for_growth(draft: Draft) -> None:
         attempts[job.tenant] = attempts.get(job.tenant, 0) + 1
         reclaim = _find_growth(draft, job, wanted)
         if reclaim is not None:
-            done.add(job.tenant)
             claim = devices(draft.claims[job.tenant])
             below = f", which has fewer than the {claim} it is entitled to" if draft.headroom(job.tenant) > 0 else ""
             _carry_out(draft, reclaim, f"job {job.id} of tenant {job.tenant}{below}")

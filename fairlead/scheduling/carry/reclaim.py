@@ -6,7 +6,7 @@ import heapq
 
 from fairlead.scheduling.carry.board import Board
 from fairlead.scheduling.carry.draft import Draft
-from fairlead.scheduling.carry.gain import smaller
+from fairlead.scheduling.carry.gain import pressed, smaller
 from fairlead.scheduling.carry.order import TURN_S
 from fairlead.scheduling.carry.start import overdue
 from fairlead.scheduling.state import JobState
@@ -21,7 +21,7 @@ SETTLE_S = 5.0
 """Not even a promise that is about to be broken takes devices from a sibling younger than this."""
 
 
-Turn = tuple[int, int, str]
+Turn = tuple[int, bool, int, int, str]
 """Who shrinks earlier among the gangs of a tenant; its job comes last."""
 
 
@@ -181,15 +181,21 @@ class Reclaim:
         if victim.tenant == self.job.tenant:
             if victim.priority > self.job.priority:
                 return False
-            return not self.for_growth or (len(seats) > self._meant(victim) and self._rested(victim))
+            if not self.for_growth and (victim.priority < self.job.priority or self._longest(victim)):
+                return True
+            above = len(seats) > self._meant_here(victim) and not self._on_time(victim)
+            return above and self._meant(self.job) > 0 and (not self.for_growth or self._rested(victim))
         if self.starving or self.insists:
             return self._spare(victim.tenant) > 0
         return self.below and self._surplus(victim.tenant) > 0
 
     def _may_preempt(self, victim: JobState) -> bool:
         size = len(self.board.seats[victim.id])
-        if not size or self.for_growth:
+        if not size:
             return False
+        if self.for_growth:  # up to what the market would give it, from a sibling that it would not run, or not here
+            own = victim.tenant == self.job.tenant and not victim.starts_over and not self._on_time(victim)
+            return own and len(self.job.seats) + self.need <= self._meant(self.job) and self._has_its_turn(victim)
         if victim.tenant == self.job.tenant:
             return self._outranks(victim) or self._has_its_turn(victim)
         if self.insists:  # even a last gang, or one of a tenant within its claim: what is guaranteed comes first
@@ -207,13 +213,28 @@ class Reclaim:
     def _has_its_turn(self, victim: JobState) -> bool:
         """Whether the market has the job run now instead of its sibling, which has run for long enough, or it has
         waited longest."""
-        longest = self.draft.turns.get(self.job.tenant) == self.job.id
-        meant = longest or (self._meant(self.job) > 0 and self._meant(victim) == 0)
-        return meant and victim.priority <= self.job.priority and self._rested(victim)
+        meant = self._longest(victim) or (self._meant(self.job) > 0 and self._meant_here(victim) == 0)
+        return meant and victim.priority <= self.job.priority and self._rested(victim) and not self._on_time(victim)
+
+    def _longest(self, victim: JobState) -> bool:
+        """Whether it is its turn as it has waited longest; not at the cost of somebody's promise."""
+        return self.draft.turns.get(self.job.tenant) == self.job.id and victim.id not in self.draft.target.due
 
     def _meant(self, job: JobState) -> int:
-        """Workers that it would have if the market were free to move everybody."""
-        return self.draft.target.size.get(job.id, 0)
+        """Workers that it would have if the market were free to move everybody; or its smallest gang while that just
+        keeps its deadline: the market can wait for the last moment, who has to make room first cannot."""
+        meant = self.draft.target.size.get(job.id, 0)
+        return meant or (job.min_workers if self.draft.presses(job) else 0)
+
+    def _on_time(self, victim: JobState) -> bool:
+        """Whether it keeps its deadline if it is left alone, and would hardly do so otherwise: whom nothing presses
+        does not take from it."""
+        return self.job.id not in self.draft.target.due and pressed(victim, len(victim.seats), self.draft.now_s)
+
+    def _meant_here(self, victim: JobState) -> int:
+        """... on devices of the type that it sits on."""
+        here = self.draft.board.kind(victim.seats)
+        return self._meant(victim) if self.draft.target.kind.get(victim.id, here) == here else 0
 
     def _rested(self, victim: JobState) -> bool:
         ran_s = self.draft.now_s - victim.since_s
@@ -226,8 +247,12 @@ class Reclaim:
         return victim.restart_cost_s + (self.draft.now_s - victim.since_s if victim.starts_over else 0.0)
 
     def _shrinks_earlier(self, victim: JobState) -> Turn:
-        """Among the gangs of a tenant; only what is taken from a gang itself changes its place."""
-        return (victim.priority, victim.min_workers - len(self.board.seats[victim.id]), victim.id)
+        """Of siblings those above what the market would give them; who gives no more than is needed. Only what is taken
+        from a gang itself changes its place."""
+        own, size = victim.tenant == self.job.tenant, len(self.board.seats[victim.id])
+        meant = own and size <= self._meant_here(victim)
+        wasted = max(0, size - (smaller(victim, size) or victim.min_workers) - self.need)
+        return (victim.priority, meant, wasted, victim.min_workers - size, victim.id)
 
     def _cheaper(self, victim: JobState) -> tuple[bool, bool, int, float, int, str]:
         size = len(self.board.seats[victim.id])

@@ -12,7 +12,7 @@ from fairlead.scheduling.carry.move import move_faster
 from fairlead.scheduling.carry.order import TURN_S, line_up
 from fairlead.scheduling.carry.preempt import make_room_for_growth, make_room_for_waiting
 from fairlead.scheduling.carry.scale import grow_beyond_claims, grow_within_claims, shrink_slower
-from fairlead.scheduling.carry.start import start_borrowers, start_first, start_within_claims
+from fairlead.scheduling.carry.start import start_borrowers, start_first, start_wanted, start_within_claims
 from fairlead.scheduling.carry.target import target
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.policy import DEFAULTS
@@ -48,11 +48,12 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     draft.line = line_up(draft)
     start_first(draft)
     move_faster(draft)
-    start_within_claims(draft)
+    start_wanted(draft)
     make_room_for_waiting(draft)
     shrink_slower(draft)
     grow_within_claims(draft)
     make_room_for_growth(draft)
+    start_within_claims(draft)
     start_borrowers(draft)
     start_short(draft)
     grow_beyond_claims(draft)

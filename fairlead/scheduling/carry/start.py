@@ -8,6 +8,8 @@ comes before everybody else's next job, and free devices are held for it too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import speed_on
@@ -37,14 +39,24 @@ def start_first(draft: Draft) -> None:
             _start_or_hold(draft, job, "overdue")
 
 
-def start_within_claims(draft: Draft) -> None:
+def start_wanted(draft: Draft) -> None:
+    """Those whom the market would run, whose turn it is or whose deadline presses come before gangs grow."""
+
+    def wanted(job: JobState) -> bool:
+        turn = draft.turns.get(job.tenant) == job.id
+        return turn or job.id in draft.target.size or draft.presses(job)
+
+    start_within_claims(draft, [job for job in draft.queue if wanted(job)])
+
+
+def start_within_claims(draft: Draft, line: Sequence[JobState] | None = None) -> None:
     """Every tenant gets its jobs up to its claim, in order; a patient head is held free devices."""
     holding: set[str] = set()
     full = _Full()
     if draft.board.full:
         return  # nothing to start on, and nothing to keep for anybody
     rooms: dict[tuple[str, str | None], int] = {}  # as long as nobody starts
-    for job in draft.queue:
+    for job in draft.queue if line is None else line:
         key = (job.tenant, job.device_type or draft.target.kind.get(job.id))
         room = rooms.get(key)
         if room is None:
