@@ -1,4 +1,4 @@
-"""Tab: verbs, options and names, in a real bash, quickly, and silent whatever happens."""
+"""Tab: verbs, options and names, in real shells, quickly, and silent whatever happens."""
 
 from __future__ import annotations
 
@@ -91,30 +91,58 @@ def test_the_script_is_one_that_its_shell_can_read(shell: str, tmp_path: Path) -
     assert subprocess.run([program, "-n", str(script)], capture_output=True, timeout=30).returncode == 0
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_tab_completes_in_a_real_bash(platform: Platform, tmp_path: Path) -> None:
-    command = tmp_path / "fairlead"
+INTERACTIVE = {
+    "bash": (["--norc", "--noprofile", "-i"], 'eval "$(fairlead completion bash)"; PS1="rea""dy> "\n'),
+    "zsh": (
+        ["-f", "-i"],
+        'autoload -Uz compinit; compinit -u -D; eval "$(fairlead completion zsh)"; PS1="rea""dy> "\n',
+    ),
+}  # the prompt is written so that it shows only when all was read
+
+
+def shell_environment(platform: Platform, folder: Path) -> dict[str, str]:
+    command = folder / "fairlead"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m fairlead.cli.main "$@"\n')
     command.chmod(0o755)
-    own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PS1": "ready> ", "TERM": "dumb"}
-    environment = platform.admin.variables() | own
+    own = {"PATH": f"{folder}:{os.environ['PATH']}", "TERM": "dumb", "HOME": str(folder)}
+    return platform.admin.variables() | own
+
+
+@pytest.mark.parametrize("shell", sorted(INTERACTIVE))
+def test_tab_completes_in_a_real_shell(platform: Platform, tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    options, begin = INTERACTIVE[shell]
+    environment = shell_environment(platform, tmp_path)
     pid, master = pty.fork()
     if pid == 0:
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], environment)
+        os.execvpe(shell, [shell, *options], environment)
     try:
+        os.write(master, begin.encode())
         _read(master, "ready> ")
-        os.write(master, b'eval "$(fairlead completion bash)"; echo lo""aded\n')
-        _read(master, "loaded\r\nready> ")
         os.write(master, b"fairlead ten\t")
         assert "tenant" in _read(master, "fairlead tenant")
         os.write(master, b" sh\tvis\t")
-        assert "show vision" in _read(master, "vision")
+        assert "show" in _read(master, "vision")
         os.write(master, b"\n")
         assert "device hours" in _read(master, "keeps")
     finally:
         os.close(master)
         os.kill(pid, 9)
         os.waitpid(pid, 0)
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_gets_words_with_what_they_are_and_files_where_files_go(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    asks = [f'complete -C "fairlead {begun}"' for begun in ("tenant sho", "tenant show vis", f"submit {tmp_path}/tra")]
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", "; ".join(["fairlead completion fish | source", *asks])], capture_output=True,
+        text=True, timeout=PATIENCE_S, env=shell_environment(platform, tmp_path),
+    )  # fmt: skip
+    about, tenant, file = done.stdout.splitlines()
+    assert about == "show\tEverything about one tenant"
+    assert tenant.startswith("vision\tweight") and file.startswith(f"{tmp_path}/train.py")
 
 
 def _read(master: int, until: str) -> str:
