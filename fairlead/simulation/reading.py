@@ -28,7 +28,7 @@ def read_trace(
 ) -> Trace:
     """The trace in this file; ``speeds`` is a table or a folder of tables for formats that have them."""
     if not path.is_file():
-        raise NotFound(f"there is no trace {path}", field="TRACE")
+        raise NotFound(f"there is no trace {path}", field="TRACE", fix="name the file with the recorded jobs")
     if speeds is not None and not speeds.exists():
         raise NotFound(f"there are no speeds at {speeds}", field="--speeds")
     chosen = detect(path) if name == "auto" else name

@@ -41,7 +41,7 @@ class Crashable:
             environment["FAIRLEAD_FAILPOINT"] = failpoint
         command = [sys.executable, "-m", "fairlead.cli.main", "up", "--home", str(self.home), "--port", "0"]
         command += ["--nodes", self.nodes, "--detach", *(["--store", self.store] if self.store else [])]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0 or failpoint, done.stderr
         self._client = None
         self.restarts += 1
@@ -49,13 +49,13 @@ class Crashable:
 
     def down(self) -> None:
         command = [sys.executable, "-m", "fairlead.cli.main", "down", "--home", str(self.home)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stderr
 
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = Client(home=self.home, timeout_s=10.0)
+            self._client = Client(home=self.home, timeout_s=30.0)
         return self._client
 
     @property
@@ -65,14 +65,21 @@ class Crashable:
     def control_lives(self) -> bool:
         return alive(self.control_pid)
 
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.health())
+        except Unavailable:
+            return False
+
     def call(self, what: Callable[[Client], T]) -> T:
         """Ask the platform, starting it again as often as it turns out to be dead."""
         for _ in range(4):
             try:
                 return what(self.client)
             except Unavailable:
-                wait_until(lambda: not self.control_lives(), 20, "the control plane answers or dies")
-                self.up()
+                wait_until(lambda: not self.control_lives() or self._answers(), 60, "the control plane answers or dies")
+                if not self.control_lives():
+                    self.up()
         return what(self.client)
 
     # ------------------------------------------------------------ what can be killed
@@ -155,7 +162,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    wait_until(lambda: not alive(pid), 10, f"process {pid} is gone")
+    wait_until(lambda: not alive(pid), 60, f"process {pid} is gone")
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:

@@ -60,7 +60,7 @@ def test_a_drain_with_nowhere_to_go_puts_the_gang_away_until_there_is_room(
     wait_until(lambda: platform.view(job.id).step > 10, 60, "it trains on all nodes")
     platform.call(lambda c: c.drain("node-1"))
     wait_until(lambda: state(platform, "node-1") == "drained", 60, "the node is free")
-    wait_until(lambda: platform.view(job.id).state == "queued", 20, "it waits")
+    wait_until(lambda: platform.view(job.id).state == "queued", 60, "it waits")
     assert platform.view(job.id).preemptions == 1
     said = [event.text for event in platform.call(lambda c: list(c.events(job=job.id)))]
     assert any("node-1 is being drained and no other node has" in text for text in said)
@@ -79,7 +79,7 @@ def test_an_elastic_gang_shrinks_when_nothing_else_is_free(platform: Crashable, 
     before = platform.workers(job.id)
     platform.call(lambda c: c.drain("node-2"))
     wait_until(lambda: state(platform, "node-2") == "drained", 60, "the node is free")
-    wait_until(lambda: platform.view(job.id).workers == 2, 20, "two go on")
+    wait_until(lambda: platform.view(job.id).workers == 2, 60, "two go on")
     assert platform.workers(job.id).items() <= before.items()
     platform.call(lambda c: c.uncordon("node-2"))
     platform.hurry(job.id)
@@ -95,7 +95,7 @@ def test_a_command_starts_over_elsewhere(platform: Crashable) -> None:
     (node,) = platform.view(job.id).nodes
     platform.call(lambda c: c.drain(node))
     wait_until(lambda: (output / "runs").read_text() == "begin\nbegin\n", 60, "it has no state that we know")
-    wait_until(lambda: state(platform, node) == "drained", 30, "the node is free")
+    wait_until(lambda: state(platform, node) == "drained", 60, "the node is free")
     (output / "go").touch()
     platform.wait_for_end(job.id)
     assert platform.state(job.id) == "succeeded"

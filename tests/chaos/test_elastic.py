@@ -27,7 +27,7 @@ def _an_empty_queue(platform: Crashable) -> Iterator[None]:
     yield
     for job in platform.call(lambda c: list(c.jobs(state="active"))):
         platform.call(lambda c, job=job: c.cancel(job.id))
-    wait_until(lambda: not platform.call(lambda c: list(c.jobs(state="active"))), 30, "the queue is empty")
+    wait_until(lambda: not platform.call(lambda c: list(c.jobs(state="active"))), 60, "the queue is empty")
 
 
 def workers_over_time(platform: Crashable, job: str) -> list[int]:

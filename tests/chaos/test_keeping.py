@@ -35,7 +35,7 @@ def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathF
 
         for pid in (first.control_pid, *first.node_managers().values()):  # the machine is gone
             kill(pid)
-        wait_until(lambda: not any(alive(pid) for pid in workers.values()), 20, "all of it")
+        wait_until(lambda: not any(alive(pid) for pid in workers.values()), 60, "all of it")
         back = Terminal(second.home)("restore", str(file), "--home", str(second.home), "--json").data
         assert back["going_on"] == 1
         second.up()

@@ -43,7 +43,7 @@ def test_twenty_random_kills_lose_nothing(platform: Crashable) -> None:
     for job in jobs:
         assert platform.state(job.id) == "succeeded", platform.view(job.id).message
         same_curve(platform.losses(job.id), expected)
-    wait_until(lambda: not platform.workers(), 20, "no worker is left")
+    wait_until(lambda: not platform.workers(), 60, "no worker is left")
     assert "contradiction" not in platform.log()
     recovered = [e for e in platform.call(lambda c: c.events(limit=1000)) if e.kind == "job-recovered"]
     assert recovered

@@ -72,7 +72,7 @@ def platform(old_code: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert version(home) == "0001"
         control = crashable.control_pid
         os.kill(control, signal.SIGTERM)
-        wait_until(lambda: not alive(control), 20, "the older control plane ends, and nothing else")
+        wait_until(lambda: not alive(control), 60, "the older control plane ends, and nothing else")
         yield crashable
     finally:
         crashable.down()
