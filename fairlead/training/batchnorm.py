@@ -19,10 +19,10 @@ from fairlead.training.gradients import Ranks
 class SyncedBatchNorms:
     """The batch norm layers of a model while several workers share a batch; ``restore`` gives them back."""
 
-    def __init__(self, model: torch.nn.Module, group: Ranks) -> None:
+    def __init__(self, model: torch.nn.Module, group: Ranks, *, on: bool = True) -> None:
         self._group = group
         self._layers = (
-            [module for module in model.modules() if isinstance(module, _BatchNorm)] if group.size > 1 else []
+            [module for module in model.modules() if isinstance(module, _BatchNorm)] if on and group.size > 1 else []
         )
         self.weight = 1.0  # 0 on a worker that has no samples of its own and only keeps the others company
         for layer in self._layers:

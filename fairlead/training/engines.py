@@ -16,21 +16,36 @@ def is_spread(plan: Plan) -> bool:
 
 
 def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
-    """The engine for this plan; without one the workers are replicas."""
+    """The engine for this plan; without one the workers are replicas.
+
+    What is special is imported where it is needed: it brings parts of torch.distributed that replicas never use.
+    """
     if plan is None:
         return Replicas(session, group)
-    _check(plan, group)
-    if not is_spread(plan):
-        return Replicas(session, group, plan)
-    # Imported where needed: they bring a good part of torch.distributed with them, which replicas never use.
+    wrong = _objection(plan, session, group)
+    if wrong is not None:
+        raise InvalidSpec(wrong, field="plan", fix="choose another plan for this training and these workers")
+    if is_spread(plan):
+        return _spread(session, group, plan)
+    if plan.sync == "local-sgd":
+        from fairlead.training.averaging import LocalSteps
+
+        return LocalSteps(session, group, plan)
+    if plan.buckets:
+        from fairlead.training.bucketed import Bucketed
+
+        return Bucketed(session, group, plan)
+    if plan.sync == "hierarchical":
+        from fairlead.training.hierarchy import Hierarchy
+
+        return Replicas(session, group, plan, rings=Hierarchy(group, plan.group))
+    return Replicas(session, group, plan)
+
+
+def _spread(session: Session, group: Group, plan: Plan) -> Engine:
     from fairlead.training.mesh import Mesh
 
     if plan.pipeline > 1:
-        if plan.tensor > 1 or plan.sharded:
-            raise InvalidSpec(
-                "a pipeline goes with replicas only: a traced stage cannot be cut further", field="plan.pipeline",
-                fix="choose a plan without tensor parallelism and sharding, or without pipeline",
-            )  # fmt: skip
         from fairlead.training.pipelines import Pipeline
 
         return Pipeline(session, Mesh(group, plan))
@@ -39,9 +54,20 @@ def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
     return Spread(session, Mesh(group, plan))
 
 
-def _check(plan: Plan, group: Group) -> None:
+def _objection(plan: Plan, session: Session, group: Group) -> str | None:
+    """Why this plan cannot be carried out here; None if it can."""
     if plan.workers_used != group.size:
-        raise InvalidSpec(
-            f"{plan.id} is for {plan.workers_used} workers, this gang has {group.size}", field="plan",
-            fix="plan again for the workers that are there",
-        )  # fmt: skip
+        return f"{plan.id} is for {plan.workers_used} workers, this gang has {group.size}"
+    if session.training.exact and (plan.sync == "local-sgd" or plan.compression != "none"):
+        return f"{plan.id} changes the maths, which this Training does not allow (exact=False would)"
+    if plan.sync == "parameter-server":
+        return "parameter servers are not carried out yet"
+    if plan.recompute:
+        return "recomputing activations is not carried out yet"
+    if plan.pipeline > 1 and (plan.tensor > 1 or plan.sharded):
+        return "a pipeline goes with replicas only: a traced stage cannot be cut further"
+    if plan.compression != "none" and (is_spread(plan) or plan.buckets or plan.sync != "allreduce"):
+        return f"{plan.id}: only gradients that are sent in one piece are compressed"
+    if is_spread(plan) and plan.sync in ("hierarchical", "local-sgd"):
+        return f"{plan.id}: {plan.sync} goes with whole replicas only"
+    return None

@@ -10,7 +10,9 @@ from typing import Protocol
 
 import torch
 
+from fairlead.planning.plan import Compression
 from fairlead.training import words
+from fairlead.training.compression import smaller
 from fairlead.training.words import Heard, Word
 
 
@@ -35,8 +37,9 @@ class FlatGradients:
     decay must not touch it. So every parameter has a word in the buffer that says whether anybody has a gradient.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], group: Ranks) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], group: Ranks, compression: Compression = "none") -> None:
         self._group = group
+        self._smaller = smaller(compression)
         self._parameters = [p for p in parameters if p.requires_grad]
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for parameter in self._parameters:
@@ -47,11 +50,13 @@ class FlatGradients:
         by_dtype.setdefault(wide, [])
         self._said = words.count(group.size)
         self._buffers: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor] = []  # the buffers without the words
         self._views: dict[torch.Tensor, torch.Tensor] = {}
         for dtype, members in by_dtype.items():
             extra = self._said + len(self._parameters) if dtype is wide else 0
             buffer = torch.zeros(extra + sum(p.numel() for p in members), dtype=dtype, device=group.device)
             self._buffers.append(buffer)
+            self._gradients.append(buffer[extra:])
             if extra:
                 self._words = buffer[:extra]
             self._cut(buffer, extra, members)
@@ -72,9 +77,17 @@ class FlatGradients:
             torch._foreach_copy_([self._views[p] for p in present], [p.grad for p in present if p.grad is not None])
         if absent:
             torch._foreach_zero_(absent)
-        for buffer in self._buffers:
-            self._group.sum(buffer)
+        self._sum()
         heard = self._words.tolist()
         for parameter, holders in zip(self._parameters, heard[self._said :], strict=True):
             parameter.grad = self._views[parameter] if holders > 0 else None
         return words.unpack(heard[: self._said], self._group.size)
+
+    def _sum(self) -> None:
+        if self._smaller is None:
+            for buffer in self._buffers:
+                self._group.sum(buffer)
+            return
+        self._group.sum(self._words)  # counts and the loss are never rounded
+        for gradients in self._gradients:
+            self._smaller.sum(self._group, gradients)

@@ -16,6 +16,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.training.data import Batch
 from fairlead.training.randomness import RandomUse, Recorder, compare
 
+PROBE_SAMPLES = 8
 SIZES = (5, 3)
 """Two small, unlike batches: what follows the size of the batch belongs to the samples."""
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,16 +25,31 @@ from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.words import Heard, Word
 
+if TYPE_CHECKING:
+    from fairlead.training.hierarchy import Hierarchy
+
 
 class Replicas:
     """One replica of the model. The result does not depend on how many there are, nor on their shares."""
 
     spread = False
 
-    def __init__(self, session: Session, group: Group, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        group: Group,
+        plan: Plan | None = None,
+        *,
+        rings: Hierarchy | None = None,
+        sums: bool = True,
+    ) -> None:
         self._session, self._group = session, group
-        self._gradients = FlatGradients(list(session.model.parameters()), group) if group.size > 1 else None
-        self._norms = SyncedBatchNorms(session.model, group)
+        self._rings = rings
+        compression = plan.compression if plan else "none"
+        parameters = list(session.model.parameters())
+        self._gradients = FlatGradients(parameters, rings or group, compression) if sums and group.size > 1 else None
+        self._factor, self._always = 1.0, False
+        self._norms = SyncedBatchNorms(session.model, group, on=sums or plan is None or plan.exact)
         if len(self._norms):
             log(f"batch norm: statistics of the whole batch, over {group.size} workers")
         self._pieces = max(session.training.accumulate, plan.microbatches if plan else 1)
@@ -53,12 +68,18 @@ class Replicas:
         loss = self._backward(step, index[mine.start : mine.stop], index)
         computed_s = time.perf_counter() - begun_s - (group.waited_s - waited_s)
         word = replace(word, loss=loss, compute_s=computed_s)
-        heard = words.alone(word) if self._gradients is None else self._gradients.exchange(word)
+        heard = self._exchange(word)
         heard.check(step)
         self._update()
         if group.size > 1 and len(index) == session.training.batch_size:
             self._weigh(heard)
         return heard
+
+    def _exchange(self, word: Word) -> Heard:
+        return words.alone(word) if self._gradients is None else self._gradients.exchange(word)
+
+    def _model(self) -> torch.nn.Module:
+        return self._session.model
 
     def _weigh(self, heard: Heard) -> None:
         before = self.balance.shares
@@ -84,9 +105,9 @@ class Replicas:
     def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         weight = len(mine) / len(index)
         if not len(mine):
-            if not len(self._norms):
+            if not len(self._norms) and not self._always:
                 return 0.0
-            mine = index[:1]  # batch norm talks within the pass: keep the others company, with no weight
+            mine = index[:1]  # where ranks talk within the pass: keep the others company, with no weight
         self._norms.weight = 1.0 if weight else 0.0
         session = self._session
         batch = session.samples.take(mine, mix(session.seed, step // session.steps_per_epoch, 4))
@@ -95,10 +116,10 @@ class Replicas:
         if self._dropout is not None:
             self._dropout.begin(session.seed, step, mine)
         with self._dropout or nullcontext():
-            loss = call(session.model, session.training.loss, batch)
-        scaled = loss if weight == 1.0 else loss * weight
-        torch.autograd.backward(scaled)
-        return float(scaled.detach())
+            loss = call(self._model(), session.training.loss, batch)
+        scale = weight * self._factor
+        torch.autograd.backward(loss if scale == 1.0 else loss * scale)
+        return float(loss.detach()) * weight
 
     def _update(self) -> None:
         session = self._session
@@ -117,9 +138,11 @@ class Replicas:
 
     def end(self) -> None:
         self._norms.restore()
+        if self._rings is not None:
+            self._rings.close()
 
     def abandon(self) -> None:
-        self._norms.restore()
+        Replicas.end(self)
 
 
 def _first_shares(session: Session, group: Group) -> tuple[float, ...]:

@@ -15,10 +15,8 @@ from fairlead.training.definition import Training
 from fairlead.training.history import History
 from fairlead.training.judgement import Judgement
 from fairlead.training.optimizers import make_optimizer
-from fairlead.training.probe import Findings, check_loss, examine, gains_by_channels_last
+from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
-
-PROBE_SAMPLES = 8
 
 
 class Session:

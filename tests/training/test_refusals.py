@@ -156,7 +156,6 @@ GOOD: dict[str, Any] = {
         ("metrics", {"accuracy": 3}), ("metrics", {"loss": len}), ("metrics", {"accuracy": len}), ("eval_data", "bank"),
         ("accumulate", 0), ("scheduler_every", "hour"), ("early_stopping", 0), ("keep_best", 3), ("monitor_mode", "up"),
         ("exact", "no"),
-        ("exact", "no"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_named_where_it_is_written(field: str, value: Any) -> None:

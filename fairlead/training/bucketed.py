@@ -1,0 +1,65 @@
+"""torch's own DDP as an engine: gradients are sent in buckets while the backward pass goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from fairlead.planning.plan import Plan
+from fairlead.training.exchange import say
+from fairlead.training.group import Group
+from fairlead.training.mesh import Mesh, lost_peers
+from fairlead.training.probe import PROBE_SAMPLES, call, undisturbed
+from fairlead.training.replicas import Replicas
+from fairlead.training.session import Session
+from fairlead.training.words import Heard, Word
+
+
+class Bucketed(Replicas):
+    """A replica under DDP. It averages over the ranks, so a rank's part of the loss is scaled up by their number."""
+
+    def __init__(self, session: Session, group: Group, plan: Plan) -> None:
+        super().__init__(session, group, plan, sums=False)
+        self._mesh = Mesh(group, plan)
+        unused = _has_unused(session)
+        with lost_peers():
+            self._wrapped: Any = DistributedDataParallel(
+                session.model, broadcast_buffers=False, find_unused_parameters=unused, gradient_as_bucket_view=True
+            )
+        self._factor = float(group.size)
+        self._always = True
+
+    def _model(self) -> Any:
+        return self._wrapped
+
+    def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+        with lost_peers():
+            return super()._backward(step, mine, index)
+
+    def _exchange(self, word: Word) -> Heard:
+        return say(self._group, word)
+
+    def end(self) -> None:
+        self._unwrap()
+        super().end()
+
+    def abandon(self) -> None:
+        self._unwrap()
+        super().abandon()
+
+    def _unwrap(self) -> None:
+        self._wrapped = None  # its hooks go with it
+        self._session.optimizer.zero_grad(set_to_none=True)
+        self._mesh.close()
+
+
+def _has_unused(session: Session) -> bool:
+    """Whether a pass leaves out parameters, which DDP must know beforehand."""
+    index = torch.arange(min(PROBE_SAMPLES, len(session.samples)), device=session.device)
+    with undisturbed(session.model):
+        torch.autograd.backward(call(session.model, session.training.loss, session.samples.take(index, 0)))
+    unused = any(p.grad is None for p in session.model.parameters() if p.requires_grad)
+    session.model.zero_grad(set_to_none=True)
+    return unused

@@ -1,0 +1,94 @@
+"""Other ways to synchronise replicas: exact ones give the result of one process, the others only if allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead import wire
+from fairlead.planning.plan import Plan
+from tests.training.conftest import MakeGang
+from tests.training.gang import Gang
+from tests.training.programs import ATTENTION, SMALL
+from tests.training.test_exactness import assert_same_result, train
+
+DDP = Plan(data=2, sync="allreduce", buckets=True)
+INEXACT = SMALL.replace("seed=3)", "seed=3, exact=False)")
+SGD = INEXACT.replace("torch.optim.AdamW(p, lr=0.02)", "torch.optim.SGD(p, lr=0.05)").replace("clip_grad_norm=1.0,", "")
+
+
+def run(gang: Gang, plan: Plan, wait: bool = True) -> Gang:
+    names = [f"w{number}" for number in range(plan.workers_used)]
+    gang.start(*names)
+    gang.ready(*names)
+    gang.join(*names, plan=plan, wait=wait)
+    if wait:
+        gang.finish()
+    return gang
+
+
+@pytest.mark.parametrize(
+    ("code", "params", "plan"),
+    [
+        (SMALL, {"layers": "both"}, Plan(data=2, sync="allreduce", buckets=True, shares=(0.8, 0.2))),
+        (ATTENTION, {}, DDP),
+        (SMALL, {"layers": "both"}, Plan(data=4, sync="hierarchical", group=2)),
+        (SMALL, {"layers": "dropout"}, Plan(data=2, sync="allreduce", microbatches=3)),
+    ],
+    ids=["ddp", "ddp-unused", "hierarchical", "pieces"],
+)
+def test_an_exact_way_gives_the_result_of_one_process(
+    make_gang: MakeGang, code: str, params: dict[str, Any], plan: Plan
+) -> None:
+    assert_same_result(train(make_gang(code, params), 1), run(make_gang(code, params), plan), 1e-9)
+
+
+def test_survivors_of_ddp_go_on_without_a_snapshot(make_gang: MakeGang) -> None:
+    gang = make_gang(SMALL, {"layers": "both", "slow": 0.05})
+    run(gang, DDP, wait=False)
+    gang.reach(3)
+    gang.kill("w1")
+    gang.until(lambda: gang.said("w0", wire.Broken), "the survivor said Broken")
+    gang.join("w0")
+    gang.finish()
+    assert_same_result(train(make_gang(SMALL, {"layers": "both"}), 1), gang)
+
+
+def test_averaging_after_every_step_of_plain_sgd_is_exact(make_gang: MakeGang) -> None:
+    plan = Plan(data=2, sync="local-sgd", period=1, shares=(0.7, 0.3))
+    params = {"layers": "dropout"}
+    assert_same_result(train(make_gang(SGD, params), 1), run(make_gang(SGD, params), plan), 1e-9)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(data=2, sync="local-sgd", period=3),
+        Plan(data=2, sync="allreduce", compression="bf16"),
+        Plan(data=2, sync="allreduce", compression="int8"),
+    ],
+    ids=lambda plan: plan.id,
+)
+def test_inexact_ways_reach_about_the_same_loss(make_gang: MakeGang, plan: Plan) -> None:
+    params = {"layers": "both", "epochs": 12}
+    exact = train(make_gang(INEXACT, params), 1)
+    other = run(make_gang(INEXACT, params), plan)
+    losses = [gang.workers["w0"].last(wire.Finished).metrics["eval_loss"] for gang in (exact, other)]
+    first = exact.curve()[1]
+    assert losses[1] < 0.8 * first and losses[1] == pytest.approx(losses[0], rel=0.5)
+    assert exact.curve() != other.curve()
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (Plan(data=2, sync="local-sgd", period=4), "changes the maths, which this Training does not allow"),
+        (Plan(data=2, sync="allreduce", compression="int8"), "changes the maths"),
+        (Plan(data=2, sync="parameter-server"), "parameter servers are not carried out yet"),
+    ],
+)
+def test_what_is_not_allowed_or_not_there_is_refused_by_all(make_gang: MakeGang, plan: Plan, words: str) -> None:
+    gang = run(make_gang(SMALL), plan, wait=False)
+    gang.until(lambda: all(worker.code is not None for worker in gang.workers.values()), "both ended")
+    assert all(words in worker.last(wire.Raised).error for worker in gang.workers.values())
