@@ -25,9 +25,9 @@ class Training:
 
     model: Any
     data: Any
-    loss: Callable[..., Any]
     batch_size: int
     epochs: int
+    loss: Callable[..., Any] | None = None  # None: the model has a training_step, as a LightningModule has
     optimizer: Callable[[Any], Any] | None = None  # None: AdamW with its defaults
     eval_data: Any = None
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
@@ -51,8 +51,9 @@ class Training:
             "pass an nn.Module or a function of no arguments that makes one",
         )
         _check_data("data", self.data)
+        own_step = hasattr(self.model, "training_step") or not hasattr(self.model, "parameters")
         _require(
-            callable(self.loss),
+            callable(self.loss) or (self.loss is None and own_step),
             "loss",
             self.loss,
             "cannot be called",

@@ -60,6 +60,8 @@ def _objection(plan: Plan, session: Session, group: Group) -> str | None:
         return f"{plan.id} is for {plan.workers_used} workers, this gang has {group.size}"
     if session.training.exact and (plan.sync == "local-sgd" or plan.compression != "none"):
         return f"{plan.id} changes the maths, which this Training does not allow (exact=False would)"
+    if session.training.loss is None and (is_spread(plan) or plan.buckets):
+        return f"{plan.id}: a model with a training_step of its own runs as replicas only"
     if plan.sync == "parameter-server":
         return "parameter servers are not carried out yet"
     if plan.recompute:

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from fairlead.training.data import Batch
 from fairlead.training.group import Group
+from fairlead.training.lightning import validation_loss
 from fairlead.training.seeds import mix
 from fairlead.training.session import Session
 
@@ -40,7 +41,7 @@ def outputs_of(session: Session, mine: range, alive: Callable[[], None]) -> Outp
         for start in range(mine.start, mine.stop, session.training.batch_size):
             index = torch.arange(start, min(start + session.training.batch_size, mine.stop), device=session.device)
             batch = eval_batch(session, index)
-            add_outputs(session, found, session.model(*batch[:-1]), batch[-1])
+            add_outputs(session, found, session.model(*batch[:-1]), batch)
             alive()
     session.model.train()
     return found
@@ -56,8 +57,10 @@ def eval_batch(session: Session, index: torch.Tensor) -> Batch:
     return batch
 
 
-def add_outputs(session: Session, found: Outputs, outputs: Any, target: torch.Tensor) -> None:
-    found["loss_sum"] += float(session.training.loss(outputs, target)) * len(target)
+def add_outputs(session: Session, found: Outputs, outputs: Any, batch: Batch) -> None:
+    loss, target = session.training.loss, batch[-1]
+    value = validation_loss(session.model, batch) if loss is None else float(loss(outputs, target))
+    found["loss_sum"] += value * len(target)
     found["chunks"].append(outputs)
     found["targets"].append(target)
 

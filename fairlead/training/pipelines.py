@@ -137,7 +137,9 @@ class Pipeline:
             zero: torch.Tensor = sum(leaf.sum() * 0.0 for leaf in pytree.tree_leaves(outputs))
             return zero
         rows = pytree.tree_map(lambda leaf: leaf[:count], outputs)
-        loss: torch.Tensor = self._session.training.loss(rows, target[:count])
+        function = self._session.training.loss
+        assert function is not None
+        loss: torch.Tensor = function(rows, target[:count])
         return loss * (count / self._total)
 
     # ------------------------------------------------------------ evaluation and state

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from fairlead.errors import InvalidSpec
 from fairlead.training.data import Batch
+from fairlead.training.lightning import step_loss
 from fairlead.training.randomness import RandomUse, Recorder, compare
 
 PROBE_SAMPLES = 8
@@ -31,7 +32,9 @@ class Findings:
 
 
 def call(model: torch.nn.Module, loss: Any, batch: Batch) -> torch.Tensor:
-    """Forward and loss of one batch, as everywhere: the last column is the target."""
+    """Forward and loss of one batch, as everywhere: the last column is the target. Without a loss the model has one."""
+    if loss is None:
+        return step_loss(model, batch)
     result: torch.Tensor = loss(model(*batch[:-1]), batch[-1])
     return result
 

@@ -14,7 +14,8 @@ from fairlead.training.data import Resident, Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.history import History
 from fairlead.training.judgement import Judgement
-from fairlead.training.optimizers import make_optimizer
+from fairlead.training.lightning import configured, steps_itself
+from fairlead.training.optimizers import make_optimizer, quicken
 from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
 
@@ -33,8 +34,8 @@ class Session:
         self._check_batch()
         self.model = self._model()
         self.findings = self._probe()
-        self.optimizer = self._optimizer()
-        self.scheduler = None if training.scheduler is None else training.scheduler(self.optimizer)
+        self._scheduler_every = training.scheduler_every
+        self.optimizer, self.scheduler = self._optimizer()
         self.steps_per_epoch = -(-len(self.samples) // training.batch_size)
         self.total_steps = self.steps_per_epoch * training.epochs
         self.history = History(self.steps_per_epoch)
@@ -65,15 +66,29 @@ class Session:
             raise InvalidSpec(
                 f"the factory made {type(model).__name__}, not an nn.Module", field="model", fix="return the model"
             )
+        if self.training.loss is None and not steps_itself(model):
+            raise InvalidSpec(
+                "is missing, and the model has no training_step of its own", field="loss",
+                fix="pass a function of (outputs, targets), such as nn.CrossEntropyLoss()",
+            )  # fmt: skip
         return model.to(self.device)
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def _optimizer(self) -> tuple[torch.optim.Optimizer, Any]:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not parameters:
             raise InvalidSpec(
                 "has no parameters to train", field="model", fix="leave requires_grad on for some of them"
             )
-        return make_optimizer(self.training, parameters)
+        make = self.training.scheduler
+        if self.training.optimizer is None and self.training.loss is None:
+            own = configured(self.model)
+            quicken(own.optimizer)
+            if make is None:
+                self._scheduler_every = own.every
+                return own.optimizer, own.scheduler
+            return own.optimizer, make(own.optimizer)
+        optimizer = make_optimizer(self.training, parameters)
+        return optimizer, None if make is None else make(optimizer)
 
     def _probe(self) -> Findings:
         index = torch.arange(min(PROBE_SAMPLES, len(self.samples)), device=self.device)
@@ -139,7 +154,7 @@ class Session:
         self._within_step = False
         self.history.add(time_s, loss)
         self.step += 1
-        due = self.training.scheduler_every == "step" or self.at_epoch_end
+        due = self._scheduler_every == "step" or self.at_epoch_end
         if self.scheduler is not None and due and not self._follows_plateau:
             self.scheduler.step()
 

@@ -103,7 +103,7 @@ class Spread:
                 batch = eval_batch(session, chunk[mine.start : mine.stop] if len(mine) else chunk[:1])
                 outputs = session.model(*batch[:-1])
                 if len(mine) and mesh.part == 0:
-                    add_outputs(session, found, outputs, batch[-1])
+                    add_outputs(session, found, outputs, batch)
                 alive()
         for module in session.model.modules():
             if isinstance(module, FSDPModule):
