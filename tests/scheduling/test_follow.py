@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 
+from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.carry.gain import pressed
 from fairlead.scheduling.carry.reclaim import MIN_RUN_S
 from fairlead.scheduling.carry.round import drafted
+from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, TenantState
 
 from .clusters import apply, by_job, changes, clusters, few, job, nodes, state
@@ -18,12 +21,12 @@ from .clusters import apply, by_job, changes, clusters, few, job, nodes, state
 EACH = {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}
 
 
-def late(seats: tuple[str, ...], **fields: object) -> JobState:
+def late(seats: tuple[str, ...], **fields: Any) -> JobState:
     """At 1,000 s it has 300 s for what one worker does in 1,000: four make it, three do not."""
     return job("late", "a", (1, 4), seats=seats, speeds=EACH, remaining_samples=10_000.0, finish_by_s=1300.0, **fields)
 
 
-def siblings(count: int, **fields: object) -> list[JobState]:
+def siblings(count: int, **fields: Any) -> list[JobState]:
     return [job(f"other-{i}", "a", seats=(f"node-{i}",), **fields) for i in range(1, count + 1)]
 
 
@@ -70,3 +73,27 @@ def test_a_gang_that_grows_stops_only_siblings_that_have_run_for_their_time(befo
             victim = jobs[change.job]
             assert victim.tenant == taker.tenant and not victim.starts_over
             assert now.now_s - victim.since_s >= MIN_RUN_S and len(taker.seats) < meant[taker.id]
+
+
+def two_types() -> list[Node]:
+    return [Node("fast", {DEVICE: 1.0}, "v100"), Node("slow", {DEVICE: 1.0}, "k80")]
+
+
+def known(name: str, seat: str, on_fast: float, on_slow: float, **fields: Any) -> JobState:
+    """A job of 3,600 s of work on its slow type, with a curve that knows both types; it sits there since long ago."""
+    speeds = {"v100": ((on_fast,), (on_fast,)), "k80": ((on_slow,), (on_slow,))}
+    fields.setdefault("since_s", 0.0)
+    return job(name, "a", seats=(seat,), curve=SpeedCurve((1,), speeds), work_left=3600.0 * on_slow, **fields)
+
+
+def test_two_gangs_swap_their_types_of_device_where_one_gains_much_and_the_other_loses_little() -> None:
+    now = replace(alone([known("gains", "slow", 8.0, 1.0), known("indifferent", "fast", 1.05, 1.0)]), nodes=two_types())
+    for _ in range(4):
+        now = apply(now, decide(now))
+    assert {one.id: one.seats for one in now.jobs} == {"gains": ("fast",), "indifferent": ("slow",)}
+    assert changes(decide(now)) == []
+
+
+def test_nobody_swaps_with_a_gang_that_has_just_begun() -> None:
+    young = known("indifferent", "fast", 1.05, 1.0, since_s=990.0)
+    assert changes(decide(replace(alone([known("gains", "slow", 8.0, 1.0), young]), nodes=two_types()))) == []

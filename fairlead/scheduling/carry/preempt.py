@@ -36,7 +36,7 @@ def make_room_for_waiting(draft: Draft) -> None:
     """For the first job of each tenant that has a right to devices and finds none, choose who gives them."""
     attempts: dict[str, int] = {}
     tried: set[tuple[str, Shape, int, int, bool]] = set()
-    done = {draft.jobs[name].tenant for name in draft.promised if _victims_leaving(draft, name)}
+    done = {draft.jobs[name].tenant for name in draft.promised if victims_leaving(draft, name)}
     for job in draft.queue:
         if job.tenant in done or attempts.get(job.tenant, 0) >= ATTEMPTS:
             continue
@@ -48,7 +48,7 @@ def make_room_for_waiting(draft: Draft) -> None:
         reclaim = _find_room(draft, job)
         if reclaim is not None:
             done.add(job.tenant)
-            _carry_out(draft, reclaim, _for_waiting(draft, job, reclaim))
+            carry_out(draft, reclaim, _for_waiting(draft, job, reclaim))
             if job.id not in draft.board.held:
                 hold_free(draft, job)
 
@@ -56,7 +56,7 @@ def make_room_for_waiting(draft: Draft) -> None:
 def make_room_for_growth(draft: Draft) -> None:
     """Elastic gangs shrink for those whose tenant is below its claim, or whom the market wants larger; siblings that it
     would not run, or not there, stop for them."""
-    done = {draft.jobs[name].tenant for name in draft.promised if _victims_leaving(draft, name)}
+    done = {draft.jobs[name].tenant for name in draft.promised if victims_leaving(draft, name)}
     attempts: dict[str, int] = {}
     steady = draft.steady()
     steady.sort(key=lambda job: (job.id not in draft.target.due, -draft.target.bid.get(job.id, 0.0), job.id))
@@ -77,10 +77,11 @@ def make_room_for_growth(draft: Draft) -> None:
         if reclaim is not None:
             claim = devices(draft.claims[job.tenant])
             below = f", which has fewer than the {claim} it is entitled to" if draft.headroom(job.tenant) > 0 else ""
-            _carry_out(draft, reclaim, f"job {job.id} of tenant {job.tenant}{below}")
+            carry_out(draft, reclaim, f"job {job.id} of tenant {job.tenant}{below}")
 
 
-def _victims_leaving(draft: Draft, name: str) -> bool:
+def victims_leaving(draft: Draft, name: str) -> bool:
+    """Whether somebody is still on its way out for this job."""
     victims = (draft.jobs.get(victim) for victim in draft.promised[name]["victims"])
     return any(victim is not None and victim.settling for victim in victims)
 
@@ -134,7 +135,8 @@ def _for_waiting(draft: Draft, job: JobState, reclaim: Reclaim) -> str:
     return f"waiting job {job.id} of tenant {job.tenant}"
 
 
-def _carry_out(draft: Draft, reclaim: Reclaim, receiver: str) -> None:
+def carry_out(draft: Draft, reclaim: Reclaim, receiver: str) -> None:
+    """Decide what the victims of this attempt do, and promise the job what they leave."""
     victims = {victim.id: victim for victim, _ in reclaim.taken}
     for name, victim in sorted(victims.items()):
         before, keeps = draft.board.seats[name], reclaim.board.seats[name]

@@ -32,6 +32,7 @@ class Reclaim:
         self.draft, self.job, self.need, self.kind = draft, job, need, kind
         self.shape = draft.board.shape(job).on(kind)
         self.for_growth = for_growth
+        self.stays = len(job.seats) if draft.board.kind(job.seats) == kind else 0  # of a gang that moves, nobody
         self.board: Board = draft.board.copy()
         self.board.let_go(job)
         self.taken: list[tuple[JobState, tuple[str, ...]]] = []
@@ -64,7 +65,7 @@ class Reclaim:
         back = draft.used(tenant) - self.board.used.get(tenant, 0)
         if self.need > draft.quota_room(tenant, self.kind) + back:
             return False
-        allowed = max(draft.headroom(tenant, self.kind), 0) + back
+        allowed = max(draft.headroom(tenant, self.kind), 0) + back + len(self.job.seats) - self.stays
         if self.need > allowed and not self.starving:
             return False
         return self.board.places(self.shape).total >= self.need
@@ -195,7 +196,7 @@ class Reclaim:
             return False
         if self.for_growth:  # up to what the market would give it, from a sibling that it would not run, or not here
             own = victim.tenant == self.job.tenant and not victim.starts_over and not self._on_time(victim)
-            return own and len(self.job.seats) + self.need <= self._meant(self.job) and self._has_its_turn(victim)
+            return own and self.stays + self.need <= self._meant(self.job) and self._has_its_turn(victim)
         if victim.tenant == self.job.tenant:
             return self._outranks(victim) or self._has_its_turn(victim)
         if self.insists:  # even a last gang, or one of a tenant within its claim: what is guaranteed comes first

@@ -8,7 +8,7 @@ from fairlead.scheduling.carry.backfill import start_short
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.hold import holds
 from fairlead.scheduling.carry.mend import mend
-from fairlead.scheduling.carry.move import move_faster
+from fairlead.scheduling.carry.move import make_room_for_moves, move_faster
 from fairlead.scheduling.carry.order import TURN_S, line_up
 from fairlead.scheduling.carry.preempt import make_room_for_growth, make_room_for_waiting
 from fairlead.scheduling.carry.scale import grow_beyond_claims, grow_within_claims, shrink_slower
@@ -53,6 +53,7 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     shrink_slower(draft)
     grow_within_claims(draft)
     make_room_for_growth(draft)
+    make_room_for_moves(draft)
     start_within_claims(draft)
     start_borrowers(draft)
     start_short(draft)

@@ -116,14 +116,16 @@ def seats_for(
 
 
 def kinds_for(draft: Draft, job: JobState) -> list[str]:
-    """The types of device on which its smallest gang runs: the market's choice, then the fastest for it, first."""
+    """The types of device on which its smallest gang runs: the market's choice, then the fastest for their price."""
     board, prefer = draft.board, draft.target.kind.get(job.id)
     kinds = board.kinds(board.shape(job))
     if len(kinds) == 1 and job.curve is None:
         return list(kinds)
     speed = {kind: speed_on(job, kind, job.min_workers) for kind in kinds}
     fit = [kind for kind in kinds if speed[kind] > 0]
-    return sorted(fit, key=lambda kind: (kind != prefer, -speed[kind], -like_speed(board.fastest(kind)), kind))
+    price = {kind: draft.target.prices.get(kind, 0.0) + 1e-12 for kind in fit} if job.curve is not None else {}
+    worth = {kind: speed[kind] / price.get(kind, 1.0) for kind in fit}
+    return sorted(fit, key=lambda kind: (kind != prefer, -worth[kind], -like_speed(board.fastest(kind)), kind))
 
 
 class _Full:

@@ -39,6 +39,7 @@ class Target:
     remaining_s: Mapping[str, float] = field(default_factory=dict)
     due: frozenset[str] = frozenset()  # must run now, or a promise is broken
     price: float = 0.0  # of the cheapest device
+    prices: Mapping[str, float] = field(default_factory=dict)  # by type
     memory: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -158,6 +159,7 @@ def _told(sold: Outcome, pool: Pool, due: frozenset[str], history: History) -> T
         remaining_s=dict(zip(names, sold.bids.remaining_s.tolist(), strict=True)),
         due=due | obliged,
         price=float(sold.chosen.price.min()) if len(sold.chosen.price) else 0.0,
+        prices=dict(zip(pool.types, sold.chosen.price.tolist(), strict=True)),
         memory=_kept(history) | wake_s,
     )
 
