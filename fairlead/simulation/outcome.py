@@ -36,7 +36,7 @@ class JobOutcome:
 class Window:
     """A stretch of time, and by tenant the device seconds it was served and those it was due.
 
-    ``sure`` is what was due without gangs that are larger than their tenant's share of the cluster.
+    ``sure`` is what was due without gangs that were larger than what their tenant was entitled to at the time.
     """
 
     begins_s: float

@@ -13,6 +13,7 @@ from fairlead.simulation.energy import energy_kwh
 from fairlead.simulation.outcome import Window
 
 DAY_S = 86_400.0
+TINY = 1e-9
 HALF_LIFE_S = DAY_S
 """After this long, what a tenant was served counts half: yesterday's hog waits today, and is forgiven later."""
 
@@ -30,9 +31,7 @@ class Tally:
             self.devices[node.device_type] = self.devices.get(node.device_type, 0) + node.devices
         self.capacity = sum(self.devices.values())
         self.demand: dict[str, float] = {}
-        self.small: dict[str, float] = {}  # the part of the demand that gangs want which fit their tenant's share
-        weights = sum(tenant.weight for tenant in tenants)
-        self._share = {tenant.name: self.capacity * tenant.weight / weights for tenant in tenants}
+        self.gangs: dict[str, dict[int, float]] = {}  # the same by the smallest size of the gangs
         self.attained = dict.fromkeys(self.tenants, 0.0)
         self.served_by_type: dict[str, float] = {}
         self.windows: list[Window] = []
@@ -53,10 +52,8 @@ class Tally:
     def _want(self, job: Active, times: float) -> None:
         name, devices = job.job.tenant, job.job.max_workers * times
         self.demand[name] = self.demand.get(name, 0.0) + devices
-        self.small[name] = self.small.get(name, 0.0) + (devices if self._fits(job) else 0.0)
-
-    def _fits(self, job: Active) -> bool:
-        return job.job.min_workers <= self._share[job.job.tenant]
+        gangs, size = self.gangs.setdefault(name, {}), job.job.min_workers
+        gangs[size] = gangs.get(size, 0.0) + devices
 
     def serve(self, job: Active, service_s: float) -> None:
         """This gang was served for so long."""
@@ -77,20 +74,28 @@ class Tally:
             self._window_s = now_s
         seconds = until_s - now_s
         if len(self.tenants) > 1:
-            demand, small = dict(self.demand), dict(self.small)
+            demand, spared = dict(self.demand), dict[str, dict[int, float]]()
             for job, took_s in ended if seconds > 0 else ():
-                spared = job.job.max_workers * (1.0 - took_s / seconds)
-                demand[job.job.tenant] -= spared
-                small[job.job.tenant] -= spared if self._fits(job) else 0.0
+                name, size, less = job.job.tenant, job.job.min_workers, job.job.max_workers * (1.0 - took_s / seconds)
+                demand[name] -= less
+                of = spared.setdefault(name, {})
+                of[size] = of.get(size, 0.0) + less
             for name, amount in entitlements(self.tenants.values(), demand, self.capacity).items():
+                small = self._within(name, amount) - sum(
+                    less for size, less in spared.get(name, {}).items() if size <= amount + TINY
+                )
                 self._due[name] = self._due.get(name, 0.0) + amount * seconds
-                self._sure[name] = self._sure.get(name, 0.0) + min(amount, small.get(name, 0.0)) * seconds
+                self._sure[name] = self._sure.get(name, 0.0) + min(amount, max(small, 0.0)) * seconds
             fading = 0.5 ** (seconds / HALF_LIFE_S)
             self.attained = {name: amount * fading for name, amount in self.attained.items()}
         if self._draw:
             self._drawn(now_s, running)
         if until_s - self._window_s >= self._length_s:
             self.close_window(until_s)
+
+    def _within(self, tenant: str, amount: float) -> float:
+        """Devices that those of its gangs want which are no larger than this."""
+        return sum(devices for size, devices in self.gangs.get(tenant, {}).items() if size <= amount + TINY)
 
     def states(self) -> list[TenantState]:
         """The tenants as a policy sees them."""

@@ -106,6 +106,13 @@ def test_a_gang_within_its_tenants_share_is_not_put_off_for_others_that_would_be
     assert "big" in started(Market()(state))
 
 
+def test_gangs_are_rounded_up_of_which_budgets_cover_most_whoever_bids_more() -> None:
+    nodes = (Node("n0", {DEVICE: 8.0}, "gpu"),)
+    tenants = [TenantState("a", 3.0), TenantState("b", 2.0), TenantState("c", 3.0)]
+    jobs = [job("a", "a", gang=4), job("b", "b", gang=4, work=60.0), job("c", "c", gang=4)]
+    assert started(Market()(ClusterState(0.0, nodes, tenants, jobs, round_s=60.0))) == {"a", "c"}
+
+
 def test_gangs_larger_than_their_tenants_share_can_be_left_aside() -> None:
     jobs = [TraceJob(name, 0.0, RecordedJob(3_600.0, gang), gang, gang, tenant=tenant, exclusive_s=3_600.0)
             for name, tenant, gang in (("big", "a", 4), ("small", "b", 1), ("also", "b", 1))]  # fmt: skip

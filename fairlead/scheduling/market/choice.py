@@ -131,6 +131,7 @@ def filled(problem: Problem, price: Floats, toll: Floats, desk: Desk) -> Chosen:
         desk.serve(order[keen[order] > 0], surplus)
         desk.fill()
         desk.round_to_gangs(True)
+        desk.round_up()
     desk.serve(order[keen[order] > 0], surplus)
     if len(problem.budget) > 1:  # everybody up to its budget, whatever the prices; then budgets end
         for level in desk.levels:

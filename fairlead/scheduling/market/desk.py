@@ -104,6 +104,19 @@ class Desk:
         per_device, density, order = self.problem.by_density
         self.serve(order[(self.column[order] < 0) & (density[order] > 0)], per_device)
 
+    def round_up(self) -> None:
+        """Who has nothing and is covered by its group's budget in part: those first of whom most is.
+
+        So it is not always the same groups, those whose jobs bid most, that are rounded up: what a group was denied is
+        in its budget later, and then its gang is next.
+        """
+        problem = self.problem
+        per_device, density, order = problem.by_density
+        jobs = order[(self.column[order] < 0) & (density[order] > 0)]
+        least = np.where(problem.utility[jobs] > 0, problem.size[jobs], np.iinfo(np.int64).max).min(axis=1)
+        left, share = np.array(self.left)[problem.group[jobs]], np.array(self.share)[jobs]
+        self.serve(jobs[np.argsort(-(left / (least * share)), kind="stable")], per_device)
+
     def serve(self, jobs: Ints, liking: Floats) -> None:
         """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""
         jobs, refused = self._fitting(jobs) if self.room else jobs[:0], 0
