@@ -40,6 +40,7 @@ def run(bench: Bench) -> None:
               target="ratio >= 0.97", peer=peer, peer_value=statistics.median(speeds[OUTSIDE]))  # fmt: skip
     bench.note("two platforms side by side, of which one works at a time; the turns alternate")
     bench.note("both are warm: the platform is up and its fork servers are loaded")
+    bench.note("with root, from a tenant's second gang on, sandboxes stand ready; the first gang is among the turns")
 
 
 @contextmanager
