@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,8 +87,16 @@ def run_trials(
             if step_s is not None:
                 whole = correction(trials.model, ground.devices.values(), kind(one.plan))
                 seen[kind(one.plan)] = step_s / one.step_s, whole / correction(trials.model, [], EVERY)
-    learn(trials.home, trials.model, seen)
+    if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
+        sys.stderr.write("the machine is busy with other work: nothing is learned from these times\n")
+    else:
+        learn(trials.home, trials.model, seen)
     return done
+
+
+def busy(load: float, cores: int) -> bool:
+    """Whether others wanted so much of the machine that times say more about them than about plans."""
+    return load > 2 * cores
 
 
 def _usual(one: Estimate) -> bool:

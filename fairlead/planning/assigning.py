@@ -11,7 +11,7 @@ from fairlead.planning.collectives import reach
 from fairlead.planning.cost import pace, pipeline_s, stage_s
 from fairlead.planning.ground import Ground, Places
 from fairlead.planning.layers import FORWARD, Table, table
-from fairlead.planning.memory import fits, stage_bytes
+from fairlead.planning.memory import fits, handover_bytes, stage_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Link, ModelProfile
 from fairlead.planning.shapes import Shape
@@ -145,7 +145,8 @@ class _Pricing:
         once, through = stage_s(sums, start, stop, team.device, team.speed, before)
         if self.shape.microbatches * once * chunks * pace(self.shape) > self.limit_s:
             return None
-        if not fits(chunks * stage_bytes(self.model, self.draft, sums, start, stop, at), team.device):
+        size = chunks * stage_bytes(self.model, self.draft, sums, start, stop, at)
+        if not fits(size + handover_bytes(self.model, self.draft, team.device), team.device):
             return None
         return StageCost(once, through, self._tail(team, sums, start, stop, once))
 

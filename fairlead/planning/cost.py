@@ -9,7 +9,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import send_s
 from fairlead.planning.ground import Ground, Places
 from fairlead.planning.layers import FORWARD, Table, table
-from fairlead.planning.memory import USABLE, stage_bytes
+from fairlead.planning.memory import USABLE, handover_bytes, stage_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Link, ModelProfile, correction
 from fairlead.planning.shapes import Shape
@@ -173,6 +173,7 @@ def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: 
         updates.append(update)
         tails.append(update + exposed_s(model, plan, places, device, speed, held, largest, backward))
         size += model.sample_bytes * samples + model.working_bytes * samples / plan.microbatches
+        size += handover_bytes(model, plan, device)
         sizes.append(size)
         full.append(size / device.memory_bytes)
     total = pipeline_s(plan, max(busy), passing) if plan.pipeline > 1 else plan.microbatches * busy[0]

@@ -43,5 +43,12 @@ def stage_bytes(model: ModelProfile, plan: Plan, sums: Table, start: int, stop: 
     return fixed + kept
 
 
+def handover_bytes(model: ModelProfile, plan: Plan, device: Device) -> float:
+    """On top, where workers that hold parts of a model make it whole to load it and to hand it over."""
+    spread = plan.sharded or plan.tensor > 1 or plan.pipeline > 1
+    whole = model.parameters * (2 * model.parameter_bytes + model.state_bytes)
+    return device.gathers * whole if spread else 0.0
+
+
 def fits(size: float, device: Device) -> bool:
     return size <= device.memory_bytes * USABLE

@@ -87,6 +87,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = "nccl"
     step_s: float = 0.0  # what every exchange of a step costs besides its bytes: waking up, copying, bookkeeping
     microbatch_s: float = 0.0  # what a stage of a pipeline costs per micro-batch besides computing
+    gathers: float = 0.0  # copies of the whole state that a worker holds when a spread model hands over its state
     factors: dict[str, float] = {}  # what a way of running costs here on top, where nothing was learned: kind -> factor
 
     def flops(self, dtype: str) -> float:

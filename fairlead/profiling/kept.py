@@ -66,6 +66,7 @@ def local_device(profile: Mapping[str, Any], workers: int) -> Device:
         memory_bytes=float(profile["memory_bytes"]) / max(1, workers), launch_s=float(profile["launch_s"]),
         memory_bytes_per_s=float(profile["memory_bytes_per_s"]), overlap=plain.overlap, backend="gloo",
         step_s=float(profile["links"]["gloo"]["step_s"]), microbatch_s=plain.microbatch_s, factors=plain.factors,
+        gathers=plain.gathers,
     )  # fmt: skip
 
 

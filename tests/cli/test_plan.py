@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.cli.edge import execute
 from fairlead.cli.main import app
-from fairlead.cli.measuring import parse_link
+from fairlead.cli.measuring import busy, parse_link
 from fairlead.errors import InvalidSpec
 from tests.profiling.test_node import NODE
 
@@ -92,8 +92,13 @@ def test_links_are_written_as_networks_are() -> None:
 
 def test_candidates_are_run_and_what_is_learned_is_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(app, ["plan", RUN, "--workers", "2", "--measure", "1", "--steps", "3", "--json"]) == 0
-    told = {row["id"]: row["measured_step_s"] for row in json.loads(capsys.readouterr().out)["candidates"]}
-    assert told["single"] > 0 and told["ddp"] > 0  # the best, and what it is compared with
-    assert all(step is None for name, step in told.items() if name not in ("single", "ddp"))
-    learned = json.loads(next((home / "profiles").glob("model-*.json")).read_text())
-    assert set(learned) == {"*", "single", "ddp"}
+    shown = capsys.readouterr()
+    told = {row["id"]: row["measured_step_s"] for row in json.loads(shown.out)["candidates"]}
+    ran = {name for name, step in told.items() if step is not None}
+    assert ran == {next(iter(told)), "ddp"}, shown.out  # the best, and what it is compared with
+    learned = [json.loads(file.read_text()) for file in (home / "profiles").glob("model-*.json")]
+    assert [set(each) for each in learned] == [{"*", "single", "ddp"}] or "nothing is learned" in shown.err
+
+
+def test_nothing_is_learned_from_a_busy_machine() -> None:
+    assert busy(9.0, 2) and not busy(3.0, 2)

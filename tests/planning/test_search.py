@@ -110,6 +110,15 @@ def test_what_does_not_fit_is_split_until_it_does() -> None:
     assert search(large, hardware(1, device=small)) == []
 
 
+def test_a_spread_model_that_is_made_whole_at_the_end_must_fit_whole() -> None:
+    small = msgspec.structs.replace(CPU, memory_bytes=4e8, gathers=1.0)
+    large = model(8, parameters=2_000_000)
+    spread = [one for one in search(large, hardware(4, device=small)) if one.plan.sharded or one.plan.pipeline > 1]
+    assert spread and min(one.memory_bytes for one in spread) > 256e6
+    tight = msgspec.structs.replace(small, memory_bytes=2e8)
+    assert search(large, hardware(4, device=tight)) == []
+
+
 def test_batch_norm_is_not_cut_into_micro_batches_unless_allowed() -> None:
     normed = model(6, flops=5e7, parameters=2_000_000, batch_norm=3)
     assert all(one.plan.pipeline == 1 for one in search(normed, hardware(2, link=SLOW)))
