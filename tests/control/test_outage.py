@@ -15,6 +15,8 @@ from tests.chaos.crashable import Crashable, kill, wait_until
 
 from .postgres import PostgresServer
 
+STEPS = 1000  # longer than any outage here; hurried to its end, each takes what a gang's meeting takes
+
 
 @pytest.fixture
 def platform(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Crashable]:
@@ -41,7 +43,7 @@ def lines(path: Path) -> int:
 def test_a_store_that_restarts_ends_nothing_and_loses_nothing(
     platform: Crashable, postgres_server: PostgresServer
 ) -> None:
-    trains = platform.train("trains", workers="1", steps=4000, pause_s=0.02)
+    trains = platform.train("trains", workers="1", steps=STEPS, pause_s=0.1)
     script = "echo begin >> $FAIRLEAD_OUTPUT/runs; while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.05; done"
     ends = platform.client.submit(["sh", "-c", script], tenant="alpha", name="ends")
     waits = platform.client.submit(["true"], tenant="alpha", name="waits", workers="2", priority=-1)
@@ -74,13 +76,13 @@ def test_a_store_that_restarts_ends_nothing_and_loses_nothing(
     platform.wait_for_end(trains.id)
     platform.wait_for_end(waits.id)
     assert platform.state(waits.id) == platform.state(trains.id) == "succeeded"
-    assert sorted(platform.losses(trains.id)) == list(range(1, 4001)), "no step is missing"
+    assert sorted(platform.losses(trains.id)) == list(range(1, STEPS + 1)), "no step is missing"
 
 
 def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(
     platform: Crashable, postgres_server: PostgresServer
 ) -> None:
-    job = platform.train("loses", workers="2", steps=4000, pause_s=0.02)
+    job = platform.train("loses", workers="2", steps=STEPS, pause_s=0.2)
     wait_until(lambda: platform.view(job.id).step > 20, 60, "it trains")
     workers = platform.workers(job.id)
     postgres_server.stop()
@@ -91,11 +93,11 @@ def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(
     platform.hurry(job.id)
     platform.wait_for_end(job.id)
     assert platform.state(job.id) == "succeeded"
-    assert sorted(platform.losses(job.id)) == list(range(1, 4001))
+    assert sorted(platform.losses(job.id)) == list(range(1, STEPS + 1))
 
 
 def test_a_platform_can_be_ended_while_its_store_is_away(platform: Crashable, postgres_server: PostgresServer) -> None:
-    job = platform.train("stays", workers="1", steps=4000, pause_s=0.02)
+    job = platform.train("stays", workers="1", steps=STEPS, pause_s=0.1)
     wait_until(lambda: platform.view(job.id).step > 20, 60, "it trains")
     postgres_server.stop()
     try:
