@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,8 +18,10 @@ from fairlead.profiling.watching import Seen, size_of, watch
 from fairlead.training.data import Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
+from fairlead.training.probe import call
 from fairlead.training.seeds import seed_everything
 
+OWN_STEP = "the model has a training step of its own, so only whole copies of it can run"
 ROWS = 4
 """Samples in the batch that is looked at; enough for layers that need more than one."""
 
@@ -43,9 +46,10 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     model = build(training) if model is None else model
     samples = open_samples("data", training.data, torch.device("cpu"))
     rows = take_rows(samples, ROWS)
-    cuts = find_cuts(model)
-    units = find_units(model, rows[:-1])
-    seen, said = _watched(model, rows[:-1], units, cuts)
+    own_step = training.loss is None
+    cuts = [] if own_step else find_cuts(model)
+    units = Units(("",), whole=OWN_STEP) if own_step else find_units(model, rows[:-1])
+    seen, said = _watched(model, training.loss, rows, units, cuts)
     layers = tuple(_layer(model, seen, units, cuts, at) for at in range(len(units.names)))
     return ModelProfile(
         layers=layers, batch_size=training.batch_size, samples=len(samples),
@@ -59,19 +63,24 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
 
 
 def _watched(
-    model: nn.Module, inputs: Sequence[torch.Tensor], units: Units, cuts: Sequence[Cut]
+    model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...], units: Units, cuts: Sequence[Cut]
 ) -> tuple[Seen, str]:
     """Under meta tensors, which cost nothing; a model that looks at its numbers is run for real on a few samples."""
     names = [cut.name for cut in cuts]
     try:
         ghost = copy.deepcopy(model).to("meta").train()
-        given = [tensor.to("meta") for tensor in inputs]
-        return watch(ghost, units.names, names, lambda: ghost(*given)), ""
+        given = tuple(tensor.to("meta") for tensor in rows)
+        return watch(ghost, units.names, names, lambda: _forward(ghost, loss, given)), ""
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:120]
     real = copy.deepcopy(model).train()
-    seen = watch(real, units.names, names, lambda: real(*inputs))
+    seen = watch(real, units.names, names, lambda: _forward(real, loss, rows))
     return seen, f"its sizes were found by running it, because it cannot be computed without its numbers: {reason}"
+
+
+def _forward(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...]) -> Any:
+    """The model's own step where it has one; else without the loss, which may look at its numbers."""
+    return call(model, None, rows) if loss is None else model(*rows[:-1])
 
 
 def _layer(model: nn.Module, seen: Seen, units: Units, cuts: Sequence[Cut], at: int) -> Layer:

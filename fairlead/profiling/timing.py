@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
 from fairlead.planning.profiles import Calibration
@@ -15,6 +14,7 @@ from fairlead.profiling.watching import unit_seconds
 from fairlead.training.data import Samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
+from fairlead.training.probe import call
 
 REPEATS = 4
 ENOUGH_S = 4.0
@@ -41,6 +41,8 @@ def calibrate(training: Training, model: nn.Module, samples: Samples, device: st
 
 def layer_seconds(model: nn.Module, units: tuple[str, ...], samples: Samples, rows: int) -> list[float]:
     """Cpu time of each unit of a forward pass: how the time of a step divides among the layers."""
+    if len(units) == 1:
+        return [1.0]  # all of it
     inputs = take_rows(samples, rows)[:-1]
     runs = [unit_seconds(model, units, lambda: model(*inputs)) for _ in range(REPEATS)]
     return [min(times) for times in zip(*runs, strict=True)]
@@ -51,8 +53,7 @@ def _pass_s(training: Training, model: nn.Module, samples: Samples, rows: int) -
 
     def once() -> None:
         model.zero_grad(set_to_none=True)
-        loss: torch.Tensor = training.loss(model(*batch[:-1]), batch[-1])
-        loss.backward()  # type: ignore[no-untyped-call]
+        call(model, training.loss, batch).backward()  # type: ignore[no-untyped-call]
 
     return _timed(once)
 

@@ -70,6 +70,20 @@ class Tied(nn.Module):
         return self.out(self.words(x).mean(1))
 
 
+class OwnStep(nn.Module):
+    """As Lightning's modules are: the loss is the model's own business."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 4)
+
+    def training_step(self, batch: tuple[torch.Tensor, ...], index: int) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
 def made(model: Any, x: torch.Tensor, classes: int, **more: Any) -> fairlead.Training:
     y = torch.arange(len(x)) % classes
     return fairlead.Training(model=model, data=(x, y), loss=nn.CrossEntropyLoss(), batch_size=16, epochs=1, **more)
@@ -102,6 +116,11 @@ def looking() -> fairlead.Training:
 
 def tied() -> fairlead.Training:
     return made(Tied, words(50), 50)
+
+
+def own_step() -> fairlead.Training:
+    x, y = torch.ones(64, 16), torch.arange(64) % 4
+    return fairlead.Training(model=OwnStep(), data=(x, y), batch_size=16, epochs=1)
 
 
 def broken() -> fairlead.Training:

@@ -67,6 +67,11 @@ def test_a_model_that_cannot_be_cut_is_still_run_in_copies_and_the_reason_is_sai
     assert {plan.pipeline for plan in plans} == {1} and any(plan.data == 2 for plan in plans)
 
 
+def test_a_model_with_a_step_of_its_own_runs_in_copies() -> None:
+    found = profile_model(programs.own_step())
+    assert len(found.layers) == 1 and "training step of its own" in found.limits[0] and found.flops == 2 * 16 * 4
+
+
 def test_plans_that_change_the_maths_are_looked_at_only_if_allowed() -> None:
     assert profile_model(programs.mlp()).exact
     assert not profile_model(dataclasses.replace(programs.mlp(), exact=False)).exact
