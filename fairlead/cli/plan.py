@@ -48,7 +48,7 @@ def plan(
     params = {key: plain_value(text) for key, text in pairs("--param", param).items()}
     model = ask_for_profile(run, params, device=None if cluster else "cpu")
     model = _corrected(place, model)
-    found = candidates(model, ground)
+    found = candidates(model, ground, on_paper=cluster is not None)
     if not found[0].fits:
         raise _too_large(found[0], ground)
     trials = Trials(run, params, steps, model, place, link, speeds)

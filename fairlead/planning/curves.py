@@ -30,7 +30,7 @@ def speed_curve(
         for level in range(len(links)):
             swiftest: Estimate | None = None
             for size in sorted(sizes):
-                one = best(model, gang(devices[kind], links, size, level, per_node))
+                one = best(model, gang(devices[kind], links, size, level, per_node), on_paper=False)
                 if one is not None and (swiftest is None or one.worth_s < swiftest.worth_s):
                     swiftest = one
                 plan, speed = (None, 0.0) if swiftest is None else (swiftest.plan, swiftest.samples_per_s)
@@ -51,6 +51,6 @@ def mixed(model: ModelProfile, hardware: Hardware) -> Point:
     counts: dict[str, int] = {}
     for seat in hardware.seats:
         counts[seat.device] = counts.get(seat.device, 0) + 1
-    one = best(model, hardware)
+    one = best(model, hardware, on_paper=False)
     level = hardware.level(range(len(hardware.seats)))
     return Point(tuple(sorted(counts.items())), level, one.plan if one else None, one.samples_per_s if one else 0.0)

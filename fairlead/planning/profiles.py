@@ -61,6 +61,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     batch_norm: int = 0  # layers with statistics over the batch
     working_bytes: float = 0.0  # the largest passing need of any layer, per sample
     limits: tuple[str, ...] = ()  # why it cannot be spread in some way, in words
+    copies_only: bool = False  # it runs in whole copies only: it trains itself
     exact: bool = True  # only plans that keep the maths of one process
     calibration: Calibration | None = None
 

@@ -25,10 +25,16 @@ EACH = 2
 """Of these, with the same degrees and synchronisation: they differ in micro-batches and schedule only."""
 
 
-def search(model: ModelProfile, hardware: Hardware, keep: int = KEPT) -> list[Estimate]:
-    """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits."""
+def search(
+    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True
+) -> list[Estimate]:
+    """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits.
+
+    ``on_paper``: also those that Fairlead cannot carry out yet.
+    """
     ground, floors, board = Ground(hardware), _Floors(model, hardware), _Board(keep)
-    todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(shapes(model, hardware)))
+    every = shapes(model, hardware, on_paper=on_paper)
+    todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(every))
     fitting: set[Shape] = set()
     for floor, _, shape in todo:
         if floor > board.limit_s:
@@ -42,9 +48,11 @@ def search(model: ModelProfile, hardware: Hardware, keep: int = KEPT) -> list[Es
     return board.ranked()
 
 
-def candidates(model: ModelProfile, hardware: Hardware, keep: int = KEPT) -> list[Estimate]:
+def candidates(
+    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True
+) -> list[Estimate]:
     """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
-    found = search(model, hardware, keep)
+    found = search(model, hardware, keep, on_paper=on_paper)
     ground = Ground(hardware)
     fastest = max(range(len(hardware.seats)), key=lambda worker: (hardware.seats[worker].speed, -worker))
     alone = estimate(model, ground, Plan(members=(fastest,) if len(hardware.seats) > 1 else ()))
@@ -78,9 +86,9 @@ class _Board:
         return sorted((one for peers in self._by_family.values() for one in peers), key=_order)[: self._keep]
 
 
-def best(model: ModelProfile, hardware: Hardware) -> Estimate | None:
+def best(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True) -> Estimate | None:
     """The plan to run; None when the model fits in no way."""
-    found = search(model, hardware, keep=1)
+    found = search(model, hardware, keep=1, on_paper=on_paper)
     return found[0] if found else None
 
 

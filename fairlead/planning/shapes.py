@@ -48,8 +48,24 @@ class Shape:
         return Plan(**values, splits=splits, cuts=cuts, local_statistics=norms)
 
 
-def shapes(model: ModelProfile, hardware: Hardware) -> Iterator[Shape]:
-    """All of them, each once."""
+def carried_out(shape: Shape) -> bool:
+    """Whether Fairlead can run such a plan today; the others are for plans on paper."""
+    cut_twice = shape.pipeline > 1 and (shape.tensor > 1 or shape.sharded)
+    return not cut_twice and not shape.recompute and shape.sync != "parameter-server"
+
+
+def _in_copies(shape: Shape) -> bool:
+    return shape.tensor == shape.pipeline == 1 and not shape.sharded and not shape.buckets
+
+
+def shapes(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True) -> Iterator[Shape]:
+    """All of them, each once; ``on_paper`` also those that cannot be carried out yet."""
+    for shape in _all(model, hardware):
+        if (on_paper or carried_out(shape)) and (not model.copies_only or _in_copies(shape)):
+            yield shape
+
+
+def _all(model: ModelProfile, hardware: Hardware) -> Iterator[Shape]:
     for members in selections(hardware):
         used = len(members)
         for tensor in _tensor_degrees(model, hardware, members):

@@ -58,7 +58,7 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=max((layer.activation_bytes for layer in layers), default=0.0),
         limits=tuple(reason for reason in (units.whole, said) if reason), exact=training.exact,
-        tensor_alone=_apart(units, cuts),
+        tensor_alone=_apart(units, cuts), copies_only=own_step,
     )  # fmt: skip
 
 

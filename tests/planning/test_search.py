@@ -119,6 +119,20 @@ def test_a_spread_model_that_is_made_whole_at_the_end_must_fit_whole() -> None:
     assert search(large, hardware(4, device=tight)) == []
 
 
+def test_only_what_can_be_carried_out_is_proposed_unless_it_is_for_paper() -> None:
+    small = msgspec.structs.replace(CPU, memory_bytes=1e8)
+    large = model(8, parameters=2_000_000, exact=False)
+    paper = search(large, hardware(4, device=small))
+    real = search(large, hardware(4, device=small), on_paper=False)
+    assert any(one.plan.pipeline > 1 and one.plan.tensor > 1 for one in paper)
+    for plan in (one.plan for one in real):
+        assert not plan.recompute and plan.sync != "parameter-server"
+        assert plan.pipeline == 1 or (plan.tensor == 1 and not plan.sharded)
+    alone = model(8, flops=5e7, copies_only=True)
+    plans = [one.plan for one in search(alone, hardware(4, link=SLOW))]
+    assert plans and all(plan.data == plan.workers_used and not plan.sharded for plan in plans)
+
+
 def test_batch_norm_is_not_cut_into_micro_batches_unless_allowed() -> None:
     normed = model(6, flops=5e7, parameters=2_000_000, batch_norm=3)
     assert all(one.plan.pipeline == 1 for one in search(normed, hardware(2, link=SLOW)))
