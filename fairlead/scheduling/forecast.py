@@ -18,6 +18,9 @@ MOST_WAITING = 200
 MOST_STEPS, FEWEST_STEPS, EFFORT = 64, 8, 20_000
 """Decisions that are played: fewer where there are more jobs, so that a forecast costs about the same everywhere."""
 
+FOR_ONE = 4
+"""... and where more wait than are played, only so many for who is asked about, and none once it has started."""
+
 REACH = 50.0
 """The last step is so many times as far away as the first: what is far off is less sure, and looked at less often."""
 
@@ -139,6 +142,11 @@ class Game:
         wakes += [tenant.spent.again_s - self.now_s for tenant in self.state.tenants if tenant.spent is not None]
         return min(soonest, *(wake for wake in wakes if wake > 0), inf)
 
+    def begun(self, name: str) -> bool:
+        """Whether it sits, is done, or never will be, as things are."""
+        played = self.jobs.get(name)
+        return played is None or bool(played.job.seats) or self.blocked.get(name) in NEVER
+
     def narrow(self, bids: Mapping[str, float], kept: Collection[str]) -> list[Played]:
         """Leave out those beyond the first so many that wait; returned in the order of their bids."""
         waiting = [name for name, played in self.jobs.items() if not played.job.seats and name not in kept]
@@ -166,8 +174,10 @@ def forecast(
     bids = {one.job: float(one.reason.facts.get("bid", 0.0)) for one in made.decisions if isinstance(one, Hold)}
     late = game.narrow(bids, finishes)
     steps = max(FEWEST_STEPS, min(MOST_STEPS, EFFORT // max(len(game.jobs), 1)))
+    for_some = bool(late and finishes)
+    steps = min(steps, FOR_ONE) if for_some else steps
     for _ in range(steps):
-        if _told(game, finishes):
+        if all(game.begun(name) for name in finishes) if for_some else _told(game, finishes):
             break
         game.advance(_step_s(game, state, steps))
         if game.jobs:

@@ -13,6 +13,7 @@ from functools import lru_cache
 import numpy as np
 
 from fairlead.cluster import Node, level_between
+from fairlead.scheduling.carry.gain import KEPT
 from fairlead.scheduling.curves import NEAR, SpeedCurve
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.estimates import History, class_of, work_left
@@ -59,7 +60,7 @@ def with_curve(job: JobState, types: Sequence[str], devices: int) -> JobState:
     return replace(job, curve=_curve(speeds, least, tuple(types)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KEPT)
 def _curve(speeds: tuple[float, ...], least: int, types: tuple[str, ...]) -> SpeedCurve:
     """One object for all of which the same is known: the market remembers what it worked out for a curve."""
     return SpeedCurve(tuple(range(least, least + len(speeds))), dict.fromkeys(types, (speeds, speeds)))
@@ -75,9 +76,9 @@ def efficient_speed(job: JobState) -> float:
     if job.curve is None:
         return speed_at(job, job.min_workers)
     best, found = 0.0, 0.0
-    for at, size in enumerate(job.curve.sizes):
+    for size in job.curve.sizes:
         if job.min_workers <= size <= job.max_workers:
-            speed = max((level[at] for levels in job.curve.speeds.values() for level in levels), default=0.0)
+            speed = job.curve.fastest(size)
             if speed / size > best:
                 best, found = speed / size, speed
     return found
@@ -86,8 +87,7 @@ def efficient_speed(job: JobState) -> float:
 def expected_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
     """Units of work each job still has to do: as declared, or as the policy expects it."""
     counted = [_counted(job, state.now_s) for job in jobs]
-    before = History.of(state.memory)
-    history = History(before.finished, {**before.updated(counted).seen, **before.updated(state.jobs).seen})
+    history = History.of(state.memory)  # what jobs first said; who was not seen before says it now
     reference = np.array([efficient_speed(job) for job in counted])
     found = work_left(counted, reference, history, DIALS)
     return [_by_precedent(job, history) or float(left) for job, left in zip(counted, found, strict=True)]

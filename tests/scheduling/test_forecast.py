@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.forecast import FEWEST_STEPS, MOST_STEPS, MOST_WAITING, forecast
+from fairlead.scheduling.forecast import FEWEST_STEPS, FOR_ONE, MOST_STEPS, MOST_WAITING, forecast
 from fairlead.scheduling.market import Market
 from fairlead.scheduling.market.estimates import Seen, class_of
 from fairlead.scheduling.pace import expected_left, length_known, speed_on
@@ -94,6 +94,15 @@ def test_a_long_queue_costs_no_more_than_a_bounded_number_of_decisions_and_all_a
     assert set(found.start_s) == {one.id for one in jobs}
 
 
+def test_in_a_long_queue_one_job_is_played_until_it_starts() -> None:
+    jobs = [job(f"j{at:04d}", 500.0 + at, submitted_s=float(-at)) for at in range(3 * MOST_WAITING)]
+    soon, late = Counted(), Counted()
+    short = forecast(cluster(8, *jobs, job("short", 1.0, submitted_s=-9e4)), soon, finishes=("short",))
+    long = forecast(cluster(8, *jobs, job("long", 1_500.0)), late, finishes=("long",))
+    assert soon.calls < late.calls <= FOR_ONE + 1
+    assert short.start_s["short"] < short.finish_s["short"] < long.start_s["long"] < long.finish_s["long"]
+
+
 def test_unknown_lengths_are_played_as_the_policy_expects_them() -> None:
     state = cluster(1, job("a", None), job("b", None))
     assert expected_left(state, state.jobs) == pytest.approx([300.0, 300.0])
@@ -112,6 +121,12 @@ def test_jobs_like_it_that_have_finished_tell_how_long_it_takes() -> None:
     assert expected_left(state, [fresh]) == [50.0]
     assert expected_left(state, [replace(fresh, work_done=45.0)]) == [15.0]
     assert expected_left(state, [replace(fresh, work_done=70.0)])[0] > 100.0, "longer than any: as usual"
+
+
+def test_a_gang_of_a_size_that_its_curve_does_not_know_is_no_error() -> None:
+    odd = job("odd", min_workers=3, max_workers=3, curve=TWO, seats=("n", "n", "n"), work_done=5.0)
+    assert TWO.fastest(3) == 0.0 and TWO.fastest(2) == TWO.fastest() == 1.8
+    assert not decide(replace(cluster(4, odd), at_once=False)).decisions
 
 
 def test_speeds_come_from_the_curve_and_from_where_the_gang_sits() -> None:

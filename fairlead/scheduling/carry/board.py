@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import NamedTuple
 
 from fairlead.cluster import DEVICE, Node, NodeState
@@ -37,7 +38,13 @@ class Shape(NamedTuple):
         """How many such workers fit into these amounts."""
         if len(self.need) == 1:
             return max(0, int(amounts.get(DEVICE, 0.0) + 1e-9))
-        return max(0, min(int((amounts.get(name, 0.0) + 1e-9) // amount) for name, amount in self.need))
+        least = inf
+        for name, amount in self.need:  # the innermost loop of all
+            least = min(least, (amounts.get(name, 0.0) + 1e-9) // amount)
+        return max(0, int(least))
+
+
+NOWHERE = Places({}, 0)
 
 
 class Board:
@@ -58,10 +65,12 @@ class Board:
         self._empty: dict[Shape, int] = {}
         self._alike: dict[str, tuple[bool, bool]] = {}
         self._fastest: dict[str, float] = {}
+        self._by_speed: list[str] | None = None
         self._shapes: dict[str, Shape] = {}
         self._alike_shapes: dict[Shape, Shape] = {}
         self._alike_nodes: dict[tuple[str | None, frozenset[str]], list[tuple[str, Mapping[str, float], int]]] = {}
         self.gangs: dict[str, int] = {}  # by tenant, how many sit somewhere
+        self._ample: dict[str, tuple[int, dict[str, float]]] = {}  # by type, as of when: the most of anything on a node
         # nodes that take new workers and have a device free, by type
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
@@ -77,7 +86,8 @@ class Board:
         other.nodes, other.types = self.nodes, self.types
         other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
         other._alike, other._fastest, other._log, other._places = self._alike, self._fastest, [], {}
-        other._alike_nodes, other._alike_shapes = self._alike_nodes, self._alike_shapes
+        other._by_speed = self._by_speed
+        other._alike_nodes, other._alike_shapes, other._ample = self._alike_nodes, self._alike_shapes, {}
         other._open = {kind: set(names) for kind, names in self._open.items()}
         other.free = dict(self.free)  # the amounts of a node are never changed, but replaced
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
@@ -159,6 +169,8 @@ class Board:
         """Free places for workers of this shape, which names its type of device."""
         found, kind = self._places.get(shape), shape.device_type or ""
         if found is None:
+            if self._lacks(shape, kind):
+                return NOWHERE
             names = self._open.get(kind, set())
             if shape.only:
                 names = names.intersection(self.ready(kind, shape.only))
@@ -173,6 +185,18 @@ class Board:
             found.seen = len(self._log)
         return found
 
+    def _lacks(self, shape: Shape, kind: str) -> bool:
+        """Whether no node has enough free of something: found without looking at all nodes for each shape."""
+        as_of, ample = self._ample.get(kind, (-1, {}))
+        if as_of != len(self._log):
+            ample = {}
+            for name in self._open.get(kind, ()):
+                for resource, amount in self.free[name].items():
+                    if amount > ample.get(resource, 0.0):
+                        ample[resource] = amount
+            self._ample[kind] = (len(self._log), ample)
+        return any(ample.get(resource, 0.0) + 1e-9 < amount for resource, amount in shape.need)
+
     def plain(self, shape: Shape, wide: bool) -> bool:
         """Whether all nodes of its type are alike to the job, but for how many places they have."""
         kind = shape.device_type or ""
@@ -182,6 +206,12 @@ class Board:
             self._alike[kind] = (alike, not any(node.path for node in nodes))
         alike, flat = self._alike[kind]
         return alike and not shape.near and (flat or not wide)
+
+    def fastest_first(self, prefer: str | None) -> list[str]:
+        """The types of device by the speed of their fastest, after the preferred one."""
+        if self._by_speed is None:
+            self._by_speed = sorted(self.types, key=lambda kind: (-like_speed(self.fastest(kind)), kind))
+        return sorted(self._by_speed, key=lambda kind: kind != prefer)
 
     def fastest(self, kind: str) -> float:
         """The speed of the fastest device of this type in service."""
@@ -237,6 +267,11 @@ class Board:
 
     def free_devices(self, device_type: str | None = None) -> int:
         return sum(max(0, int(self.free[name].get(DEVICE, 0.0) + 1e-9)) for name in self.ready(device_type))
+
+
+def like_speed(speed: float) -> float:
+    """Speeds within a tenth count as alike: measured speeds are never quite equal."""
+    return round(speed, 1)
 
 
 def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class Draft:
     promised: dict[str, dict[str, Any]]  # job -> {"victims": still leaving, "since_s": ...}: others make room
     dials: Dials
     target: Target = field(default_factory=Target)
+    limited: bool = True  # whether any tenant may not have all there is
     line: Sequence[JobState] = ()  # the waiting ones, in order
     waits_s: dict[str, float] = field(default_factory=dict)  # tenant -> how long its longest waiting job has waited
     turns: dict[str, str] = field(default_factory=dict)  # tenant -> its job that comes first because it waited longest
@@ -68,6 +69,7 @@ class Draft:
         return cls(
             state=state, board=board, jobs=jobs, sitting=sitting, seen=seen, tenants=tenants, parts=parts, dials=dials,
             claims=claims(entitled, tenants.values(), board.used, owed), promised=_still_promised(state, jobs),
+            limited=any(tenant.quota is not None or tenant.most for tenant in tenants.values()),
         )  # fmt: skip
 
     @property
@@ -124,7 +126,7 @@ class Draft:
     def quota_room(self, tenant: str, kind: str | None = None) -> int:
         """Devices (of a type) that the tenant may still have, by its own limits and those of whom it stands below."""
         room = 1 << 30
-        for name in self.parts.tree.path(tenant):
+        for name in self.parts.tree.path(tenant) if self.limited else ():
             limits = self.tenants.get(name)
             if limits is None or (limits.quota is None and not limits.most):
                 continue

@@ -11,6 +11,7 @@ WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not
 CLEARLY_SLOWER = 0.9  # below this part of the best smaller size's speed, the larger size does harm
 USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
 SLACK = 0.5  # a gang that needs more than this part of the time to its deadline has no time to give
+KEPT = 50_000  # curves: as many as the market keeps menus, since another object is another curve to it
 PAYBACK = 2.0  # growing must save this many times what the new generation costs
 
 
@@ -47,7 +48,7 @@ def scaled(known: tuple[tuple[int, float], ...], size: int) -> float | None:
     """The speed at this size by those of some sizes."""
     if not known or size <= 0:
         return None
-    nearest, speed = min(known, key=lambda one: (abs(one[0] - size), one[0]))
+    nearest, speed = known[0] if len(known) == 1 else min(known, key=lambda one: (abs(one[0] - size), one[0]))
     return speed / nearest * (min(size, nearest) + USUAL_SCALING * max(0, size - nearest))
 
 
@@ -134,7 +135,7 @@ def prior_curve(job: JobState, least: int, most: int, types: tuple[str, ...]) ->
     return _curve(known, least, most, types)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=KEPT)
 def _curve(known: tuple[tuple[int, float], ...], least: int, most: int, types: tuple[str, ...]) -> SpeedCurve:
     sizes = tuple(range(least, most + 1))
     unit = scaled(known, 1) or 1.0

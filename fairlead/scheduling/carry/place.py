@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.carry.board import Board, Shape
+from fairlead.scheduling.carry.board import Board, Shape, like_speed
 
 
 def place(
@@ -77,11 +77,6 @@ def _near_each_other(board: Board, room: dict[str, int], count: int, keep: tuple
         if fits:
             return min(fits.items(), key=lambda one: (sum(room[name] for name in one[1]), one[0]))[1]
     return list(room)
-
-
-def like_speed(speed: float) -> float:
-    """Speeds within a tenth count as alike: measured speeds are never quite equal."""
-    return round(speed, 1)
 
 
 def _pace_for(room: dict[str, int], pace: dict[str, float], count: int) -> float:

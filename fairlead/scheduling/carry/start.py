@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.scheduling.carry.board import Board, Shape
+from fairlead.scheduling.carry.board import Board, Shape, like_speed
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import speed_on
 from fairlead.scheduling.carry.order import waited_s
-from fairlead.scheduling.carry.place import like_speed, place
+from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.state import JobState
 
 PATIENCE_S = 30.0
@@ -119,12 +119,11 @@ def kinds_for(draft: Draft, job: JobState) -> list[str]:
     """The types of device on which its smallest gang runs: the market's choice, then the fastest for their price."""
     board, prefer = draft.board, draft.target.kind.get(job.id)
     kinds = board.kinds(board.shape(job))
-    if len(kinds) == 1 and job.curve is None:
-        return list(kinds)
+    if job.curve is None:
+        return list(kinds) if len(kinds) == 1 else [kind for kind in board.fastest_first(prefer) if kind in kinds]
     speed = {kind: speed_on(job, kind, job.min_workers) for kind in kinds}
     fit = [kind for kind in kinds if speed[kind] > 0]
-    price = {kind: draft.target.prices.get(kind, 0.0) + 1e-12 for kind in fit} if job.curve is not None else {}
-    worth = {kind: speed[kind] / price.get(kind, 1.0) for kind in fit}
+    worth = {kind: speed[kind] / (draft.target.prices.get(kind, 0.0) + 1e-12) for kind in fit}
     return sorted(fit, key=lambda kind: (kind != prefer, -worth[kind], -like_speed(board.fastest(kind)), kind))
 
 
@@ -153,12 +152,14 @@ def _try_start(draft: Draft, job: JobState, why: str, full: _Full) -> bool:
         return False
     if job.min_workers > draft.quota_room(job.tenant):
         return False
+    if not own and not draft.board.fits(shape, job.min_workers):
+        full.note(shape, job.min_workers)  # for everybody, whatever its limits and its curve
+        draft.board.hold(job, ())
+        return False
     draft.board.let_go(job)
     seats = seats_for(draft, draft.board, job, job.min_workers)
     if seats is None:
         draft.board.hold(job, own)
-        if not draft.board.fits(shape, job.min_workers):
-            full.note(shape, job.min_workers)  # for everybody, whatever its limits and its curve
         return False
     draft.board.sit(job, seats)
     draft.starting[job.id] = why
