@@ -116,7 +116,8 @@ class Controller:
         """Returns when something new may be in the store, or after the timeout."""
         waiting = self._news
         try:
-            await asyncio.wait_for(waiting.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # not wait_for: it may miss being cancelled
+                await waiting.wait()
         except TimeoutError:
             return
 
@@ -174,7 +175,8 @@ class Controller:
         busy = bool(self.known.workers) or waiting or self._round_due
         if not self._nudged.is_set():
             try:
-                await asyncio.wait_for(self._nudged.wait(), TICK_S if busy else IDLE_S)
+                async with asyncio.timeout(TICK_S if busy else IDLE_S):
+                    await self._nudged.wait()
             except TimeoutError:
                 log.debug("nothing happened")
         every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))

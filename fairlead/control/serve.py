@@ -160,7 +160,8 @@ async def _lead_on(
                 task.result()
         if ending.done() and ending.result():
             try:
-                await asyncio.wait_for(_put_away(store, controller), 2 * PUT_AWAY_S)
+                async with asyncio.timeout(2 * PUT_AWAY_S):
+                    await _put_away(store, controller)
             except (TimeoutError, Unavailable) as error:
                 if isinstance(error, LostLeadership):
                     raise

@@ -97,6 +97,7 @@ class ControlLine:
         if live is not None:
             live.close()
             try:
-                await asyncio.wait_for(live.wait_closed(), 2.0)
+                async with asyncio.timeout(2.0):
+                    await live.wait_closed()
             except (OSError, TimeoutError) as error:
                 log.debug("the leader was gone first: %s", error)
