@@ -48,6 +48,7 @@ class Balance:
         self._batch_size, self._follows = batch_size, follows
         self._steps: list[tuple[float, ...]] = []
         self._seconds = 0.0
+        self._speeds: list[float] = []
         self.last: Window | None = None
 
     def note(self, compute_s: Sequence[float]) -> Window | None:
@@ -60,14 +61,17 @@ class Balance:
         counts = tuple(len(part(self._batch_size, self.shares, rank)) for rank in range(len(times)))
         self._steps, self._seconds = [], 0.0
         self.last = Window(times, counts, stragglers(times, counts))
+        speeds = [self.last.speed(rank) for rank in range(len(times))]
+        if self._speeds:  # half of the past, so that one bad moment does not turn everything round
+            speeds = [(old + new) / 2 if new else old for old, new in zip(self._speeds, speeds, strict=True)]
+        self._speeds = speeds
         if self._follows and self.last.spread > TOLERANCE:
-            self.shares = shares_by_speed(self.last, self._batch_size)
+            self.shares = shares_by_speed(speeds, self._batch_size)
         return self.last
 
 
-def shares_by_speed(window: Window, batch_size: int) -> tuple[float, ...]:
+def shares_by_speed(speeds: Sequence[float], batch_size: int) -> tuple[float, ...]:
     """Parts of the batch in proportion to speed. Who had some keeps at least one sample, to be measured again."""
-    speeds = [window.speed(rank) for rank in range(len(window.counts))]
     whole = sum(speeds)
     least = 1.0 / batch_size if batch_size >= len(speeds) else 0.0
     wanted = [max(least, speed / whole) if speed else 0.0 for speed in speeds]

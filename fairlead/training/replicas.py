@@ -28,6 +28,9 @@ from fairlead.training.words import Heard, Word
 if TYPE_CHECKING:
     from fairlead.training.hierarchy import Hierarchy
 
+TELL = 0.05
+"""How far a share must have moved to be worth a line in the log."""
+
 
 class Replicas:
     """One replica of the model. The result does not depend on how many there are, nor on their shares."""
@@ -58,6 +61,7 @@ class Replicas:
         self._draws = bool(random.layouts or random.others)
         shares = (plan.shares if plan else ()) or _first_shares(session, group)
         self.balance = Balance(shares, session.training.batch_size, follows=not session.findings.warnings)
+        self._told, self._late = self.balance.shares, False
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, group = self._session, self._group
@@ -82,17 +86,20 @@ class Replicas:
         return self._session.model
 
     def _weigh(self, heard: Heard) -> None:
-        before = self.balance.shares
         window = self.balance.note(heard.compute_s)
         if window is None:
             return
-        rank = self._group.rank
+        rank, shares = self._group.rank, self.balance.shares
         self._session.speed = window.speed(rank) or self._session.speed
-        if rank in window.stragglers:
+        late = rank in window.stragglers
+        if late and not self._late:
             log(f"this worker is late: {window.compute_s[rank]:.3g} s a step where the others took less")
-        if self.balance.shares != before and rank == 0:
-            parts = " ".join(f"{share:.1%}" for share in self.balance.shares)
+        self._late = late
+        told = max(abs(now - then) for now, then in zip(shares, self._told, strict=True))
+        if rank == 0 and told > TELL:
+            parts = " ".join(f"{share:.1%}" for share in shares)
             log(f"shares follow the measured speed: {parts} (compute times lay {window.spread:.0%} apart)")
+            self._told = shares
 
     def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         """Gradients of this rank's part of the mean loss, piece by piece, and the part itself."""
