@@ -53,7 +53,7 @@ def test_a_job_that_the_market_would_not_run_takes_nothing_from_a_gang_that_need
 
 
 @pytest.mark.parametrize(
-    ("finish_by_s", "presses"), [(None, False), (1200.0, False), (1300.0, True), (1490.0, True), (1600.0, False)]
+    ("finish_by_s", "presses"), [(None, False), (1200.0, False), (1300.0, True), (1800.0, True), (1850.0, False)]
 )
 def test_a_deadline_presses_while_a_gang_keeps_it_with_little_to_spare(
     finish_by_s: float | None, presses: bool

@@ -10,7 +10,7 @@ from fairlead.scheduling.state import JobState
 WORTHWHILE = 0.95  # a size slower than this part of the best smaller one is not tried again, nor is any larger one
 CLEARLY_SLOWER = 0.9  # below this part of the best smaller size's speed, the larger size does harm
 USUAL_SCALING = 0.8  # of a worker's own speed is what it is expected to add before anybody measured
-SLACK = 0.5  # a gang that needs more than this part of the time to its deadline has no time to give
+SLACK = 0.3  # a gang that needs more than this part of the time to its deadline has no time to give
 KEPT = 50_000  # curves: as many as the market keeps menus, since another object is another curve to it
 PAYBACK = 2.0  # growing must save this many times what the new generation costs
 

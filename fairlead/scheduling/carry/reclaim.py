@@ -14,7 +14,7 @@ from fairlead.scheduling.state import JobState
 MIN_RUN_S = 120.0
 """A gang runs for at least so long before a job of its own tenant and priority may have its turn."""
 
-COST_SHARE = 0.05
+COST_SHARE = 0.1
 """... and for so long that restarting it costs no more than this part of the time it ran."""
 
 SETTLE_S = 5.0
