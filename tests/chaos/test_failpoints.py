@@ -42,8 +42,15 @@ def test_a_crash_at_this_place_loses_nothing(name: str, platform: Crashable, und
     long = platform.train(f"long-{name}", workers="1:2", steps=STEPS, pause_s=0.05)
     again = platform.train(f"long-{name}", workers="1:2", steps=STEPS, pause_s=0.05)
     assert again.id == long.id, "the same key twice is one job"
-    wait_until(lambda: platform.view(long.id).step > 3, 60, "it trains")
-    left = platform.view(long.id).nodes[0]
+    where: list[str] = []  # between two generations it is nowhere
+
+    def sits() -> bool:
+        view = platform.view(long.id)
+        where[:] = view.nodes
+        return view.step > 3 and bool(where)
+
+    wait_until(sits, 60, "it trains")
+    left = where[0]
     platform.call(lambda c: c.drain(left))
     wait_until(lambda: left not in platform.view(long.id).nodes, 60, "it moves away from the drained node")
     platform.call(lambda c: c.uncordon(left))
