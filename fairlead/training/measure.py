@@ -28,6 +28,8 @@ from fairlead.planning.plan import Plan, plan_from
 from fairlead.training import preload
 
 WARM_UP = 3
+MOURNING_S = 3.0
+"""How long the others may take to notice that one has failed."""
 _CLONE_NEWNET = 0x40000000
 
 
@@ -71,13 +73,7 @@ def measure(question: Question) -> Measured:
         place = question.meet or f"file://{scratch}/meet"
         join = wire.Join(1, {str(n): n for n in range(plan.workers_used)}, place, [], question.silence_s)
         children = [_fork(question, join, number, Path(scratch)) for number in range(plan.workers_used)]
-        try:
-            codes = [os.waitpid(pid, 0)[1] for pid in children]
-        except BaseException:
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            raise
+        codes = _wait(children, Path(scratch))
         answers = [_read(Path(scratch) / f"answer-{n}", code) for n, code in enumerate(codes)]
     errors = sorted((a for a in answers if a["error"]), key=lambda a: bool(a["lost"]))  # the cause before its echoes
     if errors:
@@ -85,9 +81,33 @@ def measure(question: Question) -> Measured:
     return Measured(tuple(a["step_s"] for a in answers), tuple(a["peak_bytes"] for a in answers))
 
 
+def _wait(children: Sequence[int], scratch: Path) -> list[int]:
+    """The exit states of all children. After an error the others have a moment to notice; then they are ended."""
+    codes: dict[int, int] = {}
+    deadline_s: float | None = None
+    try:
+        while len(codes) < len(children):
+            for number, pid in enumerate(children):
+                found, code = os.waitpid(pid, os.WNOHANG) if pid not in codes else (0, 0)
+                if found:
+                    codes[pid] = code
+                    if deadline_s is None and _read(scratch / f"answer-{number}", code)["error"]:
+                        deadline_s = time.monotonic() + MOURNING_S
+            if deadline_s is not None and time.monotonic() > deadline_s:
+                break
+            time.sleep(0.01)
+    finally:
+        for pid in children:
+            if pid not in codes:
+                os.kill(pid, signal.SIGKILL)
+                codes[pid] = os.waitpid(pid, 0)[1]
+    return [codes[pid] for pid in children]
+
+
 def _read(path: Path, code: int) -> dict[str, Any]:
     if not path.exists():
-        return {"error": f"a worker ended with {os.waitstatus_to_exitcode(code)}", "lost": False}
+        ended = os.waitstatus_to_exitcode(code)
+        return {"error": f"a worker ended with {ended}", "lost": ended == -signal.SIGKILL}
     answer: dict[str, Any] = json.loads(path.read_text())
     return answer
 

@@ -44,6 +44,17 @@ def test_an_error_is_told_in_one_line_and_nobody_stays_behind(folder: str) -> No
     assert "ValueError: no (train.py:" in measured.error and measured.step_s == ()
 
 
+def test_who_waits_for_one_that_failed_is_ended(folder: str) -> None:
+    (Path(folder) / "train.py").write_text(
+        "import os, time\n"
+        "def training():\n"
+        "    try:\n        os.mkdir('taken')\n"
+        "    except FileExistsError:\n        time.sleep(600)\n"
+        "    raise KeyError('gone')\n"
+    )
+    assert "KeyError: 'gone'" in measure(asked(folder, TWO)).error
+
+
 def test_it_answers_as_a_program_of_its_own(folder: str) -> None:
     question = {"run": "train.py:training", "plan": TWO.to_plain(), "steps": 3, "folder": folder}
     done = subprocess.run(
