@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -115,11 +116,9 @@ class Controller:
     async def news(self, timeout_s: float) -> None:
         """Returns when something new may be in the store, or after the timeout."""
         waiting = self._news
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):  # not wait_for: it may miss being cancelled
                 await waiting.wait()
-        except TimeoutError:
-            return
 
     # ------------------------------------------------------------ the loop
 
@@ -174,11 +173,9 @@ class Controller:
         waiting = bool(self.outlook.holds) or bool(self.known.cooling_until_s) or self._unfinished
         busy = bool(self.known.workers) or waiting or self._round_due
         if not self._nudged.is_set():
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S if busy else IDLE_S):
                     await self._nudged.wait()
-            except TimeoutError:
-                log.debug("nothing happened")
         every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
         self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()
