@@ -82,25 +82,28 @@ def _try(home: Path) -> str | None:
     if root:
         reach.make_reachable(reach.needed(home))
     uid = _NOBODY if root else None
-    places = [str(path) for path in visible.outermost(visible.pythons())]
+    seen = visible.outermost(visible.pythons())
+    places, later = [str(path) for path in seen], visible.attached_later(seen)
     words = [*visible.base(), *visible.own_network(), *visible.reading(places)]
-    words += ["--dir", "/tmp"] if linux.can_attach() else ["--remount-ro", "/"]
+    words += ["--dir", "/tmp"] if later else ["--remount-ro", "/"]
     with _in_fresh_network() if root else contextlib.nullcontext():
         box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid)
     if not box.wait(_BUILD_S):
         return "bubblewrap does not get ready"
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=home) as folder:
-        return _ask_inside(box.namespaces(), uid, places, Path(folder))
+        return _ask_inside(box.namespaces(), uid, places, Path(folder), later)
 
 
-def _ask_inside(namespaces: sandbox.Namespaces, uid: int | None, places: list[str], folder: Path) -> str | None:
+def _ask_inside(
+    namespaces: sandbox.Namespaces, uid: int | None, places: list[str], folder: Path, later: bool
+) -> str | None:
     folders.make(folder / "tmp", 0o700, uid)
     folders.make(folder / "logs", 0o700)
     reading, writing = os.pipe()
     child = sandbox.fork_into(namespaces)
     if child == 0:
         try:
-            luggage = attaching.pack(str(folder), str(folder)) if linux.can_attach() else None
+            luggage = attaching.pack(str(folder), str(folder)) if later else None
             entering.enter_sandbox(namespaces, uid, luggage)
             hidden = [place for place in places if not os.access(place, os.R_OK | os.X_OK)]
             answer = f"Python in {hidden[0]} cannot be read inside" if hidden else ""

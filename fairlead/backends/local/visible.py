@@ -77,7 +77,7 @@ def view(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> View:
     words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
     words += ["--ro-bind", str(etc(home, spec)), "/etc"]
     seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted, (home.root, home.memory))])
-    apart = os.geteuid() == 0 and linux.can_attach() and not any(Path("/tmp") in place.parents for place in seen)
+    apart = attached_later(seen)
     words += ["--dir", "/tmp"] if apart else ["--bind", str(folder / "tmp"), "/tmp"]
     words += ["--symlink", "/tmp", "/var/tmp", *reading(map(str, seen))]
     for hidden in {home.root.absolute(), Path(os.path.realpath(home.root))}:
@@ -87,6 +87,11 @@ def view(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> View:
     words += ["--remount-ro", "/dev", *([] if apart else ["--remount-ro", "/"])]
     arguments = b"\0".join(word.encode() for word in words) + b"\0"
     return View(arguments, apart, _frame(spec, arguments, seen) if apart and spec.venv is None else "")
+
+
+def attached_later(seen: Iterable[Path]) -> bool:
+    """Whether the job's own folders are put into a sandbox that stands; its /tmp would hide what is seen in there."""
+    return os.geteuid() == 0 and linux.can_attach() and not any(Path("/tmp") in place.parents for place in seen)
 
 
 def _frame(spec: wire.WorkerSpec, arguments: bytes, seen: Iterable[Path]) -> str:
