@@ -50,10 +50,14 @@ def _play(console: Console, options: argparse.Namespace) -> int:
     with OwnPlatform() as platform, platform.client() as admin:
         console.print(f"  the platform is up at {admin.url}, in a home of its own ({platform.home})", soft_wrap=True)
         story = Story(platform, quick=options.quick)
-        story.submit(admin)
-        with Screen(console) as screen:
-            story.play(admin, screen.show)
-        document = gather(story, admin)
+        try:
+            story.submit(admin)
+            with Screen(console) as screen:
+                story.play(admin, screen.show)
+            document = gather(story, admin)
+        except FairleadError:
+            console.print(f"  the platform's log: {platform.keep_log(options.out)}", soft_wrap=True)
+            raise
     tell(console, document)
     _keep(console, document, options.out)
     return 0 if all(document["checks"].values()) else 1

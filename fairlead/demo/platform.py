@@ -41,6 +41,10 @@ class OwnPlatform:
         admin = Client(home=self.home)
         return admin if token is None else Client(url=admin.url, token=token)
 
+    def keep_log(self, folder: Path) -> Path:
+        """A copy of what the control plane wrote, for who wants to know why it failed."""
+        return Path(shutil.copy(self.home / "logs" / "control.log", folder / "control.log"))
+
     def _start(self) -> None:
         self._run_up()
         if not all(node.isolation.startswith("sandbox") for node in self.client().nodes()):

@@ -31,7 +31,7 @@ def missing(what: str) -> Any:
     pytest.skip(what)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while Playwright is there, no other test of this process can run an event loop
 def chromium() -> Iterator[Any]:
     """The browser of the distribution; none is downloaded."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
@@ -134,7 +134,7 @@ def put_away(running: Running) -> None:
     shutil.rmtree(running.home, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def platform(chromium: Any) -> Iterator[Running]:
     running = start()
     try:
