@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from fairlead.sdk.client import Client
 
 _UP_S = 120.0
 _DOWN_S = 90.0
+_ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 
 
 class OwnPlatform:
@@ -33,8 +35,14 @@ class OwnPlatform:
             raise
         return self
 
-    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        handlers = [(number, signal.getsignal(number)) for number in _ASKED_TO_END]
         self._end()
+        if error is None:  # it goes on, and can be interrupted again
+            for number, handler in handlers:
+                signal.signal(number, handler)
 
     def client(self, token: str | None = None) -> Client:
         """A client of the admin, or of whoever holds the token."""
@@ -64,10 +72,13 @@ class OwnPlatform:
             raise Unavailable(f"the platform did not start: {' '.join(said.split())}")
 
     def _end(self) -> None:
+        for number in _ASKED_TO_END:  # asked twice, it still takes down all that it started
+            signal.signal(number, signal.SIG_IGN)
         if self._up is not None and self._up.poll() is None:
             self._up.communicate(timeout=_UP_S)
         if (self.home / "profile.json").exists():
-            subprocess.run(self._words("down"), check=True, timeout=_DOWN_S, capture_output=True)
+            down = self._words("down")  # in a session of its own: the keyboard's Ctrl-C goes to everybody in ours
+            subprocess.run(down, check=True, timeout=_DOWN_S, capture_output=True, start_new_session=True)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _words(self, verb: str, *options: str) -> list[str]:
