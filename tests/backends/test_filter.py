@@ -22,8 +22,8 @@ def test_the_filter_answers_every_call_and_only_what_it_should(machine: str) -> 
     arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
     allow, kill, refuse = 0x7FFF0000, 0x80000000, 0x00050001
     program = seccomp.assemble(machine)
-    names = ("read", "mount", "clone", "clone3", "socket", "ioctl", "ptrace")
-    known = {"x86_64": (0, 165, 56, 435, 41, 16, 101), "aarch64": (63, 40, 220, 435, 198, 29, 117)}
+    names = ("read", "mount", "clone", "clone3", "socket", "ioctl", "ptrace", "prctl")
+    known = {"x86_64": (0, 165, 56, 435, 41, 16, 101, 157), "aarch64": (63, 40, 220, 435, 198, 29, 117, 167)}
     numbers = dict(zip(names, known[machine], strict=True))
 
     def answer(call: str | int, *arguments: int, on: int = arch[machine]) -> int:
@@ -39,6 +39,8 @@ def test_the_filter_answers_every_call_and_only_what_it_should(machine: str) -> 
     assert answer("socket", 16, 3, 4) != allow, "netlink for routes only"
     assert answer("ioctl", 0, 0x5412) == answer("ioctl", 0, 0x1234500005412) == refuse, "the upper half changes nothing"
     assert answer("ioctl", 0, 0x5401) == allow
+    assert answer("prctl", 29) == refuse, "timers stay gathered"
+    assert answer("prctl", 15) == allow
     assert answer("read", on=0x40000003) == kill, "another architecture's numbers"
     if machine == "x86_64":
         assert answer(0x40000000 + 1) == kill

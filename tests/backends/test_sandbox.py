@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -224,14 +225,14 @@ def raised(kind):
     except (OSError, ValueError): return False
     return True
 tell(files=r.getrlimit(r.RLIMIT_NOFILE), disk=r.getrlimit(r.RLIMIT_FSIZE), core=r.getrlimit(r.RLIMIT_CORE),
-     tasks=r.getrlimit(r.RLIMIT_NPROC),
+     tasks=r.getrlimit(r.RLIMIT_NPROC), slack_ns=int(open("/proc/self/timerslack_ns").read()),
      raised=[raised(kind) for kind in (r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, r.RLIMIT_CORE, r.RLIMIT_NPROC)])
 """
 
     async def scene() -> None:
         async with platform(home, "1") as here:
             seen = await told(here, "j", code, files=100, disk_bytes=1 << 20, processes=77, cpu=1.0)
-            assert seen["tasks"] == [77, 77]
+            assert seen["tasks"] == [77, 77] and seen["slack_ns"] == 1_000_000
             assert seen["files"] == [100, 100] and seen["disk"] == [1 << 20, 1 << 20] and seen["core"] == [0, 0]
             assert seen["raised"] == [False] * 4
 
@@ -272,15 +273,24 @@ def below_fork_server(home: Home, node: str) -> list[processes.Process]:
 
 
 def names(found: list[processes.Process]) -> set[str]:
-    return {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in found}
+    return {name for one in found if (name := of_living(one, lambda place: (place / "comm").read_text().strip()))}
+
+
+def of_living(one: processes.Process, look: Callable[[Path], str]) -> str | None:
+    """What is seen of it, or None if it ended meanwhile: sandboxes for the next are built at any time."""
+    try:
+        return look(Path(f"/proc/{one.pid}"))
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def in_sandbox(home: Home, node: str, worker: str) -> list[processes.Process]:
     """All that share the process namespace with the worker."""
     record = read_record(home, node)
     assert record is not None
-    inside = Path(f"/proc/{record.workers[worker].process.pid}/ns/pid").stat().st_ino
-    found = [one for one in below_fork_server(home, node) if Path(f"/proc/{one.pid}/ns/pid").stat().st_ino == inside]
+    inside = str(Path(f"/proc/{record.workers[worker].process.pid}/ns/pid").readlink())
+    below = below_fork_server(home, node)
+    found = [one for one in below if of_living(one, lambda place: str((place / "ns/pid").readlink())) == inside]
     assert len(found) > 2
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,13 @@ tell(root=sorted(os.listdir("/")), home=os.listdir(sys.argv[1]), jobs=os.listdir
 
 
 def test_what_it_may_read_it_may_not_write(home: Path) -> None:
-    code = """
+    name = f"new-{uuid.uuid4().hex}"  # others use the machine's /tmp too
+    code = (
+        f"NAME = {name!r}\n"
+        + """
 def writes(folder):
     try:
-        open(os.path.join(folder, "new"), "w").close()
+        open(os.path.join(folder, NAME), "w").close()
     except OSError:
         return False
     return True
@@ -76,6 +80,7 @@ tell(writable=[place for place in [
      job + "/code", job + "/home", job + "/snapshots", "/tmp", "/dev/shm", os.path.dirname(os.__file__)]
      if writes(place)])
 """
+    )
 
     async def scene() -> None:
         async with platform(home, "1") as here:
@@ -83,8 +88,8 @@ tell(writable=[place for place in [
             found = (await told(here, "j", code, cpu=1.0))["writable"]
             own = [job + "/output", job + "/code", job + "/home", job + "/snapshots", "/tmp", "/dev/shm"]
             assert found == own
-            assert (here.home.job("j") / "tmp" / "new").exists(), "/tmp is on disk, in the job's own folder"
-            assert not Path("/tmp/new").exists() and not Path("/dev/shm/new").exists()
+            assert (here.home.job("j") / "tmp" / name).exists(), "/tmp is on disk, in the job's own folder"
+            assert not (Path("/tmp") / name).exists() and not (Path("/dev/shm") / name).exists()
 
     run(scene())
 

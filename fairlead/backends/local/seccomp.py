@@ -43,7 +43,8 @@ _DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "ustat": (136, None),
 }  # fmt: skip
 
-_CLONE, _CLONE3, _SOCKET, _IOCTL, _PERSONALITY = (56, 220), (435, 435), (41, 198), (16, 29), (135, 92)
+_CLONE, _CLONE3, _SOCKET, _IOCTL = (56, 220), (435, 435), (41, 198), (16, 29)
+_PERSONALITY, _PRCTL = (135, 92), (157, 167)
 _NEW_NAMESPACES = (
     linux.CLONE_NEWNS | linux.CLONE_NEWCGROUP | linux.CLONE_NEWUTS | linux.CLONE_NEWIPC
     | linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET
@@ -90,6 +91,9 @@ def assemble(machine: str) -> bytes:
     ])  # fmt: skip
     code += _for_call(_IOCTL[column], [
         _argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), _refuse(errno.EPERM), _ok(),
+    ])  # fmt: skip
+    code += _for_call(_PRCTL[column], [
+        _argument(0), (_EQUAL, 0, 1, linux.PR_SET_TIMERSLACK), _refuse(errno.EPERM), _ok(),
     ])  # fmt: skip
     code += _for_call(_SOCKET[column], [
         _argument(0), (_EQUAL, 6, 0, _AF_UNIX), (_EQUAL, 5, 0, _AF_INET), (_EQUAL, 4, 0, _AF_INET6),
