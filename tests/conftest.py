@@ -17,9 +17,11 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from tests import nursery
+
 GRACE_S = 5.0  # what is ending already may end
 FIRST = ("test_house", "test_specs")  # a plain mistake shows at once
-WAITING = ("chaos", "test_demo", "cli", "browser", "backends", "escape", "outside")  # whole platforms, longest first
+WAITING = ("chaos", "test_demo", "live", "cli", "browser", "backends", "escape", "outside")  # whole platforms, longest first
 
 # Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
 # processes that run the tests side by side share one, and the process that shares the tests out looks for what is left.
@@ -140,6 +142,7 @@ def _leftovers_after_grace() -> list[str]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    nursery.close()
     left = [*session.config.stash.get(LEFT, []), *_leftovers_after_grace()]
     session.config.stash[LEFT] = left
     if HELPER:

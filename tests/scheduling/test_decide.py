@@ -335,7 +335,8 @@ def test_what_is_held_for_a_gang_lets_it_start_once_it_suffices_even_beyond_its_
         *(Node(f"small-{i}", {DEVICE: 1, "memory": 1e9}) for i in range(3)),
     ]
     other = job("other", "b", demand={"memory": 5e9}, submitted_s=99.0)
-    decided = by_job(decide(state([job("run", seats=("large",)), job("gang", workers=(3, 3)), other], nodes=pool)))
+    run = job("run", seats=("large",), starts_over=True)  # else it would move
+    decided = by_job(decide(state([run, job("gang", workers=(3, 3)), other], nodes=pool)))
     assert isinstance(decided["gang"], Start) and decided["gang"].reason.code == "borrowed"
     assert "with 5 GB memory each, 0 free" in decided["other"].reason.text
 

@@ -47,6 +47,7 @@ class Draft:
     growing: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict)  # devices per tenant given up for others in this round
     neighbours: dict[tuple[str | None, frozenset[str]], list[JobState]] = field(default_factory=dict)
+    moving: list[str] = field(default_factory=list)  # gangs that are on their way elsewhere, so that others fit
 
     @classmethod
     def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
@@ -70,6 +71,7 @@ class Draft:
             state=state, board=board, jobs=jobs, sitting=sitting, seen=seen, tenants=tenants, parts=parts, dials=dials,
             claims=claims(entitled, tenants.values(), board.used, owed), promised=_still_promised(state, jobs),
             limited=any(tenant.quota is not None or tenant.most for tenant in tenants.values()),
+            moving=[name for name in state.memory.get("moving", ()) if name in jobs and jobs[name].settling],
         )  # fmt: skip
 
     @property

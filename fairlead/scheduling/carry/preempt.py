@@ -83,7 +83,7 @@ def make_room_for_growth(draft: Draft) -> None:
 def victims_leaving(draft: Draft, name: str) -> bool:
     """Whether somebody is still on its way out for this job."""
     victims = (draft.jobs.get(victim) for victim in draft.promised[name]["victims"])
-    return any(victim is not None and victim.settling for victim in victims)
+    return any(victim is not None and (victim.settling or victim.id in draft.moving) for victim in victims)
 
 
 def _kinds(draft: Draft, job: JobState) -> Iterator[str]:

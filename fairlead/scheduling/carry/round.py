@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.scheduling.carry.backfill import start_short
+from fairlead.scheduling.carry.defrag import make_room_by_moving
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.hold import holds
 from fairlead.scheduling.carry.mend import mend
@@ -49,6 +50,7 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     start_first(draft)
     move_faster(draft)
     start_wanted(draft)
+    make_room_by_moving(draft)
     make_room_for_waiting(draft)
     shrink_slower(draft)
     grow_within_claims(draft)
@@ -86,7 +88,8 @@ def _memory(draft: Draft) -> dict[str, Any]:
     used = draft.parts.used([draft.jobs[name] for name in has], has)
     turned = {name: when_s for name, when_s in draft.turned_s.items() if draft.now_s - when_s < TURN_S}
     turned |= {tenant: draft.now_s for tenant, name in draft.turns.items() if name in draft.starting}
-    kept = {name: value for name, value in (("promised", draft.promised), ("turned_s", turned)) if value}
+    owed = (("promised", draft.promised), ("turned_s", turned), ("moving", draft.moving))
+    kept = {name: value for name, value in owed if value}
     return {**draft.target.memory, **draft.parts.memory(used), **kept}
 
 
