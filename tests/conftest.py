@@ -21,7 +21,7 @@ from tests import nursery
 
 GRACE_S = 5.0  # what is ending already may end
 FIRST = ("test_house", "test_specs")  # a plain mistake shows at once
-WAITING = ("chaos", "test_demo", "live", "cli", "browser", "backends", "escape", "outside")  # whole platforms, longest first
+WAITING = ("chaos", "test_demo", "live", "cli", "browser", "backends", "escape", "outside")  # platforms, longest first
 
 # Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
 # processes that run the tests side by side share one, and the process that shares the tests out looks for what is left.
