@@ -56,6 +56,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     batch_size: int = 0
     parameters: int = 0
     resumable_step: int = 0  # newest snapshot it could start from
+    plan: str = "auto"  # how the Training wants to be spread: a family of plans, or as the planner thinks best
 
 
 class Joined(msgspec.Struct, tag="joined", frozen=True):
@@ -95,6 +96,14 @@ class Broken(msgspec.Struct, tag="broken", frozen=True):
     error: str = ""
 
 
+class Profiled(msgspec.Struct, tag="profiled", frozen=True):
+    """One worker has looked at the model, beside the training: a ``planning.ModelProfile`` as plain values."""
+
+    profile: dict[str, Any] = {}
+    seconds: float = 0.0  # of cpu time that it took
+    why_not: str = ""  # the model could not be looked at
+
+
 class Snapshot(msgspec.Struct, tag="snapshot", frozen=True):
     generation: int
     step: int
@@ -120,7 +129,7 @@ class Raised(msgspec.Struct, tag="raised", frozen=True):
     permanent: bool = False  # trying again cannot help: the Training itself is refused
 
 
-FromWorker = Ready | Joined | Progress | Left | Broken | Snapshot | Finished | Raised
+FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised
 
 # ---------------------------------------------------------------- to a node manager
 
@@ -149,6 +158,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     files: int = 65_536  # open at once, in each process
     processes: int = 4096  # and threads
     disk_bytes: int = 10 << 30  # of the whole job, and so of each of its files
+    looks: str = ""  # the worker that looks at the model when training has begun; empty: nobody, it is known already
 
 
 class Reserve(msgspec.Struct, tag="reserve", frozen=True):
@@ -306,7 +316,7 @@ class Event(msgspec.Struct, tag="event", frozen=True):
 
     sequence: int
     time_s: float
-    body: Ready | Joined | Progress | Left | Broken | Snapshot | Finished | Raised | Exited | Telemetry
+    body: Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised | Exited | Telemetry
     job: str = ""
     worker: str = ""
 

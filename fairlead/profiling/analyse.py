@@ -13,12 +13,14 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
 from fairlead.errors import FairleadError
 from fairlead.planning.profiles import Layer, ModelProfile, to_plain
 from fairlead.profiling.model import build, profile_model
 from fairlead.profiling.timing import calibrate, layer_seconds
-from fairlead.training.data import open_samples
+from fairlead.training.data import Samples, open_samples
+from fairlead.training.definition import Training
 from fairlead.training.loading import describe, load_training
 
 
@@ -30,7 +32,13 @@ def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfil
     profile = profile_model(training, model)
     if device is None:
         return profile
-    samples = open_samples("data", training.data, torch.device("cpu"))
+    return measured(training, model, profile, open_samples("data", training.data, torch.device("cpu")), device)
+
+
+def measured(
+    training: Training, model: nn.Module, profile: ModelProfile, samples: Samples, device: str
+) -> ModelProfile:
+    """The profile with what a few steps take here; the model is not what it was afterwards."""
     known = calibrate(training, model, samples, device)
     names = tuple("" if len(profile.layers) == 1 else layer.name for layer in profile.layers)
     spent = layer_seconds(model, names, samples, min(training.batch_size, 32))

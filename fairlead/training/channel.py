@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -31,6 +32,7 @@ class Channel:
         self._sending = threading.Lock()
         self._inbox: deque[wire.ToWorker] = deque()
         self._arrived = threading.Condition()
+        self.overheard: Callable[[msgspec.Struct], None] | None = None  # is told what is said
         threading.Thread(target=self._read, name="fairlead-channel", daemon=True).start()
 
     def send(self, message: msgspec.Struct) -> None:
@@ -39,6 +41,12 @@ class Channel:
                 self._stream.sendall(wire.pack(message))
             except OSError:
                 _leave_orphaned()
+        if self.overheard is not None:
+            self.overheard(message)
+
+    def close(self) -> None:
+        """In a process that was forked and has nothing to say: so that the end of this worker is seen."""
+        self._stream.close()
 
     def pending(self) -> bool:
         """Whether a message waits; cheap enough to ask at every step."""

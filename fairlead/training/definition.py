@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.errors import InvalidSpec
+from fairlead.planning.choosing import WANTED
 
 RESERVED_METRICS = frozenset({"step", "epoch", "time_s", "loss", "eval_loss"})
 """Names that a history row already uses."""
@@ -41,6 +42,7 @@ class Training:
     monitor: str = "eval_loss"
     monitor_mode: str = "min"
     exact: bool = True  # False: plans that change the maths may be chosen, too
+    plan: str = "auto"  # how it is spread over its workers: as the planner finds best, or a family of plans
 
     def __post_init__(self) -> None:
         _require(
@@ -73,6 +75,7 @@ class Training:
         _check_count("accumulate", self.accumulate)
         _check_choice("scheduler_every", self.scheduler_every, ("epoch", "step"))
         _check_choice("monitor_mode", self.monitor_mode, ("min", "max"))
+        _check_choice("plan", self.plan, WANTED)
         if self.early_stopping is not None:
             _check_count("early_stopping", self.early_stopping)
         for name in ("keep_best", "exact"):

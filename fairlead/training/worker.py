@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -22,12 +23,15 @@ from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
 from fairlead.training.snapshots import Snapshots
 
+Look = Callable[[Session, Channel], None]
+"""Called once, when the model is loaded and the others are not there yet: begins to look at it, and returns at once."""
 
-def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
+
+def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket, look: Look | None = None) -> int:
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
     line = Channel(channel)
     try:
-        return _Life(spec, worker, line).run()
+        return _Life(spec, worker, line, look).run()
     except (SyntaxError, FairleadError) as error:
         return _raised(line, error, permanent=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
@@ -46,9 +50,9 @@ def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
 class _Life:
     """What a worker holds, and what it does between and in generations."""
 
-    def __init__(self, spec: wire.WorkerSpec, worker: str, line: Channel) -> None:
+    def __init__(self, spec: wire.WorkerSpec, worker: str, line: Channel, look: Look | None) -> None:
         torch.set_num_threads(max(1, int(spec.cpu)))
-        self._spec, self._worker, self._line = spec, worker, line
+        self._spec, self._worker, self._line, self._look = spec, worker, line, look
         self._generation = 0  # the newest it was called to
         self._folder = Path(spec.folder)
         self._snapshots = Snapshots(self._folder, Path(spec.memory_folder), self._report_snapshot)
@@ -65,9 +69,11 @@ class _Life:
             wire.Ready(
                 samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
                 parameters=sum(p.numel() for p in session.model.parameters()),
-                resumable_step=stored[0].step if stored else 0,
+                resumable_step=stored[0].step if stored else 0, plan=session.training.plan,
             )
         )  # fmt: skip
+        if self._look is not None:
+            self._look(session, self._line)
         while True:
             match self._line.take():
                 case wire.Quit():
@@ -172,13 +178,13 @@ class _Life:
         self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds))
 
 
-def run_from_environment() -> int:
+def handed_over() -> tuple[wire.WorkerSpec, str, socket.socket]:
     """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
     spec = msgspec.json.decode(os.environ["FAIRLEAD_WORKER_SPEC"], type=wire.WorkerSpec)
     stream = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
-    return main(spec, os.environ["FAIRLEAD_WORKER"], stream)
+    return spec, os.environ["FAIRLEAD_WORKER"], stream
 
 
 if __name__ == "__main__":
-    code = run_from_environment()
+    code = main(*handed_over())
     os._exit(code)  # threads of a lost group must not hold up the end

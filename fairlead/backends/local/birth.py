@@ -24,7 +24,7 @@ from fairlead.backends.local.messages import Start
 from fairlead.backends.local.sandbox import Namespaces
 from fairlead.backends.local.visible import CannotStart
 
-WORKER_MODULE = "fairlead.training.worker"
+WORKER_MODULE = "fairlead.profiling.worker"
 _PLATFORM_PREFIX = "FAIRLEAD_"
 
 

@@ -1,0 +1,51 @@
+"""What measured steps teach about a model: corrections of its predicted times, by kind of plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from msgspec.structs import replace
+
+from fairlead.planning.profiles import EVERY, Hardware, ModelProfile, correction
+
+MOST, LEAST = 50.0, 0.02
+"""Whatever is measured beyond this says something about an accident, not about the model."""
+
+
+def noted(seen: Mapping[str, float], kind: str, ratio: float) -> dict[str, float]:
+    """What was seen, with one more time of this kind: measured over predicted without any correction.
+
+    A known one moves half of the way, so that one odd run does not rule.
+    """
+    bounded = min(MOST, max(LEAST, ratio))
+    known = seen.get(kind)
+    return {**seen, kind: bounded if known is None else (known * bounded) ** 0.5}
+
+
+def factors(model: ModelProfile, hardware: Hardware, seen: Mapping[str, float]) -> dict[str, float]:
+    """The corrections that follow: what all kinds have in common apart, so that no ranking depends on who was measured.
+
+    A machine that is twice as slow as it seemed slows down all plans, also those that nobody has run yet.
+    """
+    if not seen:
+        return {}
+    plain = uncorrected(model)
+    usual = {name: correction(plain, hardware.devices.values(), name) for name in seen}
+    common = median(seen[name] / usual[name] for name in seen)
+    return {EVERY: common, **{name: ratio / common for name, ratio in seen.items()}}
+
+
+def uncorrected(model: ModelProfile) -> ModelProfile:
+    return _with_factors(model, {})
+
+
+def corrected(model: ModelProfile, hardware: Hardware, seen: Mapping[str, float]) -> ModelProfile:
+    """The model as one should reckon with it; one that was never timed is taken as it is."""
+    return _with_factors(model, factors(model, hardware, seen))
+
+
+def _with_factors(model: ModelProfile, known: Mapping[str, float]) -> ModelProfile:
+    if model.calibration is None:
+        return model
+    return replace(model, calibration=replace(model.calibration, factors=dict(known)))

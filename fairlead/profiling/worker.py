@@ -1,0 +1,206 @@
+"""A worker that looks at its model while it trains: in a forked process beside it, with what cpu time is left over.
+
+User code runs where it runs anyway, inside the tenant's sandbox, and the platform hears plain values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import torch
+
+from fairlead import wire
+from fairlead.planning.profiles import Calibration, ModelProfile, to_plain
+from fairlead.profiling.analyse import measured
+from fairlead.profiling.model import profile_model
+from fairlead.training import worker as training_worker
+from fairlead.training.channel import Channel
+from fairlead.training.data import open_samples
+from fairlead.training.loading import describe
+from fairlead.training.session import Session
+
+WORTH_IT_S = 10.0
+"""A training that ends earlier gains nothing by being planned, and is left alone."""
+
+SLOW_STEP_S = 1.0
+"""Steps that take longer are not tried again beside the training: what it takes itself says enough."""
+
+SAMPLES = 64
+NICENESS = 10  # a tenth of a core that the training wants as well
+MEMORY_PART = 0.25  # of what is free, for the steps that are tried
+COPIED_BYTES_PER_S = 5e9
+_ENOUGH_STEPS = 3
+_ANSWER_BYTES = 4 << 20
+_PR_SET_PDEATHSIG = 1
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How the training itself gets on when the look begins."""
+
+    step_s: float
+    samples: float  # that this worker computes in a step
+    cores: float = 1.0
+
+
+def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
+    """Live as this worker, and look at the model if that was asked of it."""
+    look = Looking(spec).begin if spec.looks == worker else None
+    return training_worker.main(spec, worker, channel, look)
+
+
+class Looking:
+    """The process beside: forked while nothing computes yet, woken when the training runs and will for a while."""
+
+    def __init__(self, spec: wire.WorkerSpec) -> None:
+        self._spec = spec
+        self._begun: wire.Progress | None = None
+        self._go = -1
+        self._batch = 0
+
+    def begin(self, session: Session, line: Channel) -> None:
+        """Fork, and wait for the training to be well on its way."""
+        weights = sum(p.numel() * p.element_size() for p in session.model.parameters())
+        if session.device.type != "cpu" or weights > _room_bytes(self._spec.memory_bytes):
+            return  # a fork cannot use what lies on a card, and keeps the weights as they were: they need room twice
+        count = min(SAMPLES, len(session.samples))
+        rows = session.samples.take(torch.arange(count), 0)  # by the parent: open files are shared with a fork
+        self._batch = session.training.batch_size
+        woken, self._go = os.pipe()
+        answer, told = os.pipe()
+        child = os.fork()
+        if not child:
+            for end in (self._go, answer):
+                os.close(end)
+            _live(session, rows, line, woken, told, self._spec)
+        os.close(woken)
+        os.close(told)
+        line.overheard = self._hear
+        threading.Thread(target=_wait, args=(child, answer, line), name="fairlead-looking", daemon=True).start()
+
+    def _hear(self, message: msgspec.Struct) -> None:
+        """From the progress it follows when to begin, or that it is not worth it."""
+        if not isinstance(message, wire.Progress) or self._go < 0:
+            return
+        first = self._begun
+        if first is None or first.generation != message.generation:
+            self._begun = message
+            return
+        if message.step - first.step < _ENOUGH_STEPS or message.step_s <= 0:
+            return
+        worth_it = (message.total_steps - message.step) * message.step_s >= WORTH_IT_S
+        own_s = message.compute_s or message.step_s
+        pace = Pace(own_s, self._batch * (message.share or 1.0), min(1.0, self._spec.cpu or 1.0))
+        go, self._go = self._go, -1
+        with os.fdopen(go, "wb") as pipe, contextlib.suppress(BrokenPipeError):  # it may have been killed for memory
+            pipe.write(msgspec.msgpack.encode(pace) if worth_it else b"")
+
+
+def _wait(child: int, answer: int, line: Channel) -> None:
+    with os.fdopen(answer, "rb") as pipe:
+        said = pipe.read(_ANSWER_BYTES)
+    os.waitpid(child, 0)
+    if said:
+        line.send(msgspec.msgpack.decode(said, type=wire.Profiled))
+
+
+# ---------------------------------------------------------------- in the process beside
+
+
+def _live(
+    session: Session, rows: tuple[torch.Tensor, ...], line: Channel, woken: int, told: int, spec: wire.WorkerSpec
+) -> None:
+    """Never returns: whatever happens here is nothing to the training."""
+    try:
+        _settle()
+        line.close()
+        with os.fdopen(woken, "rb") as pipe:
+            asked = pipe.read()
+        if asked:
+            found = _found(session, rows, msgspec.msgpack.decode(asked, type=Pace), spec)
+            with os.fdopen(told, "wb") as out:
+                out.write(msgspec.msgpack.encode(found))
+    finally:
+        os._exit(0)
+
+
+def _settle() -> None:
+    """Die with the training, before it when memory is short, after it when cores are; and be quiet."""
+    parent = os.getppid()
+    prctl: Callable[..., int] | None = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    torch.set_num_threads(1)
+
+
+def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.WorkerSpec) -> wire.Profiled:
+    begun_s = time.process_time()
+    try:
+        profile = _look(session, rows, pace, spec)
+    except Exception as error:  # noqa: BLE001 (a process's edge: whatever user code raises is told in one line)
+        return wire.Profiled(why_not=describe(error)[0][:500], seconds=time.process_time() - begun_s)
+    return wire.Profiled(profile=to_plain(profile), seconds=time.process_time() - begun_s)
+
+
+def _look(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.WorkerSpec) -> ModelProfile:
+    training = replace(session.training, data=rows)
+    profile = profile_model(training, session.model)
+    profile = msgspec.structs.replace(profile, samples=len(session.samples))
+    if pace.step_s <= SLOW_STEP_S and _needs_bytes(profile) < _room_bytes(spec.memory_bytes):
+        samples = open_samples("data", rows, torch.device("cpu"))
+        return measured(training, session.model, profile, samples, "cpu")
+    return msgspec.structs.replace(profile, calibration=rough(profile, pace))
+
+
+def rough(profile: ModelProfile, pace: Pace) -> Calibration:
+    """The scale of the cost model by the training's own steps, as a measured one could not be afforded."""
+    moved = profile.parameter_bytes + profile.gradient_bytes + 2 * profile.state_bytes
+    update_s = profile.parameters * moved / COPIED_BYTES_PER_S
+    sample_s = max(pace.step_s * pace.cores - update_s, 0.5 * pace.step_s * pace.cores) / max(1.0, pace.samples)
+    return Calibration(device="cpu", fixed_s=0.0, sample_s=sample_s, optimizer_s=update_s)
+
+
+def _needs_bytes(profile: ModelProfile) -> float:
+    """Of a step: a copy of the parameters, gradients, the optimiser's state, and what is kept of the batch."""
+    held = profile.parameters * (profile.parameter_bytes + profile.gradient_bytes + profile.state_bytes)
+    each = sum(layer.activation_bytes for layer in profile.layers) + profile.working_bytes + profile.sample_bytes
+    return held + each * profile.batch_size
+
+
+def _room_bytes(granted: int | None) -> float:
+    """What the tried steps may take: a part of what is free on the machine, and of what the worker was given."""
+    words = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
+    free = float(words.get("MemAvailable", "0 kB").split()[0]) * 1024
+    held = next((line.split()[1] for line in _lines("/proc/self/statm")), "0")
+    left = free if granted is None else min(free, granted - float(held) * os.sysconf("SC_PAGE_SIZE"))
+    return MEMORY_PART * left
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+
+
+if __name__ == "__main__":
+    code = main(*training_worker.handed_over())
+    os._exit(code)  # threads of a lost group must not hold up the end
