@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
+from msgspec import structs
 
 from fairlead.errors import FairleadError
 from fairlead.scheduling.decide import decide
@@ -54,7 +55,7 @@ class Forecasts:
 
 def expecting(hold: Hold | None, start_s: float | None) -> Hold | None:
     """What a job that waits was told, with this start instead of what the round itself could say about it."""
-    return hold if hold is None or start_s is None else replace(hold, expected_start_s=start_s)
+    return hold if hold is None or start_s is None else structs.replace(hold, expected_start_s=start_s)
 
 
 def _played(state: ClusterState) -> tuple[Mapping[str, float], float]:

@@ -27,7 +27,11 @@ class SpeedCurve:
 
     sizes: tuple[int, ...]  # ascending
     speeds: Mapping[str, tuple[tuple[float, ...], ...]]
+    levels: int = field(init=False, repr=False, compare=False)  # topology levels it tells apart, the same for all types
     _fastest: dict[int | None, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "levels", len(next(iter(self.speeds.values()), ())))  # asked of every job each round
 
     def speed(self, device_type: str, size: int, level: int = NEAR) -> float:
         """Of this very gang; 0 when the curve does not know it."""
@@ -44,13 +48,6 @@ class SpeedCurve:
             known = [level[i] for levels in self.speeds.values() for level in levels for i in wanted]
             found = self._fastest[size] = max(known, default=0.0)
         return found
-
-    @property
-    def levels(self) -> int:
-        """How many topology levels it tells apart, which is the same for all types."""
-        for levels in self.speeds.values():
-            return len(levels)
-        return 0
 
 
 def widened(curve: SpeedCurve, bandwidth: Sequence[float] = BANDWIDTH) -> SpeedCurve:

@@ -73,15 +73,9 @@ class Tree:
 
     def leaves(self, jobs: Iterable[JobState]) -> list[str]:
         """The queue in which each of the jobs stands."""
-        known: dict[tuple[str, str], str] = {}
-        found = []
-        for job in jobs:
-            who = (job.tenant, job.person)
-            leaf = known.get(who)
-            if leaf is None:
-                leaf = known[who] = self.leaf(*who)
-            found.append(leaf)
-        return found
+        whose = [(job.tenant, job.person) for job in jobs]
+        known = {who: self.leaf(*who) for who in set(whose)}
+        return [known[who] for who in whose]
 
     def path(self, name: str) -> tuple[str, ...]:
         """The queue, the one above it, and so on up to the top."""

@@ -57,13 +57,15 @@ def says(jobs: Sequence[JobState], nodes: Sequence[Node], dials: ScoreDials) -> 
     tenant by shouting. Who takes more than a device's share of memory, cores and network bids less for each device.
     """
     found = np.ones(len(jobs))
-    if any(job.priority or "class" in job.facts for job in jobs):
+    facts = [job.facts for job in jobs]
+    if any(job.priority for job in jobs) or any("class" in one for one in facts):
         said = [say(job, dials) for job in jobs]
         loudest: dict[str, float] = {}
         for job, one in zip(jobs, said, strict=True):
             loudest[job.tenant] = max(loudest.get(job.tenant, 0.0), one)
         found = found * [one / loudest[job.tenant] for job, one in zip(jobs, said, strict=True)]
-    if dials.gamma != 0 or any(job.demand or "used_memory" in job.facts or "used_cpu" in job.facts for job in jobs):
+    asks = any(job.demand for job in jobs) or any("used_memory" in one or "used_cpu" in one for one in facts)
+    if dials.gamma != 0 or asks:
         share = Share.of(node for node in nodes if node.schedulable)
         usual = 1.0 + resource_score(Signature(), dials)
         scores = [1.0 + resource_score(signature(job, share, network=dials.gamma != 0), dials) for job in jobs]

@@ -1,10 +1,16 @@
-"""The values the scheduler reads and returns: no clock, no I/O, so that every decision can be replayed."""
+"""The values the scheduler reads and returns: no clock, no I/O, so that every decision can be replayed.
+
+Decisions are structs, not dataclasses: every round makes one with its reason for every job that waits, and a struct
+takes a twentieth of the time to make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from fairlead.cluster import DEVICE, Node, Resources, add
 from fairlead.scheduling.curves import SpeedCurve
@@ -89,24 +95,21 @@ class ClusterState:
     colocation: Mapping[tuple[str, str], float] | None = None  # what a class loses beside another; None: not known
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """Why: a code for machines, a sentence for people, and the facts it rests on."""
 
     code: str
     text: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     job: str
     seats: tuple[str, ...]
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Struct, frozen=True):
     """A new generation of a running gang: grown, shrunk, moved, or mended after a loss."""
 
     job: str
@@ -114,16 +117,14 @@ class Resize:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Preempt:
+class Preempt(Struct, frozen=True):
     """Snapshot, stop, and back into the queue."""
 
     job: str
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """It waits, for this reason; the expected start is a forecast, not a promise."""
 
     job: str

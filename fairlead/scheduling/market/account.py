@@ -67,7 +67,7 @@ def _served(
     jobs: Sequence[JobState], book: Book, choices: Offers, chosen: Chosen, seats: Mapping[str, Seats], round_s: float
 ) -> tuple[Floats, Floats]:
     """The part of the round in which each job gets on, and the part of it until it is done."""
-    again = np.array([_restarts(job, seats.get(job.id, ())) for job in jobs], dtype=bool)
+    again = np.array([bool(job.work_done > 0 and _restarts(job, seats.get(job.id, ()))) for job in jobs], dtype=bool)
     lost_s = np.minimum(np.where(again, book.restart_s, 0.0), round_s)
     rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
     needs_s = book.left / np.maximum(choices.speed[rows, column], 1e-300)
@@ -77,5 +77,5 @@ def _served(
 
 
 def _restarts(job: JobState, seats: Seats) -> bool:
-    """Whether it loses time to a restart; what a first start takes is a part of the job."""
-    return bool(seats) and job.work_done > 0 and seats != job.seats and not same_seats(seats, job.seats)
+    """Whether it, which has done something, loses time to a restart; what a first start takes is a part of the job."""
+    return bool(seats) and seats != job.seats and not same_seats(seats, job.seats)

@@ -51,14 +51,13 @@ class History:
             last = self.seen[name]
             if last.done > 0:
                 finished[last.kind] = (*finished.get(last.kind, ()), last)[-KEPT:]
-        return History(finished, {job.id: self._look(job) for job in jobs if not begun or job.work_done > 0})
-
-    def _look(self, job: JobState) -> Seen:
-        before = self.seen.get(job.id)
-        if before is not None and before.done == job.work_done:
-            return before
-        said_s = before.said_s if before is not None else _said_s(job)
-        return Seen(class_of(job), job.work_done, alone_s(job), said_s)
+        seen, known = self.seen, {}
+        for job in jobs:
+            if begun and job.work_done <= 0:
+                continue
+            before = seen.get(job.id)
+            known[job.id] = before if before is not None and before.done == job.work_done else _look(job, before)
+        return History(finished, known)
 
     def memory(self) -> dict[str, Any]:
         return {"finished": self.finished, "seen": self.seen}
@@ -72,6 +71,11 @@ class History:
             return 1.0
         said_s = _said_s(job) if seen is None else seen.said_s
         return _usual_pace(kind, past) if said_s > 0 else 1.0
+
+
+def _look(job: JobState, before: Seen | None) -> Seen:
+    said_s = before.said_s if before is not None else _said_s(job)
+    return Seen(class_of(job), job.work_done, alone_s(job), said_s)
 
 
 _PACES: dict[str, tuple[tuple[Seen, ...], float]] = {}
@@ -143,6 +147,11 @@ def work_done(job: JobState) -> float:
     return alone_s(job) * _best_speed(job.curve, job.min_workers)
 
 
+def all_done(jobs: Sequence[JobState]) -> Floats:
+    """The same of all jobs; most of a long queue has not run."""
+    return np.array([work_done(job) if job.ran_s else job.work_done for job in jobs], dtype=np.float64)
+
+
 def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dials: Dials) -> Floats:
     """In units of each job's curve; ``reference`` is its speed on its most efficient gang.
 
@@ -150,15 +159,13 @@ def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dia
     a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides
     a minimum. With precedents it is nearly the mean of those that had done more than this one has.
     """
-    found = []
-    for job, speed in zip(jobs, reference.tolist(), strict=True):
-        left = job.work_left
+    found, speeds = [job.work_left for job in jobs], reference.tolist()
+    for at, left in enumerate(found):
         if left is None:
-            left = _expected(job, speed, history, dials)
-        elif history.finished and _rigid(job) and (pace := history.pace(job)) != 1.0:
-            remaining_s = left / max(speed, 1e-300)
-            left *= pace ** (remaining_s / max(remaining_s + alone_s(job), 1e-9))
-        found.append(left)
+            found[at] = _expected(jobs[at], speeds[at], history, dials)
+        elif history.finished and _rigid(job := jobs[at]) and (pace := history.pace(job)) != 1.0:
+            remaining_s = left / max(speeds[at], 1e-300)
+            found[at] = left * pace ** (remaining_s / max(remaining_s + alone_s(job), 1e-9))
     return np.array(found, dtype=np.float64)
 
 

@@ -18,7 +18,7 @@ PLAIN_LEVELS = 2
 
 def special(job: JobState) -> bool:
     """Whether devices alone do not say where it fits, or how fast it is there."""
-    return bool(job.demand or job.only) or _deep(job)
+    return bool(job.demand or job.only or (job.curve is not None and job.curve.levels > PLAIN_LEVELS))
 
 
 def _deep(job: JobState) -> bool:
@@ -32,7 +32,7 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
     """
     groups: dict[frozenset[str], list[int]] = {}
     for row, job in enumerate(jobs):
-        if special(job):
+        if job.demand or job.only or (job.curve is not None and job.curve.levels > PLAIN_LEVELS):  # see special
             groups.setdefault(job.only, []).append(row)
     if not groups or not pool.types:
         return choices

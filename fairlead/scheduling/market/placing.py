@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import structs
 
 from fairlead.cluster import Node
 from fairlead.scheduling.curves import FAR
@@ -170,7 +171,7 @@ def told(
 def _no_room(hold: Hold, size: int, kept: Kept | None, now_s: float) -> Hold:
     text = f"waits for room: {workers(size)} would be its turn, but what is free is not where they fit together"
     if kept is None:
-        return replace(hold, reason=reason("no-room", text, size=size))
+        return structs.replace(hold, reason=reason("no-room", text, size=size))
     text += f"; room is kept for it on {', '.join(kept.nodes)} from about {kept.in_s / 60:.3g} minutes on"
     why = reason("room-kept", text, size=size, in_s=kept.in_s, nodes=list(kept.nodes))
-    return replace(hold, reason=why, expected_start_s=now_s + kept.in_s)
+    return structs.replace(hold, reason=why, expected_start_s=now_s + kept.in_s)

@@ -12,7 +12,7 @@ from fairlead.scheduling.market.choice import Chosen, Problem, choose
 from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.energy import resting
-from fairlead.scheduling.market.estimates import History, work_done, work_left
+from fairlead.scheduling.market.estimates import History, all_done, work_left
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
@@ -98,7 +98,7 @@ def booked(
         submitted_s=np.array([job.submitted_s for job in jobs]),
         weight=np.array([job.weight for job in jobs]),
         left=work_left(jobs, speed, history, dials),
-        done=np.array([work_done(job) for job in jobs]),
+        done=all_done(jobs),
         restart_s=np.array([job.restart_cost_s for job in jobs]),
         running=choices.present >= 0,
         deadline_s=np.array([np.inf if job.finish_by_s is None else job.finish_by_s for job in jobs]),

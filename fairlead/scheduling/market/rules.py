@@ -72,15 +72,19 @@ def wanted(
     jobs: Sequence[JobState], leaves: Sequence[str], types: Mapping[str, float], charged: Floats | None
 ) -> Demand:
     """What the jobs of each leaf could use, as far as there are so many devices at all."""
-    devices = float(sum(types.values()))
-    sums: dict[str, float] = {}
+    if not jobs:
+        return Demand({}, {}, types)
+    most = np.minimum(np.array([job.max_workers for job in jobs], dtype=np.float64), float(sum(types.values())))
+    parts: dict[tuple[str, str], int] = {}  # each leaf with each type that somebody in it names, numbered
+    asked = [(leaf, job.device_type or ANY) for leaf, job in zip(leaves, jobs, strict=True)]
+    part = np.array([parts.setdefault(one, len(parts)) for one in asked], dtype=np.int64)
     wants: dict[str, dict[str, float]] = {}
-    for at, (job, leaf) in enumerate(zip(jobs, leaves, strict=True)):
-        most = min(job.max_workers, devices)
-        sums[leaf] = sums.get(leaf, 0.0) + (most if charged is None else most * float(charged[at]))
-        by_type, kind = wants.setdefault(leaf, {}), job.device_type or ANY
-        by_type[kind] = by_type.get(kind, 0.0) + most
-    return Demand(sums, wants, types)
+    for (leaf, kind), amount in zip(parts, np.bincount(part, most).tolist(), strict=True):
+        wants.setdefault(leaf, {})[kind] = amount
+    number = {leaf: at for at, leaf in enumerate(wants)}
+    of_leaf = np.array([number[leaf] for leaf, _ in parts], dtype=np.int64)[part]
+    sums = np.bincount(of_leaf, most if charged is None else most * charged).tolist()
+    return Demand(dict(zip(wants, sums, strict=True)), wants, types)
 
 
 def rules(tree: Tree, types: Mapping[str, float], charged: Floats | None, jobs: int) -> Rules | None:

@@ -26,8 +26,8 @@ class Figures:
     def of(cls, bids: Worth) -> Figures:
         return cls(bids.per_device.tolist(), bids.stretch.tolist(), bids.remaining_s.tolist(), bids.why.tolist())
 
-    def facts(self, at: int) -> dict[str, float]:
-        return {"bid": self.bid[at], "stretch": self.stretch[at], "remaining_s": self.remaining_s[at]}
+    def facts(self, at: int, **others: float) -> dict[str, float]:
+        return {**others, "bid": self.bid[at], "stretch": self.stretch[at], "remaining_s": self.remaining_s[at]}
 
     def because(self, at: int) -> str:
         if self.why[at] == STRETCHED:
@@ -46,15 +46,15 @@ def said(
     figures, possible = Figures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
     for at, job in enumerate(jobs):
         wanted = seats.get(job.id, ())
-        if not wanted and not job.seats and not waits:
+        if not wanted and not job.seats:
+            if waits:
+                why = _outbid(job, figures, at, lowest) if possible[at] else _no_such_gang(job)
+                made.append(Hold(job.id, why))
             continue
         if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
             continue
-        if not wanted and job.seats:
+        if not wanted:
             made.append(Preempt(job.id, _outbid(job, figures, at, lowest)))
-        elif not wanted:
-            why = _outbid(job, figures, at, lowest) if possible[at] else _no_such_gang(job)
-            made.append(Hold(job.id, why))
         elif job.seats:
             made.append(Resize(job.id, wanted, _moves(job, wanted, figures, at)))
         else:
@@ -64,14 +64,14 @@ def said(
 
 def _starts(seats: Seats, figures: Figures, at: int) -> Reason:
     text = f"starts with {workers(len(seats))} on {on(seats)}: {figures.because(at)}"
-    return Reason("starts", text, {"size": len(seats), **figures.facts(at)})
+    return Reason("starts", text, figures.facts(at, size=len(seats)))
 
 
 def _moves(job: JobState, seats: Seats, figures: Figures, at: int) -> Reason:
     was, now = len(job.seats), len(seats)
     code, verb = ("grows", "grows") if now > was else ("shrinks", "shrinks") if now < was else ("moves", "moves")
     text = f"{verb} from {was} to {now} workers on {on(seats)}: {figures.because(at)}"
-    return Reason(code, text, {"size": now, "was": was, **figures.facts(at)})
+    return Reason(code, text, figures.facts(at, size=now, was=was))
 
 
 def _no_such_gang(job: JobState) -> Reason:
@@ -80,6 +80,8 @@ def _no_such_gang(job: JobState) -> Reason:
 
 
 def _outbid(job: JobState, figures: Figures, at: int, price: float) -> Reason:
-    share = f"{figures.bid[at] / price:.2g} times" if price > 0 else "less than"
+    bid = figures.bid[at]
+    share = f"{bid / price:.2g} times" if price > 0 else "less than"
     text = f"waits for {devices(job.min_workers)}: others bid more; its bid is {share} the going price"
-    return Reason("outbid", text, {"price": price, **figures.facts(at)})
+    facts = {"price": price, "bid": bid, "stretch": figures.stretch[at], "remaining_s": figures.remaining_s[at]}
+    return Reason("outbid", text, facts)
