@@ -277,6 +277,29 @@ node_cursors = Table(
     PrimaryKeyConstraint("node", "incarnation"),
 )
 
+# When nodes slept; who sleeps now has no end yet. What that saved is in the report.
+node_rests = Table(
+    "node_rests",
+    metadata,
+    Column("node", Key, nullable=False),
+    Column("from_s", Double, nullable=False),
+    Column("to_s", Double),
+    Column("woken_in_s", Double),  # how long waking took; NULL: not known, or it was lost
+    PrimaryKeyConstraint("node", "from_s"),
+)
+
+# What a class of jobs was seen to lose of its speed beside another.
+neighbours = Table(
+    "neighbours",
+    metadata,
+    Column("kind", Key, nullable=False),
+    Column("beside", Key, nullable=False),
+    Column("lost", Double, nullable=False),
+    Column("seen", Integer, nullable=False),
+    Column("changed_s", Double, nullable=False),
+    PrimaryKeyConstraint("kind", "beside"),
+)
+
 audit = Table(
     "audit",
     metadata,
