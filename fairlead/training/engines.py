@@ -15,6 +15,11 @@ def is_spread(plan: Plan) -> bool:
     return plan.sharded or plan.tensor > 1 or plan.pipeline > 1
 
 
+def keeps_apart(plan: Plan) -> bool:
+    """Whether a worker that is lost takes a part of the state along: of the model, or of what a server keeps."""
+    return is_spread(plan) or plan.sync == "parameter-server"
+
+
 def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
     """The engine for this plan; without one the workers are replicas.
 
@@ -31,6 +36,10 @@ def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
         from fairlead.training.averaging import LocalSteps
 
         return LocalSteps(session, group, plan)
+    if plan.sync == "parameter-server":
+        from fairlead.training.servers.engine import ParameterServers
+
+        return ParameterServers(session, group, plan)
     if plan.buckets:
         from fairlead.training.bucketed import Bucketed
 
@@ -58,18 +67,16 @@ def _objection(plan: Plan, session: Session, group: Group) -> str | None:
     """Why this plan cannot be carried out here; None if it can."""
     if plan.workers_used != group.size:
         return f"{plan.id} is for {plan.workers_used} workers, this gang has {group.size}"
-    if session.training.exact and (plan.sync == "local-sgd" or plan.compression != "none"):
+    if session.training.exact and (plan.sync in ("local-sgd", "parameter-server") or plan.compression != "none"):
         return f"{plan.id} changes the maths, which this Training does not allow (exact=False would)"
-    if session.training.loss is None and (is_spread(plan) or plan.buckets):
+    if session.training.loss is None and (is_spread(plan) or plan.buckets or plan.sync == "parameter-server"):
         return f"{plan.id}: a model with a training_step of its own runs as replicas only"
-    if plan.sync == "parameter-server":
-        return "parameter servers are not carried out yet"
     if plan.recompute:
         return "recomputing activations is not carried out yet"
     if plan.pipeline > 1 and (plan.tensor > 1 or plan.sharded):
         return "a pipeline goes with replicas only: a traced stage cannot be cut further"
     if plan.compression != "none" and (is_spread(plan) or plan.buckets or plan.sync != "allreduce"):
         return f"{plan.id}: only gradients that are sent in one piece are compressed"
-    if is_spread(plan) and plan.sync in ("hierarchical", "local-sgd"):
+    if is_spread(plan) and plan.sync in ("hierarchical", "local-sgd", "parameter-server"):
         return f"{plan.id}: {plan.sync} goes with whole replicas only"
     return None

@@ -108,6 +108,12 @@ class Group:
         return c10d.PrefixStore(purpose, self._meeting)
 
     def _check_wait(self, deadline: float) -> None:
+    def check_called_off(self) -> None:
+        """For whoever waits by other means than a collective: raises if the control plane has moved on."""
+        reason = self._given_up()
+        if reason is not None:
+            raise PeerLost(reason)
+
         reason = self._given_up()
         if reason is None and time.monotonic() > deadline:
             reason = f"not all of {self.size} ranks came within {self.silence_s:g} s"

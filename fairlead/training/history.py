@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +28,10 @@ class History:
     def add(self, time_s: float, loss: float) -> None:
         self._times_s.append(time_s)
         self._losses.append(loss)
+
+    def amend(self, after: int, losses: Sequence[float]) -> None:
+        """The losses of the steps that follow this one have become known in full."""
+        self._losses[after : after + len(losses)] = array("d", losses)
 
     def mark(self, step: int, metrics: Mapping[str, float]) -> None:
         self._marks[step] = dict(metrics)

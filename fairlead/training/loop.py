@@ -13,7 +13,7 @@ import torch
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.engines import is_spread, make_engine
+from fairlead.training.engines import keeps_apart, make_engine
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.reporting import Reporter
@@ -57,7 +57,7 @@ class Loop:
         self, session: Session, group: Group, channel: Line, snapshots: Keeping, plan: Plan | None = None
     ) -> None:
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
-        if plan is not None and is_spread(plan) and group.rank == 0 and not snapshots.find():
+        if plan is not None and keeps_apart(plan) and group.rank == 0 and not snapshots.find():
             snapshots.write(session.step, session.save, wait=True)  # with a lost part all would be lost
         self._engine = make_engine(session, group, plan)
         self.reporter = Reporter(channel, session, group, self._engine.balance)

@@ -36,10 +36,15 @@ class Heard:
         """Refuse to go on with a loss that is no number; every rank raises the same and names the same one."""
         for rank, loss in enumerate(self.losses):
             if not math.isfinite(loss):
-                raise TrainingFailed(
-                    f"it is {loss} at step {step + 1} on rank {rank}", field="loss",
-                    fix="look for a division by zero, a logarithm of zero or a learning rate that is too high",
-                )  # fmt: skip
+                raise not_a_number(loss, step, rank)
+
+
+def not_a_number(loss: float, step: int, rank: int) -> TrainingFailed:
+    """What is said of such a loss; ``step`` counts from 0."""
+    return TrainingFailed(
+        f"it is {loss} at step {step + 1} on rank {rank}", field="loss",
+        fix="look for a division by zero, a logarithm of zero or a learning rate that is too high",
+    )  # fmt: skip
 
 
 def count(size: int) -> int:

@@ -1,0 +1,233 @@
+"""Parameter servers: pieces at everybody's own pace, within a bound, and nothing lost or counted twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+from typing import Any
+
+import pytest
+import sklearn.datasets  # noqa: F401 (before the workers are forked, so that each need not load it)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from fairlead import wire
+from fairlead.planning.plan import Plan
+from fairlead.training.servers.clocks import Clocks
+from fairlead.training.servers.shard import dealt
+from tests.training.conftest import MakeGang
+from tests.training.gang import Gang
+from tests.training.programs import ATTENTION, SMALL
+from tests.training.test_exactness import train
+from tests.training.test_synchronising import run
+
+INEXACT = SMALL.replace("seed=3)", "seed=3, exact=False)").replace("clip_grad_norm=1.0,", "")
+
+
+def servers(count: int, staleness: int) -> Plan:
+    return Plan(data=count, sync="parameter-server", staleness=staleness)
+
+
+# ---------------------------------------------------------------- the clocks
+
+
+@given(
+    ranks=st.integers(1, 5), staleness=st.integers(0, 4), steps=st.integers(1, 12), seed=st.integers(0, 1000),
+    slow=st.integers(0, 4),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_every_piece_is_computed_once_and_nobody_runs_ahead_of_the_bound(
+    ranks: int, staleness: int, steps: int, seed: int, slow: int
+) -> None:
+    clocks, drawn = Clocks(ranks, staleness, 10), random.Random(seed)
+    at, holds = [10] * ranks, dict[int, int]()
+    pieces: list[tuple[int, int]] = []
+    while min(at) < 10 + steps:
+        rank = drawn.choice([r for r in range(ranks) if at[r] < 10 + steps])
+        if rank == slow and drawn.random() < 0.8:
+            continue
+        if rank in holds:
+            clocks.done(rank, holds.pop(rank), 1.0 / ranks, 1.0 / ranks, 0.1)
+            continue
+        turn = clocks.take(rank, at[rank], leaving=False)
+        if turn.wait:
+            oldest = min(holds.values())
+            assert at[rank] - oldest > staleness
+        elif turn.piece is None:
+            assert not clocks.close(at[rank]).leave
+            at[rank] += 1
+        else:
+            pieces.append((at[rank], turn.piece))
+            holds[rank] = at[rank]
+            assert at[rank] - min(holds.values()) <= staleness
+    for rank in list(holds):
+        clocks.done(rank, holds.pop(rank), 1.0 / ranks, 1.0 / ranks, 0.1)
+    assert sorted(pieces) == [(step, piece) for step in range(10, 10 + steps) for piece in range(ranks)]
+    assert clocks.complete == 10 + steps
+    assert list(clocks.losses(10)) == pytest.approx([1.0] * steps)
+
+
+def test_all_leave_after_the_furthest_step_that_anybody_has_begun() -> None:
+    clocks = Clocks(2, 3, 0)
+    for step in range(2):  # rank 0 passes through two steps, rank 1 holds a piece of the first
+        for _ in range(2 if step else 1):
+            assert clocks.take(0, step, leaving=False).piece is not None
+            clocks.done(0, step, 0.5, 0.5, 0.1)
+        if step == 0:
+            assert clocks.take(1, 0, leaving=False).piece is not None
+        assert not clocks.close(step).leave
+    assert clocks.take(0, 2, leaving=True).piece is not None
+    clocks.done(1, 0, 0.5, 0.5, 0.1)
+    assert clocks.take(1, 0, leaving=True).piece is None
+    assert [clocks.close(step).leave for step in (0, 1, 2)] == [False, False, True]
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40), st.integers(1, 6))
+def test_parameters_are_dealt_whole_once_and_evenly(sizes: list[int], count: int) -> None:
+    held = dealt(sizes, count)
+    assert sorted(place for places in held for place in places) == list(range(len(sizes)))
+    loads = [sum(sizes[place] for place in places) for places in held]
+    assert max(loads) - min(loads) <= max(sizes)
+
+
+# ---------------------------------------------------------------- real workers
+
+DIGITS = """
+import os, time
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+import fairlead
+
+class Slowed(nn.Module):
+    def __init__(self, seconds): super().__init__(); self.seconds = seconds * float(os.environ.get("SLOWNESS", "1"))
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled(): time.sleep(self.seconds)
+        return x
+
+def training(slow: float = 0.0, epochs: int = 4):
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+    model = lambda: nn.Sequential(Slowed(slow), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10))
+    accuracy = lambda outputs, targets: (outputs.argmax(1) == targets).float().mean()
+    return fairlead.Training(model=model, data=(x[:1440], y[:1440]), eval_data=(x[1440:], y[1440:]),
+        loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.AdamW(p, lr=5e-3), batch_size=60, epochs=epochs,
+        metrics={"accuracy": accuracy}, exact=False)
+"""
+
+
+def history(gang: Gang) -> list[float]:
+    rows = (gang.root / "output" / "history.jsonl").read_text().splitlines()
+    return [json.loads(row)["loss"] for row in rows]
+
+
+def accuracy(gang: Gang) -> float:
+    return gang.workers["w0"].last(wire.Finished).metrics["accuracy"]
+
+
+@pytest.mark.parametrize(("code", "params"), [(INEXACT, {"layers": "dropout"}), (ATTENTION, {})])
+def test_without_staleness_it_is_what_one_process_does(make_gang: MakeGang, code: str, params: dict[str, Any]) -> None:
+    code = code.replace("batch_size=8,", "batch_size=8, exact=False,")
+    one, three = train(make_gang(code, params), 1), run(make_gang(code, params), servers(3, 0))
+    assert history(three) == pytest.approx(history(one), abs=1e-9)  # while it runs only the pieces done so far count
+    models = [load_file(gang.root / "output" / "model.safetensors") for gang in (one, three)]
+    for name, tensor in models[0].items():
+        assert (tensor - models[1][name]).abs().max() <= 1e-9, name
+
+
+def test_a_straggler_neither_blocks_the_others_nor_spoils_the_result_on_real_data(
+    make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = train(make_gang(DIGITS), 1)
+    gang = make_gang(DIGITS, {"slow": 0.004})
+    for name, slowness in (("w0", "1"), ("w1", "1"), ("w2", "3")):
+        monkeypatch.setenv("SLOWNESS", slowness)
+        gang.start(name)
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0", "w1", "w2", plan=servers(3, 2))
+    gang.finish()
+    shares = [worker.last(wire.Progress).share for worker in gang.workers.values()]
+    assert shares[2] < 0.25 < min(shares[:2])  # had the others waited for it, each would have a third
+    assert any(progress.straggler for progress in gang.workers["w2"].heard(wire.Progress))
+    assert accuracy(gang) > accuracy(alone) - 0.03 and accuracy(alone) > 0.85
+    assert "this rank took" in gang.log("w2")
+
+
+def test_batch_norm_and_schedules_go_with_it(make_gang: MakeGang) -> None:
+    params = {"layers": "both", "epochs": 12}
+    exact, other = train(make_gang(INEXACT, params), 1), run(make_gang(INEXACT, params), servers(2, 2))
+    losses = [gang.workers["w0"].last(wire.Finished).metrics["eval_loss"] for gang in (exact, other)]
+    assert losses[1] < 0.8 * exact.curve()[1] and losses[1] == pytest.approx(losses[0], rel=0.5)
+
+
+def test_it_grows_and_goes_on_as_replicas_without_losing_a_step(make_gang: MakeGang) -> None:
+    gang = make_gang(DIGITS, {"slow": 0.01, "epochs": 3})
+    gang.start("w0", "w1", "w2")
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0", "w1", plan=servers(2, 2))
+    gang.reach(5)
+    gang.leave()
+    gang.join("w0", "w1", "w2", plan=servers(3, 2))
+    gang.reach(40)
+    gang.leave()
+    gang.join("w2", "w0")
+    gang.finish()
+    assert list(gang.curve()) == list(range(1, 73)) and len(history(gang)) == 72
+    assert accuracy(gang) > 0.8
+
+
+def test_a_dead_worker_ends_the_generation_and_the_servers_come_back_from_the_snapshot(make_gang: MakeGang) -> None:
+    gang = make_gang(DIGITS, {"slow": 0.06, "epochs": 3})
+    gang.start("w0", "w1", "w2")
+    gang.ready("w0", "w1", "w2")
+    gang.join("w0", "w1", "w2", plan=servers(3, 2))
+    gang.until(lambda: any(s.step > 5 for s in gang.workers["w0"].heard(wire.Snapshot)), "a snapshot on the way")
+    step = gang.workers["w0"].last(wire.Snapshot).step
+    gang.kill("w2")
+    gang.until(lambda: all(gang.said(name, wire.Broken) for name in ("w0", "w1")), "the others noticed")
+    gang.join("w0", "w1", plan=servers(2, 2))
+    assert gang.workers["w1"].last(wire.Joined).step >= step > 5
+    gang.finish()
+    assert len(history(gang)) == 72 and accuracy(gang) > 0.8
+
+
+def test_a_silent_worker_is_not_waited_for_for_ever(make_gang: MakeGang) -> None:
+    gang = make_gang(DIGITS, {"slow": 0.02})
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", plan=servers(2, 2), silence_s=2.0)
+    gang.reach(3)
+    gang.kill("w1", signal.SIGSTOP)
+    gang.until(lambda: gang.said("w0", wire.Broken), "the other one gave up")
+    gang.kill("w1", signal.SIGCONT)
+    gang.join("w0")
+    gang.until(lambda: gang.step() > 30, "it goes on")
+
+
+def test_a_loss_that_is_no_number_ends_all_of_them_with_rank_and_step(make_gang: MakeGang) -> None:
+    code = INEXACT.replace(
+        "        return x\n",
+        "        if self.training and torch.is_grad_enabled() and (x[:, 0] > 2.2).any(): return x * float('nan')\n"
+        "        return x\n", 1,
+    )  # fmt: skip
+    gang = run(make_gang(code), servers(3, 2), wait=False)
+    gang.until(lambda: all(w.code is not None for w in gang.workers.values()), "all ended")
+    said = {w.last(wire.Raised).error for w in gang.workers.values()}
+    assert len(said) == 1 and re.match(r"loss: it is nan at step \d+ on rank [012] ", said.pop())
+
+
+def test_an_error_in_a_piece_is_told_with_rank_and_step_and_nobody_waits(make_gang: MakeGang) -> None:
+    code = INEXACT.replace(
+        "        return x\n",
+        "        if self.training and torch.is_grad_enabled() and (x[:, 0] > 2.2).any(): raise KeyError('odd')\n"
+        "        return x\n", 1,
+    )  # fmt: skip
+    gang = run(make_gang(code), servers(2, 2), wait=False)
+    gang.until(lambda: any(w.heard(wire.Raised) for w in gang.workers.values()), "one raised")
+    failed = next(w for w in gang.workers.values() if w.heard(wire.Raised))
+    peer = next(w for w in gang.workers.values() if w is not failed)
+    assert re.search(r"KeyError: 'odd' \(train.py:\d+\), rank [01], step \d+", failed.last(wire.Raised).error)
+    gang.until(lambda: bool(peer.heard(wire.Broken) or peer.heard(wire.Raised)), "the other one noticed")
