@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d  # where the stores are declared
 
 from fairlead import wire
+from fairlead.training import direct
 
 PATIENCE_S = 0.2
 """How long something is waited for before looking whether the control plane already gave this generation up."""
@@ -107,13 +108,13 @@ class Group:
         """A corner of the place where this generation met, for whoever builds groups of its own."""
         return c10d.PrefixStore(purpose, self._meeting)
 
-    def _check_wait(self, deadline: float) -> None:
     def check_called_off(self) -> None:
         """For whoever waits by other means than a collective: raises if the control plane has moved on."""
         reason = self._given_up()
         if reason is not None:
             raise PeerLost(reason)
 
+    def _check_wait(self, deadline: float) -> None:
         reason = self._given_up()
         if reason is None and time.monotonic() > deadline:
             reason = f"not all of {self.size} ranks came within {self.silence_s:g} s"
@@ -133,7 +134,11 @@ class Group:
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Sum over all ranks, in place."""
-        if self.size > 1:
+        if self.size > 1 and direct.suits(tensor, self.size):
+            stacked, sent = direct.spread_out(tensor, self.size)
+            self._do(lambda backend: backend.alltoall_base(stacked, sent, [], []))
+            direct.add_up(stacked, tensor)
+        elif self.size > 1:
             self._do(lambda backend: backend.allreduce([tensor]))
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,12 @@ from fairlead import wire
 from fairlead.errors import FairleadError
 from fairlead.planning.plan import Plan, plan_from
 from fairlead.training import preload
+
+if TYPE_CHECKING:
+    from fairlead.training.definition import Training
+    from fairlead.training.group import Group
+    from fairlead.training.loop import Line, Loop
+    from fairlead.training.session import Session
 
 WARM_UP = 3
 MOURNING_S = 3.0
@@ -40,6 +46,13 @@ class Place:
     namespace: str | None = None
     interface: str | None = None
     cgroups: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  # control groups in which to get ready, where there are others for that
+
+
+def place_from(plain: Mapping[str, Any]) -> Place:
+    """As it is written in a question."""
+    groups, before = (tuple(plain.get(name, ())) for name in ("cgroups", "before"))
+    return Place(plain.get("namespace"), plain.get("interface"), groups, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,40 +156,61 @@ def _answer(question: Question, join: wire.Join, number: int, scratch: Path) -> 
 def _steps(question: Question, join: wire.Join, number: int, scratch: Path) -> dict[str, Any]:
     import torch
 
+    from fairlead.training.loading import load_training
+
+    plan = question.plan
+    if question.places:
+        enter(question.places[plan.members[number] if plan.members else number])
+    os.chdir(question.folder)
+    torch.set_num_threads(1)
+    training = load_training(question.run, question.params)
+    loop, session, group = quiet_loop(training, plan, join, number, _Silence(), steps=WARM_UP + question.steps)
+    loop.run()
+    group.close()
+    times = [row["time_s"] for row in session.history.rows(0)]
+    step_s = statistics.median(b - a for a, b in zip(times[WARM_UP - 1 :], times[WARM_UP:], strict=False))
+    return {"step_s": step_s} | told()
+
+
+def told() -> dict[str, int]:
+    """The most memory that this process has held."""
+    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+
+
+def quiet_loop(
+    training: Training, plan: Plan, join: wire.Join, number: int, line: Line, *, steps: int
+) -> tuple[Loop, Session, Group]:
+    """A loop that trains for so many steps, evaluates nothing and leaves nothing behind."""
     from fairlead.training.agreement import check_alike
     from fairlead.training.group import Group
-    from fairlead.training.loading import load_training
     from fairlead.training.loop import Loop
     from fairlead.training.seeds import seed_everything
     from fairlead.training.session import Session
 
-    plan = question.plan
-    if question.places:
-        _enter(question.places[plan.members[number] if plan.members else number])
-    os.chdir(question.folder)
-    torch.set_num_threads(1)
     seed_everything(0)
-    session = Session(load_training(question.run, question.params), 0)
+    session = Session(training, 0)
     session.eval_samples = None
-    session.total_steps = WARM_UP + question.steps
+    session.total_steps = steps
     group = Group(join, str(number), lambda: None)
     check_alike(group, session)
-    Loop(session, group, _Silence(), _NoSnapshots(), plan).run()
-    group.close()
-    times = [row["time_s"] for row in session.history.rows(0)]
-    step_s = statistics.median(b - a for a, b in zip(times[WARM_UP - 1 :], times[WARM_UP:], strict=False))
-    return {"step_s": step_s, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    return Loop(session, group, line, _NoSnapshots(), plan), session, group
 
 
-def _enter(place: Place) -> None:
-    for group in place.cgroups:
-        Path(group, "cgroup.procs").write_text(str(os.getpid()))
+def enter(place: Place) -> None:
+    """Be where a worker is to run."""
+    limit(place)
     if place.namespace is not None:
         with Path(place.namespace).open() as file:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "cannot enter the network namespace", place.namespace)
     if place.interface is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = place.interface
+
+
+def limit(place: Place) -> None:
+    """Have no more of the cores than the place's control groups give."""
+    for group in place.cgroups:
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
 
 class _Silence:
@@ -212,7 +246,7 @@ def main() -> int:
     """Answer the question on stdin."""
     asked = json.load(sys.stdin)
     asked["plan"] = plan_from(asked["plan"])
-    asked["places"] = [Place(**{**p, "cgroups": tuple(p.get("cgroups", ()))}) for p in asked.get("places", ())]
+    asked["places"] = [place_from(plain) for plain in asked.get("places", ())]
     begun_s = time.monotonic()
     try:
         measured = measure(Question(**asked))

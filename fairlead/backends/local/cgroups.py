@@ -64,6 +64,11 @@ class Group:
         name, one = ("cpu.weight", 100) if self.version == 2 else ("cpu.shares", 1024)
         self._write(name, str(min(processes, 100) * one))
 
+    def keep_even(self) -> None:
+        """Never more than the quota in any period: what was not used is not saved up."""
+        name = "cpu.max.burst" if self.version == 2 else "cpu.cfs_burst_us"
+        self._write(name, "0", optional=True)
+
     def delegate(self) -> None:
         """Version 2: let sub-groups have limits of their own."""
         if self.version == 2:

@@ -15,6 +15,9 @@ from fairlead.errors import Refused
 INTERFACE = "fl0"
 """Of every worker, called alike everywhere: torch looks for its peers on an interface of this name."""
 
+_HEAVY = 100
+"""Ordinary processes that the measured workers weigh together against all others."""
+
 _NEEDS_ROOT = "leave out --link and --speeds, or run it as root: sudo fairlead plan ..."
 
 
@@ -25,6 +28,7 @@ class Emulated:
     namespace: str | None = None
     interface: str | None = None
     cgroups: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()  # control groups in which to get ready
 
 
 @contextmanager
@@ -36,19 +40,27 @@ def emulated(
     Everything is taken apart again at the end. Without root, or without ``ip`` and ``tc``, it is refused.
     """
     with ExitStack() as stack:
-        groups = [stack.enter_context(_quota(at, part)) for at, part in enumerate(cores)] or [()] * workers
+        groups = [stack.enter_context(_quota(f"w{at}", part)) for at, part in enumerate(cores)] or [()] * workers
+        before = stack.enter_context(_quota("ready", None)) if cores else ()
         if bytes_per_s is None:
-            yield [Emulated(cgroups=group) for group in groups]
+            yield [Emulated(cgroups=group, before=before) for group in groups]
             return
         names = stack.enter_context(_network(workers, bytes_per_s, latency_s))
-        yield [Emulated(f"/var/run/netns/{name}", INTERFACE, group) for name, group in zip(names, groups, strict=True)]
+        yield [
+            Emulated(f"/var/run/netns/{name}", INTERFACE, group, before)
+            for name, group in zip(names, groups, strict=True)
+        ]
 
 
 @contextmanager
-def _quota(worker: int, cores: float) -> Iterator[tuple[str, ...]]:
-    group: Group = usable(f"measure-{os.getpid()}", f"w{worker}", {"cpu": cores})
+def _quota(name: str, cores: float | None) -> Iterator[tuple[str, ...]]:
+    group: Group = usable(f"measure-{os.getpid()}", name, {} if cores is None else {"cpu": cores})
     if not group.folders:
         raise Refused("this user may not limit the cores of processes", field="--speeds", fix=_NEEDS_ROOT)
+    if cores is not None:
+        group.keep_even()
+    above = Group(group.version, tuple(folder.parent for folder in group.folders))
+    above.weigh(_HEAVY)  # a quota emulates a slow core only if it is always reached, whatever else the machine does
     try:
         yield tuple(str(folder) for folder in group.folders)
     finally:

@@ -1,0 +1,265 @@
+"""Several plans measured side by side: gangs that all stay alive and take turns, a short window of steps each.
+
+Whatever disturbs the machine for a while then disturbs all of them alike. Also a program of its own, so that a door
+that must not load torch can ask: one question as JSON on stdin, one answer on stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead import wire
+from fairlead.errors import FairleadError
+from fairlead.planning.plan import Plan, plan_from
+from fairlead.training import preload
+from fairlead.training.measure import Place, Question, enter, limit, place_from, quiet_loop, told
+
+WARM_UP = 3
+LEAST_STEPS, MOST_STEPS = 2, 400
+_ENDLESS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """What is to be measured: one Training under several plans, so many rounds, each plan a window per round."""
+
+    run: str
+    plans: Sequence[Plan]
+    rounds: int = 7
+    window_s: float = 0.4  # as many steps as fit, at least two
+    params: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = "."
+    places: Sequence[Place] = ()
+    silence_s: float = 120.0
+
+
+@dataclass(slots=True)
+class Taken:
+    """Of one plan, for each of its windows: seconds per step, and cpu seconds per step of every rank."""
+
+    step_s: list[float] = field(default_factory=list)
+    cpu_s: list[list[float]] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+    error: str = ""
+
+
+def take_turns(asked: Turns) -> list[Taken]:
+    """Run all windows of all plans; all processes have ended when this returns. Nothing may have computed before."""
+    from fairlead.training.loading import load_training
+
+    if asked.places:
+        limit(replace(asked.places[0], cgroups=asked.places[0].before))
+    preload()
+    with contextlib.chdir(asked.folder):
+        training = load_training(asked.run, asked.params)  # once for all: children share its data
+    taken = [Taken() for _ in asked.plans]
+    gangs: list[_Gang] = []
+    with tempfile.TemporaryDirectory(prefix="fairlead-rounds-") as scratch:
+        try:
+            for number, plan in enumerate(asked.plans):
+                gangs.append(_Gang(asked, plan, training, Path(scratch) / f"meet-{number}"))
+                taken[number].error = gangs[-1].get_ready(WARM_UP)
+            for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window
+                for place in range(len(gangs)):
+                    number = (place + turn) % len(gangs)
+                    if not taken[number].error:
+                        _one_turn(gangs[number], taken[number], asked.window_s, keep=turn > 0)
+        finally:
+            for gang in gangs:
+                gang.end()
+    return taken
+
+
+def _one_turn(gang: _Gang, taken: Taken, window_s: float, *, keep: bool) -> None:
+    steps = LEAST_STEPS if gang.step_s is None else round(window_s / gang.step_s)
+    steps = min(max(steps, LEAST_STEPS), MOST_STEPS)
+    answers, taken.error = gang.turn(steps)
+    if taken.error:
+        return
+    gang.step_s = max(answer["wall_s"] for answer in answers) / steps
+    if keep:
+        taken.step_s.append(gang.step_s)
+        taken.cpu_s.append([answer["cpu_s"] / steps for answer in answers])
+        taken.peak_bytes = [answer["peak_bytes"] for answer in answers]
+
+
+class _Gang:
+    """The processes of one plan, each with a pipe on which it is told how many steps to run and one to answer."""
+
+    def __init__(self, asked: Turns, plan: Plan, training: Any, meet: Path) -> None:
+        self.step_s: float | None = None
+        self._silence_s = asked.silence_s
+        question = Question(
+            asked.run, plan, params=asked.params, folder=asked.folder, places=asked.places, silence_s=asked.silence_s
+        )
+        ranks = {str(n): n for n in range(plan.workers_used)}
+        join = wire.Join(1, ranks, f"file://{meet}", [], asked.silence_s)
+        self._children: list[tuple[int, int, int]] = []  # pid, where it listens, where it answers
+        for number in range(plan.workers_used):
+            self._children.append(self._fork(question, training, join, number))
+
+    def _fork(self, question: Question, training: Any, join: wire.Join, number: int) -> tuple[int, int, int]:
+        listens, tells = os.pipe()
+        hears, answers = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(listens)
+            os.close(answers)
+            return pid, tells, hears
+        try:
+            os.close(tells)
+            os.close(hears)
+            for _, other_tells, other_hears in self._children:  # else nobody would see the end of the parent
+                os.close(other_tells)
+                os.close(other_hears)
+            _work(question, training, join, number, listens, answers)
+        finally:
+            os._exit(0)  # a child never returns into its parent's program
+
+    def get_ready(self, steps: int) -> str:
+        """Let all ranks set up and run a few steps; returns what went wrong."""
+        answers, error = self._hear()
+        if not error:
+            answers, error = self.turn(steps)
+            self.step_s = None if error else max(answer["wall_s"] for answer in answers) / steps
+        return error
+
+    def turn(self, steps: int) -> tuple[list[dict[str, Any]], str]:
+        """One window of all ranks."""
+        for _, tells, _ in self._children:
+            with contextlib.suppress(BrokenPipeError):  # it has ended; what it said last tells why
+                os.write(tells, f"{steps}\n".encode())
+        return self._hear()
+
+    def _hear(self) -> tuple[list[dict[str, Any]], str]:
+        answers: list[dict[str, Any]] = []
+        deadline_s = time.monotonic() + self._silence_s
+        for number, (_, _, hears) in enumerate(self._children):
+            line = _read_line(hears, deadline_s)
+            if line is None:
+                answers.append({"error": f"rank {number} did not answer in time", "lost": False})
+                continue
+            answers.append(json.loads(line) if line else {"error": f"rank {number} has ended", "lost": True})
+        errors = sorted((a for a in answers if a.get("error")), key=lambda a: bool(a["lost"]))
+        return answers, errors[0]["error"] if errors else ""
+
+    def end(self) -> None:
+        for pid, tells, hears in self._children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(tells)
+            os.close(hears)
+
+
+def _read_line(source: int, deadline_s: float) -> bytes | None:
+    """A whole line; empty at the end of the stream, None when it is too late."""
+    said = b""
+    while not said.endswith(b"\n"):
+        ready, _, _ = select.select([source], [], [], max(0.0, deadline_s - time.monotonic()))
+        if not ready:
+            return None
+        more = os.read(source, 1 << 16)
+        if not more:
+            return b""
+        said += more
+    return said
+
+
+# ---------------------------------------------------------------- in a child
+
+
+class _Gate:
+    """A line to nobody that lets steps pass only when it is this gang's turn."""
+
+    def __init__(self, listens: int, answers: int, place: Place | None) -> None:
+        self._listens, self._answers, self._place = listens, answers, place
+        self._left, self._steps, self._begun = 0, 0, (0.0, 0.0)
+
+    def pending(self) -> bool:
+        """Asked before every step: the first of a window is not counted, it starts what was idle."""
+        if self._left == self._steps and self._steps:
+            self._begun = time.perf_counter(), time.process_time()
+        if self._left == 0:
+            self._pause()
+        self._left -= 1
+        return False
+
+    def _pause(self) -> None:
+        if self._steps:
+            wall_s, cpu_s = (now - then for now, then in zip(_now(), self._begun, strict=True))
+            self._say({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": told()["peak_bytes"]})
+        else:
+            self._say({"ready": True})
+        line = os.read(self._listens, 64)
+        if not line:
+            os._exit(0)
+        if self._place is not None:  # only now: getting ready need not be slow
+            limit(self._place)
+            self._place = None
+        self._steps = int(line)
+        self._left = self._steps + 1
+
+    def _say(self, what: Mapping[str, Any]) -> None:
+        os.write(self._answers, json.dumps(what).encode() + b"\n")
+
+    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None:
+        return None
+
+    def put_back(self, message: wire.ToWorker) -> None:
+        raise AssertionError("nothing was taken")
+
+    def send(self, message: Any) -> None:
+        return None
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _work(question: Question, training: Any, join: wire.Join, number: int, listens: int, answers: int) -> None:
+    from fairlead.training.group import PeerLost
+    from fairlead.training.loading import describe
+
+    plan = question.plan
+    place = question.places[plan.members[number] if plan.members else number] if question.places else None
+    try:
+        if place is not None:
+            enter(replace(place, cgroups=()))
+        os.chdir(question.folder)
+        gate = _Gate(listens, answers, place)
+        quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)[0].run()
+    except PeerLost as lost:
+        said = {"error": f"rank {number}: {lost}", "lost": True}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is told)
+        said = {"error": describe(error)[0], "lost": False}
+    else:
+        said = {"error": "the training ended", "lost": False}
+    os.write(answers, json.dumps(said).encode() + b"\n")
+
+
+def main() -> int:
+    """Answer the question on stdin."""
+    asked = json.load(sys.stdin)
+    asked["plans"] = [plan_from(plan) for plan in asked["plans"]]
+    asked["places"] = [place_from(plain) for plain in asked.get("places", ())]
+    try:
+        answer: dict[str, Any] = {"taken": [asdict(one) for one in take_turns(Turns(**asked))]}
+    except FairleadError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
