@@ -96,6 +96,14 @@ class Generation:
     first_step: int | None = None
     broken_s: float | None = None  # when it lost a worker
     metered_s: float | None = None  # the usage ledger is complete up to here
+    plan: Mapping[str, Any] | None = None  # what it runs and what was expected of that; None: nothing is known
+
+    @property
+    def at_work(self) -> Placement:
+        """The members that its plan uses, by rank; the others rest."""
+        ranked = tuple(sorted(self.members, key=lambda member: member.rank))
+        used = None if self.plan is None else self.plan.get("workers_used")
+        return ranked if used is None else ranked[: int(used)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,19 @@ class Tenant:
     parent: str | None = None  # the tenant whose share it divides with its siblings
     guarantee: Mapping[str, int] = field(default_factory=dict)  # devices by type
     most: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What is known of a model, from whoever trained it first and from all who have since."""
+
+    tenant: str
+    key: str  # of its code and parameters
+    profile: Mapping[str, Any] | None  # None: it could not be looked at
+    why_not: str
+    seen: Mapping[str, float]  # by kind of plan: measured time over predicted without corrections
+    banned: Mapping[str, str]  # kinds of plans that failed with it, and how
+    created_s: float
 
 
 class Role(StrEnum):

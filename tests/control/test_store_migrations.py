@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect
 
-from fairlead.control.records import AuditEntry, Generation, Job, LoggedEvent, Tenant, Token, Usage
+from fairlead.control.records import AuditEntry, Generation, Job, KnownModel, LoggedEvent, Tenant, Token, Usage
 from fairlead.control.store import Store, migrate, schema, tenants
 from fairlead.control.store.connections import connect
 from fairlead.errors import InvalidSpec, Unavailable
@@ -21,20 +21,20 @@ from fairlead.errors import InvalidSpec, Unavailable
 from .stores import Opened, run
 
 
-def test_an_empty_database_gets_every_table(url: str) -> None:
-    run(Store.open(url).close())
-    engines = connect(url)
+def test_an_empty_database_gets_every_table(empty_url: str) -> None:
+    run(Store.open(empty_url).close())
+    engines = connect(empty_url)
     with engines.reader.connect() as conn:
         assert set(inspect(conn).get_table_names()) == {*schema.metadata.tables, "alembic_version"}
     engines.dispose()
 
 
-def test_the_migrations_make_exactly_the_schema_the_code_expects(url: str) -> None:
+def test_the_migrations_make_exactly_the_schema_the_code_expects(empty_url: str) -> None:
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    run(Store.open(url).close())
-    engines = connect(url)
+    run(Store.open(empty_url).close())
+    engines = connect(empty_url)
     with engines.writer.connect() as conn:
         context = MigrationContext.configure(conn, opts={"compare_type": True})
         assert compare_metadata(context, schema.metadata) == []
@@ -52,7 +52,7 @@ def test_the_newest_version_is_the_one_the_code_names() -> None:
     ("record", "table"),
     [
         (Job, schema.jobs), (Generation, schema.generations), (Tenant, schema.tenants), (Token, schema.tokens),
-        (LoggedEvent, schema.events), (AuditEntry, schema.audit),
+        (LoggedEvent, schema.events), (AuditEntry, schema.audit), (KnownModel, schema.models),
     ],
 )  # fmt: skip
 def test_every_field_of_a_record_has_its_column(record: type, table: object) -> None:
@@ -68,9 +68,9 @@ def test_a_store_that_is_opened_again_keeps_its_rows(db: Opened, unopened: Calla
     assert [tenant.name for tenant in again.read(tenants.all)] == ["vision", "text"]
 
 
-def test_many_may_open_an_empty_store_at_once(url: str) -> None:
+def test_many_may_open_an_empty_store_at_once(empty_url: str) -> None:
     with ThreadPoolExecutor(6) as pool:
-        stores = list(pool.map(lambda _: Store.open(url), range(6)))
+        stores = list(pool.map(lambda _: Store.open(empty_url), range(6)))
     assert [run(store.read(tenants.all)) for store in stores] == [[]] * 6
     for store in stores:
         run(store.close())

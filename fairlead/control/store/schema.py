@@ -175,6 +175,7 @@ generations = Table(
     Column("first_step", BigInteger),
     Column("broken_s", Double),
     Column("metered_s", Double),
+    Column("plan", JSON(none_as_null=True)),  # what it runs and what was expected of that; NULL: nothing is known
     PrimaryKeyConstraint("job", "number"),
 )
 
@@ -329,4 +330,19 @@ bundles = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("created_s", Double, nullable=False),
     PrimaryKeyConstraint("tenant", "digest"),
+)
+
+# What is known of a model: of one bundle of code with one set of parameters, whoever of its tenant hands it in again.
+models = Table(
+    "models",
+    metadata,
+    Column("tenant", Key, ForeignKey("tenants.name"), nullable=False),
+    Column("key", Key, nullable=False),
+    Column("profile", JSON(none_as_null=True)),  # planning.ModelProfile; NULL: it could not be looked at
+    Column("why_not", Text, nullable=False),
+    Column("seen", JSON, nullable=False),  # by kind of plan: measured time over predicted
+    Column("banned", JSON, nullable=False),  # kinds of plans that failed with it, and how
+    Column("created_s", Double, nullable=False),
+    PrimaryKeyConstraint("tenant", "key"),
+    Index(None, "tenant", "created_s"),
 )
