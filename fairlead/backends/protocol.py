@@ -50,6 +50,8 @@ class NodeAction(StrEnum):
     START = "start"  # bring a lost node back
     FENCE = "fence"  # make sure nothing of a lost node lives on
     STOP = "stop"
+    SLEEP = "sleep"  # save power, if nothing runs there; it is woken on demand
+    WAKE = "wake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class NodeJoined:
     incarnation: str
     workers: Sequence[wire.WorkerStatus]
     sequence: int = 0  # events up to this one are already reflected in the workers' phases
+    woken_in_s: float | None = None  # of one that slept: how long it took to wake it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,14 @@ class NodeLost:
     node: str
     incarnation: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSlept:
+    """A node sleeps, as it was told to: nothing ran there, and nothing can before it is woken."""
+
+    node: str
+    incarnation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,8 @@ class NodeTelemetry:
     body: wire.Telemetry
 
 
-BackendEvent = NodeJoined | NodeLost | WorkerEvent | NodeTelemetry
+NodeChange = NodeJoined | NodeSlept | NodeLost
+BackendEvent = NodeChange | WorkerEvent | NodeTelemetry
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +168,7 @@ class Backend(Protocol):
         """Events of this node up to this one are stored."""
 
     async def node(self, name: str, action: NodeAction) -> None:
-        """Start, fence or stop one node."""
+        """Start, fence or stop one node; let it sleep, if it is empty, or wake it: NodeSlept or NodeJoined follow."""
 
     def events(self) -> AsyncIterator[BackendEvent]:
         """All that happens, in order per node; what was not acknowledged before a restart comes again."""

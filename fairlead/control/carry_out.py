@@ -6,16 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.backends.protocol import Backend, LaunchOrder, Lease, NotReserved
+from fairlead.backends.protocol import Backend, LaunchOrder, Lease, NodeAction, NotReserved
 from fairlead.cluster import Gang, Node
 from fairlead.control import gangs, ledger
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.knowing import blame_plan
 from fairlead.control.measured import Measured
 from fairlead.control.observe import stop_changes
+from fairlead.control.plans import Plans
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
@@ -24,6 +27,7 @@ from fairlead.errors import FairleadError, Refused
 
 RESERVE_WITHIN_S = 5.0
 LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
+BLAME_AFTER = 2  # of them, the plan counts as a possible cause
 DEFAULT_SILENCE_S = 30.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
 LONG_LIFE_S = 600.0  # a command takes no steps: one that ran for so long was not the cause of its loss
@@ -72,6 +76,7 @@ class CarryOut:
         nodes: Callable[[], Mapping[str, Node]],
         clock: Callable[[], float],
         secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
+        plans: Plans | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -80,6 +85,7 @@ class CarryOut:
         self._nodes = nodes
         self._clock = clock
         self._secrets_for = secrets_for
+        self._plans = plans or Plans(store, nodes, clock)
 
     async def do(self, action: gangs.Action, view: GangView) -> None:
         """Carry out one action. Raises nothing that a later look at the facts would not mend."""
@@ -87,6 +93,10 @@ class CarryOut:
         match action:
             case gangs.Reserve(generation):
                 await self._reserve(job, generation, has_former=len(view.generations) > 1)
+            case gangs.WakeNodes(generation, nodes):
+                for node in nodes:
+                    await self._backend.node(node, NodeAction.WAKE)
+                self._mark(job, f"wake:{generation.number}")
             case gangs.Launch(generation):
                 await self._launch(job, generation)
             case gangs.TellLeave(generation, exits, snapshot):
@@ -140,6 +150,7 @@ class CarryOut:
             await self._begin_stop(job, JobPhase.FAILED, "failed", f"{error.message}; {error.fix}")
             return
         environment: dict[str, dict[str, str]] = {}
+        worker = msgspec.structs.replace(worker, looks=await self._plans.looker(job, generation))
         if not job.training:
             point = await self._backend.meeting_point(_gang(job, generation))
             environment = rank_environment(generation.members, point["MASTER_ADDR"], point["MASTER_PORT"])
@@ -158,6 +169,7 @@ class CarryOut:
 
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
         point = await self._backend.meeting_point(_gang(job, generation))
+        meeting = await self._plans.meeting(job, generation)
         now_s = self._clock()
         cpu_s = self._known.cpu.take(former) if former is not None else {}
 
@@ -169,20 +181,24 @@ class CarryOut:
                                    outcome=outcome)  # fmt: skip
             metered_s = now_s if former is not None else generation.created_s
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.JOINING,
-                               init_method=point["init_method"], metered_s=metered_s)  # fmt: skip
+                               init_method=point["init_method"], metered_s=metered_s, members=meeting.members,
+                               plan=meeting.plan)  # fmt: skip
 
         await self._store.write(work)
         failpoint("join-stored")
 
     async def _tell_join(self, job: Job, generation: Generation) -> None:
+        plan = generation.plan or {}
         usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
+        usual_step_s = max(usual_step_s, float(plan.get("step_s", 0.0)))
         spec = await self._store.read(lambda connection: jobs.spec(connection, job.id))
         message = wire.Join(
             generation=generation.number,
-            ranks={member.worker: member.rank for member in generation.members},
+            ranks={member.worker: member.rank for member in generation.at_work},
             init_method=generation.init_method or "",
-            shares=batch_shares(generation.members, self._nodes()),
+            shares=batch_shares(generation.at_work, self._nodes()),
             silence_s=spec.get("silence_timeout") or max(DEFAULT_SILENCE_S, 10 * usual_step_s),
+            plan=plan.get("plan"),
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
@@ -225,12 +241,16 @@ class CarryOut:
             current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else job.losses + 1)
             _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip
+            plan = blame_plan(connection, job, what) if current.losses >= BLAME_AFTER else None
+            if plan is not None:
+                _event(connection, job, "plan-failed", f"{job.id} goes on without {plan}: {what}", now_s, plan=plan)
             if current.losses >= LOSSES_LIMIT:
                 message = (f"workers were lost {current.losses} times in a row without a step in between, at last: "
                            f"{what}; see fairlead logs {job.id}")  # fmt: skip
                 jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
 
         await self._store.write(work)
+        self._plans.forget()
         failpoint("broken-stored")
 
     async def _abandon(self, job: Job, generation: Generation, why: str) -> None:

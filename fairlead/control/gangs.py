@@ -47,11 +47,20 @@ class GangView:
     told: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
     now_s: float
     reachable: frozenset[str]  # nodes on which workers can be started now
+    asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
     generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class WakeNodes:
+    """Some of its members are to sit on nodes that sleep."""
+
+    generation: Generation
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +137,7 @@ class Conclude:
 
 
 Action = (
-    Reserve | Launch | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
+    Reserve | WakeNodes | Launch | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
     | BeginStop | StopWorkers | ReleaseWorkers | Conclude
 )  # fmt: skip
 
@@ -206,6 +215,9 @@ def _stop(view: GangView) -> Action | None:
 
 def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> Action | None:
     facts = view.workers
+    sleeping = tuple(sorted({member.node for member in newest.members} & view.asleep))
+    if sleeping:
+        return None if f"wake:{newest.number}" in view.told else WakeNodes(newest, sleeping)
     for member in newest.members:
         fact = facts.get(member.worker)
         if member.node not in view.reachable or (fact is not None and fact.lost):
@@ -246,7 +258,7 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
         return MarkBroken(newest, lost)
     if newest.broken_s is not None:
         return _mend(view, newest)
-    phases = {_phase_in(view, member.worker, newest.number) for member in newest.members}
+    phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
     if f"join:{newest.number}" not in view.told:

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
@@ -16,19 +15,21 @@ from sqlalchemy import Connection
 from structlog.contextvars import bind_contextvars
 
 from fairlead import wire
-from fairlead.backends.protocol import Backend, BackendEvent, NodeJoined, NodeLost, NodeTelemetry, WorkerEvent
-from fairlead.cluster import Node, NodeState
+from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
+from fairlead.cluster import Node
 from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, apply_round, read_state
 from fairlead.control.failpoints import failpoint
-from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
+from fairlead.control.gangs import GangView, contradiction, next_action
 from fairlead.control.ledger import meter, meterable
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import fact_after, store_events
+from fairlead.control.plans import Gauge, Plans
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
-from fairlead.control.store import events, generations, jobs, nodes
+from fairlead.control.roster import Roster
+from fairlead.control.store import generations, jobs, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.errors import FairleadError, LostLeadership
@@ -59,17 +60,15 @@ class Controller:
         order_for: Callable[[Connection, Job], wire.WorkerSpec],
         clock: Callable[[], float] = time.time,
         secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
+        gauge: Gauge | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
         self.clock = clock
         self.outlook = Outlook({}, {})
-        self.telemetry: dict[str, wire.Telemetry] = {}
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
-        self._nodes: dict[str, Node] = {}
-        self._joined: dict[str, NodeJoined] = {}
-        self._lost: set[str] = set()
+        self.roster = Roster(store, backend, self.known, clock)
         self._seen: dict[tuple[str, str], int] = {}
         self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
         self._nudged = asyncio.Event()
@@ -83,19 +82,26 @@ class Controller:
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self._fatal: asyncio.Future[None] | None = None
-        self._carry_out = CarryOut(store, backend, self.known, order_for, lambda: self._nodes, clock, secrets_for)
+        self.plans = Plans(store, lambda: self.nodes, clock, gauge)
+        self._carry_out = CarryOut(
+            store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
+        )
 
     # ------------------------------------------------------------ doors
 
     @property
     def nodes(self) -> Mapping[str, Node]:
         """All nodes with their present state."""
-        return self._nodes
+        return self.roster.nodes
 
     @property
-    def reachable(self) -> frozenset[str]:
-        """Nodes on which workers can be started now."""
-        return frozenset(name for name in self._joined if name not in self._nodes or not self._nodes[name].outdated)
+    def telemetry(self) -> Mapping[str, wire.Telemetry]:
+        """What each node last said of itself."""
+        return self.roster.telemetry
+
+    async def refresh(self) -> None:
+        """Read the nodes anew, with what an admin wants of them."""
+        await self.roster.refresh()
 
     def nudge(self, job: str | None = None) -> None:
         """Something was written that asks for a decision, or for a look at this job."""
@@ -142,7 +148,7 @@ class Controller:
     async def _pump(self) -> None:
         async for event in self.backend.events():
             if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
-                self.telemetry[event.node] = event.body
+                self.roster.telemetry[event.node] = event.body
                 self.known.observe(event.body)
                 self.meter.take(event.node, event.body)
                 continue
@@ -163,6 +169,8 @@ class Controller:
                 await self._round()
         if self.clock() - self._metered_s >= METER_S:
             await self._meter(live)
+        if live and not self._paused:
+            self._again |= await self.plans.review(self.known.of)
         for job in sorted({*live, *self._again} - self._advancing.keys()):
             self._advance_soon(job)
         self._again &= self._advancing.keys()  # those come again when what they are at is done
@@ -200,11 +208,12 @@ class Controller:
         """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch."""
         while batch:
             first = batch[0]
-            if isinstance(first, NodeJoined | NodeLost):
-                await self._node_changed(first)
+            if isinstance(first, NodeChange):
+                self._round_due = True
+                await self.roster.take(first)
                 del batch[0]
             else:
-                said = list(takewhile(lambda event: not isinstance(event, NodeJoined | NodeLost), batch))
+                said = list(takewhile(lambda event: not isinstance(event, NodeChange), batch))
                 await self._store_worker_events([event for event in said if isinstance(event, WorkerEvent)])
                 del batch[: len(said)]
 
@@ -225,72 +234,21 @@ class Controller:
             for event in fresh:
                 self._seen[event.node, event.incarnation] = event.sequence
                 self._take_fact(event)
+                if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
+                    self.plans.forget()
             self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or not all(_can_wait(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
             await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
 
     def _take_fact(self, event: WorkerEvent) -> None:
-        joined = self._joined.get(event.node)
+        joined = self.roster.joined.get(event.node)
         reflected = joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence
         if reflected and not isinstance(event.body, wire.Finished):  # of a worker that is gone, only this says how
             return  # the phases that the node reported when it joined already include this
         known = self.known.workers.get(event.job, {})
         if event.worker in known:
             known[event.worker] = fact_after(known[event.worker], event.body)
-
-    async def _node_changed(self, event: NodeJoined | NodeLost) -> None:
-        self._round_due = True
-        if isinstance(event, NodeJoined):
-            self._joined[event.node] = event
-            self._lost.discard(event.node)
-            await self._adopt(event)
-            kind, text = "node-joined", f"{event.node} joined"
-        else:
-            self._joined.pop(event.node, None)
-            self._lost.add(event.node)
-            self.telemetry.pop(event.node, None)
-            for workers in self.known.workers.values():
-                for worker, fact in workers.items():
-                    if fact.node == event.node:
-                        workers[worker] = replace(fact, exited=True)
-            kind, text = "node-lost", f"{event.node} is lost: {event.why}"
-        await self.refresh()
-        now_s = self.clock()
-        await self.store.write(lambda c: events.append(c, time_s=now_s, kind=kind, text=text, node=event.node))
-
-    async def _adopt(self, event: NodeJoined) -> None:
-        """Take over what runs on the node and belongs to a job on its way; end what does not."""
-        live = await self.store.read(lambda connection: generations.current(connection, {s.job for s in event.workers}))
-        strays: dict[str, dict[str, str]] = {}
-        for status in event.workers:
-            wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
-            if status.worker in wanted:
-                gone = status.phase == "gone"
-                phase = "left" if gone else status.phase
-                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
-                self.known.of(status.job)[status.worker] = fact
-                self.known.cpu.adopt(status.job, status.worker)
-            else:
-                strays.setdefault(status.job, {})[status.worker] = event.node
-        for job, workers in strays.items():
-            log.info("ending workers that no job needs any more", job=job, workers=sorted(workers))
-            try:
-                await self.backend.release(job, workers, forget_memory=True)
-            except LostLeadership:
-                raise
-            except FairleadError as error:  # it ends with its node, or when that joins again
-                log.warning("strays could not be ended", job=job, error=str(error))
-
-    async def refresh(self) -> None:
-        """Read the nodes anew, with what an admin wants of them."""
-        states = await self.store.read(nodes.states)
-        inventory = await self.backend.inventory()
-        fresh = {}
-        for node in inventory.nodes:
-            state = states.get(node.name, NodeState.READY) if node.name in self._joined else NodeState.LOST
-            fresh[node.name] = replace(node, state=state)
-        self._nodes = fresh  # exchanged whole: threads of the store read it, too
 
     # ------------------------------------------------------------ deciding
 
@@ -300,7 +258,10 @@ class Controller:
         started_s = time.monotonic()
         now_s = self.clock()
         before = self.outlook
-        state = await read_state(self.store, now_s, self._nodes, self.known, self._undecided(), before.memory)
+        await self.plans.refresh()
+        state = await read_state(
+            self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve
+        )
         decided = decide(state.cluster)
         keep = before.forgets_less(decided, now_s)
         changed = await self.store.write(lambda connection: apply_round(connection, state, decided, remember=keep))
@@ -314,14 +275,10 @@ class Controller:
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
         tracing.decided(decided.decisions, changed, now_s)
 
-    def _undecided(self) -> frozenset[str]:
-        """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
-        return frozenset(self._nodes) - self._joined.keys() - self._lost
-
     async def _meter(self, live: list[str]) -> None:
         now_s = self.clock()
         self._metered_s = now_s
-        nodes_now = dict(self._nodes)
+        nodes_now = dict(self.nodes)
 
         pairs = await self.store.read(partial(meterable, live=set(live))) if live else []
         cpu_s = {job.id: self.known.cpu.take(generation) for job, generation in pairs}
@@ -360,7 +317,7 @@ class Controller:
     async def _advance(self, job: str) -> None:
         for _ in range(ACTIONS_AT_ONCE):
             view = await self._view(job)
-            if view is None or self._touches(view, self._undecided()):
+            if view is None or self._touches(view, self.roster.undecided):
                 return
             bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
             if VALIDATE:
@@ -388,7 +345,8 @@ class Controller:
         if job.phase is JobPhase.QUEUED and not self.known.workers.get(job_id):
             self.known.told.pop(job_id, None)  # also when the answer to its last conclusion was lost
         told = frozenset(self.known.told.get(job_id, set()))
-        return GangView(job, live, dict(self.known.of(job_id)), told, self.clock(), self.reachable)
+        reachable, asleep = self.roster.reachable, self.roster.asleep
+        return GangView(job, live, dict(self.known.of(job_id)), told, self.clock(), reachable, asleep)
 
     @staticmethod
     def _touches(view: GangView, undecided: frozenset[str]) -> bool:

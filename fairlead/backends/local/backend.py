@@ -38,7 +38,7 @@ from fairlead.backends.protocol import (
     NodeAction,
     NotReserved,
 )  # fmt: skip
-from fairlead.cluster import Gang, NodeState
+from fairlead.cluster import Gang, Node, NodeState
 from fairlead.errors import LostLeadership, NotFound, Unavailable
 from fairlead.home import Home
 from fairlead.removal import remove
@@ -182,12 +182,7 @@ class LocalBackend:
 
     async def inventory(self) -> Inventory:
         self._note_isolation()
-        return Inventory([
-            dataclasses.replace(
-                keeper.shape.node(NodeState.LOST if keeper.link is None else NodeState.READY), outdated=keeper.outdated
-            )
-            for keeper in self._keepers.values()
-        ])  # fmt: skip
+        return Inventory([_node(keeper) for keeper in self._keepers.values()])
 
     async def leases(self) -> list[wire.WorkerStatus]:
         replies = await asyncio.gather(*(self._ask(name, wire.Status()) for name in self._keepers))
@@ -276,10 +271,15 @@ class LocalBackend:
 
     async def node(self, name: str, action: NodeAction) -> None:
         keeper = self._keeper(name)
-        if action is NodeAction.START:
-            keeper.start()
-        else:
-            await keeper.stop(stay_down=action is NodeAction.STOP)
+        match action:
+            case NodeAction.START:
+                keeper.start()
+            case NodeAction.WAKE:
+                keeper.wake()
+            case NodeAction.SLEEP:
+                await keeper.sleep()
+            case _:
+                await keeper.stop(stay_down=action is NodeAction.STOP)
 
     # ------------------------------------------------------------ asking nodes
 
@@ -336,6 +336,12 @@ def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
     return nodes
 
 
+def _node(keeper: NodeKeeper) -> Node:
+    there = keeper.link is not None or keeper.asleep
+    node = keeper.shape.node(NodeState.READY if there else NodeState.LOST)
+    return dataclasses.replace(node, outdated=keeper.outdated, asleep=keeper.asleep, wake_s=keeper.wake_s)
+
+
 def _isolation(record: NodeRecord) -> str:
     return isolation(record.isolation, None if record.fork_server is None else record.version)
 
@@ -343,7 +349,7 @@ def _isolation(record: NodeRecord) -> str:
 def _facts(keeper: NodeKeeper) -> dict[str, Any]:
     status, telemetry = keeper.status, keeper.telemetry
     if status is None:
-        return {"state": "lost"}
+        return {"state": "waking" if keeper.waking else "asleep" if keeper.asleep else "lost"}
     load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
     return {
         "state": "ready",

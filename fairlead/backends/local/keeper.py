@@ -14,11 +14,12 @@ from fairlead.backends.local.link import NodeGone, NodeLink
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.records import NodeRecord, read_record, socket_path
 from fairlead.backends.local.shapes import NodeShape
-from fairlead.backends.protocol import BackendEvent, NodeJoined, NodeLost, NodeTelemetry, WorkerEvent
+from fairlead.backends.protocol import BackendEvent, NodeJoined, NodeLost, NodeSlept, NodeTelemetry, WorkerEvent
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
 
 FROZEN_S = 10.0
+WAKE_S = 1.0  # before any start was measured
 _CONNECT_S = 15.0
 _LONG_LIFE_S = 120.0
 
@@ -44,6 +45,9 @@ class NodeKeeper:
         self._delay_s = self._first_delay_s
         self._preload, self._isolation = preload, isolation
         self._delivered = 0  # the newest event of this incarnation that was passed on
+        self.asleep = False  # as it was told; its processes are ended, and start again when it is woken
+        self.wake_s = WAKE_S  # how long that takes, as measured when it was last started
+        self._woken_s: float | None = None  # since when it is being woken
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._hurry = asyncio.Event()
@@ -53,8 +57,10 @@ class NodeKeeper:
         try:
             while True:
                 await self._wanted.wait()
+                self._hurry.clear()
                 await self._live_once()
-                await self._pause()
+                if not self.asleep:
+                    await self._pause()
         except LostLeadership as error:
             log.warning("%s: %s", self.shape.name, error)
             self.failure = error
@@ -71,17 +77,20 @@ class NodeKeeper:
             log.error("%s does not come up: %s", self.shape.name, error)
             self.failure = error if isinstance(error, FairleadError) else Unavailable(str(error))
             self.settled.set()
+            self._not_woken(str(error))
             return
         self.failure, born_s = None, time.monotonic()
         incarnation = self.status.incarnation
         self._delivered = 0
-        self._emit(NodeJoined(self.shape.name, incarnation, tuple(self.status.workers), self.status.sequence))
+        workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._woken_in_s()
+        self._emit(NodeJoined(self.shape.name, incarnation, workers, sequence, woken_in_s))
         self._listen(incarnation)
         self.settled.set()
         why = await self._until_lost()
         self.status = self.telemetry = None
         await self._fence_surely()
-        self._emit(NodeLost(self.shape.name, incarnation, why))
+        name = self.shape.name
+        self._emit(NodeSlept(name, incarnation) if self.asleep else NodeLost(name, incarnation, why))
         if time.monotonic() - born_s > _LONG_LIFE_S:
             self._delay_s = self._first_delay_s
 
@@ -108,7 +117,7 @@ class NodeKeeper:
             except NodeGone:
                 log.warning("%s could not be adopted", self.shape.name)
         await self._fence()
-        home = self._home
+        home, began_s = self._home, time.monotonic()
         await hosting.start_node(
             home,
             NodeConfig(
@@ -118,7 +127,9 @@ class NodeKeeper:
             ),
             preload=self._preload,
         )  # fmt: skip
-        return await self._connect()
+        status = await self._connect()
+        self.wake_s = time.monotonic() - began_s
+        return status
 
     def insist(self, isolation: str) -> None:
         """From now on the node is started with this level or not at all."""
@@ -248,6 +259,33 @@ class NodeKeeper:
         """Bring it back now."""
         self._wanted.set()
         self._hurry.set()
+
+    async def sleep(self) -> None:
+        """End its processes, if nothing runs there; its NodeSlept follows."""
+        if self.link is None or self.asleep or not await self._is_empty():
+            return
+        self.asleep = True
+        self._wanted.clear()
+        await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
+
+    def wake(self) -> None:
+        """Start it again, if it sleeps; its NodeJoined follows, or its NodeLost."""
+        if self.asleep and self._woken_s is None:
+            self._woken_s = time.monotonic()
+            self.start()
+
+    @property
+    def waking(self) -> bool:
+        return self._woken_s is not None
+
+    def _woken_in_s(self) -> float | None:
+        """How long it took to wake it, when it has just joined; None if it did not sleep."""
+        began_s, self._woken_s, self.asleep = self._woken_s, None, False
+        return None if began_s is None else time.monotonic() - began_s
+
+    def _not_woken(self, why: str) -> None:
+        if self.asleep and self._woken_in_s() is not None:
+            self._emit(NodeLost(self.shape.name, "", f"it could not be woken: {why}"))
 
     async def stop(self, *, stay_down: bool) -> None:
         """Kill it; it comes back by itself unless it is to stay down. Its NodeLost follows."""

@@ -1,0 +1,129 @@
+"""Which nodes there are: joined, asleep or lost, as the backend says, and cordoned or draining, as operators want."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.backends.protocol import Backend, NodeChange, NodeJoined, NodeLost, NodeSlept
+from fairlead.cluster import Node, NodeState
+from fairlead.control.carry_out import Gangs
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.store import events, generations, nodes, rests
+from fairlead.control.store.engine import Store
+from fairlead.errors import FairleadError, LostLeadership
+
+log = structlog.get_logger()
+
+
+class Roster:
+    """The nodes as the leader knows them, with what they last said of themselves."""
+
+    def __init__(self, store: Store, backend: Backend, known: Gangs, clock: Callable[[], float]) -> None:
+        self._store, self._backend, self._known, self._clock = store, backend, known, clock
+        self.nodes: dict[str, Node] = {}
+        self.joined: dict[str, NodeJoined] = {}
+        self.telemetry: dict[str, wire.Telemetry] = {}
+        self._asleep: set[str] = set()
+        self._lost: set[str] = set()
+
+    @property
+    def reachable(self) -> frozenset[str]:
+        """Nodes on which workers can be started now."""
+        return frozenset(name for name in self.joined if name not in self.nodes or not self.nodes[name].outdated)
+
+    @property
+    def asleep(self) -> frozenset[str]:
+        """Nodes that have to be woken first."""
+        return frozenset(self._asleep)
+
+    @property
+    def undecided(self) -> frozenset[str]:
+        """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
+        return frozenset(self.nodes) - self.joined.keys() - self._asleep - self._lost
+
+    async def refresh(self) -> None:
+        """Read the nodes anew, with what an admin wants of them and how warm they are."""
+        states = await self._store.read(nodes.states)
+        inventory = await self._backend.inventory()
+        fresh = {}
+        for node in inventory.nodes:
+            there = node.name in self.joined or node.name in self._asleep
+            state = states.get(node.name, NodeState.READY) if there else NodeState.LOST
+            said = self.telemetry.get(node.name)
+            warmth = said.temperature_c if said is not None else None
+            fresh[node.name] = replace(node, state=state, asleep=node.name in self._asleep, temperature_c=warmth)
+        self.nodes = fresh  # exchanged whole: threads of the store read it, too
+
+    async def take(self, event: NodeChange) -> None:
+        """A node came, fell asleep or was lost; the store is told."""
+        name, woken_in_s = event.node, None
+        match event:
+            case NodeJoined():
+                woken_in_s = event.woken_in_s
+                self.joined[name] = event
+                await self._adopt(event)
+                kind, text = "node-joined", f"{name} joined"
+                if woken_in_s is not None:
+                    kind, text = "node-woke", f"{name} is awake again after {woken_in_s:.1f} s"
+            case NodeSlept():
+                kind, text = "node-slept", f"{name} sleeps"
+            case NodeLost():
+                self._forget_workers(name)
+                kind, text = "node-lost", f"{name} is lost: {event.why}"
+        self._move(event)
+        await self.refresh()
+        now_s = self._clock()
+
+        def work(connection: Connection) -> None:
+            events.append(connection, time_s=now_s, kind=kind, text=text, node=name)
+            if isinstance(event, NodeSlept):
+                rests.begin(connection, name, now_s)
+            else:
+                rests.end(connection, name, now_s, woken_in_s)
+
+        await self._store.write(work)
+
+    def _move(self, event: NodeChange) -> None:
+        """From one of the three groups to another."""
+        for group in (self._asleep, self._lost):
+            group.discard(event.node)
+        if isinstance(event, NodeJoined):
+            return
+        self.joined.pop(event.node, None)
+        self.telemetry.pop(event.node, None)
+        (self._asleep if isinstance(event, NodeSlept) else self._lost).add(event.node)
+
+    def _forget_workers(self, node: str) -> None:
+        for workers in self._known.workers.values():
+            for worker, fact in workers.items():
+                if fact.node == node:
+                    workers[worker] = replace(fact, exited=True)
+
+    async def _adopt(self, event: NodeJoined) -> None:
+        """Take over what runs on the node and belongs to a job on its way; end what does not."""
+        jobs = {status.job for status in event.workers}
+        live = await self._store.read(lambda connection: generations.current(connection, jobs))
+        strays: dict[str, dict[str, str]] = {}
+        for status in event.workers:
+            wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
+            if status.worker in wanted:
+                gone = status.phase == "gone"
+                phase = "left" if gone else status.phase
+                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
+                self._known.of(status.job)[status.worker] = fact
+                self._known.cpu.adopt(status.job, status.worker)
+            else:
+                strays.setdefault(status.job, {})[status.worker] = event.node
+        for job, workers in strays.items():
+            log.info("ending workers that no job needs any more", job=job, workers=sorted(workers))
+            try:
+                await self._backend.release(job, workers, forget_memory=True)
+            except LostLeadership:
+                raise
+            except FairleadError as error:  # it ends with its node, or when that joins again
+                log.warning("strays could not be ended", job=job, error=str(error))
