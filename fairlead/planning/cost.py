@@ -48,8 +48,9 @@ class Estimate:
 
 def kind(plan: Plan | Shape) -> str:
     """Plans that err alike: corrections are learned per kind."""
+    served = plan.sync == "parameter-server"
     names = [
-        ("fsdp" if plan.sharded else "ddp" if plan.buckets else "dp") if plan.data > 1 else "",
+        ("fsdp" if plan.sharded else "ddp" if plan.buckets else "ps" if served else "dp") if plan.data > 1 else "",
         "tp" if plan.tensor > 1 else "", f"pp-{plan.schedule}" if plan.pipeline > 1 else "",
     ]  # fmt: skip
     return "+".join(name for name in names if name) or "single"
@@ -125,8 +126,7 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan) -> Estimate:
     fetch = model.calibration.input_s if model.calibration else 0.0
     inputs = [fetch * shares[at] * model.batch_size / min(row[at] for row in places.speeds) for at in chosen]
     if plan.staleness:
-        rates = [shares[at] / (one.total_s + inputs[at] + one.tail_s) for at, one in zip(chosen, replicas, strict=True)]
-        step = 1 / (sum(rates) if len(rates) == plan.data else rates[0] * plan.data)
+        step = _unwaited_s(plan, [one.total_s + put + one.tail_s for one, put in zip(replicas, inputs, strict=True)])
     else:
         step = max(one.total_s + put for one, put in zip(replicas, inputs, strict=True))
         step += max(one.tail_s for one in replicas)
@@ -135,6 +135,16 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan) -> Estimate:
         plan, step, model.batch_size / step, max(one.memory for one in replicas),
         max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step, factor), steps_factor(plan),
     )  # fmt: skip
+
+
+def _unwaited_s(plan: Plan, pieces_s: Sequence[float]) -> float:
+    """A step of which each worker takes as many pieces as it has time for, given what a piece takes each of them.
+
+    Speeds add up, unless one piece of the slowest lasts longer than the others may run ahead.
+    """
+    rates = [1 / piece_s for piece_s in pieces_s]
+    whole = sum(rates) if len(rates) == plan.data else rates[0] * plan.data
+    return max(plan.data / whole, max(pieces_s) / (plan.staleness + 1))
 
 
 def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float, factor: float) -> dict[str, float]:

@@ -35,6 +35,8 @@ def stage_bytes(model: ModelProfile, plan: Plan, sums: Table, start: int, stop: 
         fixed += 2 * sums.largest(start, stop) * (model.parameter_bytes + model.gradient_bytes)
     else:
         fixed = held * (each + (model.gradient_bytes if plan.data > 1 else 0.0))
+        if plan.sync == "parameter-server":  # its own part twice more, and a buffer for each that asks
+            fixed += held * 2 * model.parameter_bytes
     flight = in_flight(plan, stage)
     if plan.recompute:
         kept = sums.handed_bytes(start, stop) * flight + sums.peak_bytes(start, stop)

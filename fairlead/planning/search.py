@@ -114,7 +114,7 @@ def _realised(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float)
         plan = assigned(model, ground, shape, limit_s / factor * (1 + 1e-9))
         return None if plan is None else estimate(model, ground, plan)
     plain = shape.plan(model)
-    if ground.equal or shape.data == 1 or shape.buckets:
+    if ground.equal or shape.data == 1 or shape.buckets or shape.sync == "parameter-server":
         return estimate(model, ground, plain)
     return estimate(model, ground, shared(model, ground, plain))
 
@@ -163,7 +163,7 @@ class _Floors:
 
     def _tail_s(self, shape: Shape, fastest: float) -> float:
         held = self._model.parameters / (shape.tensor * shape.pipeline)
-        part = held / shape.data if shape.sharded else held
+        part = held / shape.data if shape.sharded or shape.sync == "parameter-server" else held
         update = min(optimizer_s(self._model, device, fastest, part) for device in self._devices)
         if shape.sync != "allreduce" or shape.sharded or shape.buckets or shape.compression != "none":
             return update

@@ -13,6 +13,9 @@ SMALL = 8
 
 MOST_MICROBATCHES = 512
 
+STALENESS = (2, 4)
+"""Steps that a worker of a parameter server may be ahead of the slowest: enough for one three or five times as slow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
@@ -51,7 +54,7 @@ class Shape:
 def carried_out(shape: Shape) -> bool:
     """Whether Fairlead can run such a plan today; the others are for plans on paper."""
     cut_twice = shape.pipeline > 1 and (shape.tensor > 1 or shape.sharded)
-    return not cut_twice and not shape.recompute and shape.sync != "parameter-server"
+    return not cut_twice and not shape.recompute
 
 
 def _in_copies(shape: Shape) -> bool:
@@ -132,7 +135,9 @@ def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
     if not model.exact and pure:
         for period in (4, 8, 16):
             yield replace(base, sync="local-sgd", period=period)
-        yield replace(base, sync="parameter-server", staleness=2)
+        if not model.copies_only:
+            for staleness in STALENESS:
+                yield replace(base, sync="parameter-server", staleness=staleness)
         yield replace(base, sync="allreduce", compression="bf16")
         yield replace(base, sync="allreduce", compression="int8")
 

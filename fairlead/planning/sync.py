@@ -14,6 +14,9 @@ BUCKET_BYTES = 25e6
 WIRE = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes sent for each byte of a float32 gradient."""
 
+SERVER_TRIPS = 5
+"""There and back for each piece: take one, pull, push, say that it is done, ask for more."""
+
 STATISTICS_BYTES = 4096.0
 """Of a batch-norm layer: mean, variance and count of each channel."""
 
@@ -29,7 +32,7 @@ def optimizer_s(model: ModelProfile, device: Device, speed: float, held: float) 
 
 def updated(plan: Plan, held: float) -> float:
     """Parameters that one worker updates of those that its stage holds."""
-    return held / plan.data if plan.sharded else held
+    return held / plan.data if plan.sharded or plan.sync == "parameter-server" else held
 
 
 def exposed_s(
@@ -51,8 +54,8 @@ def exposed_s(
     whole = _whole_s(plan, places, size)
     if plan.sync == "local-sgd":
         return (whole + copies + device.step_s / speed) / plan.period
-    if plan.sync == "parameter-server" and plan.staleness:
-        return norms + copies + max(0.0, whole - backward_s / (1 - FORWARD))
+    if plan.sync == "parameter-server":  # nothing is computed meanwhile; batch norm sees a piece
+        return 2 * copies + 3 * device.step_s / speed + whole
     if plan.buckets:
         count = max(1, math.ceil(size / BUCKET_BYTES))
         hidden = max(whole / count, whole - device.overlap * backward_s)
@@ -65,7 +68,7 @@ def _whole_s(plan: Plan, places: Places, size: float) -> float:
         return hierarchical_s(plan.data // plan.group, plan.group, size, places.near, places.far)
     if plan.sync == "parameter-server":  # sharded over the workers: each sends and receives all parts but its own
         sent = 2 * (plan.data - 1) / plan.data * size
-        return 2 * (plan.data - 1) * places.data.latency_s + sent / places.data.bytes_per_s
+        return SERVER_TRIPS * 2 * places.data.latency_s + sent / places.data.bytes_per_s
     return all_reduce_s(plan.data, size, places.data)
 
 
