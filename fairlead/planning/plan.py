@@ -12,8 +12,12 @@ from fairlead.errors import InvalidSpec
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Sync = Literal["none", "allreduce", "hierarchical", "local-sgd", "parameter-server"]
 Compression = Literal["none", "bf16", "int8"]
-Split = Literal["column", "row", "column-gathered", "vocabulary"]
-"""How a layer is cut over the tensor group: its outputs (and left so, or gathered at once), its inputs, its rows."""
+Split = Literal["column", "row", "column-gathered", "vocabulary", "heads"]
+"""How a layer is cut over the tensor group: its outputs (and left so, or gathered at once), its inputs, its rows, or
+the heads of attention (of a module that counts them itself: only that number)."""
+
+HEADS = ("heads", "num_heads", "n_heads", "n_head", "num_attention_heads")
+"""What modules call the number of their heads."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

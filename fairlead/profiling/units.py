@@ -86,8 +86,17 @@ def _traced(model: nn.Module, program: Any) -> Units:
         for path in _paths(node):
             entries.setdefault(path, []).append(at)
     names = _worth_cutting(model, entries)
+    late = _last_use_of_inputs(program, nodes)
+    names = [name for place, name in enumerate(names) if place == 0 or entries[name][0] > late]
     crossing = [_live_bytes(program, nodes, entries[name][0]) for name in names]
     return Units(tuple(names), tuple(crossing)) if names else Units(("",))
+
+
+def _last_use_of_inputs(program: Any, nodes: Sequence[Any]) -> int:
+    """The place up to which the model looks at its inputs: they come to the first stage only."""
+    inputs = set(program.graph_signature.user_inputs)
+    users = {user for node in nodes if node.op == "placeholder" and node.name in inputs for user in node.users}
+    return max((at for at, node in enumerate(nodes) if node in users and node.op != "output"), default=-1)
 
 
 def _paths(node: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh
@@ -12,7 +12,10 @@ from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from fairlead.errors import InvalidSpec
-from fairlead.planning.plan import Split
+from fairlead.planning.plan import HEADS, Split
+from fairlead.training.mesh import Mesh
+from fairlead.training.parted import cut_layer
+from fairlead.training.seams import close
 
 
 def shard(model: torch.nn.Module, data: DeviceMesh) -> None:
@@ -20,6 +23,11 @@ def shard(model: torch.nn.Module, data: DeviceMesh) -> None:
     for block in blocks(model):
         fully_shard(block, mesh=data)
     fully_shard(model, mesh=data)
+
+
+def shard_stage(stage: torch.nn.Module, data: DeviceMesh) -> None:
+    """The same for a traced stage of a pipeline: as one, because it stays whole until its last micro-batch anyway."""
+    fully_shard(stage, mesh=data)
 
 
 def blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -40,14 +48,39 @@ def _outermost(module: torch.nn.Module, name: str = "") -> Iterator[tuple[str, t
         yield from _outermost(child, f"{name}.{child_name}".lstrip("."))
 
 
-def split(model: torch.nn.Module, tensor: DeviceMesh, splits: Sequence[tuple[str, Split]]) -> None:
-    """Cut linear layers and embeddings over the tensor side. Nothing else: convolutions would be silently wrong."""
+def split(model: torch.nn.Module, mesh: Mesh, *, traced: bool = False) -> None:
+    """Cut layers over the tensor side: linear ones and embeddings by DTensor, the rest by layers of ours.
+
+    In a model that is to be ``traced`` all are ours, and silent: a trace knows no distributed tensors.
+    """
+    side, splits = mesh.side("tensor"), mesh.plan.splits
     uses = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
     for name, how in splits:
         module = _module(model, name)
+        if how == "heads" and not isinstance(module, torch.nn.MultiheadAttention):
+            _count_heads(name, module, side.size)
+            continue
         if any(uses[id(p)] > 1 for p in module.parameters()):
             raise InvalidSpec(f"{name} shares its weight with another layer", field="plan.splits", fix="leave it whole")
-        parallelize_module(module, tensor, _style(name, module, how))
+        style = None if traced else _style(module, how)
+        if style is None:
+            cut_layer(name, module, how, side)
+        else:
+            parallelize_module(module, mesh.grid["tensor"], style)
+    if not traced:
+        close(model)
+
+
+def _count_heads(name: str, module: torch.nn.Module, parts: int) -> None:
+    """Let attention that people write themselves count the heads of this rank only."""
+    counts = {each: getattr(module, each) for each in HEADS if isinstance(getattr(module, each, None), int)}
+    if not counts or any(count % parts for count in counts.values()):
+        raise InvalidSpec(
+            f"{name} has no number of heads that {parts} ranks can share", field="plan.splits",
+            fix=f"call it one of {', '.join(HEADS)}, or leave it whole",
+        )  # fmt: skip
+    for each, count in counts.items():
+        setattr(module, each, count // parts)
 
 
 def _module(model: torch.nn.Module, name: str) -> torch.nn.Module:
@@ -57,7 +90,8 @@ def _module(model: torch.nn.Module, name: str) -> torch.nn.Module:
         raise InvalidSpec(f"there is no layer {name}", field="plan.splits", fix="plan for this very model") from None
 
 
-def _style(name: str, module: torch.nn.Module, how: Split) -> ParallelStyle:
+def _style(module: torch.nn.Module, how: Split) -> ParallelStyle | None:
+    """DTensor's way of cutting this layer; None where it has none, or a wrong one (convolutions)."""
     linear, embedding = isinstance(module, torch.nn.Linear), isinstance(module, torch.nn.Embedding)
     if linear and how == "column":
         return ColwiseParallel()
@@ -67,7 +101,4 @@ def _style(name: str, module: torch.nn.Module, how: Split) -> ParallelStyle:
         return ColwiseParallel(output_layouts=Replicate())
     if embedding and how == "vocabulary":
         return RowwiseParallel(input_layouts=Replicate())
-    raise InvalidSpec(
-        f"{name} is a {type(module).__name__}, which cannot be cut by {how}", field="plan.splits",
-        fix="cut linear layers by column or row and embeddings by vocabulary or column-gathered",
-    )  # fmt: skip
+    return None

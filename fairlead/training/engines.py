@@ -71,10 +71,8 @@ def _objection(plan: Plan, session: Session, group: Group) -> str | None:
         return f"{plan.id} changes the maths, which this Training does not allow (exact=False would)"
     if session.training.loss is None and (is_spread(plan) or plan.buckets or plan.sync == "parameter-server"):
         return f"{plan.id}: a model with a training_step of its own runs as replicas only"
-    if plan.recompute:
-        return "recomputing activations is not carried out yet"
-    if plan.pipeline > 1 and (plan.tensor > 1 or plan.sharded):
-        return "a pipeline goes with replicas only: a traced stage cannot be cut further"
+    if plan.recompute and plan.schedule == "zero-bubble":
+        return "zero-bubble walks a stage's graph twice, so its activations cannot be computed again"
     if plan.compression != "none" and (is_spread(plan) or plan.buckets or plan.sync != "allreduce"):
         return f"{plan.id}: only gradients that are sent in one piece are compressed"
     if is_spread(plan) and plan.sync in ("hierarchical", "local-sgd", "parameter-server"):

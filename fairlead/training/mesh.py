@@ -69,6 +69,10 @@ def lost_peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if is_loss(error):
-            raise PeerLost(in_words(error)) from error
+        cause = error.__cause__  # a pipeline wraps what happens in its stages
+        for each in (error, cause):
+            if each is not None and is_loss(each):
+                raise PeerLost(in_words(each)) from error
+        if cause is not None and "failed to run" in str(error):
+            raise cause from None  # what the user's code has raised, or PeerLost
         raise

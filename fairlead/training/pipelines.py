@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,18 +16,21 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
 from fairlead.training.balance import Balance
 from fairlead.training.channel import log
+from fairlead.training.cutting import shard_stage, split
 from fairlead.training.data import part
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.exchange import say
 from fairlead.training.gradients import FlatGradients
 from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
+from fairlead.training.parted import slices_of
 from fairlead.training.probe import has_batch_norm
 from fairlead.training.randomness import SampleDropout
+from fairlead.training.recompute import Recompute
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
-from fairlead.training.shards import clip, optimizer_parts, shards
-from fairlead.training.stages import Traced, trace
+from fairlead.training.shards import clip, optimizer_parts, shards, whole_tensors
+from fairlead.training.stages import Traced, straight, trace
 from fairlead.training.words import Heard, Word
 
 
@@ -46,39 +48,55 @@ class Pipeline:
         self._rows = max(1, -(-len(mine) // plan.microbatches))  # of a micro-batch: buffers keep their first size
         self._loan = Loan(session)
         session.model.train()
+        if plan.tensor > 1:
+            split(session.model, mesh, traced=True)
+        self._pieces, self._side = slices_of(session.model), mesh.side("tensor")
         example = torch.zeros(self._rows, dtype=torch.int64, device=session.device)
         traced = trace(session.model, plan, session.samples.take(example, 0)[:-1])
         self._places = places(plan, mesh.stage)
         self._last = plan.stages - 1 in self._places
-        self._dropout = SampleDropout(session.findings.random) if session.findings.random.layouts else None
+        random = session.findings.random
+        self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
         self._modules = torch.nn.ModuleList([self._prepare(traced, place) for place in self._places])
         self._schedule = self._make_schedule(traced)
         named = [pair for module in self._modules for pair in module.named_parameters()]
-        self._shards = shards(named)
+        self._shards = shards(named, self._pieces, self._side)
         self._loan.use(self._modules, self._shards)
         data = mesh.side("data")
-        self._gradients = FlatGradients([s.local for s in self._shards], data) if plan.data > 1 else None
+        sums = plan.data > 1 and not plan.sharded
+        self._gradients = FlatGradients([s.local for s in self._shards], data) if sums else None
+        self._factor = plan.data if plan.sharded else 1  # FSDP2 averages over the data side
         self._step, self._micro, self._index, self._valid, self._total = 0, 0, example, 0, 1
 
     def _prepare(self, traced: Traced, place: int) -> torch.nn.Module:
         """Let a stage know, at each call, which samples it sees and which masks it draws."""
         module = traced.pipe.get_stage_module(place)
-        plain, calls, first = module.forward, {"step": -1, "count": 0}, traced.first_masks[place]
+        plain, calls, first = self._kept(module), {"step": -1, "count": 0}, traced.first_masks[place]
 
         def forward(*arguments: Any) -> Any:
             if self._dropout is None:
-                return plain(*arguments)
+                return straight(plain(*arguments))
             if calls["step"] != self._step:
                 calls.update(step=self._step, count=0)
             start = calls["count"] * self._rows
             calls["count"] += 1
             samples = self._index[start : start + self._rows]
             self._dropout.begin(self._session.seed, self._step, samples, first)
-            with self._dropout or nullcontext():
-                return plain(*arguments)
+            with self._dropout:
+                return straight(plain(*arguments))
 
         module.forward = forward
+        if self._mesh.plan.sharded:
+            shard_stage(module, self._mesh.grid["data"])
         return module
+
+    def _kept(self, module: torch.nn.Module) -> Callable[..., Any]:
+        """The pass of a stage: as it is, or keeping nothing but what came in."""
+        if not self._mesh.plan.recompute:
+            return module.forward
+        findings = self._session.findings
+        buffers = [buffer for name, buffer in module.named_buffers() if name in findings.changing]
+        return Recompute(self._dropout, lambda: buffers, not findings.random.exact).forgetful(module.forward)
 
     def _make_schedule(self, traced: Traced) -> Any:
         plan, mesh = self._mesh.plan, self._mesh
@@ -105,7 +123,8 @@ class Pipeline:
         computed_s = time.perf_counter() - begun_s
         if self._gradients is not None:
             self._gradients.exchange(Word())
-        heard = say(mesh.group, replace(word, loss=sum(float(loss) for loss in losses), compute_s=computed_s))
+        own = sum(float(loss.detach()) for loss in losses) if mesh.part == 0 else 0.0
+        heard = say(mesh.group, replace(word, loss=own / self._factor, compute_s=computed_s))
         heard.check(step)
         if session.training.clip_grad_norm is not None:
             clip(self._shards, mesh, session.training.clip_grad_norm)
@@ -140,7 +159,7 @@ class Pipeline:
         function = self._session.training.loss
         assert function is not None
         loss: torch.Tensor = function(rows, target[:count])
-        return loss * (count / self._total)
+        return loss * (count / self._total * self._factor)
 
     # ------------------------------------------------------------ evaluation and state
 
@@ -159,17 +178,21 @@ class Pipeline:
     def _gathered(self) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, Any]]]:
         """All tensors and the optimizer's parts by name, on every rank: each stage tells its own."""
         session, plan, group = self._session, self._mesh.plan, self._mesh.group
-        own = {name: t.detach() for module in self._modules for name, t in module.state_dict().items()}
+        own: dict[str, torch.Tensor] = {}
+        with lost_peers():
+            for module in self._modules:
+                own |= whole_tensors(module, self._pieces, self._side)
+            states = optimizer_parts(session.optimizer, self._shards)
         buffer = io.BytesIO()
-        torch.save((own, optimizer_parts(session.optimizer, self._shards)), buffer)
+        torch.save((own, states), buffer)
         model: dict[str, torch.Tensor] = {}
         parts: dict[str, dict[str, Any]] = {}
         for stage in range(plan.pipeline):
             teller = stage * plan.data * plan.tensor
             told = group.broadcast(buffer.getvalue() if group.rank == teller else None, teller)
-            tensors, states = torch.load(io.BytesIO(told), map_location=session.device, weights_only=True)
+            tensors, told_states = torch.load(io.BytesIO(told), map_location=session.device, weights_only=True)
             model.update({name: tensor for name, tensor in tensors.items() if name in self._loan.tensors})
-            parts.update(states)
+            parts.update(told_states)
         return model, parts
 
     def state(self) -> dict[str, Any]:

@@ -8,7 +8,8 @@ and LSTMs) shows as ``bernoulli_`` on a mask of known shape.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -95,6 +96,20 @@ class SampleDropout(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self, seed: int, step: int, samples: torch.Tensor, call: int = 0) -> None:
         """Say which samples the next forward pass sees, and which of the model's masks it draws first."""
         self._key, self._call, self._samples = mix(seed, step, 2), call, samples
+
+    def replay(self) -> AbstractContextManager[None]:
+        """For computing again what is computed from here on: the same masks are drawn, whatever was drawn since."""
+        return self._replayed((self._key, self._call, self._samples))
+
+    @contextmanager
+    def _replayed(self, then: tuple[int, int, torch.Tensor]) -> Iterator[None]:
+        now = (self._key, self._call, self._samples)
+        self._key, self._call, self._samples = then
+        try:
+            with self:
+                yield
+        finally:
+            self._key, self._call, self._samples = now
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -21,6 +21,7 @@ from fairlead.training.gradients import FlatGradients
 from fairlead.training.group import Group
 from fairlead.training.probe import call
 from fairlead.training.randomness import SampleDropout
+from fairlead.training.recompute import Recompute, forget, remember
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.words import Heard, Word
@@ -59,6 +60,8 @@ class Replicas:
         random = session.findings.random
         self._dropout = SampleDropout(random) if random.layouts else None
         self._draws = bool(random.layouts or random.others)
+        again = Recompute(self._dropout, lambda: session.changing, not random.exact)
+        self._forgetful = forget(session.model, again) if plan is not None and plan.recompute else []
         shares = (plan.shares if plan else ()) or _first_shares(session, group)
         self.balance = Balance(shares, session.training.batch_size, follows=not session.findings.warnings)
         self._told, self._late = self.balance.shares, False
@@ -145,6 +148,7 @@ class Replicas:
 
     def end(self) -> None:
         self._norms.restore()
+        remember(self._forgetful)
         if self._rings is not None:
             self._rings.close()
 

@@ -143,6 +143,11 @@ class Session:
 
     # ------------------------------------------------------------ half steps
 
+    @property
+    def changing(self) -> Sequence[torch.Tensor]:
+        """The buffers that a forward pass changes."""
+        return self._changing
+
     def remember_buffers(self) -> None:
         """Before a forward pass: what it changes can be undone until the step is done."""
         self._within_step = True

@@ -10,7 +10,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from fairlead.training.mesh import Mesh
+from fairlead.training.mesh import Mesh, Side
+from fairlead.training.parted import Slice
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +24,8 @@ class Shard:
     name: str
     whole: torch.nn.Parameter
     local: torch.nn.Parameter
+    piece: Slice | None = None  # how it is cut over the tensor side, if by a layer of ours
+    side: Side | None = None
 
     def take_gradient(self) -> None:
         """After a backward pass: show the optimizer this rank's part of the gradient."""
@@ -38,7 +41,7 @@ class Shard:
 
     def copies(self, mesh: Mesh) -> int:
         """How many ranks of this stage hold the very same part."""
-        ranks = mesh.plan.data * mesh.plan.tensor
+        ranks = mesh.plan.data * (mesh.plan.tensor if self.piece is None else 1)
         if not isinstance(self.whole, DTensor):
             return ranks
         sizes = self.whole.device_mesh.shape
@@ -48,16 +51,26 @@ class Shard:
 
     def gathered(self, tensor: torch.Tensor) -> torch.Tensor:
         """From the ranks' parts of something shaped like this parameter: the whole, on every rank. A collective."""
-        if not isinstance(self.whole, DTensor) or tensor.shape != self.local.shape:
+        if tensor.shape != self.local.shape:
             return tensor
+        if isinstance(self.whole, DTensor):
+            tensor = self.spread(tensor).full_tensor().detach()
+        if self.piece is None or self.side is None:
+            return tensor
+        return self.piece.join(self.side.gather(tensor.detach()).unbind(0))
+
+    def spread(self, tensor: torch.Tensor) -> DTensor:
+        """This rank's part of something shaped like the parameter, as what it is a part of."""
         like = self.whole
-        spread = DTensor.from_local(
+        assert isinstance(like, DTensor)
+        return DTensor.from_local(
             tensor, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
         )
-        return spread.full_tensor().detach()
 
     def cut(self, tensor: torch.Tensor) -> torch.Tensor:
         """This rank's part of something shaped like the whole parameter."""
+        if self.piece is not None and self.side is not None and tensor.shape == self.piece.shape:
+            tensor = self.piece.part(tensor, self.side.rank)
         if not isinstance(self.whole, DTensor) or tensor.shape != self.whole.shape:
             return tensor
         shape, offset = compute_local_shape_and_global_offset(
@@ -66,13 +79,15 @@ class Shard:
         return tensor[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))].clone()
 
 
-def shards(named: Iterable[tuple[str, torch.nn.Parameter]]) -> list[Shard]:
-    """All parameters that are trained."""
+def shards(
+    named: Iterable[tuple[str, torch.nn.Parameter]], pieces: Mapping[str, Slice] | None = None, side: Side | None = None
+) -> list[Shard]:
+    """All parameters that are trained; ``pieces`` are those that layers of ours have cut over the tensor side."""
     found = []
     for name, whole in named:
         if whole.requires_grad:
             local = torch.nn.Parameter(whole.to_local().detach()) if isinstance(whole, DTensor) else whole
-            found.append(Shard(name, whole, local))
+            found.append(Shard(name, whole, local, (pieces or {}).get(name), side))
     return found
 
 
@@ -86,6 +101,16 @@ def clip(parts: Iterable[Shard], mesh: Mesh, most: float) -> None:
     factor = float((most / (square.sqrt() + 1e-6)).clamp(max=1.0))
     for gradient, _ in held:
         gradient.mul_(factor)
+
+
+def whole_tensors(model: torch.nn.Module, pieces: Mapping[str, Slice], side: Side | None) -> dict[str, torch.Tensor]:
+    """All that the model's state holds, trained or not, made whole. A collective."""
+    found = {}
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()
+        piece = pieces.get(name)
+        found[name] = whole if piece is None or side is None else piece.join(side.gather(whole).unbind(0))
+    return found
 
 
 def optimizer_parts(optimizer: torch.optim.Optimizer, parts: Iterable[Shard]) -> dict[str, dict[str, Any]]:

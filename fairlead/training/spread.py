@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from fairlead.training.balance import Balance
 from fairlead.training.batchnorm import SyncedBatchNorms
@@ -21,11 +20,13 @@ from fairlead.training.exchange import say
 from fairlead.training.gradients import FlatGradients
 from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
+from fairlead.training.parted import slices_of
 from fairlead.training.probe import call
 from fairlead.training.randomness import SampleDropout
+from fairlead.training.recompute import Recompute, forget
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
-from fairlead.training.shards import Shard, clip, optimizer_parts, shards
+from fairlead.training.shards import Shard, clip, optimizer_parts, shards, whole_tensors
 from fairlead.training.words import Heard, Word
 
 
@@ -39,17 +40,21 @@ class Spread:
         self._loan = Loan(session)
         plan = mesh.plan
         if plan.tensor > 1:
-            split(session.model, mesh.grid["tensor"], plan.splits)
+            split(session.model, mesh)
+        self._pieces, self._side = slices_of(session.model), mesh.side("tensor")
+        random = session.findings.random
+        self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
+        if plan.recompute:
+            forget(session.model, Recompute(self._dropout, lambda: session.changing, not random.exact))
         if plan.sharded:
             shard(session.model, mesh.grid["data"])
-        self._shards: list[Shard] = shards(session.model.named_parameters())
+        self._shards: list[Shard] = shards(session.model.named_parameters(), self._pieces, self._side)
         self._loan.use(session.model, self._shards)
         data = mesh.side("data")
         sums = plan.data > 1 and not plan.sharded
         self._gradients = FlatGradients([part.local for part in self._shards], data) if sums else None
         self._norms = SyncedBatchNorms(session.model, data)
-        random = session.findings.random
-        self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
+        self._rounds = max(session.training.accumulate, plan.microbatches)
         self.balance = Balance(plan.shares or (1.0,) * plan.data, session.training.batch_size, follows=False)
 
     # ------------------------------------------------------------ one step
@@ -75,7 +80,12 @@ class Spread:
         return heard
 
     def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
-        """Everybody runs the pass, also who has no samples: parameters are gathered within it."""
+        """Piece by piece; everybody runs every pass, also who has no samples: parameters are gathered within it."""
+        even = (1.0,) * self._rounds
+        cuts = [part(len(mine), even, place) for place in range(self._rounds)]
+        return sum(self._piece(step, mine[cut.start : cut.stop], index) for cut in cuts)
+
+    def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         session, plan = self._session, self._mesh.plan
         weight = len(mine) / len(index)
         mine = mine if len(mine) else index[:1]
@@ -114,8 +124,10 @@ class Spread:
     def state(self) -> dict[str, Any]:
         session = self._session
         with lost_peers():
-            model = {name: _whole(tensor) for name, tensor in session.model.state_dict().items()}
-            return self._loan.whole(model, optimizer_parts(session.optimizer, self._shards))
+            return self._loan.whole(
+                whole_tensors(session.model, self._pieces, self._side),
+                optimizer_parts(session.optimizer, self._shards),
+            )
 
     def end(self) -> None:
         self._give_back(self.state())
@@ -127,7 +139,3 @@ class Spread:
         self._norms.restore()
         self._loan.give_back(state)
         self._mesh.close()
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor().detach() if isinstance(tensor, DTensor) else tensor.detach().clone()

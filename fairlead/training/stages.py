@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch.distributed.pipelining import Pipe, SplitPoint, pipeline
+from torch.utils import _pytree as pytree
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
 from fairlead.training.probe import undisturbed
 from fairlead.training.randomness import Recorder
+from fairlead.training.seams import close_traced, seams_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +43,32 @@ def trace(model: torch.nn.Module, plan: Plan, inputs: Sequence[torch.Tensor]) ->
         )  # fmt: skip
     stages = [pipe.get_stage_module(place) for place in range(plan.stages)]
     _check_ties(stages, ties)
-    return Traced(pipe, _first_masks(pipe, stages, inputs))
+    if sum(node.op == "placeholder" for node in stages[0].graph.nodes) != len(inputs):  # type: ignore[union-attr]
+        raise InvalidSpec(
+            "has an input that its first stage does not use", field="plan.cuts",
+            fix="cut later, or choose a plan without pipeline",
+        )  # fmt: skip
+    for stage in stages:
+        _straighten(stage)
+    masks, seams = _first_masks(pipe, stages, inputs), seams_of(model)
+    for stage in stages:
+        close_traced(stage, seams)
+    return Traced(pipe, masks)
+
+
+def _straighten(stage: Any) -> None:
+    """Let what crosses a cut be sent as contiguous memory, whatever it was a view of: gloo takes nothing else."""
+    for node in stage.graph.nodes:
+        crossing = [node] if node.op == "placeholder" else pytree.tree_leaves(node.args) if node.op == "output" else []
+        for each in crossing:
+            value = getattr(each, "meta", {}).get("val")
+            if isinstance(value, torch.Tensor):
+                each.meta["val"] = value.contiguous()
+
+
+def straight(outputs: Any) -> Any:
+    """What a stage hands on, in the form that :func:`trace` has announced."""
+    return pytree.tree_map(lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf, outputs)
 
 
 def _ties(model: torch.nn.Module) -> list[set[str]]:

@@ -119,3 +119,35 @@ def training(epochs: int = 2, slow: float = 0.0):
         optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), metrics={"accuracy": accuracy}, seed=3,
         scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.7))
 '''
+
+MIXED = '''
+import torch
+from torch import nn
+import fairlead
+
+class Net(nn.Module):
+    """An image and a sentence: convolutions, attention with torch's own module (asked for weights, too)."""
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(12, 8, padding_idx=0)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, activation=torch.tanh,
+            batch_first=first) for first in (True, False))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+        self.convolutions = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Tanh(), nn.Dropout(0.1), nn.MaxPool2d(2),
+            nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(8, 6)
+    def forward(self, tokens, image):
+        x, hidden, seen = self.embed(tokens), tokens == 0, self.convolutions(image)
+        x = self.layers[0](x, src_key_padding_mask=hidden)
+        x = self.layers[1](x.transpose(0, 1)).transpose(0, 1)
+        y, weights = self.attention(x[:, :2], x, x, key_padding_mask=hidden)
+        return self.head(y.mean(1) + weights.sum((1, 2))[:, None] + seen)
+
+def training():
+    torch.manual_seed(7)
+    tokens, image = torch.randint(0, 12, (20, 4)), torch.randn(20, 3, 8, 8, dtype=torch.float64)
+    tokens[:, 0] = 1
+    return fairlead.Training(model=lambda: Net().double(), data=(tokens, image, tokens[:, 1] % 6), batch_size=8,
+        loss=nn.CrossEntropyLoss(), eval_data=(tokens[:5], image[:5], tokens[:5, 1] % 6), epochs=2, seed=3,
+        optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), clip_grad_norm=0.5)
+'''

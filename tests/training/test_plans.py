@@ -7,14 +7,15 @@ import torch
 
 from fairlead import wire
 from fairlead.errors import InvalidSpec
-from fairlead.planning.plan import Plan
-from fairlead.training.cutting import split
+from fairlead.planning.plan import Plan, Split
+from fairlead.training.parted import Slice, cut_layer
 from fairlead.training.pipelines import places, schedule_of
+from fairlead.training.recompute import groups
 from fairlead.training.skeleton import Skeleton
 from fairlead.training.stages import trace
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
-from tests.training.programs import BLOCKS
+from tests.training.programs import BLOCKS, MIXED
 from tests.training.test_exactness import assert_same_result
 
 NAMES = ["w0", "w1", "w2", "w3"]
@@ -42,7 +43,24 @@ PLANS = {
     "dp2pp2": Plan(
         data=2, sync="allreduce", pipeline=2, microbatches=2, schedule="1f1b", cuts=("blocks.1",), shares=(0.7, 0.3)
     ),
+    "fsdp2pp2": Plan(
+        data=2, sync="allreduce", sharded=True, pipeline=2, microbatches=2, schedule="1f1b", cuts=("blocks.1",)
+    ),
+    "recompute": Plan(recompute=True, microbatches=2),
+    "fsdp2recompute": Plan(data=2, sync="allreduce", sharded=True, recompute=True, microbatches=2),
+    "pp2recompute": Plan(pipeline=2, microbatches=4, schedule="1f1b", cuts=("blocks.1",), recompute=True),
     "fsdp2tp2": Plan(data=2, tensor=2, sync="allreduce", sharded=True, splits=SPLITS),
+}
+
+HALVES = (
+    ("embed", "vocabulary"),
+    *((f"layers.{place}.{name}", how) for place in (0, 1)
+      for name, how in (("self_attn", "heads"), ("linear1", "column"), ("linear2", "row"))),
+    ("attention", "heads"), ("convolutions.0", "column"), ("convolutions.4", "row"),
+)  # fmt: skip
+MIXED_PLANS = {
+    "tp2": Plan(tensor=2, splits=HALVES, recompute=True),
+    "pp2tp2": Plan(tensor=2, pipeline=2, microbatches=4, schedule="1f1b", cuts=("layers.1",), splits=HALVES),
 }
 
 
@@ -64,6 +82,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
         gang.close()
 
 
+@pytest.fixture(scope="module")
+def mixed_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
+    gang = Gang(tmp_path_factory.mktemp("mixed"), MIXED)
+    try:
+        return run(gang)
+    finally:
+        gang.close()
+
+
 LONGER = {"epochs": 4}  # long enough to be told to leave on the way
 
 
@@ -79,6 +106,13 @@ def longer_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_gives_the_result_of_one_process(make_gang: MakeGang, alone: Gang, name: str) -> None:
     assert_same_result(alone, run(make_gang(BLOCKS), PLANS[name]), 1e-9)
+
+
+@pytest.mark.parametrize("name", MIXED_PLANS)
+def test_attention_heads_and_convolutions_are_shared_by_ranks_also_within_stages(
+    make_gang: MakeGang, mixed_alone: Gang, name: str
+) -> None:
+    assert_same_result(mixed_alone, run(make_gang(MIXED), MIXED_PLANS[name]), 1e-9)
 
 
 def test_a_training_goes_on_under_another_plan_and_with_other_workers(make_gang: MakeGang, longer_alone: Gang) -> None:
@@ -130,6 +164,11 @@ def refusal(gang: Gang, plan: Plan, workers: int) -> str:
     [
         (PLANS["dp2tp2"], 2, "dp2·tp2 is for 4 workers, this gang has 2"),
         (Plan(tensor=2, splits=(("blocks.0.first", "column"),)), 2, "blocks.0.first is a LayerNorm"),
+        (
+            Plan(pipeline=2, microbatches=2, schedule="zero-bubble", cuts=("blocks.1",), recompute=True),
+            2,
+            "walks a stage's graph twice",
+        ),
         (Plan(tensor=2, splits=(("blocks.7.q", "column"),)), 2, "there is no layer blocks.7.q"),
     ],
 )
@@ -176,12 +215,49 @@ def test_a_schedule_wants_its_number_of_stages_per_worker() -> None:
     assert [places(four, worker) for worker in (0, 1)] == [(0, 3), (1, 2)]
 
 
-def test_convolutions_and_tied_weights_are_not_cut() -> None:
-    model = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
-    model[2].weight = model[1].weight
-    for name, words in (("0", "is a Conv2d, which cannot be cut"), ("1", "shares its weight")):
-        with pytest.raises(InvalidSpec, match=words):
-            split(model, None, [(name, "column")])
+class Two:
+    """A tensor group of two as its first rank sees it."""
+
+    rank, size, device = 0, 2, torch.device("cpu")
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        raise AssertionError("nothing is computed")
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nothing is computed")
+
+
+@pytest.mark.parametrize(
+    ("module", "how", "words"),
+    [
+        (torch.nn.Conv2d(2, 2, 1, groups=2), "column", "with groups"),
+        (torch.nn.Conv2d(3, 3, 1), "row", "which 2 ranks cannot share"),
+        (torch.nn.BatchNorm1d(2), "column", "which cannot be cut so"),
+        (torch.nn.Embedding(4, 2, max_norm=1.0), "vocabulary", "looks at all of its rows"),
+        (torch.nn.MultiheadAttention(4, 2, kdim=3), "heads", "a width of their own"),
+    ],
+)
+def test_a_layer_that_cannot_be_shared_is_refused_with_the_reason(
+    module: torch.nn.Module, how: Split, words: str
+) -> None:
+    with pytest.raises(InvalidSpec, match=words):
+        cut_layer("layer", module, how, Two())
+
+
+def test_parts_of_packed_queries_keys_and_values_become_the_whole_again() -> None:
+    whole = torch.arange(24.0).view(12, 2)
+    piece = Slice(whole.shape, parts=2, blocks=3)
+    assert piece.part(whole, 1)[:, 0].tolist() == [4.0, 6.0, 12.0, 14.0, 20.0, 22.0]
+    assert torch.equal(piece.join([piece.part(whole, at) for at in range(2)]), whole)
+
+
+def test_single_layers_are_computed_again_in_groups_and_blocks_one_by_one() -> None:
+    flat = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(9)))
+    assert [len(group) for _, found in groups(flat) for group in found] == [3, 3, 3]
+    inner = [torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()) for _ in range(2)]
+    blocks = torch.nn.Sequential(torch.nn.Linear(2, 2), inner[0], torch.nn.ReLU(), inner[1])
+    assert [group for _, found in groups(blocks) for group in found] == [["0"], ["1", "2"], ["3"]]
+    assert groups(torch.nn.Linear(2, 2)) == []
 
 
 def test_a_skeleton_keeps_ties_and_what_no_state_holds() -> None:

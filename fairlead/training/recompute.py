@@ -1,0 +1,125 @@
+"""Activations that are computed again in the backward pass instead of being kept: less memory for a third more work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from fairlead.training.randomness import SampleDropout
+
+Run = Callable[..., Any]
+
+
+class Recompute:
+    """Makes functions forget what they computed. What a second pass draws and changes is as if there were only one."""
+
+    def __init__(
+        self, dropout: SampleDropout | None, buffers: Callable[[], Sequence[torch.Tensor]], draws: bool
+    ) -> None:
+        self._dropout, self._buffers, self._draws = dropout, buffers, draws
+
+    def forgetful(self, run: Run) -> Run:
+        """The same function, of which only the arguments are kept for the backward pass."""
+
+        def forget(*arguments: Any, **named: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return run(*arguments, **named)
+            return checkpoint(
+                run, *arguments, use_reentrant=False, context_fn=self._contexts, preserve_rng_state=self._draws, **named
+            )
+
+        return forget
+
+    def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        replay = nullcontext() if self._dropout is None else self._dropout.replay()
+        return nullcontext(), self._again(replay)
+
+    @contextmanager
+    def _again(self, replay: AbstractContextManager[None]) -> Iterator[None]:
+        saved = [(buffer, buffer.clone()) for buffer in self._buffers()]  # running means have seen this batch already
+        try:
+            with replay:
+                yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in saved:
+                    buffer.copy_(before)
+
+
+def forget(model: torch.nn.Module, recompute: Recompute) -> list[torch.nn.Module]:
+    """Let each group of layers keep its inputs only; :func:`remember` undoes it for the modules returned."""
+    changed: list[torch.nn.Module] = []
+    for container, children in groups(model):
+        if isinstance(container, torch.nn.Sequential):
+            container.forward = _in_segments(container, children, recompute)  # type: ignore[method-assign]
+            changed.append(container)
+            continue
+        for group in children:
+            module = container.get_submodule(group[0])
+            module.forward = recompute.forgetful(module.forward)
+            changed.append(module)
+    return changed
+
+
+def remember(modules: Sequence[torch.nn.Module]) -> None:
+    """Let them keep their activations again."""
+    for module in modules:
+        module.__dict__.pop("forward", None)
+
+
+def groups(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[list[str]]]]:
+    """The outermost lists of layers, each with its children in groups that are computed again as one.
+
+    A block of layers is a group, with the single layers after it. Single layers in a row are put together so that what
+    is kept at the edges and what is computed again within are about equal (√n groups).
+    """
+    return [(container, found) for container in outermost(model) if (found := _grouped(container))]
+
+
+def _grouped(container: torch.nn.Module) -> list[list[str]]:
+    children = list(container.named_children())
+    if not isinstance(container, torch.nn.Sequential):
+        return [[name] for name, child in children if next(child.parameters(), None) is not None]
+    blocks = [at for at, (_, child) in enumerate(children) if next(child.children(), None) is not None]
+    if not blocks:
+        size = max(1, round(math.sqrt(len(children))))
+        blocks = list(range(0, len(children), size))
+    edges = [0, *(at for at in blocks if at), len(children)]
+    names = [name for name, _ in children]
+    return [names[start:stop] for start, stop in pairwise(edges)] if len(edges) > 2 else []
+
+
+def outermost(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The lists of layers that lie in no other list."""
+    if isinstance(module, torch.nn.Sequential | torch.nn.ModuleList):
+        yield module
+        return
+    for child in module.children():
+        yield from outermost(child)
+
+
+def _in_segments(container: torch.nn.Sequential, children: Sequence[Sequence[str]], recompute: Recompute) -> Run:
+    modules = dict(container.named_children())
+
+    def segment(names: Sequence[str]) -> Run:
+        def run(x: Any) -> Any:
+            for name in names:
+                x = modules[name](x)
+            return x
+
+        return recompute.forgetful(run)
+
+    segments = [segment(names) for names in children]
+
+    def forward(x: Any) -> Any:
+        for each in segments:
+            x = each(x)
+        return x
+
+    return forward
