@@ -8,8 +8,12 @@ from math import inf
 from typing import NamedTuple
 
 from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.scheduling.carry.company import Company
 from fairlead.scheduling.carry.places import Places
 from fairlead.scheduling.state import JobState
+
+WARMER_C = 5.0
+"""Temperatures within so many degrees count as alike."""
 
 PLAIN = ((DEVICE, 1.0),)
 """What a worker needs that needs nothing but its device."""
@@ -22,17 +26,18 @@ class Shape(NamedTuple):
     need: tuple[tuple[str, float], ...]
     only: frozenset[str] = frozenset()  # zones, racks, nodes or labels outside of which it may not run
     near: frozenset[str] = frozenset()  # where it would rather run
+    kind: str = ""  # its class, where it is known what classes do to each other
 
     @classmethod
-    def of(cls, job: JobState) -> Shape:
+    def of(cls, job: JobState, kind: str = "") -> Shape:
         if not job.demand:
-            return cls(job.device_type, PLAIN, job.only, job.near)
+            return cls(job.device_type, PLAIN, job.only, job.near, kind)
         positive = ((name, float(amount)) for name, amount in job.demand.items() if amount > 0 and name != DEVICE)
-        return cls(job.device_type, (*sorted(positive), (DEVICE, 1.0)), job.only, job.near)
+        return cls(job.device_type, (*sorted(positive), (DEVICE, 1.0)), job.only, job.near, kind)
 
     def on(self, device_type: str) -> Shape:
         """The same on devices of this type only."""
-        return self if self.device_type == device_type else Shape(device_type, self.need, self.only, self.near)
+        return self if self.device_type == device_type else self._replace(device_type=device_type)
 
     def slots(self, amounts: Mapping[str, float]) -> int:
         """How many such workers fit into these amounts."""
@@ -50,7 +55,9 @@ NOWHERE = Places({}, 0)
 class Board:
     """Free amounts per node, seats per job and devices per tenant. Lives for one round, in memory only."""
 
-    def __init__(self, nodes: Iterable[Node], jobs: Iterable[JobState]) -> None:
+    def __init__(
+        self, nodes: Iterable[Node], jobs: Iterable[JobState], table: Mapping[tuple[str, str], float] | None = None
+    ) -> None:
         present = [node for node in nodes if node.state is not NodeState.LOST]
         self.nodes = {node.name: node for node in sorted(present, key=lambda node: node.name)}
         self.types = tuple(sorted({node.device_type for node in present if node.schedulable}))
@@ -66,6 +73,7 @@ class Board:
         self._alike: dict[str, tuple[bool, bool]] = {}
         self._fastest: dict[str, float] = {}
         self._by_speed: list[str] | None = None
+        self.company = Company(table or {})
         self._shapes: dict[str, Shape] = {}
         self._alike_shapes: dict[Shape, Shape] = {}
         self._alike_nodes: dict[tuple[str | None, frozenset[str]], list[tuple[str, Mapping[str, float], int]]] = {}
@@ -92,6 +100,7 @@ class Board:
         other.free = dict(self.free)  # the amounts of a node are never changed, but replaced
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
         other.used_of, other.gangs = dict(self.used_of), dict(self.gangs)
+        other.company = self.company.copy()
         return other
 
     def sit(self, job: JobState, seats: tuple[str, ...]) -> None:
@@ -108,6 +117,7 @@ class Board:
 
     def _seat(self, job: JobState, seats: tuple[str, ...]) -> None:
         before = self.seats.get(job.id, ())
+        self.company.moves(job, before, seats)
         self.gangs[job.tenant] = self.gangs.get(job.tenant, 0) + bool(seats) - bool(before)
         self.seats[job.id] = seats
 
@@ -144,7 +154,7 @@ class Board:
         """The job's shape, worked out once a round; the same object for all that are alike."""
         shape = self._shapes.get(job.id)
         if shape is None:
-            shape = Shape.of(job)
+            shape = Shape.of(job, self.company.kind(job))
             shape = self._shapes[job.id] = self._alike_shapes.setdefault(shape, shape)
         return shape
 
@@ -202,10 +212,10 @@ class Board:
         kind = shape.device_type or ""
         if kind not in self._alike:
             nodes = [self.nodes[name] for name in self.ready(kind)]
-            alike = len({round(node.speed, 1) for node in nodes}) <= 1
+            alike = len({(round(node.speed, 1), node.asleep, warmth(node)) for node in nodes}) <= 1
             self._alike[kind] = (alike, not any(node.path for node in nodes))
         alike, flat = self._alike[kind]
-        return alike and not shape.near and (flat or not wide)
+        return alike and not shape.near and not shape.kind and (flat or not wide)
 
     def fastest_first(self, prefer: str | None) -> list[str]:
         """The types of device by the speed of their fastest, after the preferred one."""
@@ -272,6 +282,11 @@ class Board:
 def like_speed(speed: float) -> float:
     """Speeds within a tenth count as alike: measured speeds are never quite equal."""
     return round(speed, 1)
+
+
+def warmth(node: Node) -> int:
+    """Its temperature in steps: a few degrees more or less are no reason to sit elsewhere."""
+    return 0 if node.temperature_c is None else round(node.temperature_c / WARMER_C)
 
 
 def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class Draft:
         named = {tenant.name: tenant for tenant in state.tenants}
         for name in {job.tenant for job in state.jobs} - named.keys():
             named[name] = TenantState(name)
-        board = Board(state.nodes, jobs.values())
+        board = Board(state.nodes, jobs.values(), state.colocation)
         tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
         seen = _seen(state, board, jobs, tenants)
         payers = [replace(tenant, spent=None) for tenant in tenants.values()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.carry.board import Board, Shape, like_speed
+from fairlead.scheduling.carry.board import Board, Shape, like_speed, warmth
 
 
 def place(
@@ -48,7 +48,7 @@ def _on_type(board: Board, shape: Shape, count: int, keep: tuple[str, ...]) -> t
             names,
             key=lambda name: (
                 not_near(board, shape, name),
-                *_preference(name, name in home, room[name], left, pace[name]),
+                *_preference(board, shape, name, name in home, room[name], left),
             ),
         )
         chosen += [best] * min(left, room[best])
@@ -89,6 +89,11 @@ def _pace_for(room: dict[str, int], pace: dict[str, float], count: int) -> float
     return slowest
 
 
-def _preference(name: str, at_home: bool, slots: int, left: int, pace: float) -> tuple[bool, bool, int, float, str]:
-    takes_all = slots >= left
-    return (not at_home, not takes_all, slots if takes_all else -slots, pace, name)
+def _preference(
+    board: Board, shape: Shape, name: str, at_home: bool, slots: int, left: int
+) -> tuple[bool, int, bool, bool, int, int, float, str]:
+    """Of nodes that would do: where it sits already, away from bad company, whole, awake, tight, cool, not too fast."""
+    node, takes_all = board.nodes[name], slots >= left
+    tight = slots if takes_all else -slots
+    harm = board.company.harm(shape.kind, name)
+    return (not at_home, harm, not takes_all, node.asleep, tight, warmth(node), like_speed(node.speed), name)

@@ -16,6 +16,7 @@ from fairlead.scheduling.carry.scale import grow_beyond_claims, grow_within_clai
 from fairlead.scheduling.carry.start import start_borrowers, start_first, start_wanted, start_within_claims
 from fairlead.scheduling.carry.target import target
 from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.state import (
     ClusterState,
@@ -69,7 +70,9 @@ def written(draft: Draft) -> Round:
     starts = [_started(draft, job) for job in draft.line if job.id in draft.starting]
     changes.sort(key=lambda decision: (not isinstance(decision, Preempt), decision.job))
     decisions: list[Decision] = [*changes, *starts, *holds(draft)]
-    return Round(tuple(decisions), draft.entitled, _memory(draft), reservations=_reservations(draft, decisions))
+    kept = _reservations(draft, decisions)
+    nodes, idle = resting(draft.state, draft.board.seats, kept)
+    return Round(tuple(decisions), draft.entitled, _memory(draft) | idle, tuple(nodes), kept)
 
 
 def _reservations(draft: Draft, decisions: list[Decision]) -> tuple[Reservation, ...]:
