@@ -156,6 +156,7 @@ class JobSpec(Spec):
     sla: Sla | None = None  # None: the tenant's default
     priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
     workload: Literal["training", "tuning", "inference", "batch"] = "training"
+    plan: Literal["auto", "single", "dp", "ddp", "fsdp", "tp", "pp"] = "auto"  # how a Training is spread
     takes: Annotated[Seconds, Field(gt=0)] | None = None  # about so long with the fewest workers; None: not known
     env: dict[str, str] = Field(default_factory=dict)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
@@ -216,6 +217,7 @@ class JobSpec(Spec):
     def facts(self) -> dict[str, Any]:
         """What the job says about itself that a policy may want to know."""
         said: dict[str, Any] = {"class": None if self.workload == "training" else self.workload, "takes_s": self.takes}
+        said |= {"plan": None if self.plan == "auto" else self.plan}
         said |= {"only": self.placement.only or None, "near": self.placement.near or None}
         return {name: value for name, value in said.items() if value is not None}
 

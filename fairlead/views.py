@@ -28,6 +28,19 @@ class MemberView(View):
     node: str
 
 
+class PlanView(View):
+    """How a generation is spread over its workers, why, and what was expected of that."""
+
+    id: str
+    reason: str
+    chosen: str = "default"  # by the planner, asked for by its author, or the default as nothing is known yet
+    workers_used: int = 1
+    step_s: float | None = None  # predicted; None: nothing is known of the model
+    measured_step_s: float | None = None
+    memory_bytes: int | None = None  # predicted, of the worker that needs most
+    bottleneck: str | None = None
+
+
 class GenerationView(View):
     """One generation of a gang: who, where, why, from when to when."""
 
@@ -39,6 +52,7 @@ class GenerationView(View):
     running_s: float | None = None
     ended_s: float | None = None
     outcome: str | None = None
+    plan: PlanView | None = None  # None: a command, or it has not met yet
 
 
 class PromiseView(View):
@@ -84,6 +98,7 @@ class JobView(View):
     message: str | None = None  # why it failed
     metrics: dict[str, float] = Field(default_factory=dict)  # final ones
     promise: PromiseView | None = None  # as it is submitted, if something was promised
+    plan: PlanView | None = None  # of the generation that runs
 
 
 class JobDetail(JobView):
@@ -136,6 +151,7 @@ class ResultView(View):
     figures: dict[str, float | None] = Field(default_factory=dict)  # TT, RU, TP, FI, FRT, SSR
     spec: dict[str, Any] = Field(default_factory=dict)
     message: str | None = None
+    plan: PlanView | None = None  # that it ran at last
 
 
 class MetricsView(View):
@@ -264,6 +280,7 @@ class Report(View):
     tenants: list[TenantReport] = Field(default_factory=list)
     jobs: list[JobReport] = Field(default_factory=list)
     shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
+    neighbours: list[dict[str, Any]] = Field(default_factory=list)  # class, beside, slowdown (0 to 1), seen; for admins
 
 
 class ShareLine(View):

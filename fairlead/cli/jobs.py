@@ -15,7 +15,7 @@ from fairlead.cli.options import JobRef, Json, Tenant, client
 
 if TYPE_CHECKING:
     from fairlead.cli.glance import JobPage, JobRow
-    from fairlead.views import GenerationView, JobView, Page, ResultView, Why
+    from fairlead.views import GenerationView, JobView, Page, PlanView, ResultView, Why
 
 RANK = {"running": 0, "starting": 1, "stopping": 2}
 GROUPS = (("running,starting,stopping", "newest"), ("queued", "oldest"))
@@ -134,6 +134,8 @@ def _explain(answer: Why) -> None:
         show.line(f"  starts: {show.ahead(answer.expected_start_s)}    done: {show.ahead(answer.expected_finish_s)}")
         if answer.promise is not None:
             show.line(f"  promise: {show.clean(answer.promise.reason.text)}")
+    if job.plan is not None:
+        show.line(f"  plan: {show.clean(_plan(job.plan))}")
     if answer.profile:
         show.line(f"  kind: {_kind(answer.profile)}")
     for number, way in enumerate(answer.unblocks):
@@ -151,15 +153,24 @@ def _kind(profile: dict[str, Any]) -> str:
     return f"{profile['purpose']}, {profile['bound']}-bound; {takes} (score {profile['score']:.2g})"
 
 
+def _plan(plan: PlanView) -> str:
+    """What it runs, what a step was expected to take and took, and why."""
+    times = [
+        f"{word} {seconds * 1000:.3g} ms a step"
+        for word, seconds in (("predicted", plan.step_s), ("measured", plan.measured_step_s)) if seconds is not None
+    ]  # fmt: skip
+    return f"{', '.join([plan.id, *times])}; {plan.reason}"
+
+
 def _generations(generations: list[GenerationView]) -> None:
     columns = [
         Column("GEN", right=True), Column("PHASE"), Column("WORKERS", right=True), Column("NODES", from_width=110),
-        Column("FROM"), Column("FOR", right=True), Column("WHY", grows=True),
+        Column("PLAN", from_width=90), Column("FROM"), Column("FOR", right=True), Column("WHY", grows=True),
     ]  # fmt: skip
     rows = (
         [
             each.number, each.phase, len(each.members), ",".join(sorted({member.node for member in each.members})),
-            show.when(each.running_s or each.created_s),
+            each.plan.id if each.plan else "–", show.when(each.running_s or each.created_s),
             show.duration((each.ended_s or time.time()) - (each.running_s or each.created_s)),
             each.reason.text + (f" → {each.outcome}" if each.outcome else ""),
         ]
@@ -194,6 +205,8 @@ def _result(answer: ResultView, download: Path | None) -> None:
     told = {name: value for name, value in answer.figures.items() if value is not None}
     if told:
         show.line("  " + "  ".join(f"{name} {show.number(value)}" for name, value in told.items()))
+    if answer.plan is not None:
+        show.line(f"  plan: {show.clean(_plan(answer.plan))}")
     if answer.artifacts:
         place = f"in {download}" if download else f"(fairlead result {answer.job} --download DIR)"
         show.line(f"  files: {', '.join(answer.artifacts)} {place}")

@@ -13,10 +13,12 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from fairlead import wire
 from fairlead.backends.protocol import WorkerEvent
+from fairlead.control import knowing
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
+from fairlead.planning.choosing import WANTED
 from fairlead.units import shown_size
 
 SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
@@ -81,6 +83,8 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
     match body:
         case wire.Ready():
             counts = (body.samples, body.epochs, body.batch_size, body.samples * body.epochs)
+            if body.plan not in WANTED:
+                raise ValueError("a plan of no known kind")
         case wire.Progress():
             counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation)
         case wire.Snapshot() | wire.Finished():
@@ -91,9 +95,10 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
 
 def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
     match event.body:
-        case wire.Ready(samples=samples, epochs=epochs, batch_size=batch) if batch:
+        case wire.Ready(samples=samples, epochs=epochs, batch_size=batch, plan=said) if batch:
             steps = epochs * -(-samples // batch)
-            jobs.update(connection, job.id, batch_size=batch, total_steps=steps)
+            wants = {"facts": {**job.facts, "plan": said}} if said != "auto" and "plan" not in job.facts else {}
+            jobs.update(connection, job.id, batch_size=batch, total_steps=steps, **wants)
         case wire.Progress() as progress if progress.steps:
             _store_progress(connection, event, job, progress)
         case wire.Snapshot(step=step, where=where, seconds=seconds):
@@ -105,6 +110,8 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
                 changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, now_s)
             jobs.update(connection, job.id, **changes)
+        case wire.Profiled() as profiled if job.training:
+            knowing.store_profile(connection, job, profiled, now_s)
         case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
             final = raised.permanent or job.failures >= job.retries
             fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=now_s)
@@ -200,7 +207,17 @@ def _signal_name(number: int | None) -> str:
 
 
 def fail(connection: Connection, job: Job, message: str, *, final: bool, now_s: float) -> None:
-    """The gang ends because of its own code; the job tries again if it has retries left."""
+    """The gang ends because of its own code; the job tries again if it has retries left.
+
+    One that ran a plan of the planner's starts over without it first, which costs it no retry.
+    """
+    plan = knowing.blame_plan(connection, job, message)
+    if plan is not None:
+        jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "plan-failed", None, now_s))
+        text = f"{job.id} failed under {plan} and starts over as whole copies: {message}"
+        events.append(connection, time_s=now_s, kind="plan-failed", text=text, tenant=job.tenant, job=job.id,
+                      facts={"plan": plan})  # fmt: skip
+        return
     then = JobPhase.FAILED if final else JobPhase.QUEUED
     jobs.update(connection, job.id, failures=job.failures + 1, **stop_changes(then, "failed", message, now_s))
     again = "" if final else f" (attempt {job.failures + 2} of {job.retries + 1} follows)"

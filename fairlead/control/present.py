@@ -21,6 +21,7 @@ from fairlead.views import (
     MemberView,
     NodeView,
     PersonView,
+    PlanView,
     ReasonView,
     SlotView,
     SpendingView,
@@ -89,6 +90,7 @@ def job_fields(
         "samples_per_s": job.samples_per_s, "recoveries": job.recoveries, "preemptions": job.preemptions,
         "resizes": job.resizes, "recovery_s": job.recovery_s / job.recoveries if job.recoveries else None,
         "reason": reason_of(job, newest, hold), "message": job.message, "metrics": job.result.get("metrics", {}),
+        "plan": plan_view(seated),
     }  # fmt: skip
 
 
@@ -108,7 +110,13 @@ def generation_view(generation: Generation) -> GenerationView:
         running_s=generation.running_s,
         ended_s=generation.ended_s,
         outcome=generation.outcome,
+        plan=plan_view(generation),
     )
+
+
+def plan_view(generation: Generation | None) -> PlanView | None:
+    """The plan that it runs or ran; None before it has met."""
+    return None if generation is None or generation.plan is None else PlanView.model_validate(dict(generation.plan))
 
 
 def node_views(

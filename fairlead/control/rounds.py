@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.cluster import Member, Node, Placement, nearby_devices
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
+from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
@@ -33,6 +34,7 @@ def cluster_state(
     memory: Mapping[str, object],
     spent: Mapping[str, Spent | None] | None = None,
     used: Mapping[str, Mapping[str, float]] | None = None,
+    curves: Callable[[Job], SpeedCurve | None] = lambda job: None,
 ) -> ClusterState:
     """The value that one round of decisions depends on."""
     outdated = {node.name for node in nodes if node.outdated}
@@ -51,6 +53,7 @@ def cluster_state(
                     facts.get(job.id, {}),
                     cooling=job.id in cooling,
                     used=None if used is None else used.get(job.id),
+                    curve=curves(job),
                 ),
                 outdated,
             )
@@ -75,13 +78,20 @@ def _kept_whole(job: JobState, outdated: set[str]) -> JobState:
 
 def job_state(
     job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool,
-    used: Mapping[str, float] | None = None,
+    used: Mapping[str, float] | None = None, curve: SpeedCurve | None = None,
 ) -> JobState:  # fmt: skip
-    """One job as the scheduler sees it; ``used`` is what its workers were seen to take."""
+    """One job as the scheduler sees it; ``used`` is what its workers were seen to take, ``curve`` counts samples.
+
+    With a curve its work is counted in samples. One that does not know yet how many there are, and has something
+    promised or said how long it takes, is better off without.
+    """
     newest = live[-1] if live else None
     broken = is_broken(job, live)
     settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
     waiting = job.phase is JobPhase.QUEUED
+    left = _remaining(job)
+    if left is None and (job.finish_by_s is not None or "takes_s" in job.facts):
+        curve = None
     return JobState(
         id=job.id,
         tenant=job.tenant,
@@ -100,7 +110,9 @@ def job_state(
         broken=broken,
         settling=not waiting and not broken and (not settled or cooling),
         speeds=job.speeds,
-        remaining_samples=_remaining(job),
+        remaining_samples=left,
+        curve=curve,
+        work_left=None if curve is None else left,
         restart_cost_s=restart_cost_s(job, newest),
         starts_over=not job.training,
         work_done=float(job.step * job.batch_size),
@@ -130,7 +142,7 @@ def in_full_swing(generation: Generation, workers: Mapping[str, WorkerFact]) -> 
     """Whether all members train; a gang of which some have finished is not to be moved any more."""
     if generation.phase is not GenerationPhase.RUNNING:
         return False
-    facts = [workers.get(member.worker) for member in generation.members]
+    facts = [workers.get(member.worker) for member in generation.at_work]
     return all(fact is not None and fact.alive and fact.phase == "joined" for fact in facts)
 
 

@@ -21,6 +21,7 @@ from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.control import holders, identity, tracing
 from fairlead.control.failpoints import failpoint
 from fairlead.control.follower import Follower
+from fairlead.control.gauging import Gauging, HomeGauge
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
@@ -136,7 +137,9 @@ async def _lead_on(
     tasks: list[asyncio.Future[Any]] = [renewing]
     try:
         await backend.open(store.epoch or 0)
-        controller = Controller(store, backend, worker_orders(home), secrets_for=launch_secrets(vault))
+        gauge = HomeGauge(home, shared=backend.capabilities.one_machine)
+        controller = Controller(store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge)
+        gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
         await follower.begin()
         scraper = Scraper(store, controller, follower, home)
@@ -152,6 +155,7 @@ async def _lead_on(
         tasks.append(asyncio.ensure_future(controller.run()))
         tasks.append(asyncio.ensure_future(Pruner(store, home).run()))
         tasks.append(asyncio.ensure_future(follower.run()))
+        tasks.append(asyncio.ensure_future(gauging.run()))
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -22,15 +22,20 @@ class Point:
 
 
 def speed_curve(
-    model: ModelProfile, devices: Mapping[str, Device], links: Sequence[Link], sizes: Sequence[int], per_node: int = 8
-) -> list[Point]:
-    """For each type and size, and each level that its gang may cross. More devices are never slower: some may rest."""
+    model: ModelProfile, devices: Mapping[str, Device], links: Sequence[Link], sizes: Sequence[int], per_node: int = 8,
+    speeds: Mapping[str, float] | None = None,
+) -> list[Point]:  # fmt: skip
+    """For each type and size, and each level that its gang may cross. More devices are never slower: some may rest.
+
+    ``speeds``: what workers get of the devices of a type, such as half a core.
+    """
     found: list[Point] = []
     for kind in sorted(devices):
         for level in range(len(links)):
             swiftest: Estimate | None = None
             for size in sorted(sizes):
-                one = best(model, gang(devices[kind], links, size, level, per_node), on_paper=False)
+                pace = 1.0 if speeds is None else speeds.get(kind, 1.0)
+                one = best(model, gang(devices[kind], links, size, level, per_node, pace), on_paper=False)
                 if one is not None and (swiftest is None or one.worth_s < swiftest.worth_s):
                     swiftest = one
                 plan, speed = (None, 0.0) if swiftest is None else (swiftest.plan, swiftest.samples_per_s)
@@ -38,10 +43,12 @@ def speed_curve(
     return found
 
 
-def gang(device: Device, links: Sequence[Link], size: int, level: int, per_node: int) -> Hardware:
+def gang(
+    device: Device, links: Sequence[Link], size: int, level: int, per_node: int, speed: float = 1.0
+) -> Hardware:
     """Equal workers that cross no wider level than this: on one node, or full nodes of so many devices."""
     room = size if level == 0 else min(per_node, max(1, size // 2))
-    seats = tuple(Seat(device.name, f"n{at // room}") for at in range(size))
+    seats = tuple(Seat(device.name, f"n{at // room}", speed) for at in range(size))
     near = links[0]
     return Hardware(devices={device.name: device}, seats=seats, links=(near, links[level]) if level else (near,))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fairlead import wire
 from fairlead.cluster import Member
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Role, Tenant, Token, Usage
 
@@ -24,6 +25,11 @@ def generation(*workers: tuple[str, str], **changes: Any) -> Generation:
         "mlp-abc234", 1, GenerationPhase.RUNNING, members, "started", "starts", 100.0, running_s=101.0, metered_s=101.0
     )
     return replace(made, **changes)
+
+
+def worker_order(connection: object, job: Job) -> wire.WorkerSpec:
+    """What a node manager would be told to start."""
+    return wire.WorkerSpec(job.id, job.tenant, None, "train.py:training", None, {}, {}, None, None, "", "", 1.0)
 
 
 def tenant(name: str, weight: float = 1.0, number: int = 0) -> Tenant:

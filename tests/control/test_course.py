@@ -33,10 +33,7 @@ def stored(db: Opened, job: Job, generation: Generation) -> GangView:
 
 
 def carry_out(db: Opened, clock: Clock, backend: object = None, known: Gangs | None = None) -> CarryOut:
-    def order(connection: Connection, job: Job) -> Any:
-        return None
-
-    return CarryOut(db.store, cast(Backend, backend), known or Gangs({}, {}, {}), order, dict, clock)
+    return CarryOut(db.store, cast(Backend, backend), known or Gangs({}, {}, {}), made.worker_order, dict, clock)
 
 
 def now(db: Opened) -> Job:

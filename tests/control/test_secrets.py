@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from sqlalchemy import Connection
@@ -147,13 +147,10 @@ def launch(db: Opened, clock: Clock, vault: Vault, wanted: list[str]) -> tuple[J
         jobs.insert(connection, job, {"secrets": wanted}, {}, None, "digest")
         generations.insert(connection, generation)
 
-    def order(connection: Connection, job: Job) -> Any:
-        return None
-
     db.write(stored)
     backend = Launching()
     known = Gangs({job.id: {"w0": WorkerFact("n", "reserved")}}, {}, {})
-    hands = CarryOut(db.store, cast(Backend, backend), known, order, dict, clock, launch_secrets(vault))
+    hands = CarryOut(db.store, cast(Backend, backend), known, made.worker_order, dict, clock, launch_secrets(vault))
     run(hands.do(gangs.Launch(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())))
     after = db.read(jobs.get, job.id)
     assert after is not None

@@ -72,8 +72,9 @@ class Verbs:
         """What the policy would decide by if it were asked now."""
         controller, now_s = self._core.controller, self._core.clock()
         found = await read_state(
-            self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory
-        )
+            self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory,
+            controller.plans.curve,
+        )  # fmt: skip
         return found.cluster
 
     def _audit(

@@ -15,6 +15,7 @@ from fairlead.control import tracing
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.budgets import afford
 from fairlead.control.failpoints import failpoint
+from fairlead.control.knowing import model_fact
 from fairlead.control.observe import stop_changes
 from fairlead.control.present import job_view, reason_view
 from fairlead.control.queues import beyond
@@ -193,7 +194,7 @@ def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
         training=spec.run is not None,
         retries=spec.retries,
         since_s=now_s,
-        facts={"application": f"{tenant.name}/{spec.name}", **spec.facts()},
+        facts={"application": f"{tenant.name}/{spec.name}", **model_fact(spec), **spec.facts()},
     )
     return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
 

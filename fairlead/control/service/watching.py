@@ -15,7 +15,15 @@ from fairlead.cluster import Node
 from fairlead.control import report
 from fairlead.control.access import acting_for, scope
 from fairlead.control.forecasts import expecting
-from fairlead.control.present import event_view, generation_view, job_fields, job_view, reason_of, reason_view
+from fairlead.control.present import (
+    event_view,
+    generation_view,
+    job_fields,
+    job_view,
+    plan_view,
+    reason_of,
+    reason_view,
+)
 from fairlead.control.records import ENDED, Job, JobPhase, LoggedEvent, Token, Usage
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import expectations, profile, promised
@@ -133,6 +141,7 @@ class WatchVerbs(Verbs):
             during = ledger.lines(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
             index = report.fairness(tenants.all(connection), during)
             core_s = sum(_cores(line, nodes) * (line.to_s - line.from_s) for line in usage)
+            planned = [each for each in generations.of_job(connection, job.id) if each.running_s is not None]
             return ResultView(
                 job=job.id,
                 state=str(job.phase),
@@ -141,6 +150,7 @@ class WatchVerbs(Verbs):
                 figures=report.job_figures(job, usage, index, core_s, now_s),
                 spec=jobs.spec(connection, job.id),
                 message=job.message or (removed(job, "results").message if self._lacks(job, "output") else None),
+                plan=plan_view(planned[-1] if planned else None),
             )
 
         return await self._read(work)

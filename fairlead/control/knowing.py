@@ -1,0 +1,97 @@
+"""What workers say about their models, checked and stored: profiles, and plans that failed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.control.records import Generation, GenerationPhase, Job, KnownModel
+from fairlead.control.store import generations, models
+from fairlead.errors import InvalidSpec
+from fairlead.planning.profiles import ModelProfile, model_from
+from fairlead.specs import JobSpec
+
+MOST_BYTES = 256 << 10  # of a profile; one with a hundred layers takes twenty kilobytes
+MOST_LAYERS = 512  # that are planned with: the planner's time grows with them
+MOST_NUMBER = 1e18
+LONGEST_REASON = 500
+
+
+def model_fact(spec: JobSpec) -> dict[str, str]:
+    """By what its model is known: the same for the same code and parameters, so that nothing is looked at twice."""
+    if spec.run is None or spec.code is None:
+        return {}
+    said = json.dumps([spec.code, spec.run, spec.params], sort_keys=True, default=str)
+    return {"model": hashlib.sha256(said.encode()).hexdigest()[:32]}
+
+
+def model_key(job: Job) -> str:
+    """By which its model is known; of a job without a bundle of its own only to itself."""
+    return str(job.facts.get("model") or job.id)
+
+
+def accepted(said: wire.Profiled) -> ModelProfile | None:
+    """The profile that a worker sends, None if it has none to send. ValueError for what no honest worker would say."""
+    if not said.profile:
+        return None
+    if len(msgspec.msgpack.encode(said.profile)) > MOST_BYTES:
+        raise ValueError("a profile that is too large")
+    try:
+        profile = model_from(said.profile)
+    except InvalidSpec as error:
+        raise ValueError(error.message) from None
+    if not 1 <= len(profile.layers) <= MOST_LAYERS or not 1 <= profile.batch_size <= 2**31:
+        raise ValueError("a profile with no layers, too many of them, or no batch")
+    if profile.tensor_limit < 1 or not all(_sound(number) for number in _numbers(said.profile)):
+        raise ValueError("a profile with impossible numbers")
+    return profile
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in _numbers(each)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def _sound(number: float) -> bool:
+    return math.isfinite(number) and 0 <= number <= MOST_NUMBER
+
+
+def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: float) -> None:
+    """Keep what was found out; who says it a second time changes nothing."""
+    profile = accepted(said)
+    plain = None if profile is None else msgspec.to_builtins(profile)
+    why_not = "" if plain else said.why_not[:LONGEST_REASON] or "it could not be looked at"
+    models.put(connection, KnownModel(job.tenant, model_key(job), plain, why_not, {}, {}, now_s))
+
+
+def blame_plan(connection: Connection, job: Job, error: str) -> str | None:
+    """The id of the planner's plan that a gang failed under, banned from now on; None if it ran plain replicas.
+
+    Whether the plan or the user's code was at fault is not known: so the gang starts over without the plan, from its
+    last snapshot, and what fails then is the code's own.
+    """
+    live = generations.current(connection, {job.id}).get(job.id, [])
+    plan = _planners(live[-1]) if live else None
+    known = models.get(connection, job.tenant, model_key(job)) if plan else None
+    if plan is None or known is None:
+        return None
+    banned = {**known.banned, str(plan["kind"]): error[:LONGEST_REASON]}
+    models.update(connection, job.tenant, known.key, banned=banned)
+    return str(plan["id"])
+
+
+def _planners(generation: Generation) -> dict[str, Any] | None:
+    """Its plan, if the planner chose one that is not what would have run anyway."""
+    plan = generation.plan
+    if generation.phase is GenerationPhase.PLANNED or plan is None or plan.get("chosen") != "planner":
+        return None
+    return dict(plan) if plan.get("plan") is not None else None

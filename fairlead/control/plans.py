@@ -1,0 +1,249 @@
+"""Plans for the gangs of this platform: chosen when they meet, reviewed while they run, and speed curves from them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from fairlead.cluster import Member, Node, Placement
+from fairlead.control.curving import Curves
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.hardware import Machine, gang_hardware
+from fairlead.control.knowing import model_key
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
+from fairlead.control.reviewing import Known, Review, plain, review, told
+from fairlead.control.rounds import in_full_swing, restart_cost_s
+from fairlead.control.store import events, generations, jobs, models
+from fairlead.control.store.engine import Store
+from fairlead.planning.choosing import MARGIN, UNMEASURED, blind, choose
+from fairlead.planning.learning import corrected
+from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import Hardware, model_from
+from fairlead.profiling.kept import disagrees
+from fairlead.scheduling.curves import SpeedCurve
+
+EVERY_S = 2.0  # running gangs are looked at again so often
+MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
+
+BETTER_PLAN = "better-plan"
+"""The reason of a generation that is there for the sake of its plan alone."""
+
+UNKNOWN = "whole copies: nothing is known of this model yet"
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How a generation meets: its members by rank, those at work first, and its plan."""
+
+    members: Placement
+    plan: Mapping[str, object] | None
+
+
+class Gauge(Protocol):
+    """Who knows the machine."""
+
+    def machine(self) -> Machine: ...
+
+    def doubt(self) -> None:
+        """It seems to be another than it was: measure it again when there is time."""
+
+
+class NoGauge:
+    """Nobody has measured it, and nobody will."""
+
+    def machine(self) -> Machine:
+        return Machine()
+
+    def doubt(self) -> None:
+        return None
+
+
+class Plans:
+    """What the leader knows about models, in memory as far as jobs on their way need it; the rest is in the store."""
+
+    def __init__(
+        self, store: Store, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
+        gauge: Gauge | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._nodes, self._clock = store, nodes, clock
+        self._gauge: Gauge = gauge or NoGauge()
+        self._known: dict[tuple[str, str], KnownModel | None] = {}
+        self._reviewed_s = 0.0
+        self._curves = Curves()
+
+    # ------------------------------------------------------------ what is known
+
+    async def known(self, job: Job) -> KnownModel | None:
+        """What is known of the job's model."""
+        place = (job.tenant, model_key(job))
+        if place not in self._known:
+            self._known[place] = await self._store.read(lambda connection: models.get(connection, *place))
+        return self._known[place]
+
+    def forget(self) -> None:
+        """Something about models was stored: read it anew when it is needed."""
+        self._known.clear()
+
+    async def looker(self, job: Job, generation: Generation) -> str:
+        """The worker that is to look at the model; empty when it is known, or when there is nothing to plan."""
+        if not job.training or job.max_workers == 1 or await self.known(job) is not None:
+            return ""
+        return min(generation.members, key=lambda member: member.rank).worker
+
+    # ------------------------------------------------------------ choosing
+
+    async def meeting(self, job: Job, generation: Generation) -> Meeting:
+        """The plan for these members, before they are told to meet; a command has none."""
+        if not job.training:
+            return Meeting(generation.members, None)
+        known = await self.known(job)
+        ranked = sorted(generation.members, key=lambda member: member.rank)
+        hardware = self._hardware(job, ranked)
+        return await asyncio.to_thread(_meeting, job, ranked, known, hardware, self._gauge.machine().sure)
+
+    def _hardware(self, job: Job, ranked: Sequence[Member]) -> Hardware | None:
+        nodes = self._nodes()
+        seats = [nodes[member.node] for member in ranked if member.node in nodes]
+        if len(seats) < len(ranked) or len(ranked) > MOST_WORKERS:
+            return None
+        return gang_hardware(seats, job.demand, self._gauge.machine())
+
+    # ------------------------------------------------------------ reviewing
+
+    async def review(self, workers: Callable[[str], Mapping[str, WorkerFact]]) -> set[str]:
+        """Learn from all gangs that run, and give those a new generation that another plan serves better."""
+        now_s = self._clock()
+        if now_s - self._reviewed_s < EVERY_S:
+            return set()
+        self._reviewed_s = now_s
+        pairs = await self._store.read(_running)
+        changed: set[str] = set()
+        for job, generation in pairs:
+            known, hardware = await self.known(job), self._hardware(job, generation.members)
+            if known is None or known.profile is None or hardware is None:
+                continue
+            if not in_full_swing(generation, workers(job.id)):
+                continue
+            found = await asyncio.to_thread(
+                review, job, generation, _as_known(known), hardware, now_s, sure=self._gauge.machine().sure,
+                restart_s=restart_cost_s(job, generation),
+            )  # fmt: skip
+            if await self._apply(job, generation, known, found, now_s):
+                changed.add(job.id)
+        return changed
+
+    async def _apply(self, job: Job, generation: Generation, known: KnownModel, found: Review, now_s: float) -> bool:
+        plan = found.plan
+        if found.disagrees is not None and plan is not None and self._off(found.disagrees):
+            plan = {**plan, "doubted": True}
+            self._gauge.doubt()
+        if plan is None:
+            return False
+
+        def work(connection: Connection) -> bool:
+            stored, live = jobs.get(connection, job.id), generations.current(connection, {job.id}).get(job.id, [])
+            if stored is None or stored.phase is not JobPhase.RUNNING:
+                return False
+            if [each.number for each in live] != [generation.number]:
+                return False
+            generations.update(connection, job.id, generation.number, plan=plan)
+            if found.seen is not None:
+                models.update(connection, job.tenant, known.key, seen=found.seen)
+            if found.better is None:
+                return False
+            return _again(connection, stored, live[-1], found, now_s)
+
+        again = await self._store.write(work)
+        self._known.pop((job.tenant, model_key(job)), None)
+        return again
+
+    def _off(self, ratio: float) -> bool:
+        """Whether the machine seems to be another than the one that was measured."""
+        measured = self._gauge.machine().measured
+        return measured is not None and disagrees(measured, float(measured["flops_per_s"]["float32"]) / ratio)
+
+    # ------------------------------------------------------------ curves
+
+    async def refresh(self) -> None:
+        """Work out the curves of jobs whose model is known, for the next round."""
+        stored, active = await self._store.read(lambda connection: (models.keys(connection), jobs.active(connection)))
+        places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
+        for gone in set(self._known) - set(places.values()):
+            del self._known[gone]  # in memory is only what jobs on their way need
+        known = [(job, await self.known(job)) for job in active if places.get(job.id) in stored]
+        pairs = [(job, model) for job, model in known if model is not None and model.profile is not None]
+        if pairs or len(self._curves):
+            nodes, machine = tuple(self._nodes().values()), self._gauge.machine()
+            await asyncio.to_thread(self._curves.learn, pairs, nodes, machine)
+
+    def curve(self, job: Job) -> SpeedCurve | None:
+        """How fast it would be on any gang, corrected by what was measured; None while its model is not known."""
+        return self._curves.of(job)
+
+
+def _as_known(known: KnownModel) -> Known:
+    return Known(model_from(known.profile or {}), known.seen, known.banned)
+
+
+def _meeting(
+    job: Job, ranked: Sequence[Member], known: KnownModel | None, hardware: Hardware | None, sure: bool
+) -> Meeting:
+    wanted, count = str(job.facts.get("plan", "auto")), len(ranked)
+    chosen = "planner" if wanted == "auto" else "asked"
+    if known is None or known.profile is None or hardware is None:
+        plan = blind(wanted, count)
+        return Meeting(_seated(ranked, plan), plain(plan, _why_blind(known, hardware, wanted), _unless_asked(wanted)))
+    model = corrected(model_from(known.profile), hardware, known.seen)
+    margin = MARGIN if sure else UNMEASURED
+    found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=margin)
+    return Meeting(_seated(ranked, found.plan), told(found.estimate, found.reason, chosen, model, hardware))
+
+
+def _unless_asked(wanted: str) -> str:
+    return "default" if wanted == "auto" else "asked"
+
+
+def _why_blind(known: KnownModel | None, hardware: Hardware | None, wanted: str) -> str:
+    if known is not None and known.profile is None:
+        return f"whole copies: the model could not be looked at: {known.why_not}"
+    if known is not None and hardware is None:
+        return "whole copies: the planner does not know these devices, or there are too many"
+    return UNKNOWN if wanted == "auto" else f"{wanted} was asked for; nothing is known of this model yet"
+
+
+def _seated(ranked: Sequence[Member], plan: Plan) -> Placement:
+    """Ranks as the plan numbers its workers; who rests comes last."""
+    chosen = list(plan.members) or list(range(len(ranked)))
+    order = [*chosen, *(place for place in range(len(ranked)) if place not in chosen)]
+    return tuple(replace(ranked[place], rank=rank) for rank, place in enumerate(order))
+
+
+def _running(connection: Connection) -> list[tuple[Job, Generation]]:
+    """Trainings that run undisturbed, with the generation that does."""
+    every = generations.current(connection, set(jobs.on_their_way(connection)))
+    alone = {job: live[-1] for job, live in every.items() if len(live) == 1}
+    found = []
+    for name, generation in sorted(alone.items()):
+        job = jobs.get(connection, name) if generation.phase is GenerationPhase.RUNNING else None
+        if job is not None and job.training and job.phase is JobPhase.RUNNING and generation.broken_s is None:
+            found.append((job, generation))
+    return found
+
+
+def _again(connection: Connection, job: Job, now: Generation, found: Review, now_s: float) -> bool:
+    """A new generation of the same workers, for the sake of its plan."""
+    assert found.better is not None
+    number, one = job.generation + 1, found.better.estimate
+    before = dict(now.plan or {}).get("id", "replicas")
+    text = f"{one.plan.id} instead of {before}: {found.better.reason}"
+    generations.insert(
+        connection, Generation(job.id, number, GenerationPhase.PLANNED, now.members, BETTER_PLAN, text, now_s)
+    )
+    jobs.update(connection, job.id, generation=number)
+    events.append(connection, time_s=now_s, kind="job-replanned", text=f"{job.id}: {text}", tenant=job.tenant,
+                  job=job.id, facts={"generation": number, "plan": one.plan.id, "step_s": one.step_s})  # fmt: skip
+    return True

@@ -1,0 +1,129 @@
+"""A running gang looked at again: what its steps teach about its model, and whether another plan would pay. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.control.records import Generation, GenerationPhase, Job
+from fairlead.planning.choosing import MARGIN, UNMEASURED, Choice, choose, family, replicas
+from fairlead.planning.cost import Estimate, estimate, kind
+from fairlead.planning.ground import Ground
+from fairlead.planning.learning import corrected, noted
+from fairlead.planning.plan import Plan, plan_from
+from fairlead.planning.profiles import Hardware, ModelProfile, correction
+
+ENOUGH_S = 5.0  # a gang has settled after so long, and its speed can be believed
+ENOUGH_STEPS = 5
+LONG_S = 60.0  # a prediction that is wrong for so long calls the hardware's profile into question
+BETTER = 0.15  # a plan must be so much faster to be worth leaving what works
+PAYBACK = 2.0  # ... and save so many times what the change costs
+CHANGE_S = 2.0  # at the least
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model that was looked at, and what has been learned since."""
+
+    profile: ModelProfile
+    seen: Mapping[str, float]
+    banned: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What is to be written down, and to be done."""
+
+    plan: Mapping[str, Any] | None = None  # of the generation, with what was measured
+    seen: Mapping[str, float] | None = None  # of the model
+    step_s: float | None = None  # measured
+    better: Choice | None = None
+    disagrees: float | None = None  # measured over predicted, when it has been far off for long
+
+
+def told(one: Estimate, reason: str, chosen: str, model: ModelProfile, hardware: Hardware) -> dict[str, Any]:
+    """A plan with its prediction, as it is stored and shown; ``plan`` is None where workers need to know nothing."""
+    devices = [hardware.device(worker) for worker in range(len(hardware.seats))]
+    return {
+        **plain(one.plan, reason, chosen), "step_s": one.step_s, "samples_per_s": one.samples_per_s,
+        "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory",
+        "correction": correction(model, devices, kind(one.plan)),
+    }  # fmt: skip
+
+
+def plain(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
+    """A plan of which nothing is predicted."""
+    usual = plan == replicas(plan.workers_used) or (family(plan) == "dp" and _only_shares(plan))
+    written = None if usual or plan.workers_used == 1 else {**plan.to_plain(), "members": []}
+    return {
+        "id": plan.id, "kind": kind(plan), "plan": written, "workers_used": plan.workers_used, "reason": reason,
+        "chosen": chosen,
+    }  # fmt: skip
+
+
+def _only_shares(plan: Plan) -> bool:
+    """Replicas that differ in their shares alone: those follow the measured speed, which knows better."""
+    return plan == Plan(data=plan.data, sync="allreduce", shares=plan.shares, members=plan.members)
+
+
+def running_plan(generation: Generation) -> Plan:
+    """What its workers run."""
+    known = generation.plan or {}
+    written = known.get("plan")
+    return plan_from(written) if written else replicas(int(known.get("workers_used", len(generation.members))))
+
+
+def review(
+    job: Job, generation: Generation, known: Known, hardware: Hardware, now_s: float, *, sure: bool, restart_s: float
+) -> Review:
+    """What follows from how this generation has run so far; ``hardware`` are all its members, by rank."""
+    measured_s = measured_step_s(job, generation, now_s)
+    model = corrected(known.profile, hardware, known.seen)
+    now = _now(generation, model, hardware)
+    plan = dict(generation.plan or {})
+    if "step_s" not in plan:  # nobody knew the model when it began
+        reason = plan.get("reason") or "whole copies, as nothing was known of the model when it began"
+        plan = told(now, str(reason), str(plan.get("chosen", "default")), model, hardware)
+    if measured_s is None:
+        return Review(plan=plan if generation.plan != plan else None)
+    age_s = now_s - (generation.running_s or now_s)
+    if age_s < 2 * float(plan.get("measured_after_s", 0.0)):
+        return Review()
+    ratio = measured_s / float(plan["step_s"])
+    seen = noted(known.seen, kind(now.plan), ratio * float(plan["correction"]))
+    plan |= {"measured_step_s": measured_s, "measured_after_s": age_s}
+    wiser = Known(known.profile, seen, known.banned)
+    better = _better(job, wiser, now.plan, hardware, measured_s, restart_s, sure=sure)
+    off = ratio if age_s >= LONG_S and not plan.get("doubted") else None
+    return Review(plan, seen, measured_s, better, off)
+
+
+def measured_step_s(job: Job, generation: Generation, now_s: float) -> float | None:
+    """Seconds of a step so far, snapshots and evaluations and all; None while it is too early to say."""
+    running = generation.phase is GenerationPhase.RUNNING and generation.broken_s is None
+    if not running or generation.first_step is None or generation.running_s is None:
+        return None
+    age_s, steps = now_s - generation.running_s, job.step - generation.first_step + 1
+    return age_s / steps if age_s >= ENOUGH_S and steps >= ENOUGH_STEPS else None
+
+
+def _now(generation: Generation, model: ModelProfile, hardware: Hardware) -> Estimate:
+    return estimate(model, Ground(hardware), running_plan(generation))
+
+
+def _better(
+    job: Job, known: Known, plan: Plan, hardware: Hardware, step_s: float, restart_s: float, *, sure: bool
+) -> Choice | None:
+    """Another plan for the same workers, if it is clearly faster and enough is left to do."""
+    model = corrected(known.profile, hardware, known.seen)
+    wanted = str(job.facts.get("plan", "auto"))
+    found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
+    here = estimate(model, Ground(hardware), plan)
+    if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:
+        return None
+    gain = here.worth_s / found.estimate.worth_s
+    saved_s = (job.total_steps - job.step) * step_s * (1 - 1 / gain)
+    asked_for = wanted != "auto" and family(plan) != wanted and family(found.plan) == wanted
+    worth_it = gain >= 1 + BETTER and saved_s > PAYBACK * max(restart_s, CHANGE_S)
+    return found if asked_for or worth_it else None
