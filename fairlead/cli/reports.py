@@ -10,6 +10,8 @@ from fairlead.cli import show
 from fairlead.cli.drawing import FIXED_SPACE, Column
 from fairlead.cli.options import Json, client
 
+SLOWER = 0.1
+
 if TYPE_CHECKING:
     from fairlead.views import EventView, Report
 
@@ -62,9 +64,21 @@ def report(as_json: Json = False) -> None:
     for name, figure in figures.items():
         show.line(f"{name:<20} {figure:>14}")
     show.line()
+    _neighbours(answer)
     _tenants(answer)
     show.line()
     _jobs(answer)
+
+
+def _neighbours(answer: Report) -> None:
+    """Who was seen to slow whom down on one node; what is less than a tenth makes no difference to where gangs sit."""
+    felt = [pair for pair in answer.neighbours if pair["slowdown"] >= SLOWER]
+    if felt:
+        columns = [Column("CLASS", grows=True), Column("BESIDE", grows=True), Column("SLOWER", right=True),
+                   Column("SEEN", right=True)]  # fmt: skip
+        rows = ([pair["class"], pair["beside"], show.percent(pair["slowdown"]), pair["seen"]] for pair in felt)
+        show.table(columns, rows, empty="")
+        show.line()
 
 
 def _tenants(answer: Report) -> None:

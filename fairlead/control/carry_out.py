@@ -13,6 +13,7 @@ from fairlead import wire
 from fairlead.backends.protocol import Backend, LaunchOrder, Lease, NodeAction, NotReserved
 from fairlead.cluster import Gang, Node
 from fairlead.control import gangs, ledger
+from fairlead.control.company import Company
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
 from fairlead.control.knowing import blame_plan
@@ -43,6 +44,7 @@ class Gangs:
     cooling_until_s: dict[str, float]
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
     used: Measured = field(default_factory=Measured)
+    company: Company = field(default_factory=Company)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
         """Take in what a node says about its workers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -11,11 +11,12 @@ from sqlalchemy import Connection
 from fairlead.cluster import Node, nodes_of, same_seats
 from fairlead.control.budgets import Spending, spendings, tell
 from fairlead.control.carry_out import Gangs
+from fairlead.control.company import sittings
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.control.rounds import Devices, cluster_state
-from fairlead.control.store import events, generations, jobs, ledger, memory, tenants
+from fairlead.control.store import events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
 from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.state import ClusterState, Hold, Preempt, Reason, Resize, Round, Start
@@ -85,9 +86,19 @@ async def read_state(
         {name: spending.spent for name, spending in budgets.items()},
         {name: known.used.facts(name) for name in facts},
     )  # fmt: skip
+    cluster = replace(cluster, colocation=known.company.table or None)
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
+
+
+async def learn(store: Store, state: RoundInput, known: Gangs) -> None:
+    """Look at who sits beside whom and how far each has come; what that says of their classes is kept."""
+    now_s, paces = state.cluster.now_s, {node.name: node.speed for node in state.cluster.nodes}
+    gangs = sittings(now_s, state.cluster.jobs, state.jobs, state.generations, paces)
+    lost = known.company.look(now_s, gangs, state.jobs.keys())
+    if lost:
+        await store.write(lambda connection: neighbours.note(connection, lost, now_s))
 
 
 def apply_round(connection: Connection, state: RoundInput, decided: Round, *, remember: bool = True) -> set[str]:

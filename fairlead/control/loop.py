@@ -19,7 +19,7 @@ from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTe
 from fairlead.cluster import Node
 from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
-from fairlead.control.deciding import Outlook, apply_round, read_state
+from fairlead.control.deciding import Outlook, apply_round, learn, read_state
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, contradiction, next_action
 from fairlead.control.ledger import meter, meterable
@@ -29,7 +29,7 @@ from fairlead.control.observe import fact_after, store_events
 from fairlead.control.plans import Gauge, Plans
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.roster import Roster
-from fairlead.control.store import generations, jobs, nodes
+from fairlead.control.store import generations, jobs, neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.errors import FairleadError, LostLeadership
@@ -133,6 +133,7 @@ class Controller:
         self._fatal = asyncio.get_running_loop().create_future()
         self._seen = await outlast(lambda: self.store.read(nodes.cursors), "cursors")
         await outlast(self.refresh, "nodes")
+        self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
         pump = asyncio.create_task(self._pump())
         loop = asyncio.create_task(self._reconcile_forever())
         try:
@@ -262,6 +263,7 @@ class Controller:
         state = await read_state(
             self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve
         )
+        await learn(self.store, state, self.known)
         decided = decide(state.cluster)
         keep = before.forgets_less(decided, now_s)
         changed = await self.store.write(lambda connection: apply_round(connection, state, decided, remember=keep))

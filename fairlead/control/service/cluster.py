@@ -13,7 +13,7 @@ from fairlead.control.records import Role, Token
 from fairlead.control.report import platform_report
 from fairlead.control.service.core import Verbs
 from fairlead.control.service.live import moving, seen_nodes
-from fairlead.control.store import events, jobs, ledger, nodes, tenants
+from fairlead.control.store import events, jobs, ledger, neighbours, nodes, tenants
 from fairlead.errors import NotFound
 from fairlead.views import NodeView, Report
 
@@ -66,7 +66,7 @@ class ClusterVerbs(Verbs):
                 tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
             )
             if tenant is None:
-                return found
+                return found.model_copy(update={"neighbours": [pair.told() for pair in neighbours.all(connection)]})
             own = [line for line in found.tenants if line.tenant == tenant]
             return found.model_copy(update={"tenants": own, "shares": []})
 

@@ -22,11 +22,20 @@ class Known(NamedTuple):
     lost: float
     seen: int
 
+    def told(self) -> dict[str, str | float]:
+        """As it is shown."""
+        return {"class": self.kind, "beside": self.beside, "slowdown": self.lost, "seen": self.seen}
+
 
 def all(conn: Connection) -> list[Known]:
     """Every pair, in order."""
     columns = (neighbours.c.kind, neighbours.c.beside, neighbours.c.lost, neighbours.c.seen)
     return [Known(*row) for row in conn.execute(select(*columns).order_by(neighbours.c.kind, neighbours.c.beside))]
+
+
+def table(conn: Connection) -> dict[tuple[str, str], float]:
+    """The part of its speed that a class loses, by itself and whom it is beside."""
+    return {(known.kind, known.beside): known.lost for known in all(conn)}
 
 
 def note(conn: Connection, lost: Mapping[tuple[str, str], float], now_s: float) -> None:

@@ -8,8 +8,8 @@ from fairlead.scheduling.market.colocation import Table, combined
 from fairlead.scheduling.market.wishes import workload
 from fairlead.scheduling.state import JobState
 
-STEP = 0.05
-"""Losses within such a part of the speed count as alike: what was measured is never quite the same."""
+STEP = 0.1
+"""Only whole tenths of its speed that a gang loses count: what was measured is never quite the same."""
 
 
 class Company:
@@ -35,10 +35,10 @@ class Company:
             self._on[name] = here | ({job.id: self.kind(job)} if name in after else {})
 
     def harm(self, kind: str, node: str) -> int:
-        """What such a gang would lose to those who sit there, and they to it, in steps."""
+        """What such a gang would lose to those who sit there, and they to it, in whole steps."""
         if not self._table:
             return 0
         others = sorted(set(self._on.get(node, {}).values()))
         loses = combined(self._table.get((kind, other), 0.0) for other in others)
         costs = sum(max(0.0, self._table.get((other, kind), 0.0)) for other in others)
-        return round((loses + costs) / STEP)
+        return int((loses + costs) / STEP + 1e-9)
