@@ -7,6 +7,7 @@ import json
 import operator
 import os
 import re
+import signal
 import sys
 import textwrap
 import time
@@ -93,6 +94,7 @@ def main(name: str, run: Callable[[Bench], None], peers: Sequence[str] = ()) -> 
     given = parser.parse_args()
     bench = Bench(name, given.quick)
     facts = machine()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, whoever says stop
     try:
         run(bench)
     finally:  # what was measured before something went wrong is still worth seeing
