@@ -19,7 +19,7 @@ from fairlead.control.gangs import GangView, WorkerFact
 from fairlead.control.knowing import blame_plan
 from fairlead.control.measured import Measured
 from fairlead.control.observe import stop_changes
-from fairlead.control.plans import Plans
+from fairlead.control.plans import BETTER_PLAN, Plans
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
@@ -152,7 +152,8 @@ class CarryOut:
             await self._begin_stop(job, JobPhase.FAILED, "failed", f"{error.message}; {error.fix}")
             return
         environment: dict[str, dict[str, str]] = {}
-        worker = msgspec.structs.replace(worker, looks=await self._plans.looker(job, generation))
+        if looks := await self._plans.looker(job, generation):
+            worker = msgspec.structs.replace(worker, looks=looks)
         if not job.training:
             point = await self._backend.meeting_point(_gang(job, generation))
             environment = rank_environment(generation.members, point["MASTER_ADDR"], point["MASTER_PORT"])
@@ -177,7 +178,8 @@ class CarryOut:
 
         def work(connection: Connection) -> None:
             if former is not None:
-                outcome = "worker-lost" if former.broken_s is not None else "resized"
+                usual = "replanned" if generation.reason_code == BETTER_PLAN else "resized"
+                outcome = "worker-lost" if former.broken_s is not None else usual
                 ledger.end_generation(connection, job, former, self._nodes(), now_s, cpu_s)
                 generations.update(connection, job.id, former.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
@@ -222,6 +224,7 @@ class CarryOut:
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
             text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}"  # why was said when it was decided
+            text += f" as {generation.plan['id']}" if generation.plan else ""
             _event(connection, job, "generation-running", text, now_s, generation=generation.number, workers=size,
                    reason=generation.reason_code)  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import floor, log10
 
 from fairlead.cluster import Node
@@ -22,6 +23,14 @@ DIGITS = 2
 """Of measured speeds that count: they change all the time, and every new curve is thought about anew."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A curve in seconds of work of one worker per second, as jobs without one are reckoned, too; and what that is."""
+
+    curve: SpeedCurve
+    unit: float  # samples per second of one worker
+
+
 BUDGET_S = 0.2
 """Of thinking about new curves before a round; those that are not ready come before the next one."""
 
@@ -31,9 +40,9 @@ class Curves:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._planned: dict[object, SpeedCurve | None] = {}  # by all that it depends on
+        self._planned: dict[object, Pace | None] = {}  # by all that it depends on
         self._of: dict[str, object] = {}  # by job
-        self._pulled: dict[str, tuple[object, SpeedCurve]] = {}
+        self._pulled: dict[str, tuple[object, Pace]] = {}
 
     def __len__(self) -> int:
         return len(self._of)
@@ -53,24 +62,26 @@ class Curves:
                 if self._clock() > until_s:
                     self._of[job.id] = before.get(job.id)  # an older one will do until there is time
                     continue
-                self._planned[stamp] = planned(model_from(known.profile or {}), known.seen, job, nodes, machine)
+                curve = planned(model_from(known.profile or {}), known.seen, job, nodes, machine)
+                self._planned[stamp] = None if curve is None else paced(curve)
             self._of[job.id] = stamp
         used = set(self._of.values())
         self._planned = {stamp: curve for stamp, curve in self._planned.items() if stamp in used}
         self._pulled = {job: pulled for job, pulled in self._pulled.items() if job in self._of}
 
-    def of(self, job: Job) -> SpeedCurve | None:
+    def of(self, job: Job) -> Pace | None:
         """As measured at the sizes that were, elsewhere as planned and off by as much as the nearest measured size."""
         stamp = self._of.get(job.id)
-        curve = self._planned.get(stamp)
-        if curve is None:
+        pace = self._planned.get(stamp)
+        if pace is None:
             return None
-        speeds = {size: _rounded(speed) for size, speed in job.speeds.items() if speed > 0 and size in curve.sizes}
+        sizes = pace.curve.sizes
+        speeds = {size: _rounded(speed) for size, speed in job.speeds.items() if speed > 0 and size in sizes}
         if not speeds:
-            return curve
+            return pace
         key = (stamp, tuple(sorted(speeds.items())))
-        if self._pulled.get(job.id, (None, curve))[0] != key:
-            self._pulled[job.id] = key, pulled(curve, speeds)
+        if self._pulled.get(job.id, (None, pace))[0] != key:
+            self._pulled[job.id] = key, paced(pulled(_times(pace.curve, pace.unit), speeds))
         return self._pulled[job.id][1]
 
 
@@ -103,6 +114,18 @@ def planned(
 def _any_gang(ground: Kinds) -> Hardware:
     seats = tuple(Seat(name, name) for name in sorted(ground.devices))
     return Hardware(devices=dict(ground.devices), seats=seats, links=ground.links)
+
+
+def paced(curve: SpeedCurve) -> Pace:
+    """A curve of samples per second in the units of the scheduler."""
+    least = curve.sizes[0]
+    unit = curve.fastest(least) / least or curve.fastest() / curve.sizes[-1]
+    return Pace(_times(curve, 1 / unit), unit)
+
+
+def _times(curve: SpeedCurve, by: float) -> SpeedCurve:
+    table = {kind: tuple(tuple(v * by for v in level) for level in levels) for kind, levels in curve.speeds.items()}
+    return SpeedCurve(curve.sizes, table)
 
 
 def _between(known: Mapping[int, float], size: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from fairlead.cluster import Node, nodes_of, same_seats
 from fairlead.control.budgets import Spending, spendings, tell
 from fairlead.control.carry_out import Gangs
 from fairlead.control.company import sittings
+from fairlead.control.curving import Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
@@ -55,7 +56,7 @@ class Outlook:
 
 async def read_state(
     store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str],
-    remembers: Mapping[str, Any] | None = None,
+    remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], Pace | None] = lambda job: None,
 ) -> RoundInput:  # fmt: skip
     """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known."""
 
@@ -84,7 +85,7 @@ async def read_state(
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
         {name: spending.spent for name, spending in budgets.items()},
-        {name: known.used.facts(name) for name in facts},
+        {name: known.used.facts(name) for name in facts}, curves,
     )  # fmt: skip
     cluster = replace(cluster, colocation=known.company.table or None)
     stopping = any(job.phase is JobPhase.STOPPING for job in active)

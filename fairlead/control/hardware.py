@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fairlead.cluster import Node, Resources
 from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Device, Hardware, Link, Seat
-from fairlead.profiling.kept import local_device
+from fairlead.profiling.kept import QUOTA_PERIOD_S, local_device
 from fairlead.profiling.known import hardware_of, known_device, known_links
 
 OWN_BYTES = 350e6
@@ -40,7 +40,9 @@ def gang_hardware(seats: Sequence[Node], demand: Resources, machine: Machine) ->
     except InvalidSpec:
         return None
     places = tuple(Seat(node.device_type, node.name, speed_of(node, demand), node.path) for node in seats)
-    return Hardware(devices=devices, seats=places, links=links) if places else None
+    rationed = any(seat.device == "cpu" and seat.speed < 1 for seat in places)
+    period_s = QUOTA_PERIOD_S if rationed else 0.0
+    return Hardware(devices=devices, seats=places, links=links, period_s=period_s) if places else None
 
 
 @dataclass(frozen=True, slots=True)

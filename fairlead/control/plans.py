@@ -10,7 +10,7 @@ from typing import Protocol
 from sqlalchemy import Connection
 
 from fairlead.cluster import Member, Node, Placement
-from fairlead.control.curving import Curves
+from fairlead.control.curving import Curves, Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import model_key
@@ -24,7 +24,6 @@ from fairlead.planning.learning import corrected
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Hardware, model_from
 from fairlead.profiling.kept import disagrees
-from fairlead.scheduling.curves import SpeedCurve
 
 EVERY_S = 2.0  # running gangs are looked at again so often
 MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
@@ -180,7 +179,7 @@ class Plans:
             nodes, machine = tuple(self._nodes().values()), self._gauge.machine()
             await asyncio.to_thread(self._curves.learn, pairs, nodes, machine)
 
-    def curve(self, job: Job) -> SpeedCurve | None:
+    def curve(self, job: Job) -> Pace | None:
         """How fast it would be on any gang, corrected by what was measured; None while its model is not known."""
         return self._curves.of(job)
 
@@ -200,7 +199,7 @@ def _meeting(
     model = corrected(model_from(known.profile), hardware, known.seen)
     margin = MARGIN if sure else UNMEASURED
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=margin)
-    return Meeting(_seated(ranked, found.plan), told(found.estimate, found.reason, chosen, model, hardware))
+    return Meeting(_seated(ranked, found.plan), told(found.estimate, found.reason, chosen))
 
 
 def _unless_asked(wanted: str) -> str:

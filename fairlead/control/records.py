@@ -129,7 +129,7 @@ class KnownModel:
     key: str  # of its code and parameters
     profile: Mapping[str, Any] | None  # None: it could not be looked at
     why_not: str
-    seen: Mapping[str, float]  # by kind of plan: measured time over predicted without corrections
+    seen: Mapping[str, float]  # by kind of plan: the correction that would have predicted what was measured
     banned: Mapping[str, str]  # kinds of plans that failed with it, and how
     created_s: float
 

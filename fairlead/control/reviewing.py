@@ -8,11 +8,11 @@ from typing import Any
 
 from fairlead.control.records import Generation, GenerationPhase, Job
 from fairlead.planning.choosing import MARGIN, UNMEASURED, Choice, choose, family, replicas
-from fairlead.planning.cost import Estimate, estimate, kind
+from fairlead.planning.cost import Estimate, estimate, fitted, kind
 from fairlead.planning.ground import Ground
 from fairlead.planning.learning import corrected, noted
 from fairlead.planning.plan import Plan, plan_from
-from fairlead.planning.profiles import Hardware, ModelProfile, correction
+from fairlead.planning.profiles import Hardware, ModelProfile
 
 ENOUGH_S = 5.0  # a gang has settled after so long, and its speed can be believed
 ENOUGH_STEPS = 5
@@ -42,13 +42,11 @@ class Review:
     disagrees: float | None = None  # measured over predicted, when it has been far off for long
 
 
-def told(one: Estimate, reason: str, chosen: str, model: ModelProfile, hardware: Hardware) -> dict[str, Any]:
+def told(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
     """A plan with its prediction, as it is stored and shown; ``plan`` is None where workers need to know nothing."""
-    devices = [hardware.device(worker) for worker in range(len(hardware.seats))]
     return {
         **plain(one.plan, reason, chosen), "step_s": one.step_s, "samples_per_s": one.samples_per_s,
         "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory",
-        "correction": correction(model, devices, kind(one.plan)),
     }  # fmt: skip
 
 
@@ -84,14 +82,14 @@ def review(
     plan = dict(generation.plan or {})
     if "step_s" not in plan:  # nobody knew the model when it began
         reason = plan.get("reason") or "whole copies, as nothing was known of the model when it began"
-        plan = told(now, str(reason), str(plan.get("chosen", "default")), model, hardware)
+        plan = told(now, str(reason), str(plan.get("chosen", "default")))
     if measured_s is None:
         return Review(plan=plan if generation.plan != plan else None)
-    age_s = now_s - (generation.running_s or now_s)
+    age_s = now_s - (now_s if generation.running_s is None else generation.running_s)
     if age_s < 2 * float(plan.get("measured_after_s", 0.0)):
         return Review()
     ratio = measured_s / float(plan["step_s"])
-    seen = noted(known.seen, kind(now.plan), ratio * float(plan["correction"]))
+    seen = noted(known.seen, kind(now.plan), fitted(known.profile, Ground(hardware), now.plan, measured_s))
     plan |= {"measured_step_s": measured_s, "measured_after_s": age_s}
     wiser = Known(known.profile, seen, known.banned)
     better = _better(job, wiser, now.plan, hardware, measured_s, restart_s, sure=sure)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.cluster import Member, Node, Placement, nearby_devices
+from fairlead.control.curving import Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
-from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
@@ -34,7 +34,7 @@ def cluster_state(
     memory: Mapping[str, object],
     spent: Mapping[str, Spent | None] | None = None,
     used: Mapping[str, Mapping[str, float]] | None = None,
-    curves: Callable[[Job], SpeedCurve | None] = lambda job: None,
+    curves: Callable[[Job], Pace | None] = lambda job: None,
 ) -> ClusterState:
     """The value that one round of decisions depends on."""
     outdated = {node.name for node in nodes if node.outdated}
@@ -53,7 +53,7 @@ def cluster_state(
                     facts.get(job.id, {}),
                     cooling=job.id in cooling,
                     used=None if used is None else used.get(job.id),
-                    curve=curves(job),
+                    pace=curves(job),
                 ),
                 outdated,
             )
@@ -78,20 +78,21 @@ def _kept_whole(job: JobState, outdated: set[str]) -> JobState:
 
 def job_state(
     job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, cooling: bool,
-    used: Mapping[str, float] | None = None, curve: SpeedCurve | None = None,
+    used: Mapping[str, float] | None = None, pace: Pace | None = None,
 ) -> JobState:  # fmt: skip
-    """One job as the scheduler sees it; ``used`` is what its workers were seen to take, ``curve`` counts samples.
+    """One job as the scheduler sees it; ``used`` is what its workers were seen to take, ``pace`` what they may do.
 
-    With a curve its work is counted in samples. One that does not know yet how many there are, and has something
-    promised or said how long it takes, is better off without.
+    One that does not know yet how much there is to do, and has something promised or said how long it takes, is better
+    off without a curve.
     """
     newest = live[-1] if live else None
     broken = is_broken(job, live)
     settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
     waiting = job.phase is JobPhase.QUEUED
     left = _remaining(job)
+    done = float(job.step * job.batch_size)
     if left is None and (job.finish_by_s is not None or "takes_s" in job.facts):
-        curve = None
+        pace = None
     return JobState(
         id=job.id,
         tenant=job.tenant,
@@ -111,11 +112,11 @@ def job_state(
         settling=not waiting and not broken and (not settled or cooling),
         speeds=job.speeds,
         remaining_samples=left,
-        curve=curve,
-        work_left=None if curve is None else left,
+        curve=None if pace is None else pace.curve,
+        work_left=None if pace is None or left is None else left / pace.unit,
         restart_cost_s=restart_cost_s(job, newest),
         starts_over=not job.training,
-        work_done=float(job.step * job.batch_size),
+        work_done=done if pace is None else done / pace.unit,
         facts={**job.facts, **used} if used else job.facts,
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),

@@ -14,7 +14,7 @@ MOST, LEAST = 50.0, 0.02
 
 
 def noted(seen: Mapping[str, float], kind: str, ratio: float) -> dict[str, float]:
-    """What was seen, with one more time of this kind: measured over predicted without any correction.
+    """What was seen, with one more of this kind: the correction that would have predicted what was measured.
 
     A known one moves half of the way, so that one odd run does not rule.
     """

@@ -41,7 +41,17 @@ def speed_at(job: JobState, size: int) -> float | None:
     """Samples per second with this many workers: measured, or scaled from the nearest size measured."""
     if job.curve is not None and not job.speeds:
         return job.curve.fastest(size) or None if size in job.curve.sizes else None
-    return scaled(tuple((n, speed) for n, speed in job.speeds.items() if speed > 0 and n > 0), size)
+    known = tuple((n, speed) for n, speed in job.speeds.items() if speed > 0 and n > 0)
+    return _along(job.curve, known, size) or scaled(known, size)
+
+
+def _along(curve: SpeedCurve | None, known: tuple[tuple[int, float], ...], size: int) -> float | None:
+    """The speed at this size as measured at the nearest one, in the proportion that the curve sees between both."""
+    if curve is None or not known or size not in curve.sizes:
+        return None
+    nearest, speed = min(known, key=lambda one: (abs(one[0] - size), one[0]))
+    there = curve.fastest(nearest)
+    return speed * curve.fastest(size) / there if there > 0 else None
 
 
 def scaled(known: tuple[tuple[int, float], ...], size: int) -> float | None:
@@ -94,10 +104,10 @@ def worth_restarting(job: JobState, size: int) -> bool:
 
 def saved_s(job: JobState, size: int) -> float | None:
     """Seconds by which the job would be done earlier with one more worker, if it can be told."""
-    now, then = speed_at(job, size), speed_at(job, size + 1)
-    if now is None or then is None or job.remaining_samples is None:
+    now, then = remaining_s(job, size), remaining_s(job, size + 1)
+    if job.remaining_samples is None or now is None or then is None:
         return None
-    return job.remaining_samples / now - job.remaining_samples / then
+    return now - then
 
 
 def better_smaller(job: JobState, size: int) -> int | None:
@@ -111,8 +121,9 @@ def better_smaller(job: JobState, size: int) -> int | None:
 
 def remaining_s(job: JobState, size: int) -> float | None:
     """Seconds until the job is done at this size, if it can be told."""
-    if job.remaining_samples is not None and (speed := speed_at(job, size)) is not None:
-        return max(0.0, job.remaining_samples / speed)
+    left = job.remaining_samples if job.speeds or job.curve is None else job.work_left  # in the units of the speed
+    if job.remaining_samples is not None and left is not None and (speed := speed_at(job, size)) is not None:
+        return max(0.0, left / speed)
     takes_s = job.facts.get("takes_s")
     return None if takes_s is None or job.seats else float(takes_s) * (job.min_workers / max(1, size)) ** USUAL_SCALING
 

@@ -1,0 +1,122 @@
+"""A gang runs the fastest plan, unless it is hardly faster than replicas, was banned, or another was asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fairlead
+from fairlead.errors import InvalidSpec
+from fairlead.planning.choosing import WANTED, blind, choose, family, replicas
+from fairlead.planning.cost import estimate, fitted, kind
+from fairlead.planning.ground import Ground
+from fairlead.planning.learning import MOST, corrected, factors, noted
+from fairlead.planning.profiles import EVERY, Calibration, Hardware, ModelProfile
+from tests.planning import made
+
+CALIBRATED = Calibration(device="cpu", fixed_s=1e-3, sample_s=1e-3, optimizer_s=1e-3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(made.models(), made.grounds())
+def test_a_plan_that_is_chosen_fits_if_any_does_and_is_never_much_slower_than_replicas(
+    model: ModelProfile, hardware: Hardware
+) -> None:
+    found = choose(model, hardware)
+    usual = estimate(model, Ground(hardware), replicas(len(hardware.seats)))
+    assert found.reason
+    assert found.estimate.fits or not usual.fits
+    if usual.fits:
+        assert found.estimate.worth_s <= usual.worth_s * (1 + 1e-9)
+    assert found.plan.workers_used <= len(hardware.seats)
+
+
+@settings(deadline=None, max_examples=50)
+@given(made.models(), made.grounds(), st.sampled_from(WANTED))
+def test_what_is_asked_for_is_run_or_it_is_said_why_not(model: ModelProfile, hardware: Hardware, wanted: str) -> None:
+    found = choose(model, hardware, wanted=wanted)
+    if wanted == "auto":
+        return
+    alone = len(hardware.seats) == 1
+    assert family(found.plan) == wanted or alone or "but replicas run" in found.reason
+    assert "asked for" in found.reason
+
+
+def test_a_kind_of_plan_that_failed_is_not_chosen_again() -> None:
+    model, ground = made.model(), made.hardware(2, link=made.SLOW)
+    first = choose(model, ground)
+    assert family(first.plan) not in ("dp", "single")
+    again = choose(model, ground, banned={kind(first.plan)})
+    assert kind(again.plan) != kind(first.plan)
+
+
+def test_replicas_stay_where_another_plan_is_hardly_faster() -> None:
+    model, ground = made.model(), made.hardware(2, link=made.SLOW)
+    assert family(choose(model, ground).plan) != "dp"
+    kept = choose(model, ground, margin=1e6)
+    assert kept.plan == replicas(2)
+    assert "faster" in kept.reason
+
+
+def test_a_model_that_is_one_piece_says_why_it_gets_replicas() -> None:
+    model = made.model(1, limits=("it cannot be traced",))
+    assert "cannot be traced" in choose(model, made.hardware(2)).reason
+
+
+@pytest.mark.parametrize("wanted", WANTED)
+def test_without_a_profile_there_is_a_plan_for_every_wish(wanted: str) -> None:
+    assert blind(wanted, 1).workers_used == 1
+    found = blind(wanted, 4)
+    assert family(found) == (wanted if wanted in ("single", "ddp", "fsdp") else "dp")
+
+
+# ---------------------------------------------------------------- learning
+
+
+def test_a_slow_machine_slows_down_all_plans_alike() -> None:
+    model, ground = made.model(calibration=CALIBRATED), made.hardware(2)
+    known = corrected(model, ground, {"dp": 3.0})
+    assert known.calibration is not None
+    assert known.calibration.factors == {EVERY: 3.0, "dp": 1.0}
+    before, after = (estimate(m, Ground(ground), replicas(2)).step_s for m in (model, known))
+    assert 1.5 * before < after <= 3 * before * (1 + 1e-9)  # workers are slower, wires are not
+
+
+def test_what_was_measured_is_predicted_from_then_on() -> None:
+    model, ground = made.model(calibration=CALIBRATED), made.hardware(2)
+    plan = replicas(2)
+    measured_s = 2.5 * estimate(model, Ground(ground), plan).step_s
+    known = corrected(model, ground, noted({}, "dp", fitted(model, Ground(ground), plan, measured_s)))
+    assert estimate(known, Ground(ground), plan).step_s == pytest.approx(measured_s, rel=0.01)
+
+
+def test_a_kind_that_turns_out_slower_than_others_loses_to_them() -> None:
+    model, ground = made.model(calibration=CALIBRATED), made.hardware(2, link=made.SLOW)
+    first = choose(model, ground)
+    learned = corrected(model, ground, {"dp": 1.0, kind(first.plan): 40.0})
+    assert kind(choose(learned, ground).plan) != kind(first.plan)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=20))
+def test_no_accident_rules_what_is_learned(ratios: list[float]) -> None:
+    seen: dict[str, float] = {}
+    for ratio in ratios:
+        seen = noted(seen, "dp", ratio)
+    assert 1 / MOST <= seen["dp"] <= MOST
+    model, ground = made.model(calibration=CALIBRATED), made.hardware(2)
+    assert factors(model, ground, seen)[EVERY] == pytest.approx(seen["dp"])
+
+
+def test_a_model_that_was_never_timed_is_taken_as_it_is() -> None:
+    model, ground = made.model(), made.hardware(2)
+    assert corrected(model, ground, {"dp": 5.0}) == model
+    assert factors(model, ground, {}) == {}
+
+
+def test_a_training_names_only_plans_that_there_are() -> None:
+    column = np.zeros((4, 2))
+    with pytest.raises(InvalidSpec, match="plan"):
+        fairlead.Training(model=lambda: None, data=(column, column), batch_size=1, epochs=1, plan="magic")
