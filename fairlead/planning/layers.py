@@ -24,7 +24,7 @@ class Table:
     exchange: tuple[float, ...]  # of that: exchanges of the tensor group
     parameters: tuple[float, ...]  # on one worker
     kept: tuple[float, ...]  # bytes of activations on one worker, one micro-batch
-    handed: tuple[float, ...]  # bytes between layers, one micro-batch: all that is kept with recomputation
+    groups: tuple[int, ...]  # of each layer: what recomputation computes again as one
     outputs: tuple[float, ...]  # bytes that each layer hands on, one micro-batch (not summed)
 
     @property
@@ -48,12 +48,24 @@ class Table:
     def kept_bytes(self, start: int, stop: int) -> float:
         return self.kept[stop] - self.kept[start]
 
-    def handed_bytes(self, start: int, stop: int) -> float:
-        return self.handed[stop] - self.handed[start]
+    def came_bytes(self, start: int) -> float:
+        """What the layer before hands over."""
+        return self.outputs[start - 1] if start else 0.0
 
-    def peak_bytes(self, start: int, stop: int) -> float:
-        """Activations of the heaviest layer among these: what recomputation needs for a moment."""
-        return max((self.kept[at + 1] - self.kept[at] for at in range(start, stop)), default=0.0)
+    def again_bytes(self, start: int, stop: int, flight: float) -> float:
+        """Activations with recomputation: what comes into each group, and all of the heaviest while it is computed."""
+        kept = 0.0
+        inside: dict[int, float] = {}
+        for at in range(start, stop):
+            group, own = self.groups[at], self.kept[at + 1] - self.kept[at]
+            if group < 0:
+                kept += own
+                continue
+            key = group or -at - 1
+            if key not in inside:
+                kept += self.came_bytes(at)
+            inside[key] = inside.get(key, 0.0) + own
+        return kept * flight + max(inside.values(), default=0.0)
 
 
 def table(
@@ -78,8 +90,9 @@ def table(
         kept.append(part.activation_bytes * samples)
         outputs.append(layer.output_bytes * samples)
     return Table(
-        _sums(times), _sums(exchanges), _sums(parameters), _sums(kept), _sums([0.0, *outputs[:-1]]), tuple(outputs)
-    )
+        _sums(times), _sums(exchanges), _sums(parameters), _sums(kept), tuple(layer.group for layer in model.layers),
+        tuple(outputs),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,19 +29,23 @@ def stage_bytes(model: ModelProfile, plan: Plan, sums: Table, start: int, stop: 
     """Of a worker that holds these layers as this stage, for the micro-batches that ``sums`` was made for."""
     held = sums.held(start, stop)
     each = model.parameter_bytes + model.gradient_bytes + model.state_bytes
+    working = model.parameter_bytes + model.gradient_bytes
     if plan.sharded:
-        # Two layers are whole at any time: the one that computes and the one that is being gathered.
-        fixed = held * each / plan.data
-        fixed += 2 * sums.largest(start, stop) * (model.parameter_bytes + model.gradient_bytes)
+        # Two layers are whole at any time: the one that computes and the one that is being gathered. In a pipeline the
+        # stage stays whole from its first micro-batch to its last.
+        whole = held if plan.pipeline > 1 else 2 * sums.largest(start, stop)
+        fixed = held * each / plan.data + whole * working
     else:
         fixed = held * (each + (model.gradient_bytes if plan.data > 1 else 0.0))
         if plan.sync == "parameter-server":  # its own part twice more, and a buffer for each that asks
             fixed += held * 2 * model.parameter_bytes
     flight = in_flight(plan, stage)
-    if plan.recompute:
-        kept = sums.handed_bytes(start, stop) * flight + sums.peak_bytes(start, stop)
-    else:
+    if not plan.recompute:
         kept = sums.kept_bytes(start, stop) * flight
+    elif plan.pipeline > 1 and not model.blocks:  # a stage is computed again as a whole
+        kept = sums.came_bytes(start) * flight + sums.kept_bytes(start, stop)
+    else:
+        kept = sums.again_bytes(start, stop, flight)
     return fixed + kept
 
 

@@ -32,6 +32,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     split_activation_bytes: float = 0.0
     exchange_bytes: float = 0.0  # that a tensor group sums, in forward and backward together
     exchanges: int = 0  # in as many collectives
+    group: int = 0  # computed again with all others of this number; 0: by itself; -1: never, it is kept
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +57,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     parameter_bytes: float = 4.0  # per parameter: the copy that computes
     gradient_bytes: float = 4.0
     state_bytes: float = 8.0  # of the optimiser, with master weights if there are any
+    blocks: bool = True  # recomputation goes block by block also within pipeline stages, not by whole stages
     tensor_limit: int = 1  # the largest tensor degree that divides all that is split
-    tensor_alone: bool = False  # what is split lies across layers: not together with pipeline stages
     batch_norm: int = 0  # layers with statistics over the batch
     working_bytes: float = 0.0  # the largest passing need of any layer, per sample
     limits: tuple[str, ...] = ()  # why it cannot be spread in some way, in words
@@ -87,6 +88,9 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: float = 0.8  # of the computing time that can hide communication
     backend: str = "nccl"
     step_s: float = 0.0  # what every exchange of a step costs besides its bytes: waking up, copying, bookkeeping
+    message_s: float = 0.0  # cpu time of each message of an exchange, where the cores that compute also send
+    byte_s: float = 0.0  # and of each byte sent
+    loop_s: float = 0.0  # cpu time of a step besides computing: choosing samples, keeping count
     microbatch_s: float = 0.0  # what a stage of a pipeline costs per micro-batch besides computing
     gathers: float = 0.0  # copies of the whole state that a worker holds when a spread model hands over its state
     factors: dict[str, float] = {}  # what a way of running costs here on top, where nothing was learned: kind -> factor
@@ -122,6 +126,7 @@ class Hardware(msgspec.Struct, frozen=True, kw_only=True):
     seats: tuple[Seat, ...]
     links: tuple[Link, ...]
     cores: dict[str, float] = {}  # of nodes whose workers share cores; a worker uses at most one
+    period_s: float = 0.0  # speeds are quotas, given out anew so often: a worker that waited then runs at full speed
 
     def __post_init__(self) -> None:
         unknown = sorted({seat.device for seat in self.seats} - set(self.devices))

@@ -53,8 +53,7 @@ class Shape:
 
 def carried_out(shape: Shape) -> bool:
     """Whether Fairlead can run such a plan today; the others are for plans on paper."""
-    cut_twice = shape.pipeline > 1 and (shape.tensor > 1 or shape.sharded)
-    return not cut_twice and not shape.recompute
+    return shape.sync != "parameter-server" or not shape.recompute
 
 
 def _in_copies(shape: Shape) -> bool:
@@ -73,7 +72,7 @@ def _all(model: ModelProfile, hardware: Hardware) -> Iterator[Shape]:
         used = len(members)
         for tensor in _tensor_degrees(model, hardware, members):
             for pipeline in _divisors(used // tensor):
-                if pipeline > len(model.layers) or (pipeline > 1 and tensor > 1 and model.tensor_alone):
+                if pipeline > len(model.layers):
                     continue
                 data = used // tensor // pipeline
                 if data > model.batch_size:
@@ -171,7 +170,8 @@ def _batched(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
                 yield replace(cut, schedule="gpipe")  # where 1F1B can run, it is as fast and needs less memory
                 continue
             yield replace(cut, schedule="1f1b")
-            yield replace(cut, schedule="zero-bubble")
+            if not recompute:  # it walks a stage's graph twice
+                yield replace(cut, schedule="zero-bubble")
             if 2 * shape.pipeline <= len(model.layers) and many % shape.pipeline == 0:
                 yield replace(cut, schedule="interleaved", chunks=2)
 

@@ -19,9 +19,12 @@ from fairlead.training.data import Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
 from fairlead.training.probe import call
+from fairlead.training.recompute import block_names, groups
 from fairlead.training.seeds import seed_everything
 
 OWN_STEP = "the model has a training step of its own, so only whole copies of it can run"
+HELD = {"column": 1, "heads": 4}
+"""Activations that lie on several workers, in sizes of the output: of attention queries, keys, values and their mix."""
 ROWS = 4
 """Samples in the batch that is looked at; enough for layers that need more than one."""
 
@@ -47,10 +50,11 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     samples = open_samples("data", training.data, torch.device("cpu"))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
-    cuts = [] if own_step else find_cuts(model)
+    cuts = [] if own_step else find_cuts(model, rows[:-1])
     units = Units(("",), whole=OWN_STEP) if own_step else find_units(model, rows[:-1])
     seen, said = _watched(model, training.loss, rows, units, cuts)
-    layers = tuple(_layer(model, seen, units, cuts, at) for at in range(len(units.names)))
+    again = _computed_again(model, units.names)
+    layers = tuple(_layer(model, seen, units, cuts, at, again[at]) for at in range(len(units.names)))
     return ModelProfile(
         layers=layers, batch_size=training.batch_size, samples=len(samples),
         sample_bytes=sum(size_of(column) for column in rows) / ROWS, state_bytes=_state_bytes(training),
@@ -58,7 +62,7 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=max((layer.activation_bytes for layer in layers), default=0.0),
         limits=tuple(reason for reason in (units.whole, said) if reason), exact=training.exact,
-        tensor_alone=_apart(units, cuts), copies_only=own_step,
+        copies_only=own_step, blocks=bool(block_names(model)),
     )  # fmt: skip
 
 
@@ -83,38 +87,53 @@ def _forward(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...]) -> Any
     return call(model, None, rows) if loss is None else model(*rows[:-1])
 
 
-def _layer(model: nn.Module, seen: Seen, units: Units, cuts: Sequence[Cut], at: int) -> Layer:
+def _layer(model: nn.Module, seen: Seen, units: Units, cuts: Sequence[Cut], at: int, group: int) -> Layer:
     names = units.names
     record = seen.units[names[at]]
     last = at == len(names) - 1
     handed = 0.0 if last else units.crossing[at + 1] if units.crossing else record.output_bytes
     owned = _owned(model, names, at)
     inside = [cut for cut in cuts if _owner(names, cut.name) == at and cut.name in seen.layers]
-    pairs = {cut.name for cut in inside}
-    split = sum(_parameters(model.get_submodule(name)) for name in pairs)
-    sizes = {cut.name: seen.layers[cut.name] for cut in inside}
+    counted = [cut for cut in inside if not _only_counts(model, cut)]
+    split = sum(_parameters(model.get_submodule(cut.name)) for cut in counted)
+    sizes = {cut.name: seen.layers[cut.name] for cut in counted}
     return Layer(
         name=names[at] or "model", parameters=owned, flops=record.flops / ROWS, kernels=max(1, record.kernels),
         activation_bytes=record.kept_bytes / ROWS, output_bytes=handed / ROWS,
         splits=tuple((cut.name, cut.how) for cut in inside), split_parameters=min(split, owned),
         split_flops=min(record.flops, sum(flops for _, _, flops in sizes.values())) / ROWS,
-        split_activation_bytes=sum(sizes[cut.name][1] for cut in inside if cut.how == "column") / ROWS,
-        exchange_bytes=sum(_exchanged(cut, sizes[cut.name]) for cut in inside) / ROWS, exchanges=len(inside),
+        split_activation_bytes=sum(HELD.get(cut.how, 0) * sizes[cut.name][1] for cut in counted) / ROWS,
+        exchange_bytes=sum(_exchanged(cut, sizes[cut.name]) for cut in counted) / ROWS,
+        exchanges=sum(2 if cut.how == "heads" else 1 for cut in counted), group=group,
     )  # fmt: skip
+
+
+def _only_counts(model: nn.Module, cut: Cut) -> bool:
+    """Whether it stands for a number of heads, and the layers are cut by themselves."""
+    return cut.how == "heads" and not isinstance(model.get_submodule(cut.name), nn.MultiheadAttention)
 
 
 def _exchanged(cut: Cut, sizes: tuple[float, float, float]) -> float:
     """Bytes that are summed over the tensor group: gradients of what came in, or outputs."""
     came, went, _ = sizes
+    if cut.how == "heads":
+        return 2 * went  # gradients of what came in are as large, however often it was handed over
     if cut.how == "column":
         return came
     return came + went / 2 if cut.how == "column-gathered" else went
 
 
-def _apart(units: Units, cuts: Sequence[Cut]) -> bool:
-    """Whether a stage could begin between the two layers of a pair, whose inner numbers lie on several workers."""
-    owners = [_owner(units.names, cut.name) for cut in cuts if cut.how in ("column", "row")]
-    return any(owners[at] != owners[at + 1] for at in range(0, len(owners) - 1, 2))
+def _computed_again(model: nn.Module, names: Sequence[str]) -> list[int]:
+    """The group of each unit under recomputation, as training makes them; -1: it lies in none, or spans several."""
+    paths = {id(module): name for name, module in model.named_modules()}
+    found, number = [-1] * len(names), 0
+    for container, children in groups(model):
+        prefix = f"{paths[id(container)]}." if paths[id(container)] else ""
+        for group in children:
+            number += 1
+            inside = tuple(f"{prefix}{child}." for child in group)
+            found = [number if f"{name}.".startswith(inside) else old for name, old in zip(names, found, strict=True)]
+    return found
 
 
 def _owner(names: Sequence[str], path: str) -> int:
@@ -152,4 +171,3 @@ def _state_bytes(training: Training) -> float:
         return 8.0  # an optimiser that wants to know its model: as large as Adam's
     states = [value for state in optimizer.state.values() for value in state.values()]
     return sum(size_of(value) for value in states if isinstance(value, torch.Tensor) and value.numel() > 1) / 1024
-

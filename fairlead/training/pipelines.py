@@ -26,7 +26,7 @@ from fairlead.training.mesh import Mesh, lost_peers
 from fairlead.training.parted import slices_of
 from fairlead.training.probe import has_batch_norm
 from fairlead.training.randomness import SampleDropout
-from fairlead.training.recompute import Recompute
+from fairlead.training.recompute import Recompute, block_names, forget_stage
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.shards import clip, optimizer_parts, shards, whole_tensors
@@ -52,12 +52,13 @@ class Pipeline:
             split(session.model, mesh, traced=True)
         self._pieces, self._side = slices_of(session.model), mesh.side("tensor")
         example = torch.zeros(self._rows, dtype=torch.int64, device=session.device)
+        blocks = block_names(session.model)
         traced = trace(session.model, plan, session.samples.take(example, 0)[:-1])
         self._places = places(plan, mesh.stage)
         self._last = plan.stages - 1 in self._places
         random = session.findings.random
         self._dropout = SampleDropout(random, mesh.part, plan.tensor) if random.layouts else None
-        self._modules = torch.nn.ModuleList([self._prepare(traced, place) for place in self._places])
+        self._modules = torch.nn.ModuleList([self._prepare(traced, place, blocks) for place in self._places])
         self._schedule = self._make_schedule(traced)
         named = [pair for module in self._modules for pair in module.named_parameters()]
         self._shards = shards(named, self._pieces, self._side)
@@ -68,10 +69,12 @@ class Pipeline:
         self._factor = plan.data if plan.sharded else 1  # FSDP2 averages over the data side
         self._step, self._micro, self._index, self._valid, self._total = 0, 0, example, 0, 1
 
-    def _prepare(self, traced: Traced, place: int) -> torch.nn.Module:
+    def _prepare(self, traced: Traced, place: int, blocks: Sequence[str]) -> torch.nn.Module:
         """Let a stage know, at each call, which samples it sees and which masks it draws."""
         module = traced.pipe.get_stage_module(place)
-        plain, calls, first = self._kept(module), {"step": -1, "count": 0}, traced.first_masks[place]
+        if self._mesh.plan.recompute:
+            self._forget(module, blocks)
+        plain, calls, first = module.forward, {"step": -1, "count": 0}, traced.first_masks[place]
 
         def forward(*arguments: Any) -> Any:
             if self._dropout is None:
@@ -90,13 +93,10 @@ class Pipeline:
             shard_stage(module, self._mesh.grid["data"])
         return module
 
-    def _kept(self, module: torch.nn.Module) -> Callable[..., Any]:
-        """The pass of a stage: as it is, or keeping nothing but what came in."""
-        if not self._mesh.plan.recompute:
-            return module.forward
+    def _forget(self, module: torch.nn.Module, blocks: Sequence[str]) -> None:
         findings = self._session.findings
         buffers = [buffer for name, buffer in module.named_buffers() if name in findings.changing]
-        return Recompute(self._dropout, lambda: buffers, not findings.random.exact).forgetful(module.forward)
+        forget_stage(module, blocks, Recompute(self._dropout, lambda: buffers, not findings.random.exact))
 
     def _make_schedule(self, traced: Traced) -> Any:
         plan, mesh = self._mesh.plan, self._mesh

@@ -73,6 +73,23 @@ def remember(modules: Sequence[torch.nn.Module]) -> None:
         module.__dict__.pop("forward", None)
 
 
+def forget_stage(stage: torch.nn.Module, blocks: Sequence[str], recompute: Recompute) -> None:
+    """The same for a traced stage: of the blocks that lie in it; of a model without blocks the stage is one."""
+    if not blocks:
+        stage.forward = recompute.forgetful(stage.forward)
+    inside = dict(stage.named_modules())
+    for name in blocks:
+        if name in inside:
+            inside[name].forward = recompute.forgetful(inside[name].forward)
+
+
+def block_names(model: torch.nn.Module) -> list[str]:
+    """The blocks among the groups: modules with layers of their own, which a trace keeps as such."""
+    paths = {id(module): name for name, module in model.named_modules()}
+    firsts = [container.get_submodule(group[0]) for container, found in groups(model) for group in found]
+    return [paths[id(module)] for module in firsts if next(module.children(), None) is not None]
+
+
 def groups(model: torch.nn.Module) -> list[tuple[torch.nn.Module, list[list[str]]]]:
     """The outermost lists of layers, each with its children in groups that are computed again as one.
 

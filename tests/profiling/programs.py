@@ -37,6 +37,36 @@ class Reader(nn.Module):
         return self.out(self.blocks(self.words(x)).mean(1))
 
 
+class Attention(nn.Module):
+    """As people write it: it counts its heads itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = 2
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, _ = x.shape
+        q, k, v = (each(x).view(rows, length, self.heads, 8).transpose(1, 2) for each in (self.q, self.k, self.v))
+        mixed = torch.softmax(q @ k.transpose(2, 3) / 8**0.5, -1) @ v
+        return self.out(mixed.transpose(1, 2).reshape(rows, length, 8 * self.heads))
+
+
+class Own(nn.Module):
+    """A block whose inner width may be shared, and a pair of layers that looks as if it might: softmax mixes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = Attention()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.mixing, self.last = nn.Linear(16, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(x)
+        x = x + self.down(torch.tanh(self.up(x)))
+        return self.last(torch.softmax(self.mixing(x), -1))
+
+
 class Recurrent(nn.Module):
     """An LSTM, whose FLOPs torch does not count on a cpu."""
 

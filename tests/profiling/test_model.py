@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
+from torch import nn
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import ModelProfile, model_from, to_plain
 from fairlead.planning.search import candidates
 from fairlead.profiling.asking import ask_for_profile
 from fairlead.profiling.model import profile_model
+from fairlead.profiling.splits import degree_limit, find_cuts
 from tests.planning.made import SLOW, hardware
 
 from . import programs
@@ -29,7 +32,7 @@ def test_a_plain_sequence_is_cut_between_its_layers() -> None:
     assert found.state_bytes == 8 and found.batch_norm == 0 and found.limits == ()
     splits = [split for layer in found.layers for split in layer.splits]
     assert splits == [("0", "column"), ("2", "row")]
-    assert found.tensor_limit == 32 and found.tensor_alone  # a stage could begin inside the pair
+    assert found.tensor_limit == 32
     assert model_from(to_plain(found)) == found
 
 
@@ -46,10 +49,27 @@ def test_a_transformer_has_a_unit_per_block_with_pairs_to_split() -> None:
     found = profile_model(programs.text())
     assert names(found) == ["words", "blocks.layers.0", "blocks.layers.1", "blocks.layers.2", "out"]
     block = found.layers[1]
-    assert block.splits == (("blocks.layers.0.linear1", "column"), ("blocks.layers.0.linear2", "row"))
-    assert 0 < block.split_flops < block.flops and block.exchange_bytes == 2 * 4 * 8 * 32
+    inside = {"self_attn": "heads", "linear1": "column", "linear2": "row"}
+    assert dict(block.splits) == {f"blocks.layers.0.{name}": how for name, how in inside.items()}
+    assert 0 < block.split_flops <= block.flops and block.exchange_bytes == 4 * 4 * 8 * 32
     assert found.layers[0].splits == (("words", "vocabulary"),)
-    assert not found.tensor_alone and found.tensor_limit == 32
+    assert found.tensor_limit == 4 and [layer.group for layer in found.layers] == [-1, 1, 2, 3, -1]
+
+
+def test_layers_of_a_block_of_ones_own_are_shared_where_trying_shows_that_nothing_mixes_them() -> None:
+    found = find_cuts(programs.Own(), (torch.randn(4, 6, 16),))
+    assert {(cut.name, cut.how) for cut in found} == {
+        ("attention", "heads"), *((f"attention.{name}", "column") for name in "qkv"), ("attention.out", "row"),
+        ("up", "column"), ("down", "row"),
+    }  # fmt: skip
+    assert degree_limit(found) == 2
+
+
+def test_convolutions_are_pairs_only_with_nothing_between_that_mixes_channels() -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3))
+    normed = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 16, 3))
+    assert [(cut.name, cut.how) for cut in find_cuts(plain)] == [("0", "column"), ("3", "row")]
+    assert find_cuts(normed) == []
 
 
 def test_the_flops_of_an_lstm_are_counted() -> None:

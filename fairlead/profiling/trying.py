@@ -1,0 +1,180 @@
+"""Finds by trying whether linear layers of a user's own block can be shared by ranks: attention heads, inner widths.
+
+A block is run whole and with half of some layers' outputs. If what then comes into the layer behind them is exactly the
+half of what came before, nothing between them mixes the halves, whatever the code looks like.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+from fairlead.planning.plan import HEADS
+from fairlead.profiling.watching import tensors
+from fairlead.training.probe import undisturbed
+
+NAMES = (
+    (("q", "k", "v"), ("out", "o", "proj")), (("q_proj", "k_proj", "v_proj"), ("o_proj", "out_proj")),
+    (("query", "key", "value"), ("out", "output", "dense")), (("wq", "wk", "wv"), ("wo",)),
+    (("to_q", "to_k", "to_v"), ("to_out",)),
+)  # fmt: skip
+"""What people call the layers of attention: those in front, and the one behind."""
+
+TRIES = (0, 1)
+"""Halves: what holds for two parts holds for as many as divide the width, or the heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Layers of a block whose outputs may be shared, the one behind them, and what the degree must divide."""
+
+    left: tuple[str, ...]
+    right: str
+    width: int
+    counts: bool = False  # the block itself must be told that it has fewer heads
+
+
+@dataclass(slots=True)
+class _Call:
+    """How a block was called, and what came into and out of its layers."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    came: dict[str, torch.Tensor]
+    went: dict[str, Any]
+    result: Any = None
+
+
+def shareable(model: nn.Module, inputs: Sequence[torch.Tensor]) -> dict[str, list[Found]]:
+    """By the block's name. The model is run once; blocks that are alike are tried once."""
+    blocks = {name: module for name, module in model.named_modules() if _candidates(module)}
+    if not blocks:
+        return {}
+    with undisturbed(model), torch.no_grad():
+        model.eval()
+        calls = _watch(model, blocks, inputs)
+    known: dict[tuple[object, ...], list[Found]] = {}
+    found: dict[str, list[Found]] = {}
+    for name, module in blocks.items():
+        if name not in calls:
+            continue
+        likeness = (type(module), *((path, child.weight.shape) for path, child in _linear(module)))
+        if likeness not in known:
+            tries = (_tried(module, candidate, calls[name]) for candidate in _candidates(module))
+            known[likeness] = [one for one in tries if one is not None]
+        found[name] = known[likeness]
+    return {name: each for name, each in found.items() if each}
+
+
+def _linear(module: nn.Module) -> list[tuple[str, nn.Linear]]:
+    return [(name, child) for name, child in module.named_children() if type(child) is nn.Linear]
+
+
+def _candidates(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
+    """Layers in front and the one behind them, by names or by widths that fit."""
+    if isinstance(module, nn.Sequential | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        return []  # known by their structure
+    layers = dict(_linear(module))
+    found: list[tuple[tuple[str, ...], str]] = []
+    for left, rights in NAMES:
+        right = next((name for name in rights if name in layers), None)
+        if right is not None and all(name in layers for name in left) and _heads(module):
+            found.append((left, right))
+    taken = {name for left, right in found for name in (*left, right)}
+    free = [(name, layer) for name, layer in layers.items() if name not in taken]
+    for (left_name, left_layer), (right_name, right_layer) in pairwise(free):
+        if left_layer.out_features == right_layer.in_features and left_name not in taken:
+            found.append(((left_name,), right_name))
+            taken |= {left_name, right_name}
+    return found
+
+
+def _heads(module: nn.Module) -> dict[str, int]:
+    return {name: value for name in HEADS if isinstance(value := getattr(module, name, None), int)}
+
+
+def _watch(model: nn.Module, blocks: dict[str, nn.Module], inputs: Sequence[torch.Tensor]) -> dict[str, _Call]:
+    calls: dict[str, _Call] = {}
+
+    def began(name: str) -> Any:
+        return lambda _module, args, kwargs: calls.setdefault(name, _Call(args, kwargs, {}, {})) and None
+
+    def passed(name: str, layer: str) -> Any:
+        def note(_module: nn.Module, args: Any, result: Any) -> None:
+            call = calls[name]
+            call.came.setdefault(layer, args[0])
+            call.went.setdefault(layer, result)
+
+        return note
+
+    def ended(name: str) -> Any:
+        return lambda _module, _args, result: setattr(calls[name], "result", result)
+
+    with ExitStack() as stack:
+        for name, block in blocks.items():
+            hooks = [block.register_forward_pre_hook(began(name), with_kwargs=True)]
+            hooks += [block.register_forward_hook(ended(name))]
+            hooks += [child.register_forward_hook(passed(name, path)) for path, child in _linear(block)]
+            for hook in hooks:
+                stack.callback(hook.remove)
+        model(*inputs)
+    return calls
+
+
+def _tried(module: nn.Module, candidate: tuple[tuple[str, ...], str], call: _Call) -> Found | None:
+    left, right = candidate
+    if right not in call.came:
+        return None
+    heads = _heads(module) if len(left) > 1 else {}
+    width = min(heads.values(), default=call.came[right].shape[-1])
+    if width % len(TRIES):
+        return None
+    for counts in (False, True) if heads else (False,):
+        if all(_same(module, left, right, call, at, counts) for at in TRIES):
+            return Found(left, right, width, counts)
+    return None
+
+
+def _same(module: nn.Module, left: Sequence[str], right: str, call: _Call, at: int, counts: bool) -> bool:
+    """Whether the layer behind gets exactly its half, when those in front compute only theirs."""
+    half = copy.deepcopy(module)
+    for name in left:
+        layer: nn.Linear = half.get_submodule(name)  # type: ignore[assignment]
+        layer.weight = nn.Parameter(layer.weight.detach().chunk(2)[at])
+        if layer.bias is not None:
+            layer.bias = nn.Parameter(layer.bias.detach().chunk(2)[at])
+    for name, value in _heads(module).items() if counts else ():
+        setattr(half, name, value // 2)
+    stop = _Stop(call.went[right])
+    half.set_submodule(right, stop)
+    half.eval()
+    try:
+        with torch.no_grad():
+            result = half(*call.args, **call.kwargs)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
+        return False  # its code relies on the whole width
+    pairs = [(stop.came, call.came[right].chunk(2, -1)[at])]
+    pairs += list(zip(tensors(result), tensors(call.result), strict=True))  # and nobody else has looked at the half
+    return all(
+        own is not None and own.shape == each.shape and torch.allclose(own, each, 1e-4, 1e-6) for own, each in pairs
+    )
+
+
+class _Stop(nn.Module):
+    """In the place of the layer behind: notes what comes, and answers as the whole one did."""
+
+    def __init__(self, answer: torch.Tensor) -> None:
+        super().__init__()
+        self._answer = answer
+        self.came: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.came = x
+        return self._answer
