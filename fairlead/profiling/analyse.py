@@ -15,7 +15,7 @@ import msgspec
 import torch
 from torch import nn
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile, to_plain
 from fairlead.profiling.model import build, profile_model
 from fairlead.profiling.timing import calibrate, layer_seconds
@@ -28,6 +28,8 @@ def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfil
     """The profile of the Training that ``run`` names; with ``device``, measured by a few steps on this machine."""
     torch.set_num_threads(1)
     training = load_training(run, params)
+    if training.loop is not None:
+        raise InvalidSpec("a loop of one's own runs as it is: there is no model to plan for", field="loop")
     model = build(training)
     profile = profile_model(training, model)
     if device is None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Protocol
 
 import torch
 
 from fairlead.errors import InvalidSpec, TrainingFailed
 from fairlead.training.group import Group
 from fairlead.training.seeds import digest
-from fairlead.training.session import Session
 from fairlead.training.snapshots import Snapshots, Stored
 
 
@@ -23,7 +23,29 @@ class Agreed:
     source: str
 
 
-def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
+class Carried(Protocol):
+    """What is carried from one generation into the next."""
+
+    live: bool
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def point(self) -> int:
+        """How far it is, as a number to compare: twice the step, and one more with its epoch closed."""
+
+    @property
+    def spoiled(self) -> bool: ...
+
+    def description(self) -> list[str]:
+        """What must be alike on all ranks, a line each."""
+
+    def dump(self) -> bytes: ...
+    def load(self, data: bytes) -> None: ...
+
+
+def agree(group: Group, session: Carried, snapshots: Snapshots) -> Agreed:
     """Bring all ranks to the newest state that any of them holds or can read.
 
     A claim is (how far) * 2 + (alive): at the same point a state in a worker's memory goes before a file. A file may
@@ -54,7 +76,7 @@ def agree(group: Group, session: Session, snapshots: Snapshots) -> Agreed:
     return Agreed(session.step, answer)
 
 
-def check_alike(group: Group, session: Session) -> None:
+def check_alike(group: Group, session: Carried) -> None:
     """Refuse ranks whose code made another model or other data: their sums would be nonsense, or never come.
 
     Every rank raises the same, so that nobody waits for the others.
@@ -74,12 +96,12 @@ def check_alike(group: Group, session: Session) -> None:
     )  # fmt: skip
 
 
-def _claim(session: Session, stored: list[Stored]) -> int:
+def _claim(session: Carried, stored: list[Stored]) -> int:
     alive = 2 * session.point + 1 if session.live else 0
     return max(alive, 4 * stored[0].step if stored else 0)
 
 
-def _open(session: Session, stored: list[Stored]) -> bool:
+def _open(session: Carried, stored: list[Stored]) -> bool:
     data = stored.pop(0).read()
     if data is None:
         return False
@@ -87,7 +109,7 @@ def _open(session: Session, stored: list[Stored]) -> bool:
     return True
 
 
-def _hand_over(group: Group, session: Session, giver: int) -> None:
+def _hand_over(group: Group, session: Carried, giver: int) -> None:
     if group.size == 1:
         return
     point = int(group.broadcast(str(session.point).encode() if group.rank == giver else None, giver))

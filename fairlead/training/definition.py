@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from fairlead.errors import InvalidSpec
@@ -22,12 +22,14 @@ class Training:
     The loss must be a mean over the samples. A metric is a function of all ``(outputs, targets)`` of ``eval_data``.
     ``scheduler`` is a factory of the optimizer; it steps once per epoch unless ``scheduler_every`` says ``"step"``.
     ``monitor`` is the figure by which ``early_stopping`` and ``keep_best`` judge an epoch.
+
+    Or ``loop``, alone: a function of a context (rank, world, shard, report, snapshot) that trains by itself.
     """
 
-    model: Any
-    data: Any
-    batch_size: int
-    epochs: int
+    model: Any = None
+    data: Any = None
+    batch_size: int = 0
+    epochs: int = 0
     loss: Callable[..., Any] | None = None  # None: the model has a training_step, as a LightningModule has
     optimizer: Callable[[Any], Any] | None = None  # None: AdamW with its defaults
     eval_data: Any = None
@@ -42,9 +44,13 @@ class Training:
     monitor: str = "eval_loss"
     monitor_mode: str = "min"
     exact: bool = True  # False: plans that change the maths may be chosen, too
+    loop: Callable[[Any], Any] | None = None  # a function of a context, in place of all but batch_size and seed
     plan: str = "auto"  # how it is spread over its workers: as the planner finds best, or a family of plans
 
     def __post_init__(self) -> None:
+        if self.loop is not None:
+            self._check_loop()
+            return
         _require(
             callable(self.model),
             "model",
@@ -85,6 +91,20 @@ class Training:
         _require(good, "exact", self.exact, "is neither True nor False", "pass exact=False to allow plans that are not")
         if self.judges:
             self._check_monitor()
+
+    def _check_loop(self) -> None:
+        """Who keeps the loop keeps all that belongs to it."""
+        good = callable(self.loop)
+        _require(good, "loop", self.loop, "cannot be called", "pass a function of one argument, the context")
+        for each in fields(self):
+            default = {} if each.default is MISSING else each.default
+            value = getattr(self, each.name)
+            if each.name not in ("loop", "batch_size", "seed", "plan") and value is not default and value != default:
+                fix = f"use it within the loop, or drop {each.name}"
+                raise InvalidSpec("has no use beside a loop of one's own", field=each.name, fix=fix)
+        if self.batch_size:
+            _check_count("batch_size", self.batch_size)
+        _require(_is_int(self.seed), "seed", self.seed, "is not a whole number", "pass an int, such as 0")
 
     @property
     def judges(self) -> bool:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
 
-import msgspec
 import torch
 
 from fairlead import wire
@@ -16,6 +13,9 @@ from fairlead.planning.plan import Plan
 from fairlead.training.engines import keeps_apart, make_engine
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
+from fairlead.training.listening import Keeping as Keeping
+from fairlead.training.listening import Line as Line
+from fairlead.training.listening import listen
 from fairlead.training.reporting import Reporter
 from fairlead.training.seeds import epoch_order
 from fairlead.training.session import Session
@@ -31,23 +31,6 @@ class End(StrEnum):
 class Outcome:
     end: End
     leave: wire.Leave | None = None
-
-
-class Line(Protocol):
-    """What a loop needs of its line to the node manager."""
-
-    def pending(self) -> bool: ...
-    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None: ...
-    def put_back(self, message: wire.ToWorker) -> None: ...
-    def send(self, message: msgspec.Struct) -> None: ...
-
-
-class Keeping(Protocol):
-    """What a loop needs of the place where snapshots are."""
-
-    def find(self) -> Sequence[object]: ...
-    def due(self) -> bool: ...
-    def write(self, step: int, save: Callable[[Any], None], *, wait: bool = False) -> None: ...
 
 
 class Loop:
@@ -85,27 +68,9 @@ class Loop:
                 self._close_epoch()
             if session.done:
                 return Outcome(End.FINISHED)
-            self._listen()
+            self.leave = listen(self._channel, self._group) or self.leave
             if self._step():
                 return Outcome(End.LEFT, self.leave)
-
-    # ------------------------------------------------------------ messages
-
-    def _listen(self) -> None:
-        """Take what the control plane says between two steps."""
-        while self._channel.pending():
-            message = self._channel.take()
-            match message:
-                case wire.Leave(generation=generation) if generation == self._group.generation:
-                    self.leave = message
-                case wire.Join(generation=generation) if generation > self._group.generation:
-                    self._channel.put_back(message)
-                    raise PeerLost(f"generation {generation} was called")
-                case wire.Quit():
-                    self._channel.put_back(message)
-                    raise PeerLost("told to quit")
-                case _:
-                    pass  # of a generation that is over, or said twice
 
     # ------------------------------------------------------------ one step
 

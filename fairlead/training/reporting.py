@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import msgspec
@@ -10,7 +11,6 @@ import msgspec
 from fairlead import wire
 from fairlead.training.balance import Balance
 from fairlead.training.group import Group
-from fairlead.training.session import Session
 
 INTERVAL_S = 0.2
 
@@ -21,10 +21,33 @@ class Told(Protocol):
     def send(self, message: msgspec.Struct) -> None: ...
 
 
+class Past(Protocol):
+    """The steps that were taken, in rows."""
+
+    def __len__(self) -> int: ...
+    def recent(self) -> int: ...
+    def rows(self, after: int) -> Iterator[dict[str, float]]: ...
+
+
+class Course(Protocol):
+    """What is told of."""
+
+    @property
+    def history(self) -> Past: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def total_steps(self) -> int: ...
+    @property
+    def steps_per_epoch(self) -> int: ...
+    @property
+    def epoch_is_open(self) -> bool: ...
+
+
 class Reporter:
     """Progress of one generation: a sign of life from every rank, the history from rank 0, each step once."""
 
-    def __init__(self, channel: Told, session: Session, group: Group, balance: Balance | None = None) -> None:
+    def __init__(self, channel: Told, session: Course, group: Group, balance: Balance | None = None) -> None:
         self._channel, self._session, self._group, self._balance = channel, session, group, balance
         self._reported = session.history.recent()
         self._last_s = 0.0  # so that the first step is reported at once

@@ -38,13 +38,13 @@ def write_result(session: Session, folder: Path) -> list[str]:
             file.writelines(json.dumps(row) + "\n" for row in session.history.rows(0))
 
     # save_model knows about weights that share their storage; save_file would refuse them.
-    _put(output / "model.safetensors", lambda path: save_model(session.model, str(path)))
-    _put(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
-    _put(output / "history.jsonl", history)
+    put(output / "model.safetensors", lambda path: save_model(session.model, str(path)))
+    put(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
+    put(output / "history.jsonl", history)
     return ["model.safetensors", "metrics.json", "history.jsonl"]
 
 
-def _put(path: Path, write: Callable[[Path], object]) -> None:
+def put(path: Path, write: Callable[[Path], object]) -> None:
     """Whole or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     write(beside)

@@ -18,6 +18,8 @@ from fairlead.training.channel import Channel, log
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.loading import describe, load_training
 from fairlead.training.loop import End, Loop, Outcome
+from fairlead.training.own.loop import OwnLoop
+from fairlead.training.own.session import OwnSession
 from fairlead.training.result import final_metrics, write_result
 from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
@@ -57,23 +59,20 @@ class _Life:
         self._folder = Path(spec.folder)
         self._snapshots = Snapshots(self._folder, Path(spec.memory_folder), self._report_snapshot)
         seed_everything(spec.seed)
-        self._session = Session(load_training(spec.run or "", spec.params), spec.seed)
+        training = load_training(spec.run or "", spec.params)
+        self._session: Session | OwnSession
+        if training.loop is not None:
+            self._session = OwnSession(training, spec.seed)
+            return
+        self._session = Session(training, spec.seed)
         for warning in self._session.findings.warnings:
             log(warning)
 
     def run(self) -> int:
         """Wait for messages and follow them; returns the exit code."""
-        session = self._session
-        stored = self._snapshots.find()
-        self._line.send(
-            wire.Ready(
-                samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
-                parameters=sum(p.numel() for p in session.model.parameters()),
-                resumable_step=stored[0].step if stored else 0, plan=session.training.plan,
-            )
-        )  # fmt: skip
-        if self._look is not None:
-            self._look(session, self._line)
+        self._line.send(self._ready())
+        if self._look is not None and isinstance(self._session, Session):
+            self._look(self._session, self._line)
         while True:
             match self._line.take():
                 case wire.Quit():
@@ -87,6 +86,17 @@ class _Life:
                 case _:
                     pass  # of a generation that is over, or said twice
 
+    def _ready(self) -> wire.Ready:
+        session, stored = self._session, self._snapshots.find()
+        resumable = stored[0].step if stored else 0
+        if isinstance(session, OwnSession):
+            return wire.Ready(batch_size=session.training.batch_size, resumable_step=resumable)
+        return wire.Ready(
+            samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
+            parameters=sum(p.numel() for p in session.model.parameters()), resumable_step=resumable,
+            plan=session.training.plan,
+        )  # fmt: skip
+
     # ------------------------------------------------------------ a generation
 
     def _take_part(self, join: wire.Join) -> bool:
@@ -94,9 +104,10 @@ class _Life:
         self._generation = join.generation
         if self._worker not in join.ranks:
             log(f"generation {join.generation} goes on without this worker")
+            self._session.live = False  # what it holds is behind from here on
             return False
         group: Group | None = None
-        loop: Loop | None = None
+        loop: Loop | OwnLoop | None = None
         try:
             group = Group(join, self._worker, self._given_up)
             agreed = agree(group, self._session, self._snapshots)
@@ -104,27 +115,41 @@ class _Life:
             log(f"generation {group.generation}: {place}, from step {agreed.step} ({agreed.source})")
             self._line.send(wire.Joined(group.generation, self._session.step))
             self._snapshots.rearm()
-            plan = None if join.plan is None else plan_from(join.plan)
-            loop = Loop(self._session, group, self._line, self._snapshots, plan)
+            loop = self._loop(group, join)
             return self._end(group, loop, loop.run())
         except PeerLost as lost:
             self._broken(group, loop, str(lost))
             return False
 
-    def _end(self, group: Group, loop: Loop, outcome: Outcome) -> bool:
+    def _loop(self, group: Group, join: wire.Join) -> Loop | OwnLoop:
+        """A loop of the user's own is not spread by a plan: it does what it does."""
+        if isinstance(self._session, OwnSession):
+            return OwnLoop(self._session, group, self._line, self._snapshots)
+        plan = None if join.plan is None else plan_from(join.plan)
+        return Loop(self._session, group, self._line, self._snapshots, plan)
+
+    def _write_result(self) -> list[str]:
+        session, folder = self._session, self._folder
+        return session.write_result(folder) if isinstance(session, OwnSession) else write_result(session, folder)
+
+    def _metrics(self) -> dict[str, float]:
+        session = self._session
+        return session.history.last if isinstance(session, OwnSession) else final_metrics(session)
+
+    def _end(self, group: Group, loop: Loop | OwnLoop, outcome: Outcome) -> bool:
         session = self._session
         if outcome.end is End.FINISHED:
-            artifacts = write_result(session, self._folder) if group.rank == 0 else []
+            artifacts = self._write_result() if group.rank == 0 else []
             loop.reporter.flush()
             group.broadcast(b"written", 0)
             self._close_finished(group)
             self._snapshots.finish()
             log(f"finished at step {session.step}")
-            self._line.send(wire.Finished(group.generation, session.step, final_metrics(session), artifacts))
+            self._line.send(wire.Finished(group.generation, session.step, self._metrics(), artifacts))
             return True
         leave = outcome.leave
         assert leave is not None
-        if leave.snapshot and group.rank == 0:
+        if leave.snapshot and group.rank == 0 and session.live:
             self._snapshots.write(session.step, session.save, wait=True)
         loop.reporter.flush()
         group.close()
@@ -144,7 +169,7 @@ class _Life:
         self._line.send(wire.Left(leave.generation, self._session.step, leave.snapshot))
         return goes
 
-    def _broken(self, group: Group | None, loop: Loop | None, why: str) -> None:
+    def _broken(self, group: Group | None, loop: Loop | OwnLoop | None, why: str) -> None:
         """Be sound again, say so, and wait: what was said about leaving still holds."""
         if group is not None:
             group.abort()

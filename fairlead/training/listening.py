@@ -1,0 +1,47 @@
+"""What the control plane says between two steps, and the little that a loop needs of its line and its snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from fairlead import wire
+from fairlead.training.group import Group, PeerLost
+
+
+class Line(Protocol):
+    """What a loop needs of its line to the node manager."""
+
+    def pending(self) -> bool: ...
+    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None: ...
+    def put_back(self, message: wire.ToWorker) -> None: ...
+    def send(self, message: msgspec.Struct) -> None: ...
+
+
+class Keeping(Protocol):
+    """What a loop needs of the place where snapshots are."""
+
+    def find(self) -> Sequence[object]: ...
+    def due(self) -> bool: ...
+    def write(self, step: int, save: Callable[[Any], None], *, wait: bool = False) -> None: ...
+
+
+def listen(channel: Line, group: Group) -> wire.Leave | None:
+    """Take what has arrived: the call to leave this generation, if it came; raises when it was given up."""
+    leave = None
+    while channel.pending():
+        message = channel.take()
+        match message:
+            case wire.Leave(generation=generation) if generation == group.generation:
+                leave = message
+            case wire.Join(generation=generation) if generation > group.generation:
+                channel.put_back(message)
+                raise PeerLost(f"generation {generation} was called")
+            case wire.Quit():
+                channel.put_back(message)
+                raise PeerLost("told to quit")
+            case _:
+                pass  # of a generation that is over, or said twice
+    return leave
