@@ -1,0 +1,365 @@
+"""Plans of the platform's gangs: profiles checked, hardware described, plans reviewed, curves drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairlead import wire
+from fairlead.cluster import Member, Node
+from fairlead.control import knowing
+from fairlead.control.curving import Curves, paced, planned, pulled
+from fairlead.control.gangs import GangView, MarkRunning, TellJoin, WorkerFact, next_action
+from fairlead.control.hardware import Machine, gang_hardware, kinds, speed_of
+from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
+from fairlead.control.plans import Plans
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
+from fairlead.control.reviewing import ENOUGH_S, LONG_S, Known, measured_step_s, plain, review
+from fairlead.control.rounds import in_full_swing, job_state
+from fairlead.control.store import events, generations, jobs, models
+from fairlead.planning.choosing import replicas
+from fairlead.planning.cost import estimate
+from fairlead.planning.ground import Ground
+from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import Calibration, ModelProfile, model_from, to_plain
+from fairlead.scheduling.curves import SpeedCurve
+from fairlead.specs import parse_job
+from tests.control import made
+from tests.control.stores import Clock, Opened, a_job, run, submit
+from tests.planning import made as planning
+
+TIMED = Calibration(device="cpu", fixed_s=1e-4, sample_s=2e-6, optimizer_s=1e-4)
+TINY = planning.model(3, batch=64, flops=1e4, parameters=2_000, calibration=TIMED)
+HEAVY = planning.model(6, batch=64, calibration=Calibration(device="cpu", fixed_s=0.0, sample_s=0.05, optimizer_s=1e-3))
+
+
+def nodes(count: int = 2, cpu: float = 1.0, kind: str = "cpu") -> list[Node]:
+    room = {"cpu": cpu, "memory": 8e9, "device": 1.0}
+    return [Node(f"node-{at}", room, kind, 1.0, ("here", f"node-{at}")) for at in range(count)]
+
+
+def known_model(profile: ModelProfile | None, **changes: Any) -> KnownModel:
+    plain_values = None if profile is None else to_plain(profile)
+    return replace(KnownModel("vision", "key", plain_values, "", {}, {}, 0.0), **changes)
+
+
+# ---------------------------------------------------------------- what workers say
+
+
+def test_a_profile_comes_through_as_it_was_sent() -> None:
+    assert accepted(wire.Profiled(to_plain(TINY))) == TINY
+    assert accepted(wire.Profiled(why_not="it draws")) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"layers": []},
+        {"layers": [to_plain(TINY)["layers"][0]] * (MOST_LAYERS + 1)},
+        {"layers": [{"name": "x" * (knowing.MOST_BYTES + 1)}]},
+        {"layers": [{"name": "a", "flops": math.inf}]},
+        {"layers": [{"name": "a", "flops": math.nan}]},
+        {"layers": [{"name": "a", "parameters": -1}]},
+        {"layers": [{"name": 7}]},
+        {"layers": "many"},
+        {"batch_size": 0},
+        {"tensor_limit": 0},
+        {"calibration": {"device": "cpu", "fixed_s": -1.0, "sample_s": 1.0, "optimizer_s": 1.0}},
+    ],
+)
+def test_a_profile_that_no_honest_worker_would_send_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"profile|number"):
+        accepted(wire.Profiled(to_plain(TINY) | wrong))
+
+
+def test_the_same_code_and_parameters_are_the_same_model() -> None:
+    spec = {"name": "a", "run": "t.py:f", "code": "sha256:" + "a" * 64, "params": {"x": 1, "y": 2}}
+    first, again = parse_job(spec), parse_job(spec | {"name": "b", "params": {"y": 2, "x": 1}, "workers": 4})
+    assert model_fact(first) == model_fact(again) != model_fact(parse_job(spec | {"params": {"x": 2, "y": 2}}))
+    assert model_fact(parse_job({"name": "a", "command": ["true"]})) == {}
+    assert model_key(made.job(facts=model_fact(first))) == model_fact(first)["model"]
+    assert model_key(made.job()) == "mlp-abc234"
+
+
+def test_what_is_known_of_a_model_outlasts_its_job(db: Opened, clock: Clock) -> None:
+    job = submit(db, a_job("vision"))
+    db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
+    db.write(models.update, "vision", model_key(job), seen={"dp": 2.0})
+    db.write(store_profile, job, wire.Profiled(to_plain(HEAVY)), 6.0)  # said again, it changes nothing
+    known = db.read(models.get, "vision", model_key(job))
+    assert known is not None
+    assert (model_from(known.profile or {}), known.seen) == (TINY, {"dp": 2.0})
+    assert db.read(models.get, "text", model_key(job)) is None  # another tenant's is another model
+    assert db.read(models.keys) == {("vision", model_key(job))}
+
+
+def test_only_so_many_models_of_a_tenant_are_kept(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "MOST", 3)
+    for at in range(6):
+        db.write(models.put, known_model(TINY, key=f"m{at}", created_s=float(at)))
+    db.write(models.put, known_model(TINY, tenant="text", key="m0"))
+    assert db.read(models.keys) == {("vision", "m3"), ("vision", "m4"), ("vision", "m5"), ("text", "m0")}
+
+
+def test_a_plan_that_a_gang_failed_under_is_banned_and_plain_replicas_never_are(db: Opened) -> None:
+    job = submit(db, a_job("vision"))
+    db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
+    told = plain(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
+    first = made.generation(("w0", "n"), ("w1", "n"), job=job.id, plan=told)
+    db.write(generations.insert, first)
+    assert db.write(blame_plan, job, "it broke") == "fsdp2"
+    known = db.read(models.get, "vision", model_key(job))
+    assert known is not None
+    assert known.banned == {"fsdp": "it broke"}
+    for other in (plain(replicas(2), "", "planner"), {**told, "chosen": "asked"}, None):
+        db.write(generations.update, job.id, 1, plan=other)
+        assert db.write(blame_plan, job, "it broke") is None
+
+
+# ---------------------------------------------------------------- hardware
+
+
+def test_workers_are_as_fast_as_the_cores_they_get() -> None:
+    half = nodes(1, cpu=0.5)[0]
+    assert speed_of(half, {}) == 0.5
+    assert speed_of(nodes(1, cpu=4.0)[0], {}) == 4.0
+    assert speed_of(half, {"cpu": 2.5}) == 2.0  # threads are whole
+    found = gang_hardware([half, half], {"memory": 1e9}, Machine())
+    assert found is not None
+    assert [seat.speed for seat in found.seats] == [0.5, 0.5]
+    assert found.devices["cpu"].memory_bytes < 1e9
+    assert found.links[0] == found.links[-1]  # one machine
+
+
+def test_devices_that_nobody_knows_are_not_planned_for() -> None:
+    assert gang_hardware(nodes(2, kind="abacus"), {}, Machine()) is None
+    assert kinds(nodes(2, kind="abacus"), {}, Machine()) is None
+    cards = gang_hardware(nodes(2, kind="a100"), {}, Machine(shared=False))
+    assert cards is not None
+    assert cards.links[1].bytes_per_s < cards.links[0].bytes_per_s
+
+
+# ---------------------------------------------------------------- reviewing
+
+
+def running(plan: Any = None, **changes: Any) -> Generation:
+    values: dict[str, Any] = {"running_s": 0.0, "first_step": 1, "plan": plan} | changes
+    return made.generation(("w0", "node-0"), ("w1", "node-1"), **values)
+
+
+def looked_at(job: Job, generation: Generation, model: ModelProfile, now_s: float, **seen: float) -> Any:
+    ground = gang_hardware(nodes(), {}, Machine())
+    assert ground is not None
+    return review(job, generation, Known(model, seen, {}), ground, now_s, sure=True, restart_s=1.0)
+
+
+def trained(steps: int, total: int = 100_000) -> Job:
+    return made.job(step=steps, total_steps=total, batch_size=64)
+
+
+def test_a_gang_that_began_unknown_is_given_its_prediction_afterwards() -> None:
+    found = looked_at(trained(1), running(), TINY, 1.0)
+    assert found.plan["id"] == "dp2"
+    assert found.plan["step_s"] > 0
+    assert (found.seen, found.better) == (None, None)
+    again = looked_at(trained(1), running(found.plan), TINY, 1.0)
+    assert again.plan is None  # nothing new
+
+
+def test_a_small_model_on_two_workers_is_better_off_on_one() -> None:
+    found = looked_at(trained(10_000, total=10_000_000), running(), TINY, 20.0)
+    assert found.step_s == pytest.approx(0.002)
+    assert set(found.seen) == {"dp"}
+    assert found.better.plan.workers_used == 1
+
+
+def test_what_works_is_left_alone_when_little_is_left_to_do() -> None:
+    assert looked_at(trained(10_000, total=10_100), running(), TINY, 20.0).better is None
+
+
+def test_a_heavy_model_stays_on_both() -> None:
+    assert looked_at(trained(50), running(), HEAVY, 100.0).better is None
+
+
+def test_it_is_measured_again_only_after_twice_the_time() -> None:
+    first = looked_at(trained(1000), running(), HEAVY, 20.0)
+    assert first.plan["measured_after_s"] == 20.0
+    assert looked_at(trained(1500), running(first.plan), HEAVY, 30.0).plan is None
+    assert looked_at(trained(2000), running(first.plan), HEAVY, 41.0).plan["measured_after_s"] == 41.0
+
+
+def test_a_prediction_that_is_far_off_for_long_is_told_once() -> None:
+    early = looked_at(trained(1000), running(), HEAVY, LONG_S - 1)
+    late = looked_at(trained(1000), running(), HEAVY, LONG_S)
+    assert early.disagrees is None
+    assert late.disagrees == pytest.approx(late.step_s / late.plan["step_s"])
+    assert looked_at(trained(9000), running({**late.plan, "doubted": True}), HEAVY, 500.0).disagrees is None
+
+
+@pytest.mark.parametrize("changes", [{"phase": GenerationPhase.JOINING}, {"broken_s": 3.0}, {"first_step": None}])
+def test_a_gang_that_does_not_train_teaches_nothing(changes: dict[str, Any]) -> None:
+    assert measured_step_s(trained(500), running(**changes), 100.0) is None
+    assert measured_step_s(trained(500), running(), ENOUGH_S - 1) is None
+    assert measured_step_s(trained(3), running(), 100.0) is None
+
+
+# ---------------------------------------------------------------- those who rest
+
+
+def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
+    generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING, init_method="x")
+    assert [member.worker for member in generation.at_work] == ["w0"]
+    resting = WorkerFact("node-1", "ready", device=0)
+
+    def view(first: WorkerFact, told: frozenset[str] = frozenset()) -> GangView:
+        job, here = made.job(phase=JobPhase.STARTING), frozenset({"node-0", "node-1"})
+        return GangView(job, [generation], {"w0": first, "w1": resting}, told, 10.0, here)
+
+    assert isinstance(next_action(view(WorkerFact("node-0", "ready"))), TellJoin)
+    assert next_action(view(WorkerFact("node-0", "ready"), frozenset({"join:1"}))) is None
+    joined = WorkerFact("node-0", "joined", generation=1)
+    assert isinstance(next_action(view(joined)), MarkRunning)
+    assert in_full_swing(replace(generation, phase=GenerationPhase.RUNNING), {"w0": joined, "w1": resting})
+
+
+# ---------------------------------------------------------------- curves
+
+
+def test_a_curve_is_the_planners_until_something_was_measured() -> None:
+    job = made.job(max_workers=4)
+    curve = planned(HEAVY, {}, job, nodes(4), Machine())
+    assert curve is not None
+    assert curve.sizes == (1, 2, 3, 4)
+    assert curve.fastest(4) > 2 * curve.fastest(1)
+    measured = pulled(curve, {2: curve.fastest(2) / 3})
+    assert measured.fastest(2) == pytest.approx(curve.fastest(2) / 3)
+    assert measured.fastest(4) == pytest.approx(curve.fastest(4) / 3)
+
+
+def test_a_curve_in_the_schedulers_units_is_that_of_one_worker() -> None:
+    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (80.0, 120.0))}))
+    assert (pace.unit, pace.curve.fastest(1), pace.curve.fastest(2)) == (100.0, 1.0, 1.5)
+
+
+def test_jobs_of_which_the_same_is_known_share_one_curve() -> None:
+    curves, known = Curves(lambda: 0.0), known_model(HEAVY)
+    first, second = made.job(id="a"), made.job(id="b")
+    curves.learn([(first, known), (second, known)], nodes(4), Machine())
+    one = curves.of(first)
+    assert one is not None
+    curves.learn([(first, known), (second, known)], nodes(4), Machine())
+    assert one is curves.of(first) is curves.of(second)
+    faster = replace(second, speeds={1: 10 * one.unit})
+    pulled_up = curves.of(faster)
+    assert pulled_up is not None
+    assert pulled_up.unit == pytest.approx(10 * one.unit, rel=0.1)
+    assert curves.of(replace(second, speeds={1: 10.001 * one.unit})) is pulled_up  # no new curve for every report
+    curves.learn([], nodes(4), Machine())
+    assert curves.of(first) is None
+
+
+def test_curves_that_take_too_long_come_before_the_next_round() -> None:
+    ticks = iter([0.0, 9.0, 9.0, 9.0, 9.0])
+    curves = Curves(lambda: next(ticks))
+    curves.learn([(made.job(), known_model(HEAVY))], nodes(4), Machine())
+    assert curves.of(made.job()) is None
+
+
+def test_with_a_curve_a_jobs_work_is_counted_in_its_units() -> None:
+    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (100.0, 150.0))}))
+    state = job_state(trained(10, total=30), (), {}, cooling=False, pace=pace)
+    assert (state.curve, state.work_left, state.work_done) == (pace.curve, 12.8, 6.4)
+    promised = made.job(finish_by_s=1e9)
+    assert job_state(promised, (), {}, cooling=False, pace=pace).curve is None  # how much there is to do is not known
+
+
+# ---------------------------------------------------------------- all of it on a store
+
+
+def placed(db: Opened, profile: ModelProfile | None, **changes: Any) -> tuple[Plans, Job]:
+    job = submit(db, a_job("vision"))
+    if profile is not None:
+        db.write(store_profile, job, wire.Profiled(to_plain(profile)), 0.0)
+    values = {"phase": JobPhase.RUNNING, "generation": 1, "step": 10_000, "total_steps": 10_000_000}
+    values |= {"batch_size": 64, "demand": {}}
+    job = db.write(lambda connection: jobs.update(connection, job.id, **(values | changes)))
+    db.write(generations.insert, running(job=job.id, created_s=0.0))
+    there = {node.name: node for node in nodes()}
+    return Plans(db.store, lambda: there, lambda: 20.0), job
+
+
+JOINED = {name: WorkerFact(f"node-{name[1]}", "joined", generation=1) for name in ("w0", "w1")}
+
+
+def test_a_running_gang_gets_a_new_generation_for_a_better_plan_and_meets_as_it_says(db: Opened) -> None:
+    plans, job = placed(db, TINY)
+    assert run(plans.review(lambda name: JOINED)) == {job.id}
+    first, second = db.read(generations.of_job, job.id)
+    assert (second.phase, second.reason_code, second.members) == (GenerationPhase.PLANNED, "better-plan", first.members)
+    assert first.plan is not None
+    assert first.plan["measured_step_s"] == pytest.approx(0.002)
+    after = db.read(jobs.get, job.id)
+    assert after is not None
+    assert after.generation == 2
+    assert [event.kind for event in db.read(events.after, 0, 10)][-1] == "job-replanned"
+    meeting = run(plans.meeting(after, second))
+    assert meeting.plan is not None
+    assert (meeting.plan["id"], meeting.plan["workers_used"], meeting.plan["plan"]) == ("single", 1, None)
+    assert sorted(member.rank for member in meeting.members) == [0, 1]
+    assert run(plans.review(lambda name: JOINED)) == set()  # not twice within a moment
+
+
+def test_a_gang_that_is_being_changed_is_left_alone(db: Opened) -> None:
+    plans, _ = placed(db, TINY)
+    leaving = {**JOINED, "w1": replace(JOINED["w1"], phase="left")}
+    assert run(plans.review(lambda name: leaving)) == set()
+
+
+def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Opened) -> None:
+    plans, job = placed(db, None)
+    (generation,) = db.read(generations.of_job, job.id)
+    meeting = run(plans.meeting(job, generation))
+    assert meeting.plan is not None
+    assert (meeting.plan["id"], meeting.plan["plan"], meeting.plan["chosen"]) == ("dp2", None, "default")
+    assert "nothing is known" in str(meeting.plan["reason"])
+    assert run(plans.looker(job, generation)) == "w0"
+    assert run(plans.looker(replace(job, max_workers=1), generation)) == ""
+    db.write(store_profile, job, wire.Profiled(why_not="it draws"), 0.0)
+    plans.forget()
+    assert run(plans.looker(job, generation)) == ""  # once is enough
+    meeting = run(plans.meeting(job, generation))
+    assert meeting.plan is not None
+    assert "it draws" in str(meeting.plan["reason"])
+
+
+def test_what_the_author_asked_for_is_run(db: Opened) -> None:
+    plans, job = placed(db, HEAVY)
+    (generation,) = db.read(generations.of_job, job.id)
+    meeting = run(plans.meeting(replace(job, facts={"plan": "fsdp"}), generation))
+    assert meeting.plan is not None
+    assert (meeting.plan["id"], meeting.plan["chosen"]) == ("fsdp2", "asked")
+    assert isinstance(meeting.plan["plan"], dict)
+    alone = run(plans.meeting(replace(job, training=False), generation))
+    assert (alone.plan, alone.members) == (None, generation.members)
+
+
+def test_ranks_follow_the_plan_and_who_rests_comes_last() -> None:
+    from fairlead.control.plans import _seated
+
+    ranked = [Member(f"w{at}", at, "n", at) for at in range(3)]
+    assert [m.worker for m in _seated(ranked, Plan(data=2, sync="allreduce", members=(2, 0)))] == ["w2", "w0", "w1"]
+
+
+def test_the_next_round_has_the_curves_of_known_models(db: Opened) -> None:
+    plans, job = placed(db, HEAVY)
+    assert plans.curve(job) is None
+    run(plans.refresh())
+    pace = plans.curve(job)
+    assert pace is not None
+    ground = gang_hardware(nodes()[:1], job.demand, Machine())
+    assert ground is not None
+    alone = estimate(HEAVY, Ground(ground), replicas(1)).samples_per_s
+    assert pace.unit == pytest.approx(alone, rel=0.05)
