@@ -66,7 +66,8 @@ def run_trials(
 ) -> dict[str, Trial]:
     """The best so many plans that fit, really run one after the other; what is learned is kept for the next time."""
     from fairlead.backends.local.emulation import emulated
-    from fairlead.planning.cost import kind
+    from fairlead.planning.cost import fitted, kind
+    from fairlead.planning.ground import Ground
     from fairlead.planning.profiles import EVERY, correction
     from fairlead.profiling.kept import learn
     from fairlead.profiling.trials import run_trial
@@ -86,7 +87,8 @@ def run_trials(
             step_s = done[one.plan.id].step_s
             if step_s is not None:
                 whole = correction(trials.model, ground.devices.values(), kind(one.plan))
-                seen[kind(one.plan)] = step_s / one.step_s, whole / correction(trials.model, [], EVERY)
+                slower = fitted(trials.model, Ground(ground), one.plan, step_s) / whole
+                seen[kind(one.plan)] = slower, whole / correction(trials.model, [], EVERY)
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
         sys.stderr.write("the machine is busy with other work: nothing is learned from these times\n")
     else:

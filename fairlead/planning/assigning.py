@@ -36,9 +36,14 @@ class Team:
         return self.device.name, self.speed, self.node
 
 
-def assigned(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float = inf) -> Plan | None:
-    """The shape with the best cuts and the best order of workers; None when none fits, or is faster than the limit."""
-    teams = _teams(ground, shape)
+def assigned(
+    model: ModelProfile, ground: Ground, shape: Shape, limit_s: float = inf, factor: float = 1.0
+) -> Plan | None:
+    """The shape with the best cuts and the best order of workers; None when none fits, or is faster than the limit.
+
+    ``factor``: by how much workers are slower than is known of their devices, with plans of this kind.
+    """
+    teams = _teams(ground, shape, factor)
     unlike = Counter(team.likeness for team in teams)
     orders = prod(count + 1 for count in unlike.values())
     if shape.chunks > 1 or len({like[:2] for like in unlike}) == 1 or orders > ORDERS:
@@ -46,7 +51,7 @@ def assigned(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float =
     return _in_any_order(model, ground, shape, teams, unlike, limit_s)
 
 
-def _teams(ground: Ground, shape: Shape) -> list[Team]:
+def _teams(ground: Ground, shape: Shape, factor: float) -> list[Team]:
     hardware, size = ground.hardware, shape.data * shape.tensor
     members = shape.members or tuple(range(shape.used))
     busy = Counter(hardware.seats[worker].node for worker in members)
@@ -54,7 +59,7 @@ def _teams(ground: Ground, shape: Shape) -> list[Team]:
     for at in range(0, len(members), size):
         workers = members[at : at + size]
         speed = min(hardware.speed(worker, busy[hardware.seats[worker].node]) for worker in workers)
-        found.append(Team(workers, hardware.device(workers[0]), speed, hardware.seats[workers[0]].node))
+        found.append(Team(workers, hardware.device(workers[0]), speed / factor, hardware.seats[workers[0]].node))
     return found
 
 

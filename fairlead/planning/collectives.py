@@ -5,10 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from fairlead.planning.profiles import Hardware, Link
+from fairlead.planning.profiles import Device, Hardware, Link
 
 EXTRA: Mapping[str, tuple[float, float]] = {"gloo": (1.15, 2.0), "nccl": (1.0, 1.0)}
 """(all-gather, reduce-scatter): bytes against those of a good ring. gloo scatters by reducing all (measured)."""
+
+
+DIRECT_BYTES = 1 << 18
+"""Up to so many bytes sent, gloo's ranks send to everybody at once (fairlead/training/direct.py)."""
+
+RING_MESSAGES = 4
+"""That gloo sends to each of the others in a ring: two halves, there and back."""
+
+WORDS_BYTES = 64.0
+"""What ranks tell each other at every step."""
 
 
 def reach(hardware: Hardware, groups: Sequence[Sequence[int]]) -> Link:
@@ -64,3 +74,40 @@ def send_s(size: float, link: Link) -> float:
 def hierarchical_s(outer: int, inner: int, size: float, near: Link, far: Link) -> float:
     """Summed within each ring of neighbours, between one of each ring, and handed back (D4)."""
     return 2 * all_reduce_s(inner, size, near) + all_reduce_s(outer, size, far)
+
+
+def is_direct(count: int, size: float, device: Device) -> bool:
+    return device.backend == "gloo" and (count - 1) * size <= DIRECT_BYTES
+
+
+def sum_s(count: int, size: float, link: Link, device: Device) -> float:
+    """Seconds on the wire of a sum of gradients or words."""
+    if count > 1 and is_direct(count, size, device):
+        return min(all_reduce_s(count, size, link), link.latency_s + (count - 1) * size / link.bytes_per_s)
+    return all_reduce_s(count, size, link)
+
+
+def ring_cpu_s(count: int, size: float, device: Device) -> float:
+    """Cpu seconds of each rank in a ring."""
+    return RING_MESSAGES * (count - 1) * device.message_s + 2 * (count - 1) / count * size * device.byte_s
+
+
+def sum_cpu_s(count: int, size: float, device: Device) -> float:
+    """Cpu seconds of each rank in a sum, in whichever way is taken."""
+    if is_direct(count, size, device):
+        return (count - 1) * (device.message_s + size * device.byte_s)
+    return ring_cpu_s(count, size, device)
+
+
+def paid_s(
+    wire_s: float, cpu_s: float, device: Device, speed: float, *, period_s: float = 0.0, busy_s: float = 0.0
+) -> float:
+    """What an exchange adds to a step: the wire or the core, whichever takes longer, after it has been started.
+
+    A worker whose speed is a quota gets its next ration while it waits: it then runs at full speed until that is used
+    up. So of the idle time as much is won back as the quota would have made it rest anyway, at most a period's rest.
+    """
+    handling = cpu_s / speed
+    idle = max(0.0, wire_s - handling)
+    rest = (1 - speed) * min(period_s, busy_s + handling) if speed < 1 else 0.0
+    return device.step_s / speed + handling + idle - min(idle, rest)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import send_s
-from fairlead.planning.ground import Ground, Places
+from fairlead.planning.ground import Ground, Places, slowed
 from fairlead.planning.layers import FORWARD, Table, table
 from fairlead.planning.memory import USABLE, handover_bytes, stage_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Link, ModelProfile, correction
 from fairlead.planning.shapes import Shape
-from fairlead.planning.sync import exposed_s, optimizer_s, updated
+from fairlead.planning.sync import exposed_s, optimizer_s, updated, words_s
 
 PARTS = ("compute", "exchange", "tensor exchange", "bubble", "optimiser", "input", "waiting")
 
@@ -22,6 +23,10 @@ MORE_STEPS = {"local-sgd": 0.004, "parameter-server": 0.03, "int8": 0.01, "bf16"
 
 SPLIT_BACKWARD = 1.08
 """A backward pass in two parts (inputs first, weights when there is time) walks its graph twice."""
+
+
+FACTORS = (0.1, 20.0)
+"""Between which a correction is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,7 @@ def stage_s(
     if before is None:
         return computing, computing
     sending = 2 * send_s(sums.outputs[start - 1], before)  # activations there, gradients back
-    handling = 2 * device.step_s / speed
+    handling = 2 * (device.message_s or device.step_s) / speed
     return max(computing + handling, sending), computing + handling + sending
 
 
@@ -115,14 +120,19 @@ class _Replica:
     fullest: float  # that as a part of what the device has
 
 
-def estimate(model: ModelProfile, ground: Ground, plan: Plan) -> Estimate:
-    """Time and memory of one step under this plan, whether or not it fits."""
+def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | None = None) -> Estimate:
+    """Time and memory of one step under this plan, whether or not it fits; with this correction, or the known one.
+
+    A correction slows the workers down, not the wires between them.
+    """
     places = ground.places(plan)
+    if factor is None:
+        factor = correction(model, [device for row in places.devices for device in row[:1]], kind(plan))
+    places = slowed(places, factor)
     shares = plan.shares or (1 / plan.data,) * plan.data
     alike = places.alike and len(set(shares)) == 1
     chosen = range(1) if alike else range(plan.data)
     replicas = [_replica(model, plan, places, at, shares[at] * model.batch_size) for at in chosen]
-    factor = correction(model, [device for row in places.devices for device in row[:1]], kind(plan))
     fetch = model.calibration.input_s if model.calibration else 0.0
     inputs = [fetch * shares[at] * model.batch_size / min(row[at] for row in places.speeds) for at in chosen]
     if plan.staleness:
@@ -130,11 +140,19 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan) -> Estimate:
     else:
         step = max(one.total_s + put for one, put in zip(replicas, inputs, strict=True))
         step += max(one.tail_s for one in replicas)
-    step *= factor
     return Estimate(
         plan, step, model.batch_size / step, max(one.memory for one in replicas),
-        max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step, factor), steps_factor(plan),
+        max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step), steps_factor(plan),
     )  # fmt: skip
+
+
+def fitted(model: ModelProfile, ground: Ground, plan: Plan, measured_s: float) -> float:
+    """The correction with which this plan would have been predicted to take what it took."""
+    low, high = FACTORS
+    for _ in range(24):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if estimate(model, ground, plan, middle).step_s > measured_s else (middle, high)
+    return math.sqrt(low * high)
 
 
 def _unwaited_s(plan: Plan, pieces_s: Sequence[float]) -> float:
@@ -147,7 +165,7 @@ def _unwaited_s(plan: Plan, pieces_s: Sequence[float]) -> float:
     return max(plan.data / whole, max(pieces_s) / (plan.staleness + 1))
 
 
-def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float, factor: float) -> dict[str, float]:
+def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float) -> dict[str, float]:
     many = len(replicas)
     parts = {
         "compute": sum(one.computing_s - one.talking_s for one in replicas) / many,
@@ -157,7 +175,6 @@ def _parts(replicas: Sequence[_Replica], inputs: Sequence[float], step: float, f
         "exchange": max(one.tail_s - one.updating_s for one in replicas),
         "input": sum(inputs) / many,
     }
-    parts = {name: seconds * factor for name, seconds in parts.items()}
     parts["waiting"] = max(0.0, step - sum(parts.values()))
     return parts
 
@@ -181,12 +198,17 @@ def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: 
         busy.append(own)
         talking = max(talking, talk * plan.microbatches)
         updates.append(update)
-        tails.append(update + exposed_s(model, plan, places, device, speed, held, largest, backward))
+        exchanged = exposed_s(model, plan, places, device, speed, held, largest, backward)
+        besides = device.loop_s / speed + words_s(plan, places, device, speed)
+        tails.append(update + exchanged + besides)
         size += model.sample_bytes * samples + model.working_bytes * samples / plan.microbatches
         size += handover_bytes(model, plan, device)
         sizes.append(size)
         full.append(size / device.memory_bytes)
     total = pipeline_s(plan, max(busy), passing) if plan.pipeline > 1 else plan.microbatches * busy[0]
+    if plan.pipeline > 1:  # who waits for its turn then runs at full speed for a while
+        slow = min(speed for row in places.speeds for speed in row)
+        total -= min(max(0.0, total - plan.microbatches * max(busy)), max(0.0, 1 - slow) * places.period_s)
     computing = plan.microbatches * sum(busy) / len(busy)
     longest = max(range(len(tails)), key=tails.__getitem__)
     return _Replica(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.planning.collectives import reach
 from fairlead.planning.plan import Plan
@@ -22,6 +22,7 @@ class Places:
     far: Link  # between them
     stages: tuple[Link, ...]  # between each stage and the next
     around: Link  # from the last stage back to the first, for several stages per worker
+    period_s: float = 0.0  # after which quotas are given out anew
 
     @property
     def alike(self) -> bool:
@@ -29,6 +30,13 @@ class Places:
         return all(len(set(row)) == 1 for row in self.speeds) and all(
             len({device.name for device in row}) == 1 for row in self.devices
         )
+
+
+def slowed(places: Places, factor: float) -> Places:
+    """The same workers, each so many times slower than was thought."""
+    if factor == 1:
+        return places
+    return replace(places, speeds=tuple(tuple(speed / factor for speed in row) for row in places.speeds))
 
 
 class Ground:
@@ -64,4 +72,5 @@ class Ground:
         return Places(
             speeds, devices, reach(hardware, [cell for row in grid for cell in row]), reach(hardware, across),
             reach(hardware, rings), reach(hardware, leaders), between[:-1], between[-1],
+            hardware.period_s,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
-from fairlead.planning.collectives import all_reduce_s
+from fairlead.planning.collectives import all_reduce_s, paid_s, ring_cpu_s
 from fairlead.planning.profiles import Calibration, Device, Layer, Link, ModelProfile
 
 FORWARD = 1 / 3
@@ -83,7 +83,8 @@ def table(
         if tensor > 1 and layer.exchanges:
             size = layer.exchange_bytes * samples / layer.exchanges
             again = 1.5 if recompute else 1.0  # half of the exchanges are of the forward pass
-            talk = again * layer.exchanges * (all_reduce_s(tensor, size, link) + device.step_s / speed)
+            wire_s, cpu_s = all_reduce_s(tensor, size, link), ring_cpu_s(tensor, size, device)
+            talk = again * layer.exchanges * paid_s(wire_s, cpu_s, device, speed)
         times.append(time + talk)
         exchanges.append(talk)
         parameters.append(part.parameters)

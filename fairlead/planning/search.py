@@ -8,7 +8,7 @@ from math import inf
 from msgspec.structs import replace as changed
 
 from fairlead.planning.assigning import assigned
-from fairlead.planning.collectives import all_reduce_s
+from fairlead.planning.collectives import sum_s
 from fairlead.planning.cost import Estimate, estimate, fill_part, kind, pace, steps_factor
 from fairlead.planning.ground import Ground
 from fairlead.planning.layers import FORWARD, table
@@ -111,7 +111,8 @@ def _realised(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float)
     """The shape as a plan with its best cuts and shares; None when it is slower than the limit or does not fit."""
     if shape.pipeline > 1:
         factor = correction(model, ground.hardware.devices.values(), kind(shape))
-        plan = assigned(model, ground, shape, limit_s / factor * (1 + 1e-9))
+        rest_s = ground.hardware.period_s  # won back by who waits; cuts are found without it
+        plan = assigned(model, ground, shape, (limit_s + rest_s) * (1 + 1e-9), factor)
         return None if plan is None else estimate(model, ground, plan)
     plain = shape.plan(model)
     if ground.equal or shape.data == 1 or shape.buckets or shape.sync == "parameter-server":
@@ -158,16 +159,21 @@ class _Floors:
         else:
             busy = pass_s * shape.data * shape.tensor / whole
             paced = (many * busy + max(0.0, pass_s / fastest - busy) * fill_part(shape)) * pace(shape)
-        factor = steps_factor(shape) * min(correction(self._model, [one], kind(shape)) for one in self._devices)
-        return (paced + self._tail_s(shape, fastest)) * factor * (1 - 1e-9)
+        factor = min(correction(self._model, [one], kind(shape)) for one in self._devices)
+        taken = (paced + self._update_s(shape, fastest)) * factor + self._wire_s(shape)
+        won_back = 2 * self._hardware.period_s  # at most, while waiting for each other and for gradients
+        return (taken - won_back) * steps_factor(shape) * (1 - 1e-9)
 
-    def _tail_s(self, shape: Shape, fastest: float) -> float:
+    def _update_s(self, shape: Shape, fastest: float) -> float:
         held = self._model.parameters / (shape.tensor * shape.pipeline)
         part = held / shape.data if shape.sharded or shape.sync == "parameter-server" else held
-        update = min(optimizer_s(self._model, device, fastest, part) for device in self._devices)
+        return min(optimizer_s(self._model, device, fastest, part) for device in self._devices)
+
+    def _wire_s(self, shape: Shape) -> float:
         if shape.sync != "allreduce" or shape.sharded or shape.buckets or shape.compression != "none":
-            return update
-        return update + all_reduce_s(shape.data, held * self._model.gradient_bytes, self._link)
+            return 0.0
+        size = self._model.parameters / (shape.tensor * shape.pipeline) * self._model.gradient_bytes
+        return min(sum_s(shape.data, size, self._link, device) for device in self._devices)
 
     def _power(self, shape: Shape) -> tuple[float, float]:
         key = shape.members or shape.used

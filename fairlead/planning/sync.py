@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 
-from fairlead.planning.collectives import all_gather_s, all_reduce_s, hierarchical_s, reduce_scatter_s
+from fairlead.planning.collectives import (
+    WORDS_BYTES,
+    all_gather_s,
+    all_reduce_s,
+    hierarchical_s,
+    paid_s,
+    reduce_scatter_s,
+    ring_cpu_s,
+    sum_cpu_s,
+    sum_s,
+)
 from fairlead.planning.ground import Places
 from fairlead.planning.layers import FORWARD
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, ModelProfile
 
 BUCKET_BYTES = 25e6
+FIRST_BUCKET_BYTES = 1 << 20
 WIRE = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes sent for each byte of a float32 gradient."""
 
@@ -46,7 +57,8 @@ def exposed_s(
     """
     if plan.data == 1:
         return 0.0
-    norms = model.batch_norm * 2 * (all_reduce_s(plan.data, STATISTICS_BYTES, places.data) + device.step_s / speed)
+    few = sum_s(plan.data, STATISTICS_BYTES, places.data, device), sum_cpu_s(plan.data, STATISTICS_BYTES, device)
+    norms = model.batch_norm * 2 * paid_s(*few, device, speed)
     if plan.sharded:
         return norms + _sharded_s(model, plan, places, device, speed, held, largest, backward_s)
     size = held * model.gradient_bytes * WIRE[plan.compression]
@@ -56,11 +68,27 @@ def exposed_s(
         return (whole + copies + device.step_s / speed) / plan.period
     if plan.sync == "parameter-server":  # nothing is computed meanwhile; batch norm sees a piece
         return 2 * copies + 3 * device.step_s / speed + whole
+    computing_s = backward_s / (1 - FORWARD)
     if plan.buckets:
-        count = max(1, math.ceil(size / BUCKET_BYTES))
+        count = 1 + math.ceil(max(0.0, size - FIRST_BUCKET_BYTES) / BUCKET_BYTES)
         hidden = max(whole / count, whole - device.overlap * backward_s)
-        return norms + copies + count * device.step_s / speed + hidden
-    return norms + copies + device.step_s / speed + whole
+        cpu_s = ring_cpu_s(plan.data, size, device) + (count - 1) * ring_cpu_s(plan.data, 0.0, device)
+        paid = paid_s(hidden, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
+        return norms + copies + (count - 1) * device.step_s / speed + paid
+    cpu_s = sum_cpu_s(plan.data, size, device)
+    if plan.sync == "allreduce":
+        whole = sum_s(plan.data, size, places.data, device)
+    return norms + copies + paid_s(whole, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
+
+
+def words_s(plan: Plan, places: Places, device: Device, speed: float) -> float:
+    """What ranks tell each other at every step, where it does not ride along with the gradients."""
+    many = plan.workers_used
+    if many == 1 or not device.message_s or (plan.data == many and not plan.buckets and not plan.sharded):
+        return 0.0
+    link = max((places.data, places.tensor, *places.stages), key=lambda each: each.latency_s)
+    cpu_s = sum_cpu_s(many, WORDS_BYTES, device)
+    return paid_s(sum_s(many, WORDS_BYTES, link, device), cpu_s, device, speed)
 
 
 def _whole_s(plan: Plan, places: Places, size: float) -> float:
@@ -82,8 +110,9 @@ def _sharded_s(
     scatter = reduce_scatter_s(plan.data, gradients, places.data, device.backend)
     rounds = plan.microbatches
     layers = max(1.0, len(model.layers) / plan.pipeline)
-    started = rounds * 3 * layers * (device.step_s / speed + places.data.latency_s)
-    whole = rounds * (2 * gather + scatter)
+    cpu_s = 3 * layers * ring_cpu_s(plan.data, 0.0, device) + 2 * ring_cpu_s(plan.data, weights, device)
+    started = rounds * (3 * layers * (device.step_s / speed + places.data.latency_s) + cpu_s / speed)
+    whole = rounds * max(0.0, 2 * gather + scatter - cpu_s / speed)
     computing = rounds * backward_s / (1 - FORWARD)
     first = largest / held * (gather + scatter) if held else 0.0
     return started + max(first, whole - device.overlap * computing)

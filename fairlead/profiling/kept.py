@@ -21,13 +21,17 @@ from fairlead.profiling.known import known_device
 DISAGREES = 1.5
 """A measured speed that is so many times off what the profile says calls for a new profile."""
 
+QUOTA_PERIOD_S = 0.01
+"""As workers' quotas are given out (fairlead/backends/local/cgroups.py)."""
+
 
 def node_profile(home: Home, *, again: bool = False) -> dict[str, Any]:
     """What was measured on this node; measured now when nobody has, or when it is asked for again."""
     file = home.root / "profiles" / "node.json"
     if not again and file.is_file():
         kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+        if "loop_s" in kept:  # earlier versions did not measure it
+            return kept
     measured = _measured()
     _write(file, measured)
     return measured
@@ -60,31 +64,40 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
 
 def local_device(profile: Mapping[str, Any], workers: int) -> Device:
     """A worker of this node: one core and its part of the memory."""
-    plain = known_device("cpu")
+    plain, link = known_device("cpu"), profile["links"]["gloo"]
     return Device(
         name="cpu", flops_per_s=dict(profile["flops_per_s"]), efficiency=plain.efficiency,
         memory_bytes=float(profile["memory_bytes"]) / max(1, workers), launch_s=float(profile["launch_s"]),
         memory_bytes_per_s=float(profile["memory_bytes_per_s"]), overlap=plain.overlap, backend="gloo",
-        step_s=float(profile["links"]["gloo"]["step_s"]), microbatch_s=plain.microbatch_s, factors=plain.factors,
+        step_s=link["step_s"], message_s=link["message_s"], byte_s=link["byte_s"], loop_s=float(profile["loop_s"]),
+        microbatch_s=plain.microbatch_s * float(profile["launch_s"]) / plain.launch_s, factors=plain.factors,
         gathers=plain.gathers,
     )  # fmt: skip
 
 
 def local_hardware(
-    profile: Mapping[str, Any], workers: int, *, link: Link | None = None, speeds: tuple[float, ...] = ()
-) -> Hardware:
-    """So many workers of this node. With ``link`` each is a node of its own, with ``speeds`` each has its own quota."""
+    profile: Mapping[str, Any], workers: int, *, link: Link | None = None, speeds: tuple[float, ...] = (),
+    given: tuple[float, ...] = (),
+) -> Hardware:  # fmt: skip
+    """So many workers of this node. With ``link`` each is a node of its own, with ``speeds`` each has its own quota.
+
+    ``given`` are the quotas themselves, in cores.
+    """
     told = profile["links"]["gloo"]
     near = Link(float(told["latency_s"]), float(told["bytes_per_s"]))
     cores = float(profile["cores"])
-    paces = quotas(speeds, workers, cores) if speeds else (1.0,) * workers
+    paces = given or (quotas(speeds, workers, cores) if speeds else (1.0,) * workers)
     nodes = [f"worker-{at}" if link else "here" for at in range(workers)]
     seats = tuple(Seat("cpu", node, pace) for node, pace in zip(nodes, paces, strict=True))
-    shared = {} if speeds else {"here": cores} if link is None else {}
-    if link is not None and not speeds:
+    limited = bool(speeds or given)
+    shared = {} if limited or link else {"here": cores}
+    if link is not None and not limited:
         seats = tuple(Seat("cpu", node, min(1.0, cores / workers)) for node in nodes)
     links = (near,) if link is None else (near, Link(max(link.latency_s, near.latency_s), link.bytes_per_s))
-    return Hardware(devices={"cpu": local_device(profile, workers)}, seats=seats, links=links, cores=shared)
+    return Hardware(
+        devices={"cpu": local_device(profile, workers)}, seats=seats, links=links, cores=shared,
+        period_s=QUOTA_PERIOD_S if limited else 0.0,
+    )  # fmt: skip
 
 
 def quotas(speeds: tuple[float, ...], workers: int, cores: float) -> tuple[float, ...]:

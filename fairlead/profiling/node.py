@@ -17,6 +17,9 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d  # where the stores are declared
 
+from fairlead.planning.collectives import RING_MESSAGES
+from fairlead.profiling.stepping import loop_seconds
+
 SIDE = 768
 """Of the matrices that are multiplied: large enough for full speed, small enough for a fraction of a second."""
 
@@ -39,7 +42,7 @@ def measure() -> dict[str, Any]:
         "launch_s": _launch(),
         "torch": torch.__version__,
     }
-    return found | _disk() | {"links": {"gloo": _link()}}
+    return found | _disk() | {"links": {"gloo": _link()}, "loop_s": loop_seconds()}
 
 
 def _best(call: Callable[[], Any], repeats: int = 5) -> float:
@@ -122,14 +125,40 @@ def _rank(rank: int, place: str) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=PEERS, timeout=timedelta(seconds=60))
     word, block = torch.ones(1), torch.ones(SENT // 4)
     small = _round_s(lambda: dist.all_reduce(word), 50)
-    spent = _best(lambda: [dist.all_reduce(word) for _ in range(20)]) / 20
     large = _round_s(lambda: dist.all_reduce(block), 8)
+    spent = _handling(block)
     dist.barrier()
     if rank == 0:
         # A sum between two sends the block once each way, in two messages.
-        answer = {"latency_s": small / 2, "bytes_per_s": SENT / max(large - small, 1e-9), "step_s": spent}
+        answer = {"latency_s": small / 2, "bytes_per_s": SENT / max(large - small, 1e-9), **spent}
         Path(place, "link.json").write_text(json.dumps(answer))
     dist.destroy_process_group()
+
+
+def _handling(block: torch.Tensor) -> dict[str, float]:
+    """Cpu time of an exchange: to start it, for each message, for each byte. From three that differ in these."""
+    few = torch.ones(PEERS, 64)
+    room = torch.empty_like(few)
+    direct = _usual(lambda: dist.all_to_all_single(room, few))  # one message to the other
+    ring = _usual(lambda: dist.all_reduce(few))  # four
+    whole = _usual(lambda: dist.all_reduce(block), 3)
+    message_s = max((ring - direct) / (RING_MESSAGES - 1), 0.05 * ring)
+    return {
+        "step_s": max(direct - message_s, 0.1 * direct), "message_s": message_s,
+        "byte_s": max(whole - ring, 0.0) / SENT,
+    }  # fmt: skip
+
+
+def _usual(call: Callable[[], Any], times: int = 30, repeats: int = 5) -> float:
+    """The median cpu time of a call: it depends on who is woken when, so the best one says little."""
+    call()
+    spent = []
+    for _ in range(repeats):
+        begun = time.process_time()
+        for _ in range(times):
+            call()
+        spent.append((time.process_time() - begun) / times)
+    return sorted(spent)[repeats // 2]
 
 
 def _round_s(call: Callable[[], Any], repeats: int) -> float:

@@ -11,10 +11,10 @@ from torch import nn
 from fairlead.planning.profiles import Calibration
 from fairlead.profiling.model import take_rows
 from fairlead.profiling.watching import unit_seconds
-from fairlead.training.data import Samples
+from fairlead.training.data import Resident, Samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
-from fairlead.training.probe import call
+from fairlead.training.probe import call, gains_by_channels_last
 
 REPEATS = 4
 ENOUGH_S = 4.0
@@ -27,6 +27,8 @@ def calibrate(training: Training, model: nn.Module, samples: Samples, device: st
     Times are cpu seconds of one thread: what others do on the machine hardly shows in them.
     """
     model.train()
+    if isinstance(samples, Resident) and samples.images and gains_by_channels_last(model):
+        samples = samples.with_channels_last()  # as it will be trained
     optimizer = make_optimizer(training, [p for p in model.parameters() if p.requires_grad])
     whole = training.batch_size
     part = max(1, whole // 4)

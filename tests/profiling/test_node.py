@@ -17,7 +17,8 @@ from tests.planning.made import model
 NODE = {
     "device": "cpu", "device_name": "a processor", "cores": 2, "memory_bytes": 8e9, "virtual": True,
     "flops_per_s": {"float32": 5e10}, "memory_bytes_per_s": 1e10, "launch_s": 4e-6, "disk_write_bytes_per_s": 1e8,
-    "disk_read_bytes_per_s": 1e8, "links": {"gloo": {"latency_s": 1e-4, "bytes_per_s": 1e9, "step_s": 1e-4}},
+    "disk_read_bytes_per_s": 1e8, "loop_s": 1e-4,
+    "links": {"gloo": {"latency_s": 1e-4, "bytes_per_s": 1e9, "step_s": 1e-4, "message_s": 1e-4, "byte_s": 1e-9}},
 }  # fmt: skip
 
 

@@ -1,0 +1,115 @@
+"""One setting of the planning benchmark: what the planner thinks of it, and what its candidates really take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import inf
+from statistics import median
+from typing import Any
+
+from benchmarks.platform import PROGRAMS
+from benchmarks.settings import Setting
+from fairlead.backends.local.emulation import emulated
+from fairlead.home import Home
+from fairlead.planning.cost import Estimate, estimate, fitted, kind
+from fairlead.planning.ground import Ground
+from fairlead.planning.learning import corrected
+from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import Hardware, Link, ModelProfile
+from fairlead.planning.rule import by_size
+from fairlead.planning.search import candidates
+from fairlead.profiling.kept import local_hardware, node_profile
+
+HOPELESS = 4.0
+"""Plans that are predicted to take so many times the best one's time are not run, except for DDP and one process."""
+
+FAMILIES = 7
+TAUGHT = 3
+"""Rounds of the plans that teach how far predictions are off."""
+
+PATIENCE_S = 1800.0
+
+
+def hardware(home: Home, one: Setting) -> Hardware:
+    """The workers of a setting as the planner sees them."""
+    speed = one.bytes_per_s
+    link = None if speed is None else Link(1e-4, speed)
+    return local_hardware(node_profile(home), one.workers, link=link, given=tuple(one.cores))
+
+
+def worth_running(model: ModelProfile, ground: Hardware, hopeless: float = HOPELESS) -> list[Estimate]:
+    """The best of every family of exact plans, what everybody would do, and what the rule of sizes says."""
+    found = candidates(model, ground, keep=40, on_paper=False)
+    best = found[0].step_s
+    firsts: dict[tuple[object, ...], Estimate] = {}
+    for one in found:
+        plan = one.plan
+        family = (plan.data, plan.tensor, plan.pipeline, plan.sync, plan.sharded, plan.buckets)
+        if one.fits and plan.exact and one.step_s < hopeless * best:
+            firsts.setdefault(family, one)
+    kept = list(firsts.values())[:FAMILIES]
+    usual = [one for one in found if one.plan.id in ("ddp", "single")]
+    rule = estimate(model, Ground(ground), by_size(model, ground))
+    return list({one.plan.id: one for one in [*kept, *usual, rule]}.values())
+
+
+def run_turns(
+    one: Setting, plans: Sequence[Plan], rounds: int, window_s: float = 0.4
+) -> list[dict[str, Any]]:
+    """All plans, taking turns: for each, seconds and cpu seconds per step of every window, or an error."""
+    with emulated(one.workers, one.bytes_per_s, 0.0, one.cores) as places:
+        question = {
+            "run": "zoo.py:training", "params": {"model": one.model}, "plans": [plan.to_plain() for plan in plans],
+            "rounds": rounds, "window_s": window_s, "places": [asdict(place) for place in places],
+            "folder": str(PROGRAMS),
+        }  # fmt: skip
+        variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        if one.bytes_per_s is None:
+            variables["GLOO_SOCKET_IFNAME"] = "lo"
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead.training.rounds"], input=json.dumps(question), capture_output=True,
+            text=True, env=variables, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+    lines = done.stdout.strip().splitlines()
+    answer = json.loads(lines[-1]) if lines else {"error": done.stderr.strip().rpartition("\n")[2]}
+    if "error" in answer:
+        raise RuntimeError(f"{one.id}: {answer['error']}")
+    taken: list[dict[str, Any]] = answer["taken"]
+    return taken
+
+
+def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
+    """The model with what a few steps of plans of every kind teach, on two equal workers without a slow link."""
+    one = Setting(name, 2, "loopback", "equal")
+    ground = Ground(hardware(home, one))
+    found = worth_running(model, ground.hardware, hopeless=inf)
+    seen = {
+        kind(each.plan): fitted(model, ground, each.plan, median(taken["step_s"]))
+        for each, taken in zip(found, run_turns(one, [each.plan for each in found], TAUGHT), strict=True)
+        if taken["step_s"] and not taken["error"]
+    }
+    return corrected(model, ground.hardware, seen)
+
+
+def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict[str, Any]:
+    """The setting with its candidates as predicted and as measured."""
+    ground = hardware(home, one)
+    found = worth_running(model, ground)
+    load = os.getloadavg()[0]
+    taken = run_turns(one, [each.plan for each in found], rounds)
+    rows = [
+        {"id": each.plan.id, "kind": kind(each.plan), "plan": each.plan.to_plain(), "predicted_s": each.step_s,
+         "parts": dict(each.parts), "step_s": seen["step_s"], "error": seen["error"],
+         "cpu_s": [median(column) for column in zip(*seen["cpu_s"], strict=True)]}
+        for each, seen in zip(found, taken, strict=True)
+    ]  # fmt: skip
+    exact = [each for each in found if each.fits]
+    chosen = min(exact, key=lambda each: (each.worth_s, each.plan.workers_used, each.plan.id)).plan.id
+    return {
+        "chosen": chosen, "rule": by_size(model, ground).id, "candidates": rows, "load": [load, os.getloadavg()[0]],
+    }  # fmt: skip
