@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.cluster import DEVICE, Node, Resources, add, total
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState, TenantState
 
 ANY = ""
@@ -71,11 +72,11 @@ class Tree:
         """The queue in which the jobs of this person stand; who was not counted stands with the tenant itself."""
         return f"{tenant}/{person or NOBODY}" if person in self.people.get(tenant, ()) else self.own(tenant)
 
-    def leaves(self, jobs: Iterable[JobState]) -> list[str]:
+    def leaves(self, jobs: Sequence[JobState]) -> list[str]:
         """The queue in which each of the jobs stands."""
-        whose = [(job.tenant, job.person) for job in jobs]
-        known = {who: self.leaf(*who) for who in set(whose)}
-        return [known[who] for who in whose]
+        tenants, persons = read(jobs, "tenant"), read(jobs, "person")
+        known = {who: self.leaf(*who) for who in set(zip(tenants, persons, strict=True))}
+        return [known[who] for who in zip(tenants, persons, strict=True)]
 
     def path(self, name: str) -> tuple[str, ...]:
         """The queue, the one above it, and so on up to the top."""
@@ -134,10 +135,10 @@ def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str,
     above[name] = parent
 
 
-def working(jobs: Iterable[JobState]) -> dict[str, set[str]]:
+def working(jobs: Sequence[JobState]) -> dict[str, set[str]]:
     """The people who have jobs, by tenant."""
     found: dict[str, set[str]] = {}
-    for tenant, person in {(job.tenant, job.person) for job in jobs}:
+    for tenant, person in set(zip(read(jobs, "tenant"), read(jobs, "person"), strict=True)):
         found.setdefault(tenant, set()).add(person)
     return found
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fairlead.cluster import Node
 from fairlead.scheduling.classes import Purpose, Share, Signature, purpose, signature
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 MOST_STEPS = 10
@@ -57,14 +58,14 @@ def says(jobs: Sequence[JobState], nodes: Sequence[Node], dials: ScoreDials) -> 
     tenant by shouting. Who takes more than a device's share of memory, cores and network bids less for each device.
     """
     found = np.ones(len(jobs))
-    facts = [job.facts for job in jobs]
-    if any(job.priority for job in jobs) or any("class" in one for one in facts):
+    told = set[str]().union(*read(jobs, "facts"))
+    if any(read(jobs, "priority")) or "class" in told:
         said = [say(job, dials) for job in jobs]
         loudest: dict[str, float] = {}
         for job, one in zip(jobs, said, strict=True):
             loudest[job.tenant] = max(loudest.get(job.tenant, 0.0), one)
         found = found * [one / loudest[job.tenant] for job, one in zip(jobs, said, strict=True)]
-    asks = any(job.demand for job in jobs) or any("used_memory" in one or "used_cpu" in one for one in facts)
+    asks = any(read(jobs, "demand")) or "used_memory" in told or "used_cpu" in told
     if dials.gamma != 0 or asks:
         share = Share.of(node for node in nodes if node.schedulable)
         usual = 1.0 + resource_score(Signature(), dials)

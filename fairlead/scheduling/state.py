@@ -1,7 +1,7 @@
 """The values the scheduler reads and returns: no clock, no I/O, so that every decision can be replayed.
 
 Decisions are structs, not dataclasses: every round makes one with its reason for every job that waits, and a struct
-takes a twentieth of the time to make.
+takes a twentieth of the time to make. None of them is ever part of a cycle, so the collector need not look at them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ClusterState:
     colocation: Mapping[tuple[str, str], float] | None = None  # what a class loses beside another; None: not known
 
 
-class Reason(Struct, frozen=True):
+class Reason(Struct, frozen=True, gc=False):
     """Why: a code for machines, a sentence for people, and the facts it rests on."""
 
     code: str
@@ -103,13 +103,13 @@ class Reason(Struct, frozen=True):
     facts: Mapping[str, Any] = {}
 
 
-class Start(Struct, frozen=True):
+class Start(Struct, frozen=True, gc=False):
     job: str
     seats: tuple[str, ...]
     reason: Reason
 
 
-class Resize(Struct, frozen=True):
+class Resize(Struct, frozen=True, gc=False):
     """A new generation of a running gang: grown, shrunk, moved, or mended after a loss."""
 
     job: str
@@ -117,14 +117,14 @@ class Resize(Struct, frozen=True):
     reason: Reason
 
 
-class Preempt(Struct, frozen=True):
+class Preempt(Struct, frozen=True, gc=False):
     """Snapshot, stop, and back into the queue."""
 
     job: str
     reason: Reason
 
 
-class Hold(Struct, frozen=True):
+class Hold(Struct, frozen=True, gc=False):
     """It waits, for this reason; the expected start is a forecast, not a promise."""
 
     job: str

@@ -76,6 +76,7 @@ class Board:
         self.company = Company(table or {})
         self._shapes: dict[str, Shape] = {}
         self._alike_shapes: dict[Shape, Shape] = {}
+        self._plain_shapes: dict[tuple[str | None, frozenset[str], frozenset[str], str], Shape] = {}
         self._alike_nodes: dict[tuple[str | None, frozenset[str]], list[tuple[str, Mapping[str, float], int]]] = {}
         self.gangs: dict[str, int] = {}  # by tenant, how many sit somewhere
         self._ample: dict[str, tuple[int, dict[str, float]]] = {}  # by type, as of when: the most of anything on a node
@@ -96,6 +97,7 @@ class Board:
         other._alike, other._fastest, other._log, other._places = self._alike, self._fastest, [], {}
         other._by_speed = self._by_speed
         other._alike_nodes, other._alike_shapes, other._ample = self._alike_nodes, self._alike_shapes, {}
+        other._plain_shapes = self._plain_shapes
         other._open = {kind: set(names) for kind, names in self._open.items()}
         other.free = dict(self.free)  # the amounts of a node are never changed, but replaced
         other.seats, other.used, other.held = dict(self.seats), dict(self.used), dict(self.held)
@@ -138,10 +140,13 @@ class Board:
 
     def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> None:
         need = self.shape(job).need if seats else ()
-        for name in seats:
+        for name, many in Counter(seats).items():
             free = dict(self.free[name])
             for resource, amount in need:
-                free[resource] = free.get(resource, 0.0) - sign * amount
+                left = free.get(resource, 0.0)
+                for _ in range(many):  # not all at once, so that it adds up again to the last bit
+                    left -= sign * amount
+                free[resource] = left
             self.free[name] = free
             self._log.append(name)
             node = self.nodes[name]
@@ -154,8 +159,14 @@ class Board:
         """The job's shape, worked out once a round; the same object for all that are alike."""
         shape = self._shapes.get(job.id)
         if shape is None:
-            shape = Shape.of(job, self.company.kind(job))
-            shape = self._shapes[job.id] = self._alike_shapes.setdefault(shape, shape)
+            alike = (job.device_type, job.only, job.near, self.company.kind(job))
+            shape = None if job.demand else self._plain_shapes.get(alike)
+            if shape is None:
+                shape = Shape.of(job, alike[-1])
+                shape = self._alike_shapes.setdefault(shape, shape)
+                if not job.demand:
+                    self._plain_shapes[alike] = shape
+            self._shapes[job.id] = shape
         return shape
 
     def ready(self, device_type: str | None, only: frozenset[str] = frozenset()) -> tuple[str, ...]:

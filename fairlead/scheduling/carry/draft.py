@@ -46,7 +46,9 @@ class Draft:
     starting: dict[str, str] = field(default_factory=dict)  # job -> why it may start: promised, overdue, ...
     growing: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict)  # devices per tenant given up for others in this round
-    neighbours: dict[tuple[str | None, frozenset[str]], list[JobState]] = field(default_factory=dict)
+    neighbours: dict[tuple[str | None, frozenset[str]], dict[str, list[JobState]]] = field(default_factory=dict)
+    several: bool = False  # whether more than one tenant has jobs
+    sure: frozenset[str] = frozenset()  # the types of device of which anything is guaranteed to anybody
     moving: list[str] = field(default_factory=list)  # gangs that are on their way elsewhere, so that others fit
 
     @classmethod
@@ -71,6 +73,8 @@ class Draft:
             state=state, board=board, jobs=jobs, sitting=sitting, seen=seen, tenants=tenants, parts=parts, dials=dials,
             claims=claims(entitled, tenants.values(), board.used, owed), promised=_still_promised(state, jobs),
             limited=any(tenant.quota is not None or tenant.most for tenant in tenants.values()),
+            several=sum(1 for tenant in tenants if tenant in board.used) > 1,
+            sure=frozenset(kind for tenant in tenants.values() for kind, many in tenant.guarantee.items() if many),
             moving=[name for name in state.memory.get("moving", ()) if name in jobs and jobs[name].settling],
         )  # fmt: skip
 
@@ -83,8 +87,9 @@ class Draft:
 
         A plan for the whole cluster can count on it. One for a tenant's share cannot: it changes as others come and go.
         """
-        several = sum(1 for tenant in self.tenants if tenant in self.board.used) > 1
-        return several and not job.seats and pressed(job, job.min_workers, self.now_s)
+        if job.finish_by_s is None or job.seats or not self.several:
+            return False
+        return pressed(job, job.min_workers, self.now_s)
 
     @property
     def turned_s(self) -> Mapping[str, float]:
@@ -155,13 +160,21 @@ class Draft:
         """The gangs that run and may still be decided about in this round."""
         return [job for job in self.sitting if self.board.seats[job.id] and self.untouched(job)]
 
-    def steady_on(self, shape: Shape) -> list[JobState]:
-        """Those of them that sit where workers of this shape, which names its type of device, could."""
+    def beside(self, shape: Shape) -> Mapping[str, Sequence[JobState]]:
+        """By tenant, who sat as the round began where workers of this shape, which names its type of device, could."""
         key = (shape.device_type, shape.only)
         if key not in self.neighbours:
-            there = frozenset(self.board.ready(*key))
-            self.neighbours[key] = [job for job in self.sitting if not there.isdisjoint(job.seats)]
-        return [job for job in self.neighbours[key] if self.board.seats[job.id] and self.untouched(job)]
+            there, found = frozenset(self.board.ready(*key)), self.neighbours.setdefault(key, {})
+            for job in self.sitting:
+                if not there.isdisjoint(job.seats):
+                    found.setdefault(job.tenant, []).append(job)
+        return self.neighbours[key]
+
+    def steady_on(self, shape: Shape, tenants: Iterable[str] | None = None) -> list[JobState]:
+        """Those of them, of all tenants or of some, that run and may still be decided about in this round."""
+        beside, seats = self.beside(shape), self.board.seats
+        some = beside if tenants is None else [tenant for tenant in tenants if tenant in beside]
+        return [job for tenant in some for job in beside[tenant] if seats[job.id] and self.untouched(job)]
 
     def fixed(self) -> frozenset[str]:
         """Gangs that stay as they are, whatever the market would do: they settle, were just mended, or sit where

@@ -52,15 +52,11 @@ class _Blocked:
         self._alike: dict[tuple[str, int, int], _Said] = {}
 
     def reason(self, job: JobState, ahead: int) -> Reason:
-        said = self._said(job)
-        facts = said.facts.copy()
-        facts["ahead"] = ahead
-        told = self.draft.target
-        bid = told.bid.get(job.id)
+        said, told, name = self._said(job), self.draft.target, job.id
+        facts, bid = {**said.facts, "ahead": ahead}, told.bid.get(name)
         if bid is not None:  # what the market thinks of it: in going prices, and how much longer than alone it takes
             facts["bid"] = bid / told.price if told.price > 0 else 0.0
-            facts["stretch"] = told.stretch[job.id]
-            facts["remaining_s"] = told.remaining_s[job.id]
+            facts["stretch"], facts["remaining_s"] = told.stretch[name], told.remaining_s[name]
         behind = f"; behind {ahead} job{'' if ahead == 1 else 's'}" if ahead and said.queues else ""
         return Reason(said.code, said.text + behind, facts)
 

@@ -33,27 +33,25 @@ class Reclaim:
         self.shape = draft.board.shape(job).on(kind)
         self.for_growth = for_growth
         self.stays = len(job.seats) if draft.board.kind(job.seats) == kind else 0  # of a gang that moves, nobody
-        self.board: Board = draft.board.copy()
-        self.board.let_go(job)
+        self.board: Board = draft.board  # a copy of it, as soon as anything is tried
         self.taken: list[tuple[JobState, tuple[str, ...]]] = []
         self.spares: dict[str, int] = {}  # by tenant, as long as nothing more is taken
         self.starving = not for_growth and overdue(draft, job)
         self.insists = not for_growth and need <= (draft.lacking(job.tenant, kind) or 0)  # it is guaranteed
         self.usable = frozenset(self.board.ready(kind, self.shape.only))
         self.below = draft.headroom(job.tenant, kind) > 0  # its tenant may insist on more
-        self.sure = any(tenant.guarantee.get(kind) for tenant in draft.tenants.values())
+        self.sure = kind in draft.sure
         self.donors: dict[str, list[Turn]] = {}  # by tenant, who would shrink first ...
         self.lined_up = -1  # ... for a gang that needs so many
-        gives = {name: self._gives(name) for name in draft.tenants}
-        self.victims = [other for other in draft.steady_on(self.shape) if gives[other.tenant] and other.id != job.id]
+        self.victims = [other for other in draft.steady_on(self.shape, self._givers()) if other.id != job.id]
 
-    def _gives(self, tenant: str) -> bool:
-        """Whether anything may be taken from it at all: what it has above its claim only becomes less."""
-        if tenant == self.job.tenant:
-            return True
-        if self.starving or self.insists:
-            return self._spare(tenant) > 0
-        return self.below and self._surplus(tenant) > 0
+    def _givers(self) -> list[str]:
+        """The tenants from whom anything may be taken at all: what they have above their claims only becomes less."""
+        own = self.job.tenant
+        if not (self.starving or self.insists or self.below):
+            return [own]
+        spare = self._spare if self.starving or self.insists else self._surplus
+        return [own, *(tenant for tenant in self.draft.beside(self.shape) if tenant != own and spare(tenant) > 0)]
 
     def hopeless(self) -> bool:
         """Whether no victim could help: nothing above a claim, nothing of its own to take from."""
@@ -72,6 +70,9 @@ class Reclaim:
 
     def make_fit(self) -> bool:
         """Take from victims until the job fits; False, with all that could be taken, if it never does."""
+        if self.board is self.draft.board:
+            self.board = self.draft.board.copy()
+            self.board.let_go(self.job)
         while not self.suffices():
             if not (self.shrink_one() or self.preempt_one()):
                 return False

@@ -21,6 +21,7 @@ from fairlead.scheduling.market.estimates import History
 from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.policy import Outcome, sale
 from fairlead.scheduling.market.tenants import Shares
+from fairlead.scheduling.read import Read, read
 from fairlead.scheduling.state import ClusterState, JobState
 
 URGENT_S = 60.0
@@ -55,8 +56,8 @@ def put(job: JobState, board: Board, now_s: float) -> JobState | None:
         if least > there:
             return None
     if job.curve is not None or _unknown(job):
-        same = least == job.min_workers and most == job.max_workers
-        return job if same else replace(job, min_workers=least, max_workers=most)
+        same = least == job.min_workers and most == job.max_workers and not job.broken
+        return job if same else replace(job, min_workers=least, max_workers=most, broken=False)
     unit = speed_at(job, 1)
     left, done = _work(job, unit, now_s)
     return replace(
@@ -102,7 +103,7 @@ def target(
     state: ClusterState, board: Board, seen: Mapping[str, JobState], fixed: Collection[str], parts: Shares, dials: Dials
 ) -> Target:
     """The market's answer for all jobs that are not fixed."""
-    jobs = sorted((seen[name] for name in seen if name not in fixed), key=lambda job: (job.submitted_s, job.id))
+    jobs = Read.in_order(job for name, job in seen.items() if name not in fixed)
     asked = {job.id: job for job in state.jobs}
     history = _history(state, seen, asked)
     pool = _pool(board, {job.id for job in jobs}, asked, any(job.curve is not None for job in state.jobs))
@@ -140,11 +141,14 @@ def _beside(parts: Shares, board: Board, fixed: Collection[JobState]) -> Shares:
     held = sorted(fixed, key=lambda job: job.id)
     used = parts.used(held, {job.id: len(board.seats.get(job.id, ())) for job in held})
     taken = np.array([used.get(name, 0.0) for name in parts.names])
-    return replace(parts, budget=np.maximum(0.0, parts.budget - taken), ceiling=np.maximum(0.0, parts.ceiling - taken))
+    budget, ceiling, claim, has = (
+        np.maximum(0.0, amount - taken) for amount in (parts.budget, parts.ceiling, parts.claim, parts.has)
+    )
+    return replace(parts, budget=budget, ceiling=ceiling, claim=claim, has=has)
 
 
 def _told(sold: Outcome, pool: Pool, due: frozenset[str], history: History) -> Target:
-    names = [job.id for job in sold.jobs]
+    names = read(sold.jobs, "id")
     rows = range(len(names))
     column = sold.chosen.column.tolist()
     best = sold.bids.utility.max(axis=1, initial=0.0) if names else np.zeros(0)

@@ -15,6 +15,7 @@ from fairlead.scheduling.market.offers import Offers
 from fairlead.scheduling.market.rules import charges
 from fairlead.scheduling.market.tenants import Shares
 from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 Seats = tuple[str, ...]
@@ -37,14 +38,14 @@ def kept(
         sums = np.bincount(book.group, charged, len(parts.names)).tolist() if jobs else [0.0] * len(parts.names)
         return parts.tree.summed(dict(zip(parts.names, sums, strict=True)))
 
-    workers = np.array([len(seats.get(job.id, ())) for job in jobs], dtype=np.float64)
+    workers = np.array([len(seats.get(name, ())) for name in read(jobs, "id")], dtype=np.float64)
     worth = _useful(choices, chosen)
     if round_s is None or len(parts.names) == 1 or not jobs:
         return parts.memory(by_queue(workers), by_queue(workers * worth))
     served, ends = _served(jobs, book, choices, chosen, seats, round_s)
     memory = parts.memory(by_queue(workers), by_queue(workers * worth * served))
     if bool((served < 1.0).any()):
-        wanted = by_queue(np.array([job.max_workers for job in jobs], dtype=np.float64) * ends)
+        wanted = by_queue(np.array(read(jobs, "max_workers"), dtype=np.float64) * ends)
         short = {name for name in parts.names if wanted[name] > parts.entitled[name] + 1e-9}
         theirs = workers * np.array([name in short for name in parts.names])[book.group]
         common = float(theirs @ served) / max(float(theirs.sum()), 1e-9) if theirs.any() else 1.0
@@ -67,7 +68,9 @@ def _served(
     jobs: Sequence[JobState], book: Book, choices: Offers, chosen: Chosen, seats: Mapping[str, Seats], round_s: float
 ) -> tuple[Floats, Floats]:
     """The part of the round in which each job gets on, and the part of it until it is done."""
-    again = np.array([bool(job.work_done > 0 and _restarts(job, seats.get(job.id, ()))) for job in jobs], dtype=bool)
+    again = np.zeros(len(jobs), dtype=bool)
+    for at, (name, done) in enumerate(zip(read(jobs, "id"), read(jobs, "work_done"), strict=True)):
+        again[at] = done > 0 and _restarts(jobs[at], seats.get(name, ()))
     lost_s = np.minimum(np.where(again, book.restart_s, 0.0), round_s)
     rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
     needs_s = book.left / np.maximum(choices.speed[rows, column], 1e-300)

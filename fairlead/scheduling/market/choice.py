@@ -65,22 +65,25 @@ def _everything(problem: Problem) -> Chosen:
 def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
     """Prices per type and tolls per group, after those steps at which they are worth a look."""
     _, density, order = problem.by_density
-    utility, kind, size = problem.utility[order], problem.kind[order], problem.size[order]
-    group = problem.group[order]
+    utility, kind, size = problem.utility[order], problem.kind[order], problem.size[order].astype(np.float64)
+    group, begins = problem.group[order], np.arange(problem.jobs) * problem.utility.shape[1]
     charge = None if problem.rules is None else problem.rules.charge[order]
     ranked = -density[order]
     price, toll = np.full(len(problem.capacity), going_price(problem)), np.zeros(len(problem.budget))
-    unit, rows, alone = float(price.mean()), np.arange(problem.jobs), utility.shape[1] == 1
+    unit, alone = float(price.mean()), utility.shape[1] == 1
     for step in range(ROUNDS):
         # whoever bids less per device than the cheapest type costs wants nothing: the others come first in this order
         many = int(ranked.searchsorted(-(1 - 1e-9) * price.min()))
         who, paid, kinds, sizes = group[:many], None if charge is None else charge[:many], kind[:many], size[:many]
-        surplus = utility[:many] - (price[kinds] + tolls(problem, toll, who, paid)[:, None]) * sizes
+        surplus = price.take(kinds)
+        surplus += tolls(problem, toll, who, paid)[:, None]
+        surplus *= sizes
+        np.subtract(utility[:many], surplus, out=surplus)
         if alone:
             wished, taken = kinds[:, 0], sizes[:, 0] * (surplus[:, 0] > 0)
         else:
-            row, wish = rows[:many], surplus.argmax(axis=1)
-            wished, taken = kinds[row, wish], sizes[row, wish] * (surplus[row, wish] > 0)
+            wish = begins[:many] + surplus.argmax(axis=1)
+            wished, taken = kinds.ravel().take(wish), sizes.ravel().take(wish) * (surplus.ravel().take(wish) > 0)
         demand = np.bincount(wished, taken, minlength=len(price))
         stride = 0.5 * 0.93**step + 0.02
         over = stride * (demand / np.maximum(problem.capacity, 1.0) - 1.0)
@@ -107,7 +110,7 @@ def tolls(problem: Problem, toll: Floats, group: Ints, charge: Floats | None) ->
     return problem.rules.stacked(toll)[group] * charge
 
 
-def by_groups(problem: Problem, taken: Ints, group: Ints, charge: Floats | None) -> Floats:
+def by_groups(problem: Problem, taken: Floats, group: Ints, charge: Floats | None) -> Floats:
     """Devices by group, with all below it, as they are charged for."""
     if problem.rules is None or charge is None:
         return np.bincount(group, taken, minlength=len(problem.budget)).astype(np.float64)

@@ -56,6 +56,10 @@ class Plan:
         if last == 0:
             return None
         free, seconds = self.free[:last], self.seconds[:last]
+        taken = self._smallest(ladder, left, free, seconds)
+        if taken is not None:
+            self.free[:last] -= taken
+            return taken
         widest = np.searchsorted(ladder.sizes, free, side="right") - 1  # -1: not even the smallest fits
         rungs = len(ladder.sizes)
         sizes, speeds = np.zeros(rungs + 1, dtype=np.int64), np.zeros(rungs + 1)  # what is at -1 is nothing
@@ -69,6 +73,18 @@ class Plan:
         since = int(np.nonzero(from_end[rung] >= left)[0][-1])
         taken = np.where(np.arange(last) >= since, sizes[at[rung]], 0)
         self.free[:last] -= taken
+        return np.asarray(taken, dtype=np.int64)
+
+    def _smallest(self, ladder: Ladder, left: float, free: Floats, seconds: Floats) -> Ints | None:
+        """The same for the smallest gang alone, which is nearly always enough, and found in a few steps."""
+        size, speed = int(ladder.sizes[0]), float(ladder.speeds[0])
+        fits = free >= size
+        from_end = np.where(fits, speed * seconds, 0.0)[::-1].cumsum()[::-1]
+        if from_end[0] < left:
+            return None
+        since = len(from_end) - int((from_end[::-1] >= left).argmax())  # one beyond the last that is early enough
+        taken = np.where(fits, size, 0)
+        taken[: since - 1] = 0
         return np.asarray(taken, dtype=np.int64)
 
     def soonest(self, ladder: Ladder, left: float, rung: int) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Floats
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 KEPT = 64
@@ -45,18 +46,18 @@ class History:
 
         With ``begun`` only those who have done something are looked at: of the others nobody will be asked later.
         """
-        here = {job.id for job in jobs}
+        here = set(read(jobs, "id"))
         finished = dict(self.finished)
         for name in sorted(self.seen.keys() - here):
             last = self.seen[name]
             if last.done > 0:
                 finished[last.kind] = (*finished.get(last.kind, ()), last)[-KEPT:]
         seen, known = self.seen, {}
-        for job in jobs:
-            if begun and job.work_done <= 0:
+        for job, name, done in zip(jobs, read(jobs, "id"), read(jobs, "work_done"), strict=True):
+            if begun and done <= 0:
                 continue
-            before = seen.get(job.id)
-            known[job.id] = before if before is not None and before.done == job.work_done else _look(job, before)
+            before = seen.get(name)
+            known[name] = before if before is not None and before.done == done else _look(job, before)
         return History(finished, known)
 
     def memory(self) -> dict[str, Any]:
@@ -149,7 +150,11 @@ def work_done(job: JobState) -> float:
 
 def all_done(jobs: Sequence[JobState]) -> Floats:
     """The same of all jobs; most of a long queue has not run."""
-    return np.array([work_done(job) if job.ran_s else job.work_done for job in jobs], dtype=np.float64)
+    done = np.array(read(jobs, "work_done"), dtype=np.float64)
+    for at, ran_s in enumerate(read(jobs, "ran_s")):
+        if ran_s:
+            done[at] = work_done(jobs[at])
+    return done
 
 
 def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dials: Dials) -> Floats:
@@ -159,7 +164,7 @@ def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dia
     a precedent, lengths are taken to be heavy-tailed: what a job has done is what it is expected to still need, besides
     a minimum. With precedents it is nearly the mean of those that had done more than this one has.
     """
-    found, speeds = [job.work_left for job in jobs], reference.tolist()
+    found, speeds = list(read(jobs, "work_left")), reference.tolist()
     for at, left in enumerate(found):
         if left is None:
             found[at] = _expected(jobs[at], speeds[at], history, dials)
@@ -173,6 +178,8 @@ def _expected(job: JobState, speed: float, history: History, dials: Dials) -> fl
     prior = dials.prior_shape * job.work_done + dials.prior_s * speed
     if job.facts and (said := float(job.facts.get("takes_s", 0.0)) * speed) > job.work_done:
         prior = said - job.work_done
+    if not history.finished:
+        return prior
     past = history.finished.get(class_of(job), ())
     longer = [one.done - job.work_done for one in past if one.done > job.work_done]
     return (prior + PRECEDENT * sum(longer)) / (1.0 + PRECEDENT * len(longer))

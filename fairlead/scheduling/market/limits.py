@@ -10,6 +10,7 @@ import numpy as np
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market.ground import Land, Need, need_of
 from fairlead.scheduling.market.offers import Floats, Ints, Offers, Pool
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 PLAIN_LEVELS = 2
@@ -31,9 +32,10 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
     A job that asks for devices only keeps its row as it is, so that without such jobs nothing changes.
     """
     groups: dict[frozenset[str], list[int]] = {}
-    for row, job in enumerate(jobs):
-        if job.demand or job.only or (job.curve is not None and job.curve.levels > PLAIN_LEVELS):  # see special
-            groups.setdefault(job.only, []).append(row)
+    demands, places, curves = (read(jobs, name) for name in ("demand", "only", "curve"))
+    for row, (demand, only, curve) in enumerate(zip(demands, places, curves, strict=True)):
+        if demand or only or (curve is not None and curve.levels > PLAIN_LEVELS):  # see special
+            groups.setdefault(only, []).append(row)
     if not groups or not pool.types:
         return choices
     land, speed = Land(pool.nodes, pool.types), choices.speed.copy()

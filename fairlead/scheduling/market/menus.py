@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 Floats = NDArray[np.float64]
@@ -66,13 +67,12 @@ class Menus:
             self._forget()
         found = np.empty(len(jobs), dtype=np.int64)
         new: list[tuple[JobState, Gang | None]] = []
-        row = self.row
-        for at, (job, gang) in enumerate(zip(jobs, gangs, strict=True)):
-            shape = (id(job.curve), job.min_workers, job.max_workers, job.device_type, gang)
+        row, fields = self.row, (read(jobs, name) for name in ("min_workers", "max_workers", "device_type"))
+        for at, shape in enumerate(zip(map(id, read(jobs, "curve")), *fields, gangs, strict=True)):
             number = row.get(shape)
             if number is None:
                 number = row[shape] = len(self.kept) + len(new)
-                new.append((job, gang))
+                new.append((jobs[at], gangs[at]))
             found[at] = number
         if new:
             self._learn(new)

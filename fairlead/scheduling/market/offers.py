@@ -9,6 +9,7 @@ import numpy as np
 
 from fairlead.cluster import Node
 from fairlead.scheduling.market.menus import Bools, Floats, Gang, Ints, Menus
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 __all__ = ["Bools", "Floats", "Gang", "Ints", "Offers", "Pool", "offers", "present"]
@@ -63,7 +64,7 @@ class Offers:
 
 def offers(jobs: Sequence[JobState], pool: Pool, *, fine: bool = False) -> Offers:
     """Worked out once per shape, and then dealt out to all of that shape; ``fine``: every size within a node."""
-    gangs = [present(job, pool) if job.seats else None for job in jobs]
+    gangs = [present(jobs[at], pool) if seats else None for at, seats in enumerate(read(jobs, "seats"))]
     menus = _menus(pool, fine)
     row = menus.rows(jobs, gangs)
     wide = int((menus.speed[row] > 0).sum(axis=1).max(initial=1)) if jobs else 1

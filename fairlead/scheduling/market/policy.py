@@ -19,7 +19,9 @@ from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
 from fairlead.scheduling.market.placing import dealt, reservations, told
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.market.turns import in_whole_gangs
 from fairlead.scheduling.market.worth import Book, Worth, discounted, reference, worth
+from fairlead.scheduling.read import Read, read
 from fairlead.scheduling.score import says
 from fairlead.scheduling.state import ClusterState, JobState, Round
 
@@ -53,7 +55,7 @@ class Market:
     waits: bool = True  # whether all who wait are told why; in a simulation nobody reads it
 
     def __call__(self, state: ClusterState) -> Round:
-        jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
+        jobs = Read.in_order(state.jobs)
         pool = Pool.of(state.nodes)
         history = History.of(state.memory).updated(jobs)
         parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, self.dials)
@@ -83,6 +85,8 @@ def sale(
         duty = replace(duty, column=np.where(must, smallest, duty.column))
     bids = discounted(bids, duty.hopeless, dials)
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
+    if len(parts.names) > 1 and parts.tree.flat:
+        problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
     chosen = choose(problem, None if problem.rules is None else Nested)
     return Outcome(jobs, choices, book, bids, duty, chosen, problem)
 
@@ -95,14 +99,14 @@ def booked(
     return Book(
         now_s=state.now_s,
         round_s=state.round_s or ROUND_S,
-        submitted_s=np.array([job.submitted_s for job in jobs]),
-        weight=np.array([job.weight for job in jobs]),
+        submitted_s=np.array(read(jobs, "submitted_s"), dtype=np.float64),
+        weight=np.array(read(jobs, "weight"), dtype=np.float64),
         left=work_left(jobs, speed, history, dials),
         done=all_done(jobs),
-        restart_s=np.array([job.restart_cost_s for job in jobs]),
+        restart_s=np.array(read(jobs, "restart_cost_s"), dtype=np.float64),
         running=choices.present >= 0,
-        deadline_s=np.array([np.inf if job.finish_by_s is None else job.finish_by_s for job in jobs]),
-        declared=np.array([job.work_left is not None for job in jobs], dtype=bool),
+        deadline_s=np.array([np.inf if due_s is None else due_s for due_s in read(jobs, "finish_by_s")]),
+        declared=np.array([left is not None for left in read(jobs, "work_left")], dtype=bool),
         say=says(jobs, state.nodes, dials),
         group=parts.groups(jobs),
     )

@@ -10,6 +10,7 @@ import numpy as np
 from fairlead.cluster import Resources
 from fairlead.scheduling.market.offers import Floats, Ints
 from fairlead.scheduling.queues import ANY, Demand, Tree, charge
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 
@@ -43,15 +44,16 @@ class Rules:
 
 def charges(jobs: Sequence[JobState], whole: Resources) -> Floats | None:
     """Devices that a worker of each job counts as, of all that there is; None where everybody counts as one."""
-    if not any(job.demand for job in jobs):
+    demands = read(jobs, "demand")
+    if not any(demands):
         return None
     known: dict[tuple[tuple[str, float], ...], float] = {}
     found = np.ones(len(jobs))
-    for at, job in enumerate(jobs):
-        if job.demand:
-            need = tuple(job.demand.items())
+    for at, demand in enumerate(demands):
+        if demand:
+            need = tuple(demand.items())
             if need not in known:
-                known[need] = charge(job.demand, whole)
+                known[need] = charge(demand, whole)
             found[at] = known[need]
     return found if bool((found > 1.0).any()) else None
 
@@ -74,10 +76,12 @@ def wanted(
     """What the jobs of each leaf could use, as far as there are so many devices at all."""
     if not jobs:
         return Demand({}, {}, types)
-    most = np.minimum(np.array([job.max_workers for job in jobs], dtype=np.float64), float(sum(types.values())))
+    most = np.minimum(np.array(read(jobs, "max_workers"), dtype=np.float64), float(sum(types.values())))
     parts: dict[tuple[str, str], int] = {}  # each leaf with each type that somebody in it names, numbered
-    asked = [(leaf, job.device_type or ANY) for leaf, job in zip(leaves, jobs, strict=True)]
-    part = np.array([parts.setdefault(one, len(parts)) for one in asked], dtype=np.int64)
+    kinds = [kind or ANY for kind in read(jobs, "device_type")]
+    for one in set(zip(leaves, kinds, strict=True)):
+        parts[one] = len(parts)
+    part = np.array([parts[one] for one in zip(leaves, kinds, strict=True)], dtype=np.int64)
     wants: dict[str, dict[str, float]] = {}
     for (leaf, kind), amount in zip(parts, np.bincount(part, most).tolist(), strict=True):
         wants.setdefault(leaf, {})[kind] = amount

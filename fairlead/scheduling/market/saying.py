@@ -9,6 +9,7 @@ from fairlead.cluster import same_seats
 from fairlead.scheduling.market.choice import Chosen
 from fairlead.scheduling.market.seats import Seats
 from fairlead.scheduling.market.worth import STRETCHED, TAIL, Worth
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
 from fairlead.scheduling.words import devices, on, workers
 
@@ -44,17 +45,18 @@ def said(
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
     figures, possible = Figures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
-    for at, job in enumerate(jobs):
-        wanted = seats.get(job.id, ())
-        if not wanted and not job.seats:
+    names, seated, sizes = (read(jobs, name) for name in ("id", "seats", "min_workers"))
+    for at, (name, has, size) in enumerate(zip(names, seated, sizes, strict=True)):
+        wanted = seats.get(name, ())
+        if not wanted and not has:
             if waits:
-                why = _outbid(job, figures, at, lowest) if possible[at] else _no_such_gang(job)
-                made.append(Hold(job.id, why))
+                made.append(Hold(name, _outbid(size, figures, at, lowest) if possible[at] else _no_such_gang(size)))
             continue
+        job = jobs[at]
         if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
             continue
         if not wanted:
-            made.append(Preempt(job.id, _outbid(job, figures, at, lowest)))
+            made.append(Preempt(job.id, _outbid(size, figures, at, lowest)))
         elif job.seats:
             made.append(Resize(job.id, wanted, _moves(job, wanted, figures, at)))
         else:
@@ -74,14 +76,14 @@ def _moves(job: JobState, seats: Seats, figures: Figures, at: int) -> Reason:
     return Reason(code, text, figures.facts(at, size=now, was=was))
 
 
-def _no_such_gang(job: JobState) -> Reason:
-    text = f"no type of device in service can run a gang of {workers(job.min_workers)}"
-    return Reason("no-such-gang", text, {"size": job.min_workers})
+def _no_such_gang(size: int) -> Reason:
+    text = f"no type of device in service can run a gang of {workers(size)}"
+    return Reason("no-such-gang", text, {"size": size})
 
 
-def _outbid(job: JobState, figures: Figures, at: int, price: float) -> Reason:
+def _outbid(size: int, figures: Figures, at: int, price: float) -> Reason:
     bid = figures.bid[at]
     share = f"{bid / price:.2g} times" if price > 0 else "less than"
-    text = f"waits for {devices(job.min_workers)}: others bid more; its bid is {share} the going price"
+    text = f"waits for {devices(size)}: others bid more; its bid is {share} the going price"
     facts = {"price": price, "bid": bid, "stretch": figures.stretch[at], "remaining_s": figures.remaining_s[at]}
     return Reason("outbid", text, facts)
