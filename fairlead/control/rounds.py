@@ -15,6 +15,9 @@ from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
 """What a new generation of a training, or of a command, is taken to cost before any was seen to come up."""
 
+WORTH_GROWING_S = 3.0
+"""A training that is over sooner, as fast as it goes now, is left as it is."""
+
 LEAST_RESTART_S, MOST_RESTART_S = 0.5, 300.0
 """A moment's luck or a node that hung says little about the next time."""
 
@@ -90,6 +93,7 @@ def job_state(
     settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
     waiting = job.phase is JobPhase.QUEUED
     left = _remaining(job)
+    seats = () if waiting else occupied(live, workers, broken=broken)
     done = float(job.step * job.batch_size)
     if left is None and (job.finish_by_s is not None or "takes_s" in job.facts):
         pace = None
@@ -99,13 +103,13 @@ def job_state(
         person=job.submitted_by,
         submitted_s=job.submitted_s,
         min_workers=job.min_workers,
-        max_workers=job.max_workers,
+        max_workers=most_workers(job, pace, left, len(seats)),
         demand=job.demand,
         device_type=job.device_type,
         priority=job.priority,
         start_by_s=job.start_by_s,
         finish_by_s=job.finish_by_s,
-        seats=() if waiting else occupied(live, workers, broken=broken),
+        seats=seats,
         since_s=job.since_s if newest is None or newest.running_s is None else newest.running_s,
         elastic=job.elastic and job.training,
         broken=broken,
@@ -121,6 +125,19 @@ def job_state(
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),
     )
+
+
+def most_workers(job: Job, pace: Pace | None, left: float | None, seats: int) -> int:
+    """How many it may have now: a training that nobody has seen run begins with its fewest, and grows when it was.
+
+    What is over in a moment is over sooner that way: joining costs more than another worker brings by then.
+    """
+    if not job.training or pace is not None:
+        return job.max_workers
+    if job.step == 0 and not job.speeds:
+        return job.min_workers
+    soon = left is not None and left < job.samples_per_s * WORTH_GROWING_S
+    return max(job.min_workers, min(seats, job.max_workers)) if soon else job.max_workers
 
 
 def restart_cost_s(job: Job, newest: Generation | None) -> float:

@@ -11,7 +11,7 @@ from fairlead.cluster import DEVICE, Member, Node
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.orders import tenant_uid
 from fairlead.control.records import GenerationPhase, JobPhase
-from fairlead.control.rounds import Devices, batch_shares, job_state, rank_environment
+from fairlead.control.rounds import Devices, batch_shares, job_state, most_workers, rank_environment
 from fairlead.home import Home
 from tests.control import made
 
@@ -61,6 +61,16 @@ def test_a_waiting_job_holds_nothing_and_knows_what_is_left_to_do() -> None:
     waiting = made.job(phase=JobPhase.QUEUED, step=10, total_steps=30, batch_size=64)
     state = job_state(waiting, [], {}, cooling=False)
     assert (state.seats, state.settling, state.remaining_samples) == ((), False, 20 * 64)
+
+
+def test_a_training_begins_with_its_fewest_and_grows_when_its_first_steps_were_seen_and_enough_is_left() -> None:
+    new = made.job(min_workers=1, max_workers=4, step=0, speeds={}, samples_per_s=0.0)
+    assert most_workers(new, None, None, 0) == 1
+    assert most_workers(replace(new, training=False), None, None, 0) == 4, "nothing is seen of a command"
+    seen = replace(new, step=5, samples_per_s=1000.0)
+    assert most_workers(seen, None, 100_000.0, 1) == 4
+    assert most_workers(seen, None, 2000.0, 1) == 1, "over in two seconds"
+    assert most_workers(seen, None, 2000.0, 3) == 3, "nor is it disturbed"
 
 
 @pytest.mark.parametrize(
