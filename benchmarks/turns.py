@@ -29,7 +29,7 @@ HOPELESS = 4.0
 """Plans that are predicted to take so many times the best one's time are not run, except for DDP and one process."""
 
 FAMILIES = 7
-TAUGHT = 3
+TAUGHT = 5
 """Rounds of the plans that teach how far predictions are off."""
 
 PATIENCE_S = 1800.0
@@ -49,7 +49,7 @@ def worth_running(model: ModelProfile, ground: Hardware, hopeless: float = HOPEL
     firsts: dict[tuple[object, ...], Estimate] = {}
     for one in found:
         plan = one.plan
-        family = (plan.data, plan.tensor, plan.pipeline, plan.sync, plan.sharded, plan.buckets)
+        family = (plan.data, plan.tensor, plan.pipeline, plan.sync, plan.sharded, plan.buckets, plan.bucket_bytes)
         if one.fits and plan.exact and one.step_s < hopeless * best:
             firsts.setdefault(family, one)
     kept = list(firsts.values())[:FAMILIES]
@@ -88,12 +88,12 @@ def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
     one = Setting(name, 2, "loopback", "equal")
     ground = Ground(hardware(home, one))
     found = worth_running(model, ground.hardware, hopeless=inf)
-    seen = {
-        kind(each.plan): fitted(model, ground, each.plan, median(taken["step_s"]))
-        for each, taken in zip(found, run_turns(one, [each.plan for each in found], TAUGHT), strict=True)
-        if taken["step_s"] and not taken["error"]
-    }
-    return corrected(model, ground.hardware, seen)
+    ratios: dict[str, list[float]] = {}
+    for each, taken in zip(found, run_turns(one, [each.plan for each in found], TAUGHT), strict=True):
+        if taken["step_s"] and not taken["error"]:
+            slower = fitted(model, ground, each.plan, median(taken["step_s"]))
+            ratios.setdefault(kind(each.plan), []).append(slower)
+    return corrected(model, ground.hardware, {name: median(seen) for name, seen in ratios.items()})
 
 
 def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict[str, Any]:

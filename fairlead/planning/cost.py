@@ -25,6 +25,9 @@ SPLIT_BACKWARD = 1.08
 """A backward pass in two parts (inputs first, weights when there is time) walks its graph twice."""
 
 
+PREPARED = 2
+"""What a step of a pipeline costs besides its micro-batches, in times of what one of them does."""
+
 FACTORS = (0.1, 20.0)
 """Between which a correction is looked for."""
 
@@ -206,9 +209,11 @@ def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: 
         sizes.append(size)
         full.append(size / device.memory_bytes)
     total = pipeline_s(plan, max(busy), passing) if plan.pipeline > 1 else plan.microbatches * busy[0]
-    if plan.pipeline > 1:  # who waits for its turn then runs at full speed for a while
-        slow = min(speed for row in places.speeds for speed in row)
-        total -= min(max(0.0, total - plan.microbatches * max(busy)), max(0.0, 1 - slow) * places.period_s)
+    if plan.pipeline > 1:
+        slow = min(row[at] for row in places.speeds)
+        rest = max(0.0, 1 - slow) * places.period_s  # who waits for its turn then runs at full speed for a while
+        total -= min(max(0.0, total - plan.microbatches * max(busy)), rest)
+        total += PREPARED * places.devices[0][at].microbatch_s / slow
     computing = plan.microbatches * sum(busy) / len(busy)
     longest = max(range(len(tails)), key=tails.__getitem__)
     return _Replica(

@@ -39,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     splits: tuple[tuple[str, Split], ...] = ()  # (submodule, how), only with tensor > 1
     sync: Sync = "none"  # of the gradients, over the data dimension
     buckets: bool = False  # sent in buckets while the backward pass goes on (DDP), else in one piece after it
+    bucket_bytes: int = 0  # of such a bucket; 0: as large as torch makes them
     period: int = 1  # local-sgd: steps between two averages
     staleness: int = 0  # parameter-server: steps that a worker may be ahead of the slowest
     group: int = 1  # hierarchical: workers of the inner ring, which are neighbours in the data dimension
@@ -82,7 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.workers_used == 1:
             return ["single"]
         kind = "fsdp" if self.sharded else "ddp" if self.buckets else "dp"
-        if kind == "ddp" and self.data == self.workers_used and not self.members:
+        if kind == "ddp" and self.data == self.workers_used and not self.members and not self.bucket_bytes:
             return ["ddp"]  # as everybody knows it: on all workers
         data = [f"{kind}{self.data}"] if self.data > 1 else []
         return data + ([f"tp{self.tensor}"] if self.tensor > 1 else [])
@@ -100,6 +101,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         }  # fmt: skip
         return [
             *([modes[self.sync]] if self.sync in modes else []),
+            *([f"{self.bucket_bytes >> 10}k"] if self.bucket_bytes else []),
             *([self.compression] if self.compression != "none" else []),
             *(["uneven"] if self.shares and len(set(self.shares)) > 1 else []),
             *(["recompute"] if self.recompute else []),
@@ -145,6 +147,8 @@ def _between_replicas(plan: Plan) -> str | None:
         return "replicas must be synchronised, and only they"
     if plan.sharded and (plan.data == 1 or plan.sync not in ("allreduce", "hierarchical")):
         return "only replicas that work in step can share parameters"
+    if plan.bucket_bytes and not plan.buckets:
+        return "buckets that have a size must be used"
     if plan.staleness < 0 or (plan.staleness and plan.sync != "parameter-server"):
         return "staleness belongs to parameter servers"
     if plan.sync == "hierarchical" and (plan.data % plan.group or not 1 < plan.group < plan.data):

@@ -13,6 +13,10 @@ SMALL = 8
 
 MOST_MICROBATCHES = 512
 
+SMALL_BUCKET = 1 << 20
+"""Bytes, where links are slow: torch's own buckets are so large that they leave before the backward pass ends only for
+large models."""
+
 STALENESS = (2, 4)
 """Steps that a worker of a parameter server may be ahead of the slowest: enough for one three or five times as slow."""
 
@@ -29,6 +33,7 @@ class Shape:
     chunks: int = 1
     sync: Sync = "none"
     buckets: bool = False
+    bucket_bytes: int = 0
     period: int = 1
     staleness: int = 0
     group: int = 1
@@ -127,6 +132,8 @@ def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
         yield replace(base, sync="allreduce")
     if cards or pure:
         yield replace(base, sync="allreduce", buckets=True)
+    if not cards and pure and model.parameters * model.gradient_bytes > 2 * SMALL_BUCKET:
+        yield replace(base, sync="allreduce", buckets=True, bucket_bytes=SMALL_BUCKET)
     yield replace(base, sync="allreduce", sharded=True)
     ring = _ring(hardware, base, members)
     if ring:

@@ -22,6 +22,9 @@ from fairlead.planning.profiles import Device, ModelProfile
 
 BUCKET_BYTES = 25e6
 FIRST_BUCKET_BYTES = 1 << 20
+SENT_MEANWHILE = 0.8
+"""Of the backward pass: during which what is ready is on the wire."""
+
 WIRE = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes sent for each byte of a float32 gradient."""
 
@@ -70,8 +73,11 @@ def exposed_s(
         return 2 * copies + 3 * device.step_s / speed + whole
     computing_s = backward_s / (1 - FORWARD)
     if plan.buckets:
-        count = 1 + math.ceil(max(0.0, size - FIRST_BUCKET_BYTES) / BUCKET_BYTES)
-        hidden = max(whole / count, whole - device.overlap * backward_s)
+        each = plan.bucket_bytes or BUCKET_BYTES
+        count = 1 + math.ceil(max(0.0, size - min(each, FIRST_BUCKET_BYTES)) / each)
+        last = max(1 / count, min(1.0, model.layers[0].parameters / max(1, model.parameters)))
+        overlap = SENT_MEANWHILE if device.byte_s else device.overlap  # where the core's part is counted by itself
+        hidden = max(whole * last, whole - overlap * backward_s)
         cpu_s = ring_cpu_s(plan.data, size, device) + (count - 1) * ring_cpu_s(plan.data, 0.0, device)
         paid = paid_s(hidden, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
         return norms + copies + (count - 1) * device.step_s / speed + paid

@@ -26,8 +26,9 @@ class Bucketed(Replicas):
         unused = _has_unused(session)
         with lost_peers():
             self._wrapped: Any = DistributedDataParallel(
-                session.model, broadcast_buffers=False, find_unused_parameters=unused, gradient_as_bucket_view=True
-            )
+                session.model, broadcast_buffers=False, find_unused_parameters=unused, gradient_as_bucket_view=True,
+                bucket_cap_mb=plan.bucket_bytes / (1 << 20) if plan.bucket_bytes else None,
+            )  # fmt: skip
         self._factor = float(group.size)
         self._always = True
 
