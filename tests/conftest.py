@@ -21,7 +21,9 @@ from tests import nursery
 
 GRACE_S = 5.0  # what is ending already may end
 FIRST = ("test_house", "test_specs")  # a plain mistake shows at once
-WAITING = ("chaos", "test_demo", "live", "cli", "browser", "backends", "escape", "outside")  # platforms, longest first
+TOGETHER = ("api", "cli", "control", "escape")  # rooms whose files share a platform or a database server, but for
+APART = ("test_fuzz", "test_second_tenant", "test_foreground", "test_outage")  # those that start their own
+WAITING = (*TOGETHER, "chaos", "test_demo", "live", "browser", "backends", "outside")  # platforms, the longest first
 
 # Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
 # processes that run the tests side by side share one, and the process that shares the tests out looks for what is left.
@@ -64,16 +66,35 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait for whole platforms are spread evenly among those that compute, since both run side by side."""
-    rooms = {item.nodeid.split("::")[0]: _room(item) for item in items}
-    waiting = sorted((file for file in rooms if rooms[file] in WAITING), key=lambda file: WAITING.index(rooms[file]))
-    computing = [file for file in rooms if rooms[file] not in (*WAITING, *FIRST)]
-    turn = {file: (index + 0.5) / len(lane) for lane in (waiting, computing) for index, file in enumerate(lane)}
-    items.sort(key=lambda item: turn.get(item.nodeid.split("::")[0], 0.0))
+    """What waits for whole platforms is spread evenly among what computes, since both run side by side."""
+    rooms = {_together(item.nodeid): _room(item.nodeid) for item in items}
+    waiting = sorted((some for some in rooms if rooms[some] in WAITING), key=lambda some: WAITING.index(rooms[some]))
+    computing = [some for some in rooms if rooms[some] not in (*WAITING, *FIRST)]
+    turn = {some: (index + 0.5) / len(lane) for lane in (waiting, computing) for index, some in enumerate(lane)}
+    items.sort(key=lambda item: turn.get(_together(item.nodeid), 0.0))
 
 
-def _room(item: pytest.Item) -> str:
-    return item.nodeid.removeprefix("tests/").split("/")[0].split(".py")[0]
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByRoom(LoadFileScheduling):
+        """One process runs all that shares a platform, so that there is one."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return _together(nodeid)
+
+    return ByRoom(config, log)
+
+
+def _together(nodeid: str) -> str:
+    """What runs in one process: a test's room if that shares something, else its file."""
+    file = nodeid.split("::")[0]
+    return _room(nodeid) if _room(nodeid) in TOGETHER and Path(file).stem not in APART else file
+
+
+def _room(nodeid: str) -> str:
+    return nodeid.removeprefix("tests/").split("/")[0].split(".py")[0]
 
 
 # ---------------------------------------------------------------- what is left behind

@@ -1,4 +1,4 @@
-"""The rules of the house hold: imports point downwards, ruff is content, and the strict rooms are typed."""
+"""The rules of the house hold: imports point downwards, ruff is content, and every room is typed (`make lint`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TOOLS = Path(sys.executable).parent
-STRICT = ("fairlead/specs.py", "fairlead/cluster.py", "fairlead/scheduling", "fairlead/control")
 SOURCES = sorted((ROOT / "fairlead").rglob("*.py"))
 
 
 def run(*command: str) -> tuple[int, str]:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -26,13 +25,13 @@ def test_imports_point_downwards_and_the_core_is_pure() -> None:
 
 
 def test_ruff_has_nothing_to_say() -> None:
-    folders = [name for name in ("fairlead", "tests", "benchmarks", "examples") if (ROOT / name).exists()]
-    code, said = run(str(TOOLS / "ruff"), "check", "--no-cache", *folders)
+    code, said = run(str(TOOLS / "ruff"), "check", "--no-cache", ".")
     assert code == 0, said
 
 
-def test_the_strict_rooms_are_fully_typed() -> None:
-    code, said = run(str(TOOLS / "mypy"), "--strict", *(path for path in STRICT if (ROOT / path).exists()))
+@pytest.mark.timeout(600)  # without a cache of an earlier run it reads torch, too
+def test_every_room_is_fully_typed() -> None:
+    code, said = run(str(TOOLS / "mypy"), "fairlead")
     assert code == 0, said
 
 

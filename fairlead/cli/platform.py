@@ -31,6 +31,7 @@ PORT = 8471
 STORE = "FAIRLEAD_STORE"
 ISOLATION, LEVELS = "FAIRLEAD_ISOLATION", ("auto", "sandbox", "user", "none")
 DOWN_WITHIN_S = 60.0
+FIRST_ANSWER_S = 30.0  # one that died is found at once; one that is slow has said that it is up
 LOG_LINES = 12
 
 
@@ -132,11 +133,11 @@ def _make(folder: Path) -> None:
         raise Refused(said, field="--home", fix="name a folder that can be written") from None
 
 
-def _answers(folder: Path) -> bool:
+def _answers(folder: Path, within_s: float = 2.0) -> bool:
     from fairlead.sdk.client import Client
 
     try:
-        with Client(home=folder, timeout_s=2.0) as platform:
+        with Client(home=folder, timeout_s=within_s) as platform:
             platform.health()
     except FairleadError:
         return False
@@ -202,7 +203,7 @@ def _detached(folder: Path, arguments: list[str], store: str | None, as_json: bo
     if not news:
         raise _not_started(log, begins, child.wait())
     told = json.loads(news)
-    if not told["waiting"] and not _answers(folder):
+    if not told["waiting"] and not _answers(folder, FIRST_ANSWER_S):
         raise Unavailable("the platform started but does not answer", fix=f"see {log}")
     _say(told, as_json)
     return 0

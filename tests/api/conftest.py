@@ -7,14 +7,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.waiting import until
 
 ROLES = ("tenant-admin", "member", "viewer")
 END_S = 60.0
@@ -123,14 +124,6 @@ def alpha(platform_server: Served, admin: httpx.Client) -> Team:
 def beta(platform_server: Served, admin: httpx.Client) -> Team:
     return _team(platform_server, admin, "beta")
 
-
-def until(condition: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
-    """What the condition returns, once it is true."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, "it did not become true in time"
-        time.sleep(0.02)
-    return found
 
 
 ENDED = ("succeeded", "failed", "cancelled")

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Served, Team, until
+from tests.api.conftest import Served, Team
+from tests.waiting import until
 
 BUNDLE = b"alpha's own code"
 DIGEST = "sha256:" + hashlib.sha256(BUNDLE).hexdigest()

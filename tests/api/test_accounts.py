@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Served, Team, run_to_its_end, until
+from tests.api.conftest import Served, Team, run_to_its_end
+from tests.waiting import until
 
 
 def _usage(caller: httpx.Client, **params: Any) -> dict[str, Any]:

@@ -25,7 +25,8 @@ from schemathesis.specs.openapi import checks
 
 from fairlead.api.app import create_app
 from fairlead.api.door import PlatformDoor
-from tests.api.conftest import END_S, until
+from tests.api.conftest import END_S
+from tests.waiting import until
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_FUZZ_EXAMPLES", "0"))  # 0: the short mode of the suite
 SEED = None if EXAMPLES else 4

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Served, Team, until
+from tests.api.conftest import Served, Team
+from tests.waiting import until
 
 SLEEPER = {"name": "sleeper", "command": ["sleep", "600"], "priority": -5}
 

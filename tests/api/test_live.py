@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from tests.api.conftest import Team, until
+from tests.api.conftest import Team
+from tests.waiting import until
 
 
 def frames(response: httpx.Response) -> Iterator[tuple[str, str | None, dict[str, Any]]]:

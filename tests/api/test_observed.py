@@ -11,7 +11,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.control.metrics.families import ALL
-from tests.api.conftest import Served, Team, run_to_its_end, until
+from tests.api.conftest import Served, Team, run_to_its_end
+from tests.waiting import until
 
 RARE = {  # there is nothing to tell of on a platform where all goes well and nobody asks for it
     "fairlead_pending_jobs", "fairlead_evicted_jobs_total", "fairlead_preempted_jobs_total",
@@ -99,7 +100,7 @@ def test_streams_and_refusals_for_haste_are_counted(platform_server: Served, adm
         until(lambda: streams() == before + 1)
     until(lambda: streams() == before)
     with platform_server.caller(alpha.tokens["viewer"], tight=True) as hasty:
-        until(lambda: hasty.get("/api/v1/whoami").status_code == 429)
+        until(lambda: hasty.get("/api/v1/whoami").status_code == 429, every_s=0.0)
     assert value(scrape(admin), "fairlead_api_rate_limited_requests_total", reason="rate") >= 1
 
 

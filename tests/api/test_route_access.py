@@ -19,7 +19,8 @@ from starlette.routing import Mount
 
 from fairlead.api.app import create_app
 from fairlead.api.door import PlatformDoor
-from tests.api.conftest import ROLES, Served, Team, until
+from tests.api.conftest import ROLES, Served, Team
+from tests.waiting import until
 
 ORDER = ("viewer", "member", "tenant-admin", "admin")
 JOB = {"name": "not-allowed", "command": ["true"]}

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.api.conftest import Served, Team, until
+from tests.api.conftest import Served, Team
+from tests.waiting import until
 
 OURS = {"X-Fairlead-Page": "1"}
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +15,10 @@ import httpx
 import psutil
 import pytest
 
+from tests import nursery
+from tests.waiting import until
+
 PROGRAMS = Path(__file__).parent / "programs"
-FAIRLEAD = [sys.executable, "-m", "fairlead.cli.main"]
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 WIDE = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
@@ -64,10 +63,9 @@ class Running:
 
     def up(self) -> None:
         arguments = ["up", "--home", str(self.home), "--nodes", self.nodes, "--port", str(self.port), "--detach"]
-        command = [*FAIRLEAD, *arguments, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        told = json.loads(done.stdout)
+        done = nursery.fairlead(*arguments, "--json", environment=os.environ)
+        assert done.code == 0, done.out + done.err
+        told = done.data
         self.url, self.admin = told["url"], told["admin_token"] or self.admin
         self.port = int(self.url.rpartition(":")[2])
 
@@ -78,7 +76,7 @@ class Running:
         process.wait(60)
 
     def down(self) -> None:
-        subprocess.run([*FAIRLEAD, "down", "--home", str(self.home)], capture_output=True, timeout=150, check=False)
+        nursery.fairlead("down", "--home", str(self.home), environment=os.environ)
 
     def ask(self, method: str, path: str, *, token: str | None = None, **more: Any) -> Any:
         headers = {"Authorization": f"Bearer {token or self.admin}"}
@@ -198,12 +196,3 @@ def visit(chromium: Any) -> Iterator[Visitor]:
     for each in opened:
         each.context.close()
     assert not errors
-
-
-def until(condition: Callable[[], Any], *, timeout_s: float = 60.0) -> Any:
-    """What the condition returns, once it is true."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline_s, "it did not become true in time"
-        time.sleep(0.05)
-    return found

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import PHONE, WIDE, Running, Visit, Visitor, until
+from tests.browser.conftest import PHONE, WIDE, Running, Visit, Visitor
+from tests.waiting import until
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
 

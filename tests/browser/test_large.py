@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Visit, Visitor, until
+from tests.browser.conftest import Visit, Visitor
 from tests.browser.large_process import JOBS, NODES
+from tests.waiting import until
 
 ROOT = Path(__file__).parent.parent.parent
 SCROLL = """async () => {

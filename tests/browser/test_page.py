@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.browser.conftest import PHONE, Running, Visitor, until
+from tests.browser.conftest import PHONE, Running, Visitor
+from tests.waiting import until
 
 VIEWS = ("cluster", "queue", "tenants", "events")
 WAIT = "while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.1; done"  # until the test has seen enough

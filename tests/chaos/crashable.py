@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +13,10 @@ from fairlead import Client
 from fairlead.errors import Unavailable
 from fairlead.sdk.jobs import Job
 from fairlead.views import JobView
+from tests import nursery
+from tests.waiting import until as wait_until
+
+__all__ = ["PROGRAMS", "Crashable", "alive", "kill", "same_curve", "wait_until"]
 
 T = TypeVar("T")
 PROGRAMS = Path(__file__).parent / "programs"
@@ -28,29 +29,37 @@ class Crashable:
         self.home = home
         self.nodes = nodes
         self.store = store
-        self.restarts = 0
+        self.failpoints: list[str] = []  # where the control plane is to die next, and after that
         self._client: Client | None = None
 
     # ------------------------------------------------------------ life
 
-    def up(self, failpoint: str | None = None) -> bool:
-        """Start the control plane; False if it died on the way (as a failpoint may have it)."""
+    def up(self) -> None:
+        """Start the control plane, to die at the first of the failpoints; one at which it dies on the way is passed."""
+        while not self._up():
+            self.failpoints.pop(0)
+
+    def _up(self) -> bool:
         environment = {k: v for k, v in os.environ.items() if k not in ("FAIRLEAD_FAILPOINT", "FAIRLEAD_URL")}
         environment |= {"FAIRLEAD_VALIDATE": "1"}
-        if failpoint:
-            environment["FAIRLEAD_FAILPOINT"] = failpoint
-        command = [sys.executable, "-m", "fairlead.cli.main", "up", "--home", str(self.home), "--port", "0"]
-        command += ["--nodes", self.nodes, "--detach", *(["--store", self.store] if self.store else [])]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0 or failpoint, done.stderr
+        if self.failpoints:
+            environment["FAIRLEAD_FAILPOINT"] = self.failpoints[0]
+        words = ["up", "--home", str(self.home), "--port", "0", "--nodes", self.nodes, "--detach"]
+        words += ["--store", self.store] if self.store else []
+        done = nursery.fairlead(*words, environment=environment)
+        assert done.code == 0 or self.failpoints, done.err
         self._client = None
-        self.restarts += 1
-        return done.returncode == 0
+        return done.code == 0
+
+    def up_again(self) -> None:
+        """If the control plane died, it was where it had to: start it to die at the next of the failpoints."""
+        if not self.control_lives():
+            del self.failpoints[:1]
+            self.up()
 
     def down(self) -> None:
-        command = [sys.executable, "-m", "fairlead.cli.main", "down", "--home", str(self.home)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-        assert done.returncode == 0, done.stderr
+        done = nursery.fairlead("down", "--home", str(self.home), environment=os.environ)
+        assert done.code == 0, done.err
 
     @property
     def client(self) -> Client:
@@ -78,8 +87,7 @@ class Crashable:
                 return what(self.client)
             except Unavailable:
                 wait_until(lambda: not self.control_lives() or self._answers(), 60, "the control plane answers or dies")
-                if not self.control_lives():
-                    self.up()
+                self.up_again()
         return what(self.client)
 
     # ------------------------------------------------------------ what can be killed
@@ -163,15 +171,6 @@ def kill(pid: int) -> None:
     except ProcessLookupError:
         return
     wait_until(lambda: not alive(pid), 60, f"process {pid} is gone")
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
-    """Wait for a condition, never for a time."""
-    until = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > until:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.02)
 
 
 def same_curve(left: dict[int, float], right: dict[int, float], tolerance: float = 1e-4) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.crashable import Crashable, same_curve, wait_until
 from tests.cli.conftest import Terminal
 
-STEPS = 900
+STEPS, PAUSE_S = 200, 0.25
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +36,8 @@ def state(platform: Crashable, node: str) -> str:
 def test_a_gang_leaves_a_drained_node_and_its_survivors_stay(
     platform: Crashable, undisturbed: dict[int, float]
 ) -> None:
-    job = platform.train("moves", workers="2", steps=STEPS, pause_s=0.05)
-    wait_until(lambda: platform.view(job.id).step > 10, 60, "it trains")
+    job = platform.train("moves", workers="2", steps=STEPS, pause_s=PAUSE_S)
+    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains")
     before, nodes = platform.workers(job.id), platform.view(job.id).nodes
     leaving = nodes[-1]
     done = Terminal(platform.home)("nodes", "drain", leaving, "--wait")
@@ -56,8 +56,8 @@ def test_a_gang_leaves_a_drained_node_and_its_survivors_stay(
 def test_a_drain_with_nowhere_to_go_puts_the_gang_away_until_there_is_room(
     platform: Crashable, undisturbed: dict[int, float]
 ) -> None:
-    job = platform.train("fills", workers="3", steps=STEPS, pause_s=0.05)
-    wait_until(lambda: platform.view(job.id).step > 10, 60, "it trains on all nodes")
+    job = platform.train("fills", workers="3", steps=STEPS, pause_s=PAUSE_S)
+    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains on all nodes")
     platform.call(lambda c: c.drain("node-1"))
     wait_until(lambda: state(platform, "node-1") == "drained", 60, "the node is free")
     wait_until(lambda: platform.view(job.id).state == "queued", 60, "it waits")
@@ -74,8 +74,8 @@ def test_a_drain_with_nowhere_to_go_puts_the_gang_away_until_there_is_room(
 
 
 def test_an_elastic_gang_shrinks_when_nothing_else_is_free(platform: Crashable, undisturbed: dict[int, float]) -> None:
-    job = platform.train("shrinks", workers="1:3", steps=STEPS, pause_s=0.05)
-    wait_until(lambda: platform.view(job.id).workers == 3 and platform.view(job.id).step > 10, 60, "it takes all")
+    job = platform.train("shrinks", workers="1:3", steps=STEPS, pause_s=PAUSE_S)
+    wait_until(lambda: platform.view(job.id).workers == 3 and platform.view(job.id).step > 2, 60, "it takes all")
     before = platform.workers(job.id)
     platform.call(lambda c: c.drain("node-2"))
     wait_until(lambda: state(platform, "node-2") == "drained", 60, "the node is free")

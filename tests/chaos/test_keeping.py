@@ -11,7 +11,7 @@ from fairlead import Client
 from tests.chaos.crashable import Crashable, alive, kill, same_curve, wait_until
 from tests.cli.conftest import Terminal
 
-STEPS = 600
+STEPS, PAUSE_S = 200, 0.25
 
 
 def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathF
         made = first.client.create_tenant("alpha")
         reference = first.train("reference", workers="2", steps=STEPS, pause_s=0.0)
         first.wait_for_end(reference.id)
-        job = first.train("lasts", workers="2", steps=STEPS, pause_s=0.05)
+        job = first.train("lasts", workers="2", steps=STEPS, pause_s=PAUSE_S)
         snapshots = first.home / "jobs" / job.id / "snapshots"
         wait_until(lambda: any(snapshots.glob("snapshot-*.pt")), 60, "it has a snapshot on disk")
         workers, before = first.workers(), first.view(job.id)

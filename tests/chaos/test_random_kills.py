@@ -9,15 +9,15 @@ import time
 from tests.chaos.crashable import Crashable, kill, same_curve, wait_until
 
 ROUNDS = 20
-STEPS = 2000
+STEPS, PAUSE_S = 500, 0.4
 
 
 def test_twenty_random_kills_lose_nothing(platform: Crashable) -> None:
     chance = random.Random(20261116)
     reference = platform.train("reference", workers="1", steps=STEPS, pause_s=0.0)
     platform.wait_for_end(reference.id)
-    jobs = [platform.train(f"alpha-{n}", workers="1:3", steps=STEPS, pause_s=0.05) for n in range(2)]
-    jobs += [platform.train("beta-0", tenant="beta", workers="1:2", steps=STEPS, pause_s=0.05)]
+    jobs = [platform.train(f"alpha-{n}", workers="1:3", steps=STEPS, pause_s=PAUSE_S) for n in range(2)]
+    jobs += [platform.train("beta-0", tenant="beta", workers="1:2", steps=STEPS, pause_s=PAUSE_S)]
 
     killed = {"control": 0, "node": 0, "worker": 0}
     for _ in range(ROUNDS):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,22 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests import nursery
+from tests.nursery import Done
+from tests.waiting import until
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE_S = 150.0  # machines that run several suites at once are slow
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command line ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        """Its one JSON object."""
-        return json.loads(self.out)
 
 
 KEPT = ("FAIRLEAD_ISOLATION",)  # of this machine, not of whoever runs the suite
@@ -55,24 +43,21 @@ class Terminal:
         )  # fmt: skip
 
     def __call__(self, *words: str, cwd: Path = EXAMPLES, code: int | None = 0) -> Done:
-        with self.start(*words, cwd=cwd) as process:
-            try:
-                out, err = process.communicate(timeout=PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise
-        assert code is None or process.returncode == code, f"{words}: {process.returncode}\n{out}\n{err}"
-        assert "Traceback" not in out + err
-        return Done(process.returncode, out, err)
+        done = nursery.fairlead(*words, environment=self.variables(), cwd=cwd, timeout_s=PATIENCE_S)
+        assert code is None or done.code == code, f"{words}: {done.code}\n{done.out}\n{done.err}"
+        assert "Traceback" not in done.out + done.err
+        return done
 
     def until(self, condition: Callable[[Any], bool], *words: str) -> Any:
         """Ask again until the answer is as it should be."""
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
-            answer = self(*words, "--json").data
-            if condition(answer):
-                return answer
-        raise AssertionError(f"{words}: still {answer}")
+        answers: list[Any] = []
+
+        def fits() -> bool:
+            answers[:] = [self(*words, "--json").data]
+            return condition(answers[0])
+
+        until(fits, PATIENCE_S, f"{words} answers as wanted")
+        return answers[0]
 
 
 @dataclass(frozen=True)

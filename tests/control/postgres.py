@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -10,6 +11,13 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
+
+from fairlead.control.store import Store
+from fairlead.control.store.migrate import HEAD
+from fairlead.control.store.schema import metadata
+
+_ALONE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fairlead'"
 
 
 class PostgresServer:
@@ -28,6 +36,7 @@ class PostgresServer:
         serve = [programs / "postgres", "-D", data, "-p", self.port, "-k", folder, "-h", "127.0.0.1", "-F"]
         self._serve = [*self._as_user, *map(str, serve)]
         self._log = (folder / "log").open("wb")
+        self._schema_stands = False
         self.start()
 
     def start(self) -> None:
@@ -42,16 +51,35 @@ class PostgresServer:
 
     def empty_database(self) -> str:
         """The URL of the one database, emptied: making a database per test would take longer than the test."""
-        self.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'fairlead'")
+        self._schema_stands = False
+        self.execute(_ALONE)
         self.execute("DROP SCHEMA public CASCADE")
         self.execute("CREATE SCHEMA public")
+        return self.url
+
+    def new_store(self) -> str:
+        """The URL of the one database as a new store, with its schema: made once, and emptied of rows after that."""
+        if not self._schema_stands or self.execute("SELECT version_num FROM alembic_version") != [(HEAD,)]:
+            asyncio.run(Store.open(self.empty_database()).close())
+            self._schema_stands = True
+            return self.url
+        emptied = [f"DELETE FROM {name}" for name in metadata.tables if name != "leadership"]
+        again = "UPDATE leadership SET epoch = 0, holder = NULL, expires_s = 0"
+        numbers = "SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'"
+        # A ledger that is only ever added to says no to this; as a replica it is not asked.
+        self.execute("; ".join([_ALONE, "SET session_replication_role = replica", *emptied, again, numbers]))
+        return self.url
+
+    @property
+    def url(self) -> str:
         return f"postgresql://fairlead@127.0.0.1:{self.port}/postgres"
 
-    def execute(self, statement: str) -> None:
+    def execute(self, statement: str) -> list[Any]:
         import psycopg
 
         with psycopg.connect(self._address(), autocommit=True) as connection:
-            connection.execute(statement)
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
 
     def close(self) -> None:
         self.stop()

@@ -15,13 +15,13 @@ from tests.chaos.crashable import Crashable, kill, wait_until
 
 from .postgres import PostgresServer
 
-STEPS = 1000  # longer than any outage here; hurried to its end, each takes what a gang's meeting takes
+STEPS = 300  # longer than any outage here; hurried to its end, each takes what a gang's meeting takes
 
 
 @pytest.fixture
 def platform(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Crashable]:
     home = tmp_path_factory.mktemp("outage")
-    crashable = Crashable(home, "2", store=postgres_server.empty_database())
+    crashable = Crashable(home, "2", store=postgres_server.new_store())
     try:
         crashable.up()
         crashable.client.create_tenant("alpha")
@@ -43,12 +43,12 @@ def lines(path: Path) -> int:
 def test_a_store_that_restarts_ends_nothing_and_loses_nothing(
     platform: Crashable, postgres_server: PostgresServer
 ) -> None:
-    trains = platform.train("trains", workers="1", steps=STEPS, pause_s=0.1)
+    trains = platform.train("trains", workers="1", steps=STEPS, pause_s=0.4)
     script = "echo begin >> $FAIRLEAD_OUTPUT/runs; while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.05; done"
     ends = platform.client.submit(["sh", "-c", script], tenant="alpha", name="ends")
     waits = platform.client.submit(["true"], tenant="alpha", name="waits", workers="2", priority=-1)
     output = platform.home / "jobs" / ends.id / "output"
-    wait_until(lambda: platform.view(trains.id).step > 20 and (output / "runs").exists(), 60, "both run")
+    wait_until(lambda: platform.view(trains.id).step > 3 and (output / "runs").exists(), 60, "both run")
     control, workers = platform.control_pid, platform.workers()
     before = platform.view(trains.id)
 
@@ -66,7 +66,7 @@ def test_a_store_that_restarts_ends_nothing_and_loses_nothing(
 
     postgres_server.start()
     wait_until(lambda: health(platform)["status"] == "ok", 60, "it is well again")
-    wait_until(lambda: platform.view(trains.id).step > before.step + 50, 60, "what was trained meanwhile is known")
+    wait_until(lambda: platform.view(trains.id).step > before.step + 5, 60, "what was trained meanwhile is known")
     wait_until(lambda: platform.state(ends.id) == "succeeded", 60, "and what ended")
     assert lines(output / "runs") == 1, "it ran once"
     after = platform.view(trains.id)
@@ -82,8 +82,8 @@ def test_a_store_that_restarts_ends_nothing_and_loses_nothing(
 def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(
     platform: Crashable, postgres_server: PostgresServer
 ) -> None:
-    job = platform.train("loses", workers="2", steps=STEPS, pause_s=0.2)
-    wait_until(lambda: platform.view(job.id).step > 20, 60, "it trains")
+    job = platform.train("loses", workers="2", steps=STEPS, pause_s=0.5)
+    wait_until(lambda: platform.view(job.id).step > 3, 60, "it trains")
     workers = platform.workers(job.id)
     postgres_server.stop()
     wait_until(lambda: health(platform)["status"] != "ok", 60, "it notices")
@@ -97,8 +97,8 @@ def test_a_worker_that_dies_while_the_store_is_away_is_replaced_when_it_is_back(
 
 
 def test_a_platform_can_be_ended_while_its_store_is_away(platform: Crashable, postgres_server: PostgresServer) -> None:
-    job = platform.train("stays", workers="1", steps=STEPS, pause_s=0.1)
-    wait_until(lambda: platform.view(job.id).step > 20, 60, "it trains")
+    job = platform.train("stays", workers="1", steps=STEPS, pause_s=0.4)
+    wait_until(lambda: platform.view(job.id).step > 3, 60, "it trains")
     postgres_server.stop()
     try:
         wait_until(lambda: health(platform)["status"] != "ok", 60, "it notices")
@@ -108,7 +108,7 @@ def test_a_platform_can_be_ended_while_its_store_is_away(platform: Crashable, po
     finally:
         postgres_server.start()
     platform.up()
-    wait_until(lambda: platform.view(job.id).step > 20, 60, "it is there")
+    wait_until(lambda: platform.view(job.id).step > 3, 60, "it is there")
     platform.hurry(job.id)
     platform.wait_for_end(job.id)
     assert platform.state(job.id) == "succeeded"

@@ -8,8 +8,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from fairlead.home import Home
+from tests.waiting import until
 
 from ..cli.conftest import PATIENCE_S, Terminal
 
@@ -46,15 +46,6 @@ class Scene:
         ended = ("succeeded", "failed", "cancelled")
         answer: dict[str, Any] = who.until(lambda answer: answer["job"]["state"] in ended, "why", job)["job"]
         return answer
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if (found := condition()) not in (None, False):
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"never: {condition}")
 
 
 def _isolation(admin: Terminal) -> set[str]:
@@ -97,7 +88,7 @@ def _play(folder: Path, admin: Terminal, victim: Terminal, mallory: Terminal) ->
     )
     job = victim("submit", "job.yaml", "--json", cwd=code).data["id"]
     ready = Home(admin.home).job(job) / "output" / "ready.json"
-    until(ready.exists)
+    until(ready.exists, PATIENCE_S)
     return Scene(
         admin, victim, mallory, job, canary, f"fl-stays-{secrets.token_hex(4)}",
         _map(admin, job, mark, key, json.loads(ready.read_text())), {},

@@ -8,7 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from .conftest import Scene, until
+from tests.waiting import until
+
+from ..cli.conftest import PATIENCE_S
+from .conftest import Scene
 
 LIMITS = ("--disk", "64MB", "--log", "1MB")
 
@@ -17,7 +20,7 @@ LIMITS = ("--disk", "64MB", "--log", "1MB")
 def tight(scene: Scene) -> Iterator[Scene]:
     scene.admin("tenant", "update", "mallory", *LIMITS)
     yield scene
-    until(lambda: _state(scene) == "running")
+    until(lambda: _state(scene) == "running", PATIENCE_S)
 
 
 @pytest.fixture(autouse=True)

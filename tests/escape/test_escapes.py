@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import until
+
 from ..cli.conftest import Terminal
-from .conftest import HERE, Scene, until
+from .conftest import HERE, Scene
 
 INSIDE = HERE / "inside"
 KINDS = {"command": "command: [python, attempts.py]", "function": "run: attempts.py:training"}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import nursery
 from tests.outside.collector import Collector, collector
 
 
@@ -35,10 +34,9 @@ class Busy:
         return "".join(path.read_text(errors="replace") for path in sorted((self.home / "logs").iterdir()))
 
 
-def fairlead(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fairlead.cli.main", *arguments, "--home", str(home)]
+def fairlead(home: Path, *arguments: str) -> nursery.Done:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    return nursery.fairlead(*arguments, "--home", str(home), environment=environment)
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +47,10 @@ def busy() -> Iterator[Busy]:
         try:
             options = ["--nodes", "2", "--port", "0", "--log-format", "json", "--log-level", "debug"]
             started = fairlead(home, "up", "--detach", *options, "--otlp", traces.url)
-            assert started.returncode == 0, started.stdout + started.stderr
+            assert started.code == 0, started.out + started.err
             profile = json.loads((home / "profile.json").read_text())
             yield Busy(home, profile["url"], profile["token"], traces)
         finally:
             ended = fairlead(home, "down")
             shutil.rmtree(home, ignore_errors=True)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.code == 0, ended.out + ended.err

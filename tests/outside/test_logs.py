@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import run_to_its_end, until
+from tests.api.conftest import run_to_its_end
 from tests.outside.conftest import Busy, fairlead
+from tests.waiting import until
 
 SECRET = "s3cr3t-Value-That-Nobody-May-Read"
 

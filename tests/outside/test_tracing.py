@@ -11,9 +11,10 @@ import pytest
 
 from fairlead.control import tracing
 from fairlead.errors import InvalidSpec
-from tests.api.conftest import run_to_its_end, until
+from tests.api.conftest import run_to_its_end
 from tests.outside.collector import told
 from tests.outside.conftest import Busy, fairlead
+from tests.waiting import until
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -100,4 +101,4 @@ def test_a_wrong_endpoint_is_refused_before_anything_starts(tmp_path: Path) -> N
         tracing.check("localhost:4318")
     assert caught.value.field == "--otlp" and "http://localhost:4318" in str(caught.value.fix)
     done = fairlead(tmp_path / "home", "up", "--otlp", "localhost:4318")
-    assert done.returncode == 2 and "--otlp" in done.stderr and not (tmp_path / "home" / "fairlead.db").exists()
+    assert done.code == 2 and "--otlp" in done.err and not (tmp_path / "home" / "fairlead.db").exists()
