@@ -21,6 +21,7 @@ MOST_BYTES = 256 << 10  # of a profile; one with a hundred layers takes twenty k
 MOST_LAYERS = 512  # that are planned with: the planner's time grows with them
 MOST_NUMBER = 1e18
 LONGEST_REASON = 500
+NAMES = frozenset({"group"})  # whole numbers that only name something: any will do
 
 
 def model_fact(spec: JobSpec) -> dict[str, str]:
@@ -55,7 +56,7 @@ def accepted(said: wire.Profiled) -> ModelProfile | None:
 
 def _numbers(value: Any) -> list[float]:
     if isinstance(value, dict):
-        value = list(value.values())
+        value = [each for name, each in value.items() if name not in NAMES]
     if isinstance(value, list | tuple):
         return [number for each in value for number in _numbers(each)]
     return [value] if isinstance(value, int | float) else []
@@ -66,10 +67,16 @@ def _sound(number: float) -> bool:
 
 
 def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: float) -> None:
-    """Keep what was found out; who says it a second time changes nothing."""
-    profile = accepted(said)
+    """Keep what was found out; who says it a second time changes nothing.
+
+    What makes no sense is no reason to end the training: it goes on without a plan.
+    """
+    try:
+        profile, why_not = accepted(said), said.why_not[:LONGEST_REASON]
+    except ValueError as error:
+        profile, why_not = None, f"what its worker found out cannot be used: {error}"
     plain = None if profile is None else msgspec.to_builtins(profile)
-    why_not = "" if plain else said.why_not[:LONGEST_REASON] or "it could not be looked at"
+    why_not = "" if plain else why_not or "it could not be looked at"
     models.put(connection, KnownModel(job.tenant, model_key(job), plain, why_not, {}, {}, now_s))
 
 
