@@ -281,7 +281,6 @@ class Report(View):
     jobs: list[JobReport] = Field(default_factory=list)
     shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
     neighbours: list[dict[str, Any]] = Field(default_factory=list)  # class, beside, slowdown (0 to 1), seen; for admins
-    neighbours: list[dict[str, Any]] = Field(default_factory=list)  # class, beside, slowdown (0 to 1), seen; for admins
 
 
 class ShareLine(View):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead import wire
 from fairlead.control.records import Generation, Job
 from fairlead.scheduling.market.colocation import Observation, learned
 from fairlead.scheduling.market.wishes import workload
@@ -19,6 +20,9 @@ LEAST_STEPS = 8
 SETTLES_S = 3.0
 """What a new generation does first says little about its speed."""
 
+LOOK_S = 1.0
+"""So often windows are looked at, at the most: rounds may be further apart."""
+
 RECENT = 0.5
 """How much the newest window alone counts against those before."""
 
@@ -27,7 +31,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """One gang at one moment: where it sits, and how many steps it has taken; None where that says nothing."""
+    """One gang: where it sits, and since when it has trained there undisturbed; None where its steps say nothing."""
 
     job: str
     kind: str
@@ -35,7 +39,7 @@ class Sitting:
     nodes: frozenset[str]
     size: int
     pace: float = 1.0  # of its slowest device
-    step: int | None = None
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +57,53 @@ class Company:
 
     def __init__(self, table: Mapping[Pair, float] | None = None) -> None:
         self.table: dict[Pair, float] = dict(table or {})
+        self._gangs: Sequence[Sitting] = ()
+        self._steps: dict[str, tuple[int, int]] = {}  # job -> generation, how far it has come
         self._windows: dict[str, Window] = {}
         self._alone: dict[str, dict[tuple[int, float], float]] = {}  # job -> (size, pace) -> steps per second
+        self._looked_s = 0.0
 
-    def look(self, now_s: float, gangs: Sequence[Sitting], alive: Collection[str]) -> dict[Pair, float]:
-        """Take in where everybody sits and how far each has come; returns what is known anew of which pairs."""
-        on: dict[str, list[Sitting]] = {}
-        for gang in gangs:
-            for name in gang.nodes:
-                on.setdefault(name, []).append(gang)
-        watched = (self._watched(now_s, gang, _beside(gang, on)) for gang in gangs)
-        seen = [found for found in watched if found is not None]
+    def sit(self, gangs: Sequence[Sitting], alive: Collection[str]) -> None:
+        """From now on these gangs hold devices; who is not alive is forgotten, but not what was learned."""
+        self._gangs = gangs
+        self._steps = {job: step for job, step in self._steps.items() if job in alive}
         self._windows = {job: window for job, window in self._windows.items() if job in alive}
         self._alone = {job: speeds for job, speeds in self._alone.items() if job in alive}
+
+    def hear(self, job: str, body: object) -> None:
+        """Take in how far a gang has come."""
+        if isinstance(body, wire.Progress):
+            self._steps[job] = (body.generation, body.step)
+
+    def look(self, now_s: float) -> dict[Pair, float]:
+        """Close the windows that are full; returns what is known anew of which pairs."""
+        if 0.0 <= now_s - self._looked_s < LOOK_S:
+            return {}
+        self._looked_s = now_s
+        on: dict[str, list[Sitting]] = {}
+        for gang in self._gangs:
+            for name in gang.nodes:
+                on.setdefault(name, []).append(gang)
+        watched = (self._watched(now_s, gang, _beside(gang, on)) for gang in self._gangs)
+        seen = [found for found in watched if found is not None]
         self.table = learned(self.table, seen)
         pairs = sorted({(one.kind, other) for one in seen for other in one.beside})
         return {pair: self.table[pair] for pair in pairs}
 
     def _watched(self, now_s: float, gang: Sitting, beside: tuple[str, ...]) -> Observation | None:
         """What a whole window of this gang beside others says, if one has just ended and it is known alone."""
-        if gang.step is None:
+        generation, step = self._steps.get(gang.job, (0, 0))
+        if gang.since_s is None or now_s - gang.since_s < SETTLES_S or generation != gang.generation:
             self._windows.pop(gang.job, None)
             return None
         window = self._windows.get(gang.job)
-        if window is None or (window.generation, window.beside) != (gang.generation, beside) or gang.step < window.step:
-            self._windows[gang.job] = Window(gang.generation, beside, now_s, gang.step)
+        if window is None or (window.generation, window.beside) != (generation, beside) or step < window.step:
+            self._windows[gang.job] = Window(generation, beside, now_s, step)
             return None
-        steps, for_s = gang.step - window.step, now_s - window.since_s
+        steps, for_s = step - window.step, now_s - window.since_s
         if for_s < WINDOW_S or steps < LEAST_STEPS:
             return None
-        self._windows[gang.job] = Window(gang.generation, beside, now_s, gang.step)
+        self._windows[gang.job] = Window(generation, beside, now_s, step)
         alone, key = self._alone.setdefault(gang.job, {}), (gang.size, gang.pace)
         known, speed = alone.get(key), steps / for_s
         if beside:
@@ -97,7 +118,7 @@ def _beside(gang: Sitting, on: Mapping[str, Sequence[Sitting]]) -> tuple[str, ..
 
 
 def sittings(
-    now_s: float, jobs: Iterable[JobState], known: Mapping[str, Job], live: Mapping[str, Sequence[Generation]],
+    jobs: Iterable[JobState], known: Mapping[str, Job], live: Mapping[str, Sequence[Generation]],
     paces: Mapping[str, float],
 ) -> list[Sitting]:  # fmt: skip
     """All gangs that hold devices; only of trainings in full swing do steps tell a speed."""
@@ -106,11 +127,9 @@ def sittings(
         generations, stored = live.get(job.id, ()), known.get(job.id)
         if not job.seats or not generations or stored is None:
             continue
-        newest = generations[-1]
+        newest, nodes = generations[-1], frozenset(job.seats)
         steady = stored.training and len(generations) == 1 and not job.settling and not job.broken
-        ran_s = -1.0 if newest.running_s is None else now_s - newest.running_s
-        step = stored.step if steady and ran_s >= SETTLES_S else None
-        pace = min(paces.get(name, 1.0) for name in job.seats)
-        nodes = frozenset(job.seats)
-        found.append(Sitting(job.id, workload(job.facts), newest.number, nodes, len(job.seats), pace, step))
+        pace = min(paces.get(name, 1.0) for name in nodes)
+        since_s = newest.running_s if steady else None
+        found.append(Sitting(job.id, workload(job.facts), newest.number, nodes, len(job.seats), pace, since_s))
     return found

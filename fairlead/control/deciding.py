@@ -93,11 +93,15 @@ async def read_state(
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
 
 
-async def learn(store: Store, state: RoundInput, known: Gangs) -> None:
-    """Look at who sits beside whom and how far each has come; what that says of their classes is kept."""
-    now_s, paces = state.cluster.now_s, {node.name: node.speed for node in state.cluster.nodes}
-    gangs = sittings(now_s, state.cluster.jobs, state.jobs, state.generations, paces)
-    lost = known.company.look(now_s, gangs, state.jobs.keys())
+def seated(state: RoundInput, known: Gangs) -> None:
+    """Note who sits beside whom from now on."""
+    paces = {node.name: node.speed for node in state.cluster.nodes}
+    known.company.sit(sittings(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys())
+
+
+async def learn(store: Store, known: Gangs, now_s: float) -> None:
+    """Look at how far each has come beside the others; what that says of their classes is kept."""
+    lost = known.company.look(now_s)
     if lost:
         await store.write(lambda connection: neighbours.note(connection, lost, now_s))
 

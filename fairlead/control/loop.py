@@ -19,7 +19,7 @@ from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTe
 from fairlead.cluster import Node
 from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
-from fairlead.control.deciding import Outlook, apply_round, learn, read_state
+from fairlead.control.deciding import Outlook, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, contradiction, next_action
 from fairlead.control.ledger import meter, meterable
@@ -168,6 +168,7 @@ class Controller:
         if self._round_due and not self._paused:
             with tracing.round():
                 await self._round()
+        await learn(self.store, self.known, self.clock())
         if self.clock() - self._metered_s >= METER_S:
             await self._meter(live)
         if live and not self._paused:
@@ -235,6 +236,7 @@ class Controller:
             for event in fresh:
                 self._seen[event.node, event.incarnation] = event.sequence
                 self._take_fact(event)
+                self.known.company.hear(event.job, event.body)
                 if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                     self.plans.forget()
             self._again |= {event.job for event in fresh}
@@ -263,7 +265,7 @@ class Controller:
         state = await read_state(
             self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve
         )
-        await learn(self.store, state, self.known)
+        seated(state, self.known)
         decided = decide(state.cluster)
         keep = before.forgets_less(decided, now_s)
         changed = await self.store.write(lambda connection: apply_round(connection, state, decided, remember=keep))

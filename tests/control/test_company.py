@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from fairlead import wire
 from fairlead.control.company import WINDOW_S, Company, Sitting
 
-VICTIM = Sitting("v-1", "victim", 1, frozenset({"n"}), 1)
+VICTIM = Sitting("v-1", "victim", 1, frozenset({"n"}), 1, since_s=-10.0)
 LOUD = Sitting("l-1", "loud", 1, frozenset({"n"}), 1)
 
 
@@ -16,16 +17,18 @@ class Played:
     """A node on which gangs come and go, and steps are taken at given speeds."""
 
     def __init__(self) -> None:
-        self.company, self.now_s, self.step = Company(), 0.0, 0.0
+        self.company, self.now_s, self.step = Company(), 100.0, 0.0
 
     def run(
         self, speed: float, *others: Sitting, for_s: float = 3 * WINDOW_S, gang: Sitting = VICTIM
-    ) -> dict[object, float]:
-        told: dict[object, float] = {}
+    ) -> dict[tuple[str, str], float]:
+        told: dict[tuple[str, str], float] = {}
         ends_s = self.now_s + for_s
         while self.now_s < ends_s:
-            gangs = [replace(gang, step=int(self.step)), *others]
-            told |= self.company.look(self.now_s, gangs, {one.job for one in gangs})
+            gangs = [gang, *others]
+            self.company.sit(gangs, {one.job for one in gangs})
+            self.company.hear(gang.job, wire.Progress(gang.generation, int(self.step), 10_000))
+            told |= self.company.look(self.now_s)
             self.now_s += 1.0
             self.step += speed
         return told
@@ -64,6 +67,6 @@ def test_a_job_that_is_gone_is_forgotten_but_not_what_was_learned() -> None:
     played = Played()
     played.run(10.0)
     played.run(5.0, LOUD)
-    played.company.look(played.now_s, [], set())
+    played.company.sit([], set())
     assert played.company.table["victim", "loud"] == pytest.approx(0.5, abs=0.05)
     assert played.run(2.0, LOUD) == {}, "its namesake has to be seen alone first"

@@ -40,7 +40,7 @@ def test_what_a_job_loses_beside_another_is_learned_and_survives_the_control_pla
     victim = platform.call(lambda c: c.submit("felt.py:training", folder=PROGRAMS, **fields))
     wait_until(lambda: platform.view(victim.id).step > 130, 150, "it was alone for some windows")
     loud = platform.call(lambda c: c.submit(["sh", "-c", WAITS], tenant="alpha", name="loud"))
-    wait_until(lambda: platform.state(loud.id) == "running", 60, "it has a neighbour")
+    wait_until(lambda: platform.state(loud.id) in ("starting", "running"), 60, "it has a neighbour")
     (platform.home / "jobs" / victim.id / "output" / "feels").touch()
     pair = ("alpha/victim", "alpha/loud")
     wait_until(lambda: known(platform).get(pair, {}).get("slowdown", 0.0) > 0.4, 150, "it is seen to be slower")
