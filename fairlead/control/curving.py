@@ -11,7 +11,7 @@ from fairlead.cluster import Node
 from fairlead.control.hardware import Kinds, Machine, kinds
 from fairlead.control.records import Job, KnownModel
 from fairlead.planning.curves import speed_curve
-from fairlead.planning.learning import corrected
+from fairlead.planning.learning import corrected, understood
 from fairlead.planning.profiles import Hardware, ModelProfile, Seat, model_from
 from fairlead.scheduling.curves import SpeedCurve
 
@@ -90,7 +90,7 @@ def planned(
 ) -> SpeedCurve | None:
     """The planner's curve over all sizes that the job may have; None where it fits nowhere or devices are unknown."""
     ground = kinds(nodes, job.demand, machine)
-    if ground is None:
+    if ground is None or not understood(seen):
         return None
     most = min(job.max_workers, ground.count, LARGEST)
     if most < job.min_workers:

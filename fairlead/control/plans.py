@@ -9,6 +9,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection
 
+from fairlead import wire
 from fairlead.cluster import Member, Node, Placement
 from fairlead.control.curving import Curves, Pace
 from fairlead.control.gangs import WorkerFact
@@ -20,7 +21,7 @@ from fairlead.control.rounds import in_full_swing, restart_cost_s
 from fairlead.control.store import events, generations, jobs, models
 from fairlead.control.store.engine import Store
 from fairlead.planning.choosing import MARGIN, UNMEASURED, blind, choose
-from fairlead.planning.learning import corrected
+from fairlead.planning.learning import corrected, understood
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Hardware, model_from
 from fairlead.profiling.kept import disagrees
@@ -72,6 +73,7 @@ class Plans:
         self._gauge: Gauge = gauge or NoGauge()
         self._known: dict[tuple[str, str], KnownModel | None] = {}
         self._reviewed_s = 0.0
+        self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
         self._curves = Curves()
 
     # ------------------------------------------------------------ what is known
@@ -86,6 +88,15 @@ class Plans:
     def forget(self) -> None:
         """Something about models was stored: read it anew when it is needed."""
         self._known.clear()
+
+    def hear(self, job: str, said: wire.Progress) -> None:
+        """How long a replica computes before each exchange, counted as if all had equal shares of the batch."""
+        if said.compute_s > 0 and said.share > 0:
+            self._computing[job] = said.generation, said.compute_s / said.share
+
+    def _compute_s(self, generation: Generation) -> float | None:
+        number, seconds = self._computing.get(generation.job, (0, 0.0))
+        return seconds / len(generation.at_work) if number == generation.number else None
 
     async def looker(self, job: Job, generation: Generation) -> str:
         """The worker that is to look at the model; empty when it is known, or when there is nothing to plan."""
@@ -129,7 +140,7 @@ class Plans:
                 continue
             found = await asyncio.to_thread(
                 review, job, generation, _as_known(known), hardware, now_s, sure=self._gauge.machine().sure,
-                restart_s=restart_cost_s(job, generation),
+                restart_s=restart_cost_s(job, generation), compute_s=self._compute_s(generation),
             )  # fmt: skip
             if await self._apply(job, generation, known, found, now_s):
                 changed.add(job.id)
@@ -173,6 +184,7 @@ class Plans:
         places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
         for gone in set(self._known) - set(places.values()):
             del self._known[gone]  # in memory is only what jobs on their way need
+        self._computing = {job: seen for job, seen in self._computing.items() if job in places}
         known = [(job, await self.known(job)) for job in active if places.get(job.id) in stored]
         pairs = [(job, model) for job, model in known if model is not None and model.profile is not None]
         if pairs or len(self._curves):
@@ -193,7 +205,8 @@ def _meeting(
 ) -> Meeting:
     wanted, count = str(job.facts.get("plan", "auto")), len(ranked)
     chosen = "planner" if wanted == "auto" else "asked"
-    if known is None or known.profile is None or hardware is None:
+    puzzling = known is not None and wanted == "auto" and not understood(known.seen)
+    if known is None or known.profile is None or hardware is None or puzzling:
         plan = blind(wanted, count)
         return Meeting(_seated(ranked, plan), plain(plan, _why_blind(known, hardware, wanted), _unless_asked(wanted)))
     model = corrected(model_from(known.profile), hardware, known.seen)
@@ -211,6 +224,8 @@ def _why_blind(known: KnownModel | None, hardware: Hardware | None, wanted: str)
         return f"whole copies: the model could not be looked at: {known.why_not}"
     if known is not None and hardware is None:
         return "whole copies: the planner does not know these devices, or there are too many"
+    if known is not None:
+        return "whole copies: its steps take far longer than anything that the planner sees in the model"
     return UNKNOWN if wanted == "auto" else f"{wanted} was asked for; nothing is known of this model yet"
 
 

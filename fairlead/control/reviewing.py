@@ -10,9 +10,9 @@ from fairlead.control.records import Generation, GenerationPhase, Job
 from fairlead.planning.choosing import MARGIN, UNMEASURED, Choice, choose, family, replicas
 from fairlead.planning.cost import Estimate, estimate, fitted, kind
 from fairlead.planning.ground import Ground
-from fairlead.planning.learning import corrected, noted
+from fairlead.planning.learning import corrected, noted, uncorrected, understood
 from fairlead.planning.plan import Plan, plan_from
-from fairlead.planning.profiles import Hardware, ModelProfile
+from fairlead.planning.profiles import EVERY, Hardware, ModelProfile
 
 ENOUGH_S = 5.0  # a gang has settled after so long, and its speed can be believed
 ENOUGH_STEPS = 5
@@ -73,9 +73,13 @@ def running_plan(generation: Generation) -> Plan:
 
 
 def review(
-    job: Job, generation: Generation, known: Known, hardware: Hardware, now_s: float, *, sure: bool, restart_s: float
-) -> Review:
-    """What follows from how this generation has run so far; ``hardware`` are all its members, by rank."""
+    job: Job, generation: Generation, known: Known, hardware: Hardware, now_s: float, *, sure: bool, restart_s: float,
+    compute_s: float | None = None,
+) -> Review:  # fmt: skip
+    """What follows from how this generation has run so far; ``hardware`` are all its members, by rank.
+
+    ``compute_s`` is what a replica with an equal share of the batch computes for before each exchange, if measured.
+    """
     measured_s = measured_step_s(job, generation, now_s)
     model = corrected(known.profile, hardware, known.seen)
     now = _now(generation, model, hardware)
@@ -89,12 +93,24 @@ def review(
     if age_s < 2 * float(plan.get("measured_after_s", 0.0)):
         return Review()
     ratio = measured_s / float(plan["step_s"])
-    seen = noted(known.seen, kind(now.plan), fitted(known.profile, Ground(hardware), now.plan, measured_s))
+    seen = _taught(known, now.plan, hardware, measured_s, compute_s)
     plan |= {"measured_step_s": measured_s, "measured_after_s": age_s}
     wiser = Known(known.profile, seen, known.banned)
     better = _better(job, wiser, now.plan, hardware, measured_s, restart_s, sure=sure)
     off = ratio if age_s >= LONG_S and not plan.get("doubted") else None
     return Review(plan, seen, measured_s, better, off)
+
+
+def _taught(
+    known: Known, plan: Plan, hardware: Hardware, step_s: float, compute_s: float | None
+) -> dict[str, float]:
+    """What was seen before and now: how slow these workers compute, and how slow plans of this kind are on them."""
+    ground = Ground(hardware)
+    seen = noted(known.seen, kind(plan), fitted(known.profile, ground, plan, step_s))
+    expected_s = estimate(uncorrected(known.profile), ground, plan, 1.0).parts.get("compute", 0.0)
+    if compute_s is None or expected_s <= 0 or kind(plan) not in ("dp", "ddp"):
+        return seen
+    return noted(seen, EVERY, compute_s / expected_s)
 
 
 def measured_step_s(job: Job, generation: Generation, now_s: float) -> float | None:
@@ -114,8 +130,10 @@ def _better(
     job: Job, known: Known, plan: Plan, hardware: Hardware, step_s: float, restart_s: float, *, sure: bool
 ) -> Choice | None:
     """Another plan for the same workers, if it is clearly faster and enough is left to do."""
-    model = corrected(known.profile, hardware, known.seen)
     wanted = str(job.facts.get("plan", "auto"))
+    if wanted == "auto" and not understood(known.seen):
+        return None
+    model = corrected(known.profile, hardware, known.seen)
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
     here = estimate(model, Ground(hardware), plan)
     if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:

@@ -13,6 +13,10 @@ MOST, LEAST = 50.0, 0.02
 """Whatever is measured beyond this says something about an accident, not about the model."""
 
 
+TRUSTED = 16.0
+"""A prediction that is off by more does not know what the time goes into; a crowded machine alone may do less."""
+
+
 def noted(seen: Mapping[str, float], kind: str, ratio: float) -> dict[str, float]:
     """What was seen, with one more of this kind: the correction that would have predicted what was measured.
 
@@ -23,17 +27,28 @@ def noted(seen: Mapping[str, float], kind: str, ratio: float) -> dict[str, float
     return {**seen, kind: bounded if known is None else (known * bounded) ** 0.5}
 
 
+def understood(seen: Mapping[str, float]) -> bool:
+    """Whether predictions are near enough to plan by: else what takes the time is nothing that a profile shows.
+
+    A model that waits for files or other machines is such a one; how it gets faster can only be tried. Where computing
+    was measured by itself, that decides: exchanges on a crowded machine may take any time.
+    """
+    judged = [seen[EVERY]] if EVERY in seen else list(seen.values())
+    return all(1 / TRUSTED <= ratio <= TRUSTED for ratio in judged)
+
+
 def factors(model: ModelProfile, hardware: Hardware, seen: Mapping[str, float]) -> dict[str, float]:
     """The corrections that follow: what all kinds have in common apart, so that no ranking depends on who was measured.
 
-    A machine that is twice as slow as it seemed slows down all plans, also those that nobody has run yet.
+    A machine that is twice as slow as it seemed slows down all plans, also those that nobody has run yet: the time of
+    computing alone says how slow it is (``EVERY``), if somebody measured that, else what all kinds share.
     """
     if not seen:
         return {}
     plain = uncorrected(model)
     usual = {name: correction(plain, hardware.devices.values(), name) for name in seen}
-    common = median(seen[name] / usual[name] for name in seen)
-    return {EVERY: common, **{name: ratio / common for name, ratio in seen.items()}}
+    common = seen[EVERY] if EVERY in seen else median(seen[name] / usual[name] for name in seen)
+    return {EVERY: common, **{name: ratio / common for name, ratio in seen.items() if name != EVERY}}
 
 
 def uncorrected(model: ModelProfile) -> ModelProfile:

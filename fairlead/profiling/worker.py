@@ -29,7 +29,7 @@ from fairlead.training.data import open_samples
 from fairlead.training.loading import describe
 from fairlead.training.session import Session
 
-WORTH_IT_S = 10.0
+WORTH_IT_S = 20.0
 """A training that ends earlier gains nothing by being planned, and is left alone."""
 
 SLOW_STEP_S = 1.0

@@ -12,7 +12,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.choosing import WANTED, blind, choose, family, replicas
 from fairlead.planning.cost import estimate, fitted, kind
 from fairlead.planning.ground import Ground
-from fairlead.planning.learning import MOST, corrected, factors, noted
+from fairlead.planning.learning import MOST, corrected, factors, noted, understood
 from fairlead.planning.profiles import EVERY, Calibration, Hardware, ModelProfile
 from tests.planning import made
 
@@ -120,3 +120,18 @@ def test_a_training_names_only_plans_that_there_are() -> None:
     column = np.zeros((4, 2))
     with pytest.raises(InvalidSpec, match="plan"):
         fairlead.Training(model=lambda: None, data=(column, column), batch_size=1, epochs=1, plan="magic")
+
+
+def test_a_prediction_that_is_off_by_far_is_not_planned_by() -> None:
+    assert understood({})
+    assert understood({"dp": 3.0, "single": 0.5})
+    assert not understood({"dp": 18.0})
+    assert not understood({"dp": 1.0, "single": 0.05})
+
+
+def test_computing_measured_by_itself_says_how_slow_the_workers_are() -> None:
+    model, ground = made.model(calibration=CALIBRATED), made.hardware(2)
+    seen = {EVERY: 2.0, "dp": 18.0}  # exchanges take ages here, computing does not
+    assert understood(seen)
+    assert factors(model, ground, seen) == {EVERY: 2.0, "dp": 9.0}
+    assert kind(choose(corrected(model, ground, seen), ground).plan) != "dp"

@@ -1,0 +1,103 @@
+"""A live platform plans: it looks at a model while it trains, finds a better plan, changes to it and remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.sdk.jobs import Job
+from fairlead.views import PlanView
+from tests.chaos.crashable import Crashable, same_curve, wait_until
+
+PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE_S = 400.0
+
+pytestmark = pytest.mark.timeout(900)  # platforms that share a machine with others take their time
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
+    crashable = Crashable(tmp_path_factory.mktemp("planned"), "2")
+    try:
+        crashable.up()
+        crashable.client.create_tenant("alpha")
+        yield crashable
+    finally:
+        crashable.down()
+
+
+def train(platform: Crashable, name: str, function: str, workers: str = "2", **params: int) -> Job:
+    run = f"planned.py:{function}"
+    return platform.call(
+        lambda client: client.submit(
+            run, folder=PROGRAMS, name=name, tenant="alpha", workers=workers, params=dict(params)
+        )
+    )
+
+
+def plan_of(platform: Crashable, job: Job) -> PlanView | None:
+    return platform.view(job.id).plan
+
+
+def runs(platform: Crashable, job: Job, name: str) -> bool:
+    view = platform.view(job.id)
+    return view.state == "running" and view.plan is not None and view.plan.id.startswith(name)
+
+
+def stop(platform: Crashable, job: Job) -> None:
+    platform.call(lambda client: client.cancel(job.id))
+    wait_until(lambda: platform.ended(job.id), PATIENCE_S, f"{job.id} has ended")
+
+
+def test_a_gang_begins_as_whole_copies_and_changes_to_the_plan_that_suits_its_model(platform: Crashable) -> None:
+    alone = train(platform, "alone", "small", workers="1", epochs=20)
+    platform.wait_for_end(alone.id)
+    job = train(platform, "small", "small")
+    wait_until(lambda: runs(platform, job, "dp2"), PATIENCE_S, "it begins at once, as two copies")
+    first = plan_of(platform, job)
+    assert first is not None
+    assert first.chosen == "default"
+    assert "nothing is known" in first.reason
+    wait_until(lambda: runs(platform, job, "single"), PATIENCE_S, "one worker computes, the other rests")
+    said = platform.call(lambda client: client.why(job.id))
+    before, after = said.generations[0], said.generations[-1]
+    assert before.outcome == "replanned"
+    assert before.plan is not None
+    assert before.plan.step_s is not None and before.plan.measured_step_s is not None
+    assert after.reason.code == "better-plan"
+    assert "instead of dp2" in after.reason.text
+    assert after.plan is not None
+    assert (after.plan.chosen, after.plan.workers_used, len(after.members)) == ("planner", 1, 2)
+    assert "fastest" in after.plan.reason
+    view = platform.view(job.id)
+    assert (view.recoveries, view.preemptions) == (0, 0)
+    wait_until(lambda: platform.view(job.id).step > view.step, PATIENCE_S, "it trains on")
+    stop(platform, job)
+    losses, expected = platform.losses(job.id), platform.losses(alone.id)
+    same_curve({step: losses[step] for step in expected}, expected)
+
+
+def test_the_same_model_again_begins_with_its_plan(platform: Crashable) -> None:
+    job = train(platform, "again", "small")
+    wait_until(lambda: runs(platform, job, "single"), PATIENCE_S, "it runs")
+    assert platform.view(job.id).generation == 1
+    found = plan_of(platform, job)
+    assert found is not None
+    assert found.step_s is not None
+    stop(platform, job)
+    result = platform.call(lambda client: client.result(job.id))
+    assert result.plan is not None
+    assert result.plan.id == "single"
+
+
+def test_a_plan_that_its_author_asked_for_is_run_as_soon_as_the_model_is_known(platform: Crashable) -> None:
+    job = train(platform, "deep", "deep")
+    wait_until(lambda: runs(platform, job, "pp2"), PATIENCE_S, "two stages")
+    found = plan_of(platform, job)
+    assert found is not None
+    assert found.chosen == "asked"
+    moved = platform.view(job.id)
+    wait_until(lambda: platform.view(job.id).step > moved.step, PATIENCE_S, "it trains on")
+    stop(platform, job)
