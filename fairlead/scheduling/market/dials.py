@@ -60,9 +60,14 @@ class Dials:
     """Within this time a tenant is given what it was denied before, or gives back what it had too much. Much shorter,
     and gangs change their size all the time; much longer, and large gangs do not come to their turn within a day."""
 
+    turn_s: float = 1_800.0
+    """A gang for which there is no whole room in its tenant's share has its turn once that would make up for what is
+    owed within this time. Longer, and a turn is more of a day; shorter, and gangs restart more often."""
+
     gives: float = 0.03
-    """What is owed to a tenant though nobody had it, as devices were idle or gangs restarted, is repaid by all; with no
-    more than this part of their shares, so that nobody is far below its own for it."""
+    """What is owed to a tenant though nobody had it, as devices were idle or gangs restarted, is repaid by all, and
+    room is made for turns of large gangs; with no more than this part of their shares, so that nobody is far below its
+    own for it."""
 
     fair: float = 0.9
     """Below this index of fairness between tenants (Jain's, of what each had over what it was due) ..."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fairlead.cluster import Resources
+from fairlead.scheduling.market.agenda import Tiers
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
-from fairlead.scheduling.market.repay import in_whole_devices, judged, within
+from fairlead.scheduling.market.repay import judged
 from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
 from fairlead.scheduling.queues import Tree, divided, in_service, working
 from fairlead.scheduling.state import JobState, TenantState
@@ -49,6 +50,8 @@ class Shares:
     now_s: float
     tree: Tree
     fairness: Mapping[str, Any]  # the index of what all had over what they were due, and what is done about it
+    claim: Floats  # the share now, by number
+    has: Floats  # what it has now, by number
     whole: Resources  # all there is, for who takes more than its devices' part of anything
 
     def groups(self, jobs: Sequence[JobState]) -> Ints:
@@ -67,11 +70,14 @@ class Shares:
         """What tenants may claim, with everybody below them."""
         return {name: amount for name, amount in self.entitled.items() if name in self.tree.tenants}
 
-    def side_by_side(self) -> Floats | None:
-        """What each tenant may claim, by number; None where some stand below others, or there is only one."""
-        if len(self.names) == 1 or not self.tree.flat:
+    def tiers(self) -> Tiers | None:
+        """What each queue may claim, and who stands above it, by number; None where there is only one."""
+        if len(self.names) == 1:
             return None
-        return np.array([self.entitled[name] for name in self.names])
+        number = {name: at for at, name in enumerate(self.names)}
+        parents = (self.tree.above[name] for name in self.names)
+        above = np.array([-1 if parent is None else number[parent] for parent in parents], dtype=np.int64)
+        return Tiers(np.array([self.entitled[name] for name in self.names]), above)
 
     def memory(self, used: Mapping[str, float], useful: Mapping[str, float] | None = None) -> dict[str, Any]:
         """To be seen again next round, with what was given out now, and how much of that is useful work."""
@@ -101,19 +107,17 @@ def shares(
     fairness = judged({name: accounts[name] for name in tree.below.get(None, ())}, dials)
     repay_s = dials.hurry_s if fairness["corrects"] else dials.repay_s
     budget = np.array([max(0.0, entitled[name] + accounts[name].owed / repay_s) for name in names])
-    if tree.flat:
-        has = {name: account.used for name, account in accounts.items()}
-        if sitting is not None:
-            has = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
-        budget = within(budget, np.array([entitled[name] for name in names]), pool.devices, dials.gives)
-        budget = in_whole_devices(budget, np.array([has[name] for name in names]), sum(entitled.values()))
+    used = {name: account.used for name, account in accounts.items()}
+    if sitting is not None:
+        used = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
+    claim, has = (np.array([amounts[name] for name in names]) for amounts in (entitled, used))
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
     spent = {tree.own(queue.name) for queue in queues if queue.spent is not None}
     ceiling = np.where([name in spent for name in names], 0.0, ceiling)
     if len(names) == 1:
         budget = np.array([pool.devices])
-    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, whole)
+    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, claim, has, whole)
 
 
 def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], whole: Resources) -> dict[str, float]:
