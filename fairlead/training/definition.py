@@ -43,6 +43,7 @@ class Training:
     keep_best: bool = False
     monitor: str = "eval_loss"
     monitor_mode: str = "min"
+    sharded_snapshots: bool | None = None  # None: where no worker holds all and the whole state is large
     exact: bool = True  # False: plans that change the maths may be chosen, too
     loop: Callable[[Any], Any] | None = None  # a function of a context, in place of all but batch_size and seed
     plan: str = "auto"  # how it is spread over its workers: as the planner finds best, or a family of plans
@@ -89,6 +90,9 @@ class Training:
             _require(isinstance(value, bool), name, value, "is neither True nor False", f"pass {name}=True")
         good = isinstance(self.exact, bool)
         _require(good, "exact", self.exact, "is neither True nor False", "pass exact=False to allow plans that are not")
+        told = self.sharded_snapshots
+        good = told is None or isinstance(told, bool)
+        _require(good, "sharded_snapshots", told, "is neither True, False nor None", "leave it out")
         if self.judges:
             self._check_monitor()
 

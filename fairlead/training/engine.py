@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -33,3 +34,14 @@ class Engine(Protocol):
 
     def abandon(self) -> None:
         """Alone, after a loss: leave the session sound, if need be without weights."""
+
+
+@runtime_checkable
+class InParts(Engine, Protocol):
+    """One whose ranks can write what they hold by themselves, so that nobody needs room for the whole."""
+
+    def save(self, folder: Path) -> None:
+        """By all ranks at once: write tensors that any plan can read."""
+
+    def place(self) -> dict[str, Any]:
+        """Where the training stands, without its tensors."""

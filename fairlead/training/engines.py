@@ -25,6 +25,8 @@ def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
 
     What is special is imported where it is needed: it brings parts of torch.distributed that replicas never use.
     """
+    if plan is None or not is_spread(plan):
+        session.fetch()
     if plan is None:
         return Replicas(session, group)
     wrong = _objection(plan, session, group)

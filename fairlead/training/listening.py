@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -26,6 +27,8 @@ class Keeping(Protocol):
     def find(self) -> Sequence[object]: ...
     def due(self) -> bool: ...
     def write(self, step: int, save: Callable[[Any], None], *, wait: bool = False) -> None: ...
+    def write_parts(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None: ...
+    def parts(self, step: int) -> Path: ...
 
 
 def listen(channel: Line, group: Group) -> wire.Leave | None:

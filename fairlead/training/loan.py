@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fairlead.training.parts import read_parts
 from fairlead.training.session import Session
 from fairlead.training.shards import Shard, fill_optimizer
 from fairlead.training.skeleton import Skeleton
@@ -21,16 +22,21 @@ class Loan:
         self._session = session
         self._names = session.parameter_names()
         self._skeleton = Skeleton(session.model)
+        self._pending = session.pending  # the weights are on disk: what the model has now is nothing
         self._state: dict[str, Any] = session.state()
-        self._groups = self._state["optimizer"]["param_groups"]
-        self.tensors = frozenset(self._state["model"])
+        self._groups = session.optimizer.state_dict()["param_groups"]
+        self.tensors = frozenset(session.model.state_dict())
 
     def use(self, model: torch.nn.Module, parts: Sequence[Shard]) -> None:
         """Let the session train what is left of the model on this rank, from where it stood."""
         session, state = self._session, self._state
-        session.use(model, [part.local for part in parts])
-        states = {name: state["optimizer"]["state"].get(place, {}) for place, name in enumerate(self._names)}
-        fill_optimizer(session.optimizer, parts, states)
+        session.use(model, [part.local for part in parts if part.local.requires_grad])
+        if self._pending is not None:
+            read_parts(self._pending, model, parts, session.optimizer, self.tensors)
+            session.pending = None
+        else:
+            states = {name: state["optimizer"]["state"].get(place, {}) for place, name in enumerate(self._names)}
+            fill_optimizer(session.optimizer, parts, states)
         for group, saved in zip(session.optimizer.param_groups, self._groups, strict=True):
             group.update({key: value for key, value in saved.items() if key not in _OWN})
         if session.scheduler is not None:
@@ -41,12 +47,19 @@ class Loan:
         """The state in the form of one process, from all its tensors and the optimizer's parts by parameter."""
         session = self._session
         assert self.tensors <= model.keys(), "a state without all tensors would be taken for a whole one"
-        groups = [
-            saved | {key: value for key, value in group.items() if key not in _OWN}
-            for saved, group in zip(self._groups, session.optimizer.param_groups, strict=True)
-        ]
         states = {place: dict(parts[name]) for place, name in enumerate(self._names) if parts.get(name)}
-        return session.state() | {"model": dict(model), "optimizer": {"state": states, "param_groups": groups}}
+        return session.state() | {"model": dict(model), "optimizer": {"state": states, "param_groups": self._now()}}
+
+    def place(self) -> dict[str, Any]:
+        """Where the training stands, without its tensors."""
+        return self._session.place() | {"groups": self._now()}
+
+    def _now(self) -> list[dict[str, Any]]:
+        """The optimizer's groups as the plain model counts them, with the values that they have by now."""
+        return [
+            saved | {key: value for key, value in group.items() if key not in _OWN}
+            for saved, group in zip(self._groups, self._session.optimizer.param_groups, strict=True)
+        ]
 
     def plain(self) -> torch.nn.Module:
         """A plain model with room for its weights."""

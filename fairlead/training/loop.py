@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.engines import keeps_apart, make_engine
+from fairlead.training.engine import InParts
+from fairlead.training.engines import is_spread, keeps_apart, make_engine
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.listening import Keeping as Keeping
@@ -42,6 +44,7 @@ class Loop:
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
         if plan is not None and keeps_apart(plan) and group.rank == 0 and not snapshots.find():
             snapshots.write(session.step, session.save, wait=True)  # with a lost part all would be lost
+        self._in_parts = plan is not None and is_spread(plan) and session.in_parts
         self._engine = make_engine(session, group, plan)
         self.reporter = Reporter(channel, session, group, self._engine.balance)
         self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
@@ -51,7 +54,7 @@ class Loop:
         """Train to the end of the job or of the generation, whichever comes first."""
         try:
             outcome = self._run()
-            self._engine.end()
+            self._hand_back(outcome)
         except PeerLost:
             self._engine.abandon()
             raise
@@ -87,7 +90,31 @@ class Loop:
         # Only when everybody has heard of it: then nobody is left waiting for a message or in a collective.
         return heard.leaving == self._group.size and session.step < session.total_steps
 
+    def _hand_back(self, outcome: Outcome) -> None:
+        """The session has its plain model again; of one in parts only the weights, and only who writes the result."""
+        session, engine = self._session, self._engine
+        if not self._in_parts:
+            engine.end()
+            return
+        place = self._write_parts()
+        engine.abandon()
+        session.adopt(place)
+        if outcome.end is End.FINISHED and self._group.rank == 0:
+            session.fetch(weights_only=True)
+
+    def _write_parts(self) -> dict[str, Any]:
+        """All ranks write what they hold; who reads it needs no more than this to find it."""
+        engine, step = self._engine, self._session.step
+        assert isinstance(engine, InParts)
+        place = engine.place() | {"parts": str(self._snapshots.parts(step))}
+        describe = (lambda file: torch.save(place, file)) if self._group.rank == 0 else None
+        self._snapshots.write_parts(step, engine.save, describe)
+        return place
+
     def _snapshot(self) -> None:
+        if self._in_parts:
+            self._write_parts()
+            return
         state = self._engine.state()
         if self._group.rank == 0:
             self._snapshots.write(self._session.step, lambda file: torch.save(state, file))

@@ -241,6 +241,12 @@ class _NoSnapshots:
     def write(self, step: int, save: Callable[[Any], None], *, wait: bool = False) -> None:
         return None
 
+    def write_parts(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None:
+        return None
+
+    def parts(self, step: int) -> Path:
+        return Path("nowhere")
+
 
 def main() -> int:
     """Answer the question on stdin."""

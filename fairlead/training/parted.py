@@ -6,7 +6,7 @@ sharded by FSDP2, and convolutions are right, which DTensor computes wrongly wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -39,6 +39,14 @@ class Slice:
         """The whole again, from all ranks' parts in their order."""
         pieces = [part.chunk(self.blocks, self.dim) for part in parts]
         return torch.cat([piece[block] for block in range(self.blocks) for piece in pieces], self.dim)
+
+    def runs(self, at: int, start: int, length: int) -> Iterator[tuple[int, int, int]]:
+        """Where ``length`` rows of a rank's part, from ``start`` on, lie: (in the whole, in the part, how many)."""
+        each = self.shape[self.dim] // self.blocks // self.parts
+        for block in range(self.blocks):
+            first, last = max(start, block * each), min(start + length, (block + 1) * each)
+            if first < last:
+                yield (block * self.parts + at) * each + first - block * each, first, last - first
 
 
 def cut_layer(name: str, module: nn.Module, how: Split, side: Ranks) -> None:

@@ -6,6 +6,7 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from fairlead.training.gradients import FlatGradients
 from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
 from fairlead.training.parted import slices_of
+from fairlead.training.parts import write_parts
 from fairlead.training.probe import has_batch_norm
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.recompute import Recompute, block_names, forget_stage
@@ -197,6 +199,13 @@ class Pipeline:
 
     def state(self) -> dict[str, Any]:
         return self._loan.whole(*self._gathered())
+
+    def save(self, folder: Path) -> None:
+        with lost_peers():
+            write_parts(folder, self._modules, self._shards, self._session.optimizer, self._loan.tensors)
+
+    def place(self) -> dict[str, Any]:
+        return self._loan.place()
 
     def end(self) -> None:
         self._loan.give_back(self.state())

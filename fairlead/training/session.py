@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from fairlead.training.lightning import configured, steps_itself
 from fairlead.training.optimizers import make_optimizer, quicken
 from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
+
+LARGE_BYTES = 1 << 30
+"""A whole state beyond this is not gathered on one worker, if it can be helped."""
 
 
 class Session:
@@ -43,6 +47,7 @@ class Session:
         self.step = 0
         self.speed = 0.0  # samples per second of this worker's computing, as last measured; 0: not yet
         self.spoiled = False  # whether the weights are those of nothing
+        self.pending: Path | None = None  # where weights and optimizer lie in parts, if they are yet to be read
         self.live = False  # whether this state is part of a run, not merely a fresh copy
         buffers = dict(self.model.named_buffers())
         self._changing = [buffers[name] for name in self.findings.changing]
@@ -181,19 +186,43 @@ class Session:
 
     # ------------------------------------------------------------ state as bytes
 
-    def state(self) -> dict[str, Any]:
-        """All that makes up where this training stands, in the form of one process."""
+    @property
+    def in_parts(self) -> bool:
+        """Whether a model that is spread is handed over in parts, because the whole state is large."""
+        told = self.training.sharded_snapshots
+        size = 3 * sum(p.numel() * p.element_size() for p in self.model.parameters())
+        return size > LARGE_BYTES if told is None else told
+
+    def place(self) -> dict[str, Any]:
+        """Where this training stands, without its tensors."""
         return {
             "step": self.step,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "history": self.history.state(),
             "judgement": self.judgement.state(),
         }
 
+    def state(self) -> dict[str, Any]:
+        """All that makes up where this training stands, in the form of one process; or where its parts lie."""
+        optimizer = self.optimizer.state_dict()
+        if self.pending is not None:
+            return self.place() | {"parts": str(self.pending), "groups": optimizer["param_groups"]}
+        return self.place() | {"model": self.model.state_dict(), "optimizer": optimizer}
+
+    def fetch(self, *, weights_only: bool = False) -> None:
+        """Be whole: read what lies in parts."""
+        if self.pending is None:
+            return
+        from fairlead.training.parts import read_parts, whole_shards
+
+        parts = whole_shards(self.model)
+        names = self.model.state_dict().keys()
+        read_parts(self.pending, self.model, parts, None if weights_only else self.optimizer, names)
+        self.pending = None
+
     def save(self, file: Any) -> None:
         """Write the whole state to something with a ``write`` method."""
+        self.fetch()
         torch.save(self.state(), file)
 
     def dump(self) -> bytes:
@@ -214,8 +243,14 @@ class Session:
 
     def adopt(self, state: Mapping[str, Any]) -> None:
         """Be where this state is."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if "parts" in state:
+            self.pending = Path(state["parts"])
+            for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
+                group.update({key: value for key, value in saved.items() if key != "params"})
+        else:
+            self.pending = None
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.history.load(state["history"])

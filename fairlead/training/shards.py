@@ -82,12 +82,13 @@ class Shard:
 def shards(
     named: Iterable[tuple[str, torch.nn.Parameter]], pieces: Mapping[str, Slice] | None = None, side: Side | None = None
 ) -> list[Shard]:
-    """All parameters that are trained; ``pieces`` are those that layers of ours have cut over the tensor side."""
+    """All parameters, trained or not; ``pieces`` are those that layers of ours have cut over the tensor side."""
     found = []
     for name, whole in named:
-        if whole.requires_grad:
-            local = torch.nn.Parameter(whole.to_local().detach()) if isinstance(whole, DTensor) else whole
-            found.append(Shard(name, whole, local, (pieces or {}).get(name), side))
+        local = whole
+        if isinstance(whole, DTensor):
+            local = torch.nn.Parameter(whole.to_local().detach(), requires_grad=whole.requires_grad)
+        found.append(Shard(name, whole, local, (pieces or {}).get(name), side))
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -17,6 +19,7 @@ KEEP = 2
 MIN_INTERVAL_S = 1.0
 MAX_COST = 0.03  # part of the time that snapshots may take
 _TRAILER = b"fairlead-crc32:"
+_PARTS, _PLACE, _SIZES = ".parts", "place.pt", "sizes.json"
 _TRAILER_BYTES = len(_TRAILER) + 8
 
 Report = Callable[[int, str, int, float], None]
@@ -33,8 +36,9 @@ class Stored:
 
     def read(self) -> bytes | None:
         """The state, or None if the file is gone, cut off or damaged (its checksum says so)."""
+        file = self.path / _PLACE if self.path.suffix == _PARTS else self.path
         try:
-            data = self.path.read_bytes()
+            data = file.read_bytes()
         except OSError as error:
             log(
                 f"snapshot {self.path.name} in {self.where} cannot be read ({error.strerror}); looking for an older one"
@@ -43,6 +47,9 @@ class Stored:
         body, trailer = data[:-_TRAILER_BYTES], data[-_TRAILER_BYTES:]
         if trailer != _trailer(zlib.crc32(body)):
             log(f"snapshot {self.path.name} in {self.where} is damaged; looking for an older one")
+            return None
+        if file is not self.path and not _complete(self.path):
+            log(f"snapshot {self.path.name} in {self.where} lacks parts; looking for an older one")
             return None
         return body
 
@@ -56,6 +63,7 @@ class Snapshots:
         self._report = report
         self._copier: threading.Thread | None = None
         self._interval_s = MIN_INTERVAL_S
+        self._parts_step = -1  # of the last that was written in parts
         self._last_s = time.monotonic()
 
     def find(self) -> list[Stored]:
@@ -90,6 +98,31 @@ class Snapshots:
         else:
             self._report(step, "memory", size, time.monotonic() - start)
             self._copy(step, self._memory / name, wait)
+        self._last_s = time.monotonic()
+        self._interval_s = max(MIN_INTERVAL_S, (self._last_s - start) / MAX_COST)
+
+    def parts(self, step: int) -> Path:
+        """Where the parts of this step's snapshot lie once they are written."""
+        return self._disk / f"snapshot-{step}{_PARTS}"
+
+    def write_parts(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None:
+        """By all ranks at once, on disk. Who has ``describe``, which says where it stands, makes it valid."""
+        if self._parts_step == step:
+            return
+        start, path = time.monotonic(), self.parts(step)
+        beside = path.with_name(f".{path.name}.tmp")
+        beside.mkdir(parents=True, exist_ok=True)
+        save(beside)
+        self._parts_step = step
+        if describe is not None:
+            sizes = {file.name: file.stat().st_size for file in beside.iterdir()}
+            (beside / _SIZES).write_text(json.dumps(sizes))
+            whole = sum(sizes.values()) + _write(beside / _PLACE, describe, sync=True)
+            if path.exists():
+                shutil.rmtree(path)
+            beside.replace(path)
+            _drop_old(self._disk)
+            self._report(step, "disk", whole, time.monotonic() - start)
         self._last_s = time.monotonic()
         self._interval_s = max(MIN_INTERVAL_S, (self._last_s - start) / MAX_COST)
 
@@ -164,9 +197,25 @@ def _write(path: Path, save: Callable[[Any], None], *, sync: bool, trailer: bool
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    for old in sorted(_list(path.parent, ""), key=lambda s: s.step)[:-KEEP]:
-        old.path.unlink(missing_ok=True)
+    _drop_old(path.parent)
     return checked.size
+
+
+def _drop_old(folder: Path) -> None:
+    for old in sorted(_list(folder, ""), key=lambda s: s.step)[:-KEEP]:
+        if old.path.suffix == _PARTS:
+            shutil.rmtree(old.path, ignore_errors=True)
+        else:
+            old.path.unlink(missing_ok=True)
+
+
+def _complete(parts: Path) -> bool:
+    """Whether all files of a snapshot in parts are there and as long as they were."""
+    try:
+        sizes: dict[str, int] = json.loads((parts / _SIZES).read_text())
+        return all((parts / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
 
 
 def _trailer(crc: int) -> bytes:
@@ -174,7 +223,7 @@ def _trailer(crc: int) -> bytes:
 
 
 def _list(folder: Path, where: str) -> Iterator[Stored]:
-    for path in folder.glob("snapshot-*.pt"):
+    for path in (*folder.glob("snapshot-*.pt"), *folder.glob(f"snapshot-*{_PARTS}")):
         number = path.stem.removeprefix("snapshot-")
         if number.isdecimal():
             yield Stored(int(number), path, where)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fairlead.training.gradients import FlatGradients
 from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
 from fairlead.training.parted import slices_of
+from fairlead.training.parts import write_parts
 from fairlead.training.probe import call
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.recompute import Recompute, forget
@@ -128,6 +130,13 @@ class Spread:
                 whole_tensors(session.model, self._pieces, self._side),
                 optimizer_parts(session.optimizer, self._shards),
             )
+
+    def save(self, folder: Path) -> None:
+        with lost_peers():
+            write_parts(folder, self._session.model, self._shards, self._session.optimizer, self._loan.tensors)
+
+    def place(self) -> dict[str, Any]:
+        return self._loan.place()
 
     def end(self) -> None:
         self._give_back(self.state())

@@ -149,7 +149,8 @@ class _Life:
             return True
         leave = outcome.leave
         assert leave is not None
-        if leave.snapshot and group.rank == 0 and session.live:
+        written = isinstance(session, Session) and session.pending is not None  # in parts, by all ranks
+        if leave.snapshot and group.rank == 0 and session.live and not written:
             self._snapshots.write(session.step, session.save, wait=True)
         loop.reporter.flush()
         group.close()

@@ -106,7 +106,7 @@ class Net(nn.Module):
             x = block(x)
         return self.head(x.mean(1))
 
-def training(epochs: int = 2, slow: float = 0.0):
+def training(epochs: int = 2, slow: float = 0.0, parts: bool | None = None):
     torch.manual_seed(7)
     tokens = torch.randint(0, 12, (50, 4))
     accuracy = lambda outputs, targets: (outputs.argmax(1) == targets).double().mean()
@@ -117,7 +117,7 @@ def training(epochs: int = 2, slow: float = 0.0):
     return fairlead.Training(model=lambda: Net().double(), data=(tokens, tokens[:, 0] % 6), loss=Slow(),
         eval_data=(tokens[:21], tokens[:21, 0] % 6), batch_size=16, epochs=epochs, clip_grad_norm=0.5,
         optimizer=lambda p: torch.optim.AdamW(p, lr=0.01), metrics={"accuracy": accuracy}, seed=3,
-        scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.7))
+        scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.7), sharded_snapshots=parts)
 '''
 
 MIXED = '''

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead import wire
 from fairlead.errors import InvalidSpec
@@ -12,6 +17,7 @@ from fairlead.training.parted import Slice, cut_layer
 from fairlead.training.pipelines import places, schedule_of
 from fairlead.training.recompute import groups
 from fairlead.training.skeleton import Skeleton
+from fairlead.training.snapshots import Snapshots
 from fairlead.training.stages import trace
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
@@ -91,7 +97,7 @@ def mixed_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
         gang.close()
 
 
-LONGER = {"epochs": 4}  # long enough to be told to leave on the way
+LONGER = {"epochs": 6}  # long enough to be told to leave on the way
 
 
 @pytest.fixture(scope="module")
@@ -178,19 +184,63 @@ def test_a_plan_that_does_not_fit_is_refused_by_everybody(
     assert words in refusal(make_gang(BLOCKS), plan, workers)
 
 
-def test_a_pipeline_hands_its_state_to_any_other_plan(make_gang: MakeGang, longer_alone: Gang) -> None:
-    gang = make_gang(BLOCKS, LONGER | {"slow": 0.1})
+def test_a_snapshot_in_parts_goes_on_under_any_plan_and_with_any_number_of_workers(
+    make_gang: MakeGang, longer_alone: Gang
+) -> None:
+    gang = make_gang(BLOCKS, LONGER | {"slow": 0.02, "parts": True})
+
+    def go(plan: Plan | None, *names: str, **leave: Any) -> None:
+        gang.join(*names, plan=plan)
+        gang.reach(gang.workers[names[0]].last(wire.Joined).step + 1)
+        gang.leave(**leave)
+
     gang.start("w0", "w1")
     gang.ready("w0", "w1")
-    gang.join("w0", "w1", plan=PLANS["tp2"])
-    gang.reach(2)
-    gang.leave()
-    gang.join("w0", "w1", plan=PLANS["1f1b"])
-    gang.reach(gang.workers["w0"].last(wire.Joined).step + 1)
-    gang.leave(exits=["w0"])
-    gang.join("w1")
+    go(PLANS["fsdp2"], "w0", "w1")
+    go(PLANS["tp2"], "w1", "w0")
+    go(PLANS["1f1b"], "w0", "w1", snapshot=True)
+    gang.finish()
+    gang.start("w2", "w3", "w4")
+    gang.ready("w2", "w3", "w4")
+    go(PLANS["uneven"], "w2", "w3", "w4", exits=["w4"])
+    go(None, "w3", "w2")
+    assert {path.suffix for path in (gang.root / "snapshots").iterdir()} <= {".parts", ".pt"}
+    gang.join("w2", "w3", plan=PLANS["fsdp2"])
     gang.finish()
     assert_same_result(longer_alone, gang, 1e-9)
+
+
+@given(
+    parts=st.integers(1, 3), blocks=st.integers(1, 3), each=st.integers(1, 4), data=st.integers(1, 3),
+    dim=st.integers(0, 1),
+)  # fmt: skip
+def test_what_ranks_hold_lies_in_the_whole_where_they_say(
+    parts: int, blocks: int, each: int, data: int, dim: int
+) -> None:
+    shape = [blocks * parts * each, 2] if dim == 0 else [2, blocks * parts * each]
+    whole = torch.arange(float(shape[0] * shape[1])).view(shape)
+    piece = Slice(whole.shape, parts, dim, blocks)
+    for at in range(parts):
+        own = piece.part(whole, at)
+        rows = own.shape[dim]
+        for start in range(0, rows, data):  # as another cut along the same dimension would hold them
+            length = min(data, rows - start)
+            for there, here, count in piece.runs(at, start, length):
+                assert torch.equal(whole.narrow(dim, there, count), own.narrow(dim, here, count))
+        assert sum(count for _, _, count in piece.runs(at, 0, rows)) == rows
+
+
+def test_a_snapshot_that_lacks_a_part_is_not_taken(tmp_path: Path) -> None:
+    store = Snapshots(tmp_path, tmp_path / "memory" / "job" / "n0", lambda *_: None)
+    for step in (1, 2, 3):
+        store.write_parts(
+            step, lambda folder: (folder / "0.distcp").write_bytes(b"part") and None,
+            lambda file: file.write(b"place") and None,
+        )  # fmt: skip
+    found = store.find()
+    assert [(stored.step, stored.path.suffix) for stored in found] == [(3, ".parts"), (2, ".parts")]
+    (found[0].path / "0.distcp").write_bytes(b"par")
+    assert [stored.read() for stored in found] == [None, b"place"]
 
 
 def test_weights_used_on_both_sides_of_a_cut_and_untraceable_models_are_refused() -> None:
