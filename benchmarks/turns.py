@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import inf
 from statistics import median
 from typing import Any
 
@@ -28,8 +27,8 @@ from fairlead.profiling.kept import local_hardware, node_profile
 HOPELESS = 4.0
 """Plans that are predicted to take so many times the best one's time are not run, except for DDP and one process."""
 
-FAMILIES = 7
-TAUGHT = 5
+FAMILIES = 5
+TAUGHT = 3
 """Rounds of the plans that teach how far predictions are off."""
 
 PATIENCE_S = 1800.0
@@ -87,7 +86,7 @@ def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
     """The model with what a few steps of plans of every kind teach, on two equal workers without a slow link."""
     one = Setting(name, 2, "loopback", "equal")
     ground = Ground(hardware(home, one))
-    found = worth_running(model, ground.hardware, hopeless=inf)
+    found = worth_running(model, ground.hardware, hopeless=2 * HOPELESS)
     ratios: dict[str, list[float]] = {}
     for each, taken in zip(found, run_turns(one, [each.plan for each in found], TAUGHT), strict=True):
         if taken["step_s"] and not taken["error"]:

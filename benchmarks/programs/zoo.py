@@ -16,7 +16,7 @@ from workloads import cnn, images, table
 import fairlead
 
 SAMPLES = 4096
-WORDS, LENGTH = 4000, 64
+WORDS, LENGTH = 4000, 32
 IDS, FIELDS = 40_000, 8
 
 
@@ -114,7 +114,7 @@ def training(model: str) -> fairlead.Training:
         "cnn": (lambda: cnn(x.shape[1], 10), 64),
         "bank": (lambda: mlp(x.shape[1], 128, 2, 2), 256),
         "kdd": (lambda: mlp(x.shape[1], 512, 3, 2), 256),
-        "transformer": (Transformer, 32),
+        "transformer": (Transformer, 16),
         "wide": (Wide, 256),
         "deep": (lambda: mlp(x.shape[1], 96, 24, 2), 512),
     }

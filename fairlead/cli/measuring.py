@@ -64,36 +64,34 @@ def parse_link(text: str) -> Link:
 def run_trials(
     trials: Trials, found: list[Estimate], ground: Hardware, wanted: str, *, quiet: bool
 ) -> dict[str, Trial]:
-    """The best so many plans that fit, really run one after the other; what is learned is kept for the next time."""
+    """The best so many plans that fit, really run, in turns; what is learned is kept for the next time."""
     from fairlead.backends.local.emulation import emulated
     from fairlead.planning.cost import fitted, kind
     from fairlead.planning.ground import Ground
     from fairlead.planning.profiles import EVERY, correction
     from fairlead.profiling.kept import learn
-    from fairlead.profiling.trials import run_trial
+    from fairlead.profiling.trials import run_trials as run_plans
 
     able = [one for one in found if one.fits]
     chosen = able if wanted == "all" else [one for place, one in enumerate(able) if place < int(wanted) or _usual(one)]
-    done: dict[str, Trial] = {}
-    seen: dict[str, tuple[float, float]] = {}
     cores = [seat.speed for seat in ground.seats] if trials.limited else []
     link = ground.links[-1] if trials.shaped else None
+    if not quiet:
+        sys.stderr.write(f"running {trials.steps} steps of {', '.join(one.plan.id for one in chosen)}, in turns ...\n")
     with emulated(len(ground.seats), link.bytes_per_s if link else None, trials.latency_s, cores) as places:
-        for one in chosen:
-            if not quiet:
-                sys.stderr.write(f"running {trials.steps} steps of {one.plan.id} ...\n")
-            given = [asdict(place) for place in places] if trials.limited or trials.shaped else []
-            done[one.plan.id] = run_trial(trials.run, trials.params, one.plan, trials.steps, places=given)
-            step_s = done[one.plan.id].step_s
-            if step_s is not None:
-                whole = correction(trials.model, ground.devices.values(), kind(one.plan))
-                slower = fitted(trials.model, Ground(ground), one.plan, step_s) / whole
-                seen[kind(one.plan)] = slower, whole / correction(trials.model, [], EVERY)
+        given = [asdict(place) for place in places] if trials.limited or trials.shaped else []
+        ran = run_plans(trials.run, trials.params, [one.plan for one in chosen], trials.steps, places=given)
+    seen: dict[str, tuple[float, float]] = {}
+    for one, trial in zip(chosen, ran, strict=True):
+        if trial.step_s is not None:
+            whole = correction(trials.model, ground.devices.values(), kind(one.plan))
+            slower = fitted(trials.model, Ground(ground), one.plan, trial.step_s) / whole
+            seen[kind(one.plan)] = slower, whole / correction(trials.model, [], EVERY)
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
         sys.stderr.write("the machine is busy with other work: nothing is learned from these times\n")
     else:
         learn(trials.home, trials.model, seen)
-    return done
+    return {one.plan.id: trial for one, trial in zip(chosen, ran, strict=True)}
 
 
 def busy(load: float, cores: int) -> bool:

@@ -38,6 +38,7 @@ class Turns:
     plans: Sequence[Plan]
     rounds: int = 7
     window_s: float = 0.4  # as many steps as fit, at least two
+    steps: int = 0  # in every window; 0: as many as fit
     params: Mapping[str, Any] = field(default_factory=dict)
     folder: str = "."
     places: Sequence[Place] = ()
@@ -70,20 +71,20 @@ def take_turns(asked: Turns) -> list[Taken]:
             for number, plan in enumerate(asked.plans):
                 gangs.append(_Gang(asked, plan, training, Path(scratch) / f"meet-{number}"))
                 taken[number].error = gangs[-1].get_ready(WARM_UP)
-            for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window
+            for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window, and warms up
                 for place in range(len(gangs)):
                     number = (place + turn) % len(gangs)
                     if not taken[number].error:
-                        _one_turn(gangs[number], taken[number], asked.window_s, keep=turn > 0)
+                        _one_turn(gangs[number], taken[number], asked, keep=turn > 0)
         finally:
             for gang in gangs:
                 gang.end()
     return taken
 
 
-def _one_turn(gang: _Gang, taken: Taken, window_s: float, *, keep: bool) -> None:
-    steps = LEAST_STEPS if gang.step_s is None else round(window_s / gang.step_s)
-    steps = min(max(steps, LEAST_STEPS), MOST_STEPS)
+def _one_turn(gang: _Gang, taken: Taken, asked: Turns, *, keep: bool) -> None:
+    fitting = LEAST_STEPS if gang.step_s is None else round(asked.window_s / gang.step_s)
+    steps = asked.steps or min(max(fitting, LEAST_STEPS), MOST_STEPS)
     answers, taken.error = gang.turn(steps)
     if taken.error:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ INTERFACE = "fl0"
 
 _HEAVY = 100
 """Ordinary processes that the measured workers weigh together against all others."""
+
+_PARTING_S = 5.0
 
 _NEEDS_ROOT = "leave out --link and --speeds, or run it as root: sudo fairlead plan ..."
 
@@ -64,7 +67,9 @@ def _quota(name: str, cores: float | None) -> Iterator[tuple[str, ...]]:
     try:
         yield tuple(str(folder) for folder in group.folders)
     finally:
-        discard(group)
+        deadline_s = time.monotonic() + _PARTING_S
+        while not discard(group) and time.monotonic() < deadline_s:
+            time.sleep(0.02)  # what was killed is still on its way out
 
 
 @contextmanager
