@@ -280,6 +280,7 @@ class Report(View):
     tenants: list[TenantReport] = Field(default_factory=list)
     jobs: list[JobReport] = Field(default_factory=list)
     shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
+    energy: dict[str, Any] = Field(default_factory=dict)  # kwh, saved_kwh by sleep, asleep_s, wakes, kwh of tenants
     neighbours: list[dict[str, Any]] = Field(default_factory=list)  # class, beside, slowdown (0 to 1), seen; for admins
 
 

@@ -37,18 +37,22 @@ def nodes(context: typer.Context, as_json: Json = False) -> None:
     told = len({tuple(node.places) for node in found}) > 1  # where all are in one place, nobody needs to be told
     if told:
         columns.insert(4, Column("PLACES"))
-    show.table(columns, [_row(node, told=told) for node in found], empty="no nodes")
+    warm = any(node.temperature_c is not None for node in found)
+    if warm:
+        columns.insert(-2, Column("TEMP", right=True, from_width=90))
+    show.table(columns, [_row(node, told=told, warm=warm) for node in found], empty="no nodes")
     for isolation in sorted({node.isolation for node in found}):
         where = ", ".join(node.name for node in found if node.isolation == isolation)
         show.line(f"isolation: {isolation}" + ("" if len({n.isolation for n in found}) == 1 else f" ({where})"))
 
 
-def _row(node: NodeView, *, told: bool) -> list[object]:
+def _row(node: NodeView, *, told: bool, warm: bool) -> list[object]:
     places = [",".join(node.places)] if told else []
+    degrees = ["–" if node.temperature_c is None else f"{node.temperature_c:.0f} °C"] if warm else []
     return [
         node.name, show.state(node.state), f"{node.devices_used}/{node.devices}", node.device_type, *places,
         show.number(node.speed), show.number(node.cpu), show.percent(node.cpu_fraction), show.size(node.memory_bytes),
-        node.pid or "–", ",".join(node.jobs) or "–",
+        *degrees, node.pid or "–", ",".join(node.jobs) or "–",
     ]  # fmt: skip
 
 

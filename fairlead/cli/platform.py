@@ -22,6 +22,7 @@ from fairlead.cli.options import HomeDir, Json, client
 from fairlead.cli.telling import LogFormat, LogLevel, Otlp, Telling
 from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
 from fairlead.home import Home, default_home
+from fairlead.units import is_duration, parse_duration
 
 if TYPE_CHECKING:
     from fairlead.control.serve import Ready
@@ -59,6 +60,9 @@ def up(
     secret_key_file: Annotated[
         Path | None, typer.Option("--secret-key-file", help="With the key of the secrets; default: one in the home.")
     ] = None,
+    sleep_after: Annotated[
+        str | None, typer.Option("--sleep-after", help="Let nodes sleep that nobody has needed for so long: 10m.")
+    ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     otlp: Otlp = None,
@@ -70,6 +74,7 @@ def up(
     isolation = _isolation(isolation or os.environ.get(ISOLATION) or None)
     store = store or os.environ.get(STORE)
     os.environ.pop(STORE, None)  # it may hold a password, and what is started from here has no use for it
+    sleep_after_s = _sleep_after(sleep_after)
     listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure)
     telling = Telling(log_format, log_level, otlp)
     folder = (home or default_home()).expanduser().absolute()
@@ -81,6 +86,7 @@ def up(
         arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments(), *telling.arguments()]
         arguments += ["--nodes", nodes] if nodes else []
         arguments += ["--isolation", isolation] if isolation else []
+        arguments += ["--sleep-after", sleep_after] if sleep_after else []
         arguments += ["--secret-key-file", str(secret_key_file.absolute())] if secret_key_file else []
         raise typer.Exit(_detached(folder, arguments, store, as_json))
     if ready_fd is not None:
@@ -90,7 +96,7 @@ def up(
 
     certificate = tls.served if tls is not None else None
     settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
-    settings = replace(settings, secret_key_file=secret_key_file, isolation=isolation)
+    settings = replace(settings, secret_key_file=secret_key_file, isolation=isolation, sleep_after_s=sleep_after_s)
 
     log_file = Home(folder).logs / "control.log" if ready_fd is not None else None
     told_by = serve.Telling(telling.log_format, telling.log_level, log_file, telling.endpoint)
@@ -112,6 +118,15 @@ def _isolation(wanted: str | None) -> str | None:
         fix = f"use {', '.join(LEVELS)}"
         raise InvalidSpec(f"{wanted!r} is not a level of isolation", field="--isolation", value=wanted, fix=fix)
     return wanted
+
+
+def _sleep_after(wanted: str | None) -> float | None:
+    if wanted is None:
+        return None
+    if not is_duration(wanted) or parse_duration(wanted) <= 0:
+        fix = "write it like 90s, 10m or 1h"
+        raise InvalidSpec(f"{wanted!r} is not a time", field="--sleep-after", value=wanted, fix=fix)
+    return float(parse_duration(wanted))
 
 
 def _refuse_second(folder: Path) -> None:

@@ -61,6 +61,10 @@ def report(as_json: Json = False) -> None:
         "recovery (FRT)": show.duration(answer.recovery_s),
         "SLA met (SSR)": show.percent(answer.sla_satisfaction),
     }
+    if answer.energy:
+        figures["energy, estimated"] = f"{show.number(answer.energy['kwh'])} kWh"
+    if answer.energy.get("asleep_s"):
+        figures["saved by sleep"] = f"{show.number(answer.energy['saved_kwh'])} kWh"
     for name, figure in figures.items():
         show.line(f"{name:<20} {figure:>14}")
     show.line()

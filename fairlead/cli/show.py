@@ -22,6 +22,7 @@ _GREEN, _YELLOW, _CYAN, _MAGENTA, _RED = "32", "33", "36", "35", "1;31"
 STYLES = {
     "running": _GREEN, "ready": _GREEN, "succeeded": _GREEN, "ok": _GREEN, "queued": _YELLOW, "cordoned": _YELLOW,
     "draining": _YELLOW, "drained": _YELLOW, "warn": _YELLOW, "starting": _CYAN, "stopping": _CYAN,
+    "asleep": _CYAN, "waking": _CYAN,
     "cancelled": _MAGENTA, "failed": _RED, "lost": _RED, "fail": _RED,
 }  # fmt: skip
 _LINES = {"dim": "2", "bold": "1", "yellow": _YELLOW, "red": _RED, "green": _GREEN}

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
@@ -61,6 +62,7 @@ class Controller:
         clock: Callable[[], float] = time.time,
         secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
         gauge: Gauge | None = None,
+        sleep_after_s: float | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -68,7 +70,7 @@ class Controller:
         self.outlook = Outlook({}, {})
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
-        self.roster = Roster(store, backend, self.known, clock)
+        self.roster = Roster(store, backend, self.known, clock, sleep_after_s)
         self._seen: dict[tuple[str, str], int] = {}
         self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
         self._nudged = asyncio.Event()
@@ -182,12 +184,14 @@ class Controller:
         """Wait for something to do; progress alone may wait a little for company."""
         waiting = bool(self.outlook.holds) or bool(self.known.cooling_until_s) or self._unfinished
         busy = bool(self.known.workers) or waiting or self._round_due
+        idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S if busy else IDLE_S):
+                async with asyncio.timeout(TICK_S if busy else idle_s):
                     await self._nudged.wait()
         every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
-        self._round_due = self._round_due or (busy and self.clock() - self.outlook.decided_s > every_s)
+        rests = self.roster.sleep_after_s is not None  # who is idle goes to sleep when nothing happens
+        self._round_due = self._round_due or ((busy or rests) and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()
         if batch and all(_can_wait(event) for event in batch):
             await asyncio.sleep(BATCH_S)
@@ -266,7 +270,7 @@ class Controller:
             self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve
         )
         seated(state, self.known)
-        decided = decide(state.cluster)
+        decided = decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
         keep = before.forgets_less(decided, now_s)
         changed = await self.store.write(lambda connection: apply_round(connection, state, decided, remember=keep))
         if changed:
@@ -275,6 +279,7 @@ class Controller:
         self.outlook = Outlook(holds, decided.entitlements, now_s, decided.memory, now_s if keep else before.stored_s)
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
+        await self.roster.rest(decided.nodes)
         self._round_cost_s = time.monotonic() - started_s
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
         tracing.decided(decided.decisions, changed, now_s)

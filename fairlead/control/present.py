@@ -151,7 +151,7 @@ def node_view(
 ) -> NodeView:
     return NodeView(
         name=node.name,
-        state=node_state(node, held=held),
+        state=node_state(node, held=held, waking=more.get("state") == "waking"),
         device_type=node.device_type,
         devices=node.devices,
         devices_used=len(slots),
@@ -171,8 +171,10 @@ def node_view(
     )
 
 
-def node_state(node: Node, *, held: bool) -> str:
+def node_state(node: Node, *, held: bool, waking: bool = False) -> str:
     """A word for what a node is at: one that is being drained is drained when nobody holds a device of it any more."""
+    if node.asleep and node.state is NodeState.READY:
+        return "waking" if waking else "asleep"
     if node.state is NodeState.DRAINING:
         return "draining" if held else "drained"
     return "outdated" if node.outdated and node.state is NodeState.READY else str(node.state)

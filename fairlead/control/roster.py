@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import structlog
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.backends.protocol import Backend, NodeChange, NodeJoined, NodeLost, NodeSlept
+from fairlead.backends.protocol import Backend, NodeAction, NodeChange, NodeJoined, NodeLost, NodeSlept
 from fairlead.cluster import Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.store import events, generations, nodes, rests
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
+from fairlead.scheduling.state import Sleep, Wake
 
 log = structlog.get_logger()
 
@@ -23,8 +24,13 @@ log = structlog.get_logger()
 class Roster:
     """The nodes as the leader knows them, with what they last said of themselves."""
 
-    def __init__(self, store: Store, backend: Backend, known: Gangs, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, backend: Backend, known: Gangs, clock: Callable[[], float],
+        sleep_after_s: float | None = None,
+    ) -> None:  # fmt: skip
         self._store, self._backend, self._known, self._clock = store, backend, known, clock
+        self.sleep_after_s = sleep_after_s  # nodes that were idle for so long may sleep; None: never
+        self._why: dict[str, str] = {}  # of those that were told to sleep
         self.nodes: dict[str, Node] = {}
         self.joined: dict[str, NodeJoined] = {}
         self.telemetry: dict[str, wire.Telemetry] = {}
@@ -71,7 +77,7 @@ class Roster:
                 if woken_in_s is not None:
                     kind, text = "node-woke", f"{name} is awake again after {woken_in_s:.1f} s"
             case NodeSlept():
-                kind, text = "node-slept", f"{name} sleeps"
+                kind, text = "node-slept", self._why.get(name, f"{name} sleeps")
             case NodeLost():
                 self._forget_workers(name)
                 kind, text = "node-lost", f"{name} is lost: {event.why}"
@@ -97,6 +103,14 @@ class Roster:
         self.joined.pop(event.node, None)
         self.telemetry.pop(event.node, None)
         (self._asleep if isinstance(event, NodeSlept) else self._lost).add(event.node)
+
+    async def rest(self, told: Iterable[Sleep | Wake]) -> None:
+        """Let those sleep whom nobody needs. Who has to wake is woken for the gang that was seated there."""
+        for one in told:
+            held = any(fact.node == one.node for facts in self._known.workers.values() for fact in facts.values())
+            if isinstance(one, Sleep) and one.node in self.joined and not held:
+                self._why[one.node] = one.reason.text
+                await self._backend.node(one.node, NodeAction.SLEEP)
 
     def _forget_workers(self, node: str) -> None:
         for workers in self._known.workers.values():

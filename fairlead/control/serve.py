@@ -65,6 +65,7 @@ class Settings:
     isolation: str | None = None  # auto, sandbox, user, none; None: as last time, or the best that works
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
     telling: Telling = Telling()
+    sleep_after_s: float | None = None  # nodes that were idle for so long are ended until they are needed; None: never
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
@@ -138,7 +139,10 @@ async def _lead_on(
     try:
         await backend.open(store.epoch or 0)
         gauge = HomeGauge(home, shared=backend.capabilities.one_machine)
-        controller = Controller(store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge)
+        controller = Controller(
+            store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge,
+            sleep_after_s=settings.sleep_after_s,
+        )  # fmt: skip
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
         await follower.begin()

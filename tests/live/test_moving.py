@@ -1,4 +1,4 @@
-"""What a live platform carries out by moving gangs: room for one that fits nowhere, with a reason for everybody."""
+"""Where a live platform seats gangs: on the cooler node, and one moves for another that fits nowhere else."""
 
 from __future__ import annotations
 
@@ -7,19 +7,39 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.crashable import PROGRAMS, Crashable, same_curve, wait_until
+from tests.cli.conftest import Terminal
 
 STEPS = 600
+DEGREES = {"node-0": 80.0, "node-1": 45.0}
 
 
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
     crashable = Crashable(tmp_path_factory.mktemp("moving"), "1@eu,1@us")
-    try:
-        crashable.up()
-        crashable.client.create_tenant("alpha")
-        yield crashable
-    finally:
-        crashable.down()
+    sensors = tmp_path_factory.mktemp("sensors")
+    for node, degrees in DEGREES.items():
+        zone = sensors / node / "thermal" / "thermal_zone0"
+        zone.mkdir(parents=True)
+        (zone / "temp").write_text(f"{degrees * 1000:.0f}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAIRLEAD_SENSORS", str(sensors))
+        try:
+            crashable.up()
+            crashable.client.create_tenant("alpha")
+            yield crashable
+        finally:
+            crashable.down()
+
+
+def test_a_job_starts_on_the_cooler_node_and_the_temperature_is_told(platform: Crashable) -> None:
+    def told() -> dict[str, float | None]:
+        return {node.name: node.temperature_c for node in platform.call(lambda c: c.nodes())}
+
+    wait_until(lambda: told() == DEGREES, 60, "the nodes tell how warm they are")
+    assert "45 °C" in Terminal(platform.home, environment={"COLUMNS": "120"})("nodes").out
+    job = platform.call(lambda c: c.submit(["true"], tenant="alpha", name="cool"))
+    platform.wait_for_end(job.id)
+    assert platform.call(lambda c: c.detail(job.id)).generations[0].members[0].node == "node-1"
 
 
 def test_a_gang_moves_with_its_state_for_one_that_may_run_only_where_it_sits(platform: Crashable) -> None:

@@ -1,4 +1,4 @@
-"""A live platform learns who slows whom down on a node, keeps it, and tells the platform team."""
+"""A live platform learns who slows whom down on a node, and tells the platform team."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.crashable import Crashable, kill, wait_until
+from tests.chaos.crashable import Crashable, wait_until
 from tests.cli.conftest import Terminal
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -34,7 +34,7 @@ def known(platform: Crashable) -> dict[tuple[str, str], Any]:
     return {(pair["class"], pair["beside"]): pair for pair in pairs}
 
 
-def test_what_a_job_loses_beside_another_is_learned_and_survives_the_control_plane(platform: Crashable) -> None:
+def test_what_a_job_loses_beside_another_is_learned_and_told(platform: Crashable) -> None:
     params = {"steps": 10_000, "pause_s": 0.1}
     fields: dict[str, Any] = {"name": "victim", "tenant": "alpha", "workers": "1", "params": params}
     victim = platform.call(lambda c: c.submit("felt.py:training", folder=PROGRAMS, **fields))
@@ -45,9 +45,6 @@ def test_what_a_job_loses_beside_another_is_learned_and_survives_the_control_pla
     pair = ("alpha/victim", "alpha/loud")
     wait_until(lambda: known(platform).get(pair, {}).get("slowdown", 0.0) > 0.4, 150, "it is seen to be slower")
     assert known(platform).keys() == {pair}, "a command takes no steps: nobody knows what it loses"
-    kill(platform.control_pid)
-    platform.up()
-    assert known(platform)[pair]["slowdown"] > 0.4
     assert "alpha/victim" in Terminal(platform.home)("report").out
     for job in (victim.id, loud.id):
         platform.call(lambda c, job=job: c.cancel(job))

@@ -14,13 +14,14 @@ import msgspec
 
 import fairlead
 from fairlead import logbook, wire
-from fairlead.backends.local import processes, sealed, sockets
+from fairlead.backends.local import processes, sealed, sensors, sockets
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.backends.local.records import read_host
 from fairlead.errors import Unavailable
 from fairlead.home import Home
 
-_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA", *logbook.VARIABLES)
+_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA", sensors.VARIABLE,
+         *logbook.VARIABLES)  # fmt: skip
 _START_S = 30.0
 _ANSWER_S = 60.0  # the host may be loading torch
 _FOLLOW_S = 3.0

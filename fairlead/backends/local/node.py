@@ -89,7 +89,7 @@ class NodeManager:
 
     async def _watch(self) -> None:
         """Every second: how much is used, who is silent, is anybody there."""
-        meter = Meter(self._config.capacity.get("cpu", 1.0))
+        meter = Meter(self._config.capacity.get("cpu", 1.0), self._config.name)
         while True:
             await asyncio.sleep(TELEMETRY_S)
             now_s = time.monotonic()

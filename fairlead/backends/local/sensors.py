@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
-THERMAL = Path("/sys/class/thermal")
-POWER = Path("/sys/class/powercap")
+VARIABLE = "FAIRLEAD_SENSORS"
+"""Names another folder than SYSTEM, as where the readings of a management controller are put. What lies in a folder
+named after the node is that node's alone."""
+
+SYSTEM = Path("/sys/class")
 READ_EVERY_S = 5.0
 
 
 class Sensors:
     """Reads now and then, and remembers: neither changes within seconds, and reading may ask the firmware."""
 
-    def __init__(self, thermal: Path = THERMAL, power: Path = POWER) -> None:
-        self._thermal, self._power = thermal, power
+    def __init__(self, folder: Path = SYSTEM) -> None:
+        self._thermal, self._chips, self._power = folder / "thermal", folder / "hwmon", folder / "powercap"
         self._read_s = -READ_EVERY_S
         self._energy: dict[Path, int] = {}
         self.temperature_c: float | None = None
         self.power_w: float | None = None
 
+    @classmethod
+    def of(cls, node: str) -> Sensors:
+        """Those of this node: its own, or else the machine's."""
+        folder = Path(os.environ.get(VARIABLE) or SYSTEM)
+        return cls(folder / node if (folder / node).is_dir() else folder)
+
     def read(self, now_s: float | None = None) -> tuple[float | None, float | None]:
-        """The hottest zone in degrees, and the watts of all processor packages since the last reading."""
+        """The hottest zone or chip in degrees, and the watts of all processor packages since the last reading."""
         now_s = time.monotonic() if now_s is None else now_s
         elapsed_s = now_s - self._read_s
         if elapsed_s >= READ_EVERY_S:
@@ -31,7 +41,8 @@ class Sensors:
         return self.temperature_c, self.power_w
 
     def _hottest(self) -> float | None:
-        readings = (_number(zone / "temp") for zone in self._thermal.glob("thermal_zone*"))
+        places = (*self._thermal.glob("thermal_zone*/temp"), *self._chips.glob("hwmon*/temp*_input"))
+        readings = (_number(place) for place in places)
         degrees = [reading / 1000 for reading in readings if reading is not None]
         credible = [degree for degree in degrees if 0 < degree < 150]  # some zones say nonsense when they are off
         return max(credible, default=None)

@@ -17,12 +17,12 @@ from fairlead.backends.local.worker import Worker
 class Meter:
     """Measures since the last reading, so that a fraction can be told."""
 
-    def __init__(self, cpu: float) -> None:
+    def __init__(self, cpu: float, node: str = "") -> None:
         self._cpu = cpu
         self._read_s = time.monotonic()
         self._before: dict[str, float] = {}
         self._traffic: dict[str, traffic.Count] = {}
-        self._sensors = Sensors()
+        self._sensors = Sensors.of(node)
 
     def read(self, workers: Iterable[Worker], *, warm: bool) -> wire.Telemetry:
         """The use of these workers, and what part of the node's cores they took since the last reading."""

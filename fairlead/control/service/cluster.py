@@ -9,11 +9,12 @@ from sqlalchemy import Connection
 from fairlead import __version__
 from fairlead.cluster import NodeState, total
 from fairlead.control.access import require, scope
+from fairlead.control.energy import energy
 from fairlead.control.records import Role, Token
 from fairlead.control.report import platform_report
 from fairlead.control.service.core import Verbs
 from fairlead.control.service.live import moving, seen_nodes
-from fairlead.control.store import events, jobs, ledger, neighbours, nodes, tenants
+from fairlead.control.store import events, jobs, ledger, neighbours, nodes, rests, tenants
 from fairlead.errors import NotFound
 from fairlead.views import NodeView, Report
 
@@ -56,7 +57,8 @@ class ClusterVerbs(Verbs):
     async def report(self, who: Token) -> Report:
         """The figures of REQUIREMENTS for the last day; a tenant sees its own lines."""
         now_s = self._core.clock()
-        capacity = total(node.capacity for node in self._core.controller.nodes.values())
+        there = list(self._core.controller.nodes.values())
+        capacity = total(node.capacity for node in there)
         tenant = scope(who)
 
         def work(connection: Connection) -> Report:
@@ -66,7 +68,10 @@ class ClusterVerbs(Verbs):
                 tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
             )
             if tenant is None:
-                return found.model_copy(update={"neighbours": [pair.told() for pair in neighbours.all(connection)]})
+                since_s = max(now_s - REPORT_S, min(self._core.started_s, found.since_s))
+                drawn = energy(there, lines, rests.between(connection, since_s, now_s), since_s, now_s)
+                pairs = [pair.told() for pair in neighbours.all(connection)]
+                return found.model_copy(update={"neighbours": pairs, "energy": drawn})
             own = [line for line in found.tenants if line.tenant == tenant]
             return found.model_copy(update={"tenants": own, "shares": []})
 

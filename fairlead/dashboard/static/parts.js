@@ -19,6 +19,8 @@ const SHAPES = {
   draining: "M8 2.5v9m0 0L4.5 8M8 11.5 11.5 8M3.5 13.75h9|stroke",
   drained: "M3.5 13.75h9M4.5 7l2.4 2.6L11.6 4|stroke",
   outdated: "M8 3a5 5 0 1 0 5 5M8 5v3.2l2 1.3M13 3v3h-3|stroke",
+  asleep: "M12.9 9.9A5.6 5.6 0 1 1 6.1 3.1a4.6 4.6 0 0 0 6.8 6.8Z|stroke",
+  waking: "M12.9 9.9A5.6 5.6 0 1 1 6.1 3.1a4.6 4.6 0 0 0 6.8 6.8Z|solid",
   lost: "M8 2.2 14.3 13.5H1.7ZM8 6.3v3.4m0 1.6v.2|stroke",
   live: "M8 3.5a4.5 4.5 0 1 0 0 9 4.5 4.5 0 0 0 0-9Z|solid",
 };

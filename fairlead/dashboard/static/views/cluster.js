@@ -128,6 +128,7 @@ const ACTIONS = {
 };
 const POSSIBLE = {
   ready: ["cordon", "drain"], outdated: ["cordon", "drain"], cordoned: ["uncordon", "drain"],
+  asleep: ["cordon", "drain"], waking: ["cordon", "drain"],
   draining: ["uncordon"], drained: ["uncordon"], lost: [],
 };
 
