@@ -27,8 +27,8 @@ def evaluate(session: Session, group: Group, own: Outputs) -> dict[str, float]:
     """
     if group.size == 1:
         return _judge(session, [own])
-    parts = group.collect(_dump(own))
-    metrics = _judge(session, [_load(data, session.device) for data in parts]) if group.rank == 0 else {}
+    parts = [_unpacked(_load(data, session.device), own) for data in group.collect(_dump(_packed(own)))]
+    metrics = _judge(session, parts) if group.rank == 0 else {}
     shared: dict[str, float] = json.loads(group.broadcast(json.dumps(metrics).encode(), 0))
     return shared
 
@@ -72,6 +72,29 @@ def _judge(session: Session, parts: list[dict[str, Any]]) -> dict[str, float]:
     with torch.no_grad():
         values = {name: float(metric(outputs, targets)) for name, metric in session.training.metrics.items()}
     return {"eval_loss": sum(piece["loss_sum"] for piece in parts) / len(targets)} | values
+
+
+def _packed(own: Outputs) -> Outputs:
+    """To be sent: an output of a class of its own, as Hugging Face's are, is sent as its tensors."""
+    if all(_is_plain(chunk) for chunk in own["chunks"]):
+        return own
+    return own | {"chunks": [pytree.tree_leaves(chunk) for chunk in own["chunks"]], "leaves": True}
+
+
+def _unpacked(part: Outputs, like: Outputs) -> Outputs:
+    """What another rank sent, made of the same classes as this rank's own."""
+    if "leaves" not in part or not like["chunks"]:
+        return part
+    shape = pytree.tree_structure(like["chunks"][0])
+    return part | {"chunks": [pytree.tree_unflatten(leaves, shape) for leaves in part["chunks"]]}
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(_is_plain(each) for each in value.values())
+    if type(value) in (list, tuple):
+        return all(_is_plain(each) for each in value)
+    return isinstance(value, torch.Tensor)
 
 
 def _dump(value: Any) -> bytes:

@@ -83,7 +83,7 @@ class Context:
 
         Loss and metrics are averaged over the workers. This is where a generation may end.
         """
-        values = {"loss": float(loss)} | {name: float(value) for name, value in metrics.items()}
+        values = {name: _number(value) for name, value in {"loss": loss, **metrics}.items()}
         self._behind.report(step, of, epoch, values)
 
     def snapshot(self, state: State) -> None:
@@ -96,6 +96,10 @@ class Context:
     def restore(self) -> dict[str, Any] | None:
         """The newest state that was offered, by any worker in any generation; None at the very beginning."""
         return self._behind.restored()
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, torch.Tensor) else value)
 
 
 def plain(state: Any, where: str = "state") -> Any:
