@@ -255,7 +255,7 @@ class CarryOut:
                 jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
 
         await self._store.write(work)
-        self._plans.forget()
+        self._plans.forget(job.id)
         failpoint("broken-stored")
 
     async def _abandon(self, job: Job, generation: Generation, why: str) -> None:

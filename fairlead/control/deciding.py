@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -57,8 +57,12 @@ class Outlook:
 async def read_state(
     store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str],
     remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], Pace | None] = lambda job: None,
+    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None,
 ) -> RoundInput:  # fmt: skip
-    """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known."""
+    """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
+
+    ``think`` has a moment for the jobs that were read before their curves are asked for.
+    """
 
     def work(
         connection: Connection,
@@ -78,6 +82,8 @@ async def read_state(
         )
 
     active, live, teams, attained, remembered, budgets = await store.read(work)
+    if think is not None:
+        await think(active)
     facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}

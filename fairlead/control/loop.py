@@ -242,7 +242,9 @@ class Controller:
                 self._take_fact(event)
                 self.known.company.hear(event.job, event.body)
                 if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
-                    self.plans.forget()
+                    self.plans.forget(event.job)
+                elif isinstance(event.body, wire.Progress):
+                    self.plans.hear(event.job, event.body)
             self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or not all(_can_wait(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
@@ -265,9 +267,9 @@ class Controller:
         started_s = time.monotonic()
         now_s = self.clock()
         before = self.outlook
-        await self.plans.refresh()
         state = await read_state(
-            self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve
+            self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve,
+            self.plans.refresh,
         )
         seated(state, self.known)
         decided = decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))

@@ -73,6 +73,7 @@ class Plans:
         self._gauge: Gauge = gauge or NoGauge()
         self._known: dict[tuple[str, str], KnownModel | None] = {}
         self._reviewed_s = 0.0
+        self._places: dict[str, tuple[str, str]] = {}  # by job: tenant and key
         self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
         self._curves = Curves()
 
@@ -80,14 +81,14 @@ class Plans:
 
     async def known(self, job: Job) -> KnownModel | None:
         """What is known of the job's model."""
-        place = (job.tenant, model_key(job))
+        place = self._places[job.id] = (job.tenant, model_key(job))
         if place not in self._known:
             self._known[place] = await self._store.read(lambda connection: models.get(connection, *place))
         return self._known[place]
 
-    def forget(self) -> None:
-        """Something about models was stored: read it anew when it is needed."""
-        self._known.clear()
+    def forget(self, job: str) -> None:
+        """Something about its model may have been stored: read it anew when it is needed."""
+        self._known.pop(self._places.get(job, ("", "")), None)
 
     def hear(self, job: str, said: wire.Progress) -> None:
         """How long a replica computes before each exchange, counted as if all had equal shares of the batch."""
@@ -178,10 +179,12 @@ class Plans:
 
     # ------------------------------------------------------------ curves
 
-    async def refresh(self) -> None:
-        """Work out the curves of jobs whose model is known, for the next round."""
-        stored, active = await self._store.read(lambda connection: (models.keys(connection), jobs.active(connection)))
-        places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
+    async def refresh(self, active: Sequence[Job]) -> None:
+        """Work out the curves of jobs whose model is known, for the next round; forget all that nobody needs."""
+        stored = await self._store.read(models.keys)
+        if not stored and not self._known and not self._computing:
+            return
+        places = self._places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
         for gone in set(self._known) - set(places.values()):
             del self._known[gone]  # in memory is only what jobs on their way need
         self._computing = {job: seen for job, seen in self._computing.items() if job in places}
@@ -238,6 +241,8 @@ def _seated(ranked: Sequence[Member], plan: Plan) -> Placement:
 
 def _running(connection: Connection) -> list[tuple[Job, Generation]]:
     """Trainings that run undisturbed, with the generation that does."""
+    if not models.keys(connection):
+        return []
     every = generations.current(connection, set(jobs.on_their_way(connection)))
     alone = {job: live[-1] for job, live in every.items() if len(live) == 1}
     found = []

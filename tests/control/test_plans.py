@@ -328,7 +328,7 @@ def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Ope
     assert run(plans.looker(job, generation)) == "w0"
     assert run(plans.looker(replace(job, max_workers=1), generation)) == ""
     db.write(store_profile, job, wire.Profiled(why_not="it draws"), 0.0)
-    plans.forget()
+    plans.forget(job.id)
     assert run(plans.looker(job, generation)) == ""  # once is enough
     meeting = run(plans.meeting(job, generation))
     assert meeting.plan is not None
@@ -356,7 +356,7 @@ def test_ranks_follow_the_plan_and_who_rests_comes_last() -> None:
 def test_the_next_round_has_the_curves_of_known_models(db: Opened) -> None:
     plans, job = placed(db, HEAVY)
     assert plans.curve(job) is None
-    run(plans.refresh())
+    run(plans.refresh([job]))
     pace = plans.curve(job)
     assert pace is not None
     ground = gang_hardware(nodes()[:1], job.demand, Machine())
