@@ -11,6 +11,7 @@ from typing import Any
 from fairlead.scheduling.carry.board import Shape
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import remaining_s
+from fairlead.scheduling.market.guarantees import short
 from fairlead.scheduling.state import Hold, JobState, Reason
 from fairlead.scheduling.words import budget, devices, each, moment
 
@@ -105,7 +106,21 @@ class _Blocked:
         own = draft.board.held.get(job.id, ())
         kept = f"; {devices(len(own))} kept for it" if own else ""
         share = f"tenant {tenant.name} uses {used} of the {draft.claims[job.tenant]} it is entitled to"
+        not_sure = self._not_guaranteed(job)
+        if not_sure:
+            share, facts = f"{share}; {not_sure}", {**facts, "not_guaranteed": not_sure}
         return _Said("no-room", f"{wants}, {free} free{kept}; {share}", facts)
+
+    def _not_guaranteed(self, job: JobState) -> str:
+        """Why it is not guaranteed although something is left of a guarantee; empty if nothing is."""
+        draft, kinds = self.draft, sorted(self.draft.sure & set(self.draft.board.kinds(self.draft.board.shape(job))))
+        for name in draft.parts.tree.path(job.tenant):
+            for kind in kinds:
+                sure = draft.guaranteed(name, kind)
+                left = sure - draft.held(draft.board, name, kind) if sure else 0
+                if 0 < left < job.min_workers:
+                    return short(name, kind, sure, left, job.min_workers)
+        return ""
 
     def _free_for(self, shape: Shape) -> tuple[int, int]:
         """Places for this shape now and on empty nodes; what is held for others is free, only not for everybody."""

@@ -127,6 +127,8 @@ def _find_growth(draft: Draft, job: JobState, wanted: int) -> Reclaim | None:
 def _for_waiting(draft: Draft, job: JobState, reclaim: Reclaim) -> str:
     if reclaim.insists:
         return f"waiting job {job.id} of tenant {job.tenant}, to which devices of type {reclaim.kind} are guaranteed"
+    if reclaim.covered:
+        return f"waiting job {job.id} of tenant {job.tenant}, to which {devices(reclaim.covered)} of it are guaranteed"
     if draft.headroom(job.tenant) >= job.min_workers:
         claim = devices(draft.claims[job.tenant])
         return f"waiting job {job.id} of tenant {job.tenant}, which has fewer than the {claim} it is entitled to"

@@ -1,4 +1,8 @@
-"""One attempt to make room for one job, tried on a copy of the board and kept only if it suffices."""
+"""One attempt to make room for one job, tried on a copy of the board and kept only if it suffices.
+
+A gang that is larger than what is left of its tenant's guarantee may take the guaranteed part of it from tenants above
+their claims, once the rest of it is free: that part it borrows.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,9 @@ class Reclaim:
         self.taken: list[tuple[JobState, tuple[str, ...]]] = []
         self.spares: dict[str, int] = {}  # by tenant, as long as nothing more is taken
         self.starving = not for_growth and overdue(draft, job)
-        self.insists = not for_growth and need <= (draft.lacking(job.tenant, kind) or 0)  # it is guaranteed
+        lacking = 0 if for_growth else draft.lacking(job.tenant, kind) or 0
+        self.insists = not for_growth and need <= lacking  # it is guaranteed
+        self.covered = lacking if 0 < lacking < need and self._free() >= need - lacking else 0  # a part of it is
         self.usable = frozenset(self.board.ready(kind, self.shape.only))
         self.below = draft.headroom(job.tenant, kind) > 0  # its tenant may insist on more
         self.sure = kind in draft.sure
@@ -53,6 +59,11 @@ class Reclaim:
         spare = self._spare if self.starving or self.insists else self._surplus
         return [own, *(tenant for tenant in self.draft.beside(self.shape) if tenant != own and spare(tenant) > 0)]
 
+    def _free(self) -> int:
+        """Places for it that nobody uses, nor are kept for anybody else."""
+        board, kept = self.draft.board, self.draft.board.held.get(self.job.id, ())
+        return board.places(self.shape).total + (len(kept) if board.kind(kept) == self.kind else 0)
+
     def hopeless(self) -> bool:
         """Whether no victim could help: nothing above a claim, nothing of its own to take from."""
         return not any(self._may_shrink(victim) or self._may_preempt(victim) for victim in self.victims)
@@ -64,7 +75,7 @@ class Reclaim:
         if self.need > draft.quota_room(tenant, self.kind) + back:
             return False
         allowed = max(draft.headroom(tenant, self.kind), 0) + back + len(self.job.seats) - self.stays
-        if self.need > allowed and not self.starving:
+        if self.need > allowed and not self.starving and not self.covered:
             return False
         return self.board.places(self.shape).total >= self.need
 

@@ -129,7 +129,7 @@ def filled(problem: Problem, price: Floats, toll: Floats, desk: Desk) -> Chosen:
     for job in np.nonzero(problem.first >= 0)[0].tolist():
         desk.oblige(job, int(problem.first[job]))
     order = np.argsort(-keen, kind="stable")
-    if len(problem.budget) > 1 and problem.rules is None and bool((problem.share < 1).any()):
+    if len(problem.budget) > 1 and bool((problem.share < 1).any()):
         desk.round_to_gangs(False)  # nobody is rounded up at the cost of a gang that is wholly within its budget
         desk.serve(order[keen[order] > 0], surplus)
         desk.fill()

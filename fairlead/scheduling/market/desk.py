@@ -114,8 +114,12 @@ class Desk:
         per_device, density, order = problem.by_density
         jobs = order[(self.column[order] < 0) & (density[order] > 0)]
         least = np.where(problem.utility[jobs] > 0, problem.size[jobs], np.iinfo(np.int64).max).min(axis=1)
-        left, share = np.array(self.left)[problem.group[jobs]], np.array(self.share)[jobs]
+        left, share = self._covered()[problem.group[jobs]], np.array(self.share)[jobs]
         self.serve(jobs[np.argsort(-(left / (least * share)), kind="stable")], per_device)
+
+    def _covered(self) -> Floats:
+        """What is left of each group's budget."""
+        return np.array(self.left)
 
     def serve(self, jobs: Ints, liking: Floats) -> None:
         """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""

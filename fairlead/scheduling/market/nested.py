@@ -7,6 +7,7 @@ from math import inf
 import numpy as np
 
 from fairlead.scheduling.market.choice import Desk, Problem
+from fairlead.scheduling.market.guarantees import Straddling, straddling
 from fairlead.scheduling.market.offers import Floats, Ints
 
 
@@ -19,19 +20,28 @@ class Nested(Desk):
         self.rules = rules = problem.rules
         self.group: list[int] = problem.group.tolist()
         self.charge: list[float] = rules.charge.tolist()
-        self.share = [share * charge for share, charge in zip(self.share, self.charge, strict=True)]
+        self.round_to_gangs(True)
         queues = len(rules.paths)
         self.paths = [tuple(queue for queue in path if queue < queues) for path in rules.paths.tolist()]
         self.soft, self.hard = problem.budget.tolist(), problem.ceiling.tolist()
         self.typed: list[list[float]] = rules.most.tolist()
         self.sure: list[list[float]] = rules.sure.tolist()
         self.levels = tuple(range(int(rules.depth.max(initial=0)), -1, -1))
+        self.kept: list[tuple[Straddling, float]] = []  # gangs of which a part is guaranteed, and what is kept for each
         self.opened: list[int] | None = None  # while guarantees are handed out: whose to each queue, -1 for nobody's
         self.least: list[int] = np.where(problem.utility > 0, problem.size, np.iinfo(np.int64).max).min(axis=1).tolist()
+
+    def round_to_gangs(self, yes: bool) -> None:
+        super().round_to_gangs(yes)
+        self.share = [share * charge for share, charge in zip(self.share, self.charge, strict=True)]
+
+    def _covered(self) -> Floats:
+        return self.rooms()[0]
 
     def lend(self, level: int = 0) -> None:
         """Budgets of this level do not count any more: what is left below a queue is for whoever else is below it."""
         self.soft = [inf if depth >= level else left for depth, left in zip(self.rules.depth, self.soft, strict=True)]
+        self._complete(last=level == 0)
 
     def secure(self) -> None:
         """What is guaranteed, to the deepest queues first; what a queue's teams leave of its own, to all below it."""
@@ -41,6 +51,28 @@ class Nested(Desk):
                 self.fill()
                 self.grow()
         self.opened = None
+        self._keep()
+
+    def _keep(self) -> None:
+        """What is left of a guarantee, as it is too little for any gang that waits, is kept until others lend the rest.
+
+        So whoever holds it meanwhile gives it back, and the gang starts as soon as the rest of it is nobody's share.
+        """
+        for waits in straddling(self.problem, self.column, np.array(self.sure)):
+            amount = min(float(waits.left), self.free[waits.kind])
+            if amount > 0:
+                self.free[waits.kind] -= amount
+                self.kept.append((waits, amount))
+
+    def _complete(self, *, last: bool) -> None:
+        """Gangs of which a part is guaranteed, if the rest is free by now; what is kept for them is lent at last."""
+        kept, self.kept = self.kept, []
+        for waits, amount in kept:
+            self.free[waits.kind] += amount
+            if self.column[waits.job] >= 0 or self.give(waits.job, waits.liking, int(waits.liking.argmax())) or last:
+                continue
+            self.free[waits.kind] -= amount
+            self.kept.append((waits, amount))
 
     def room_of(self, queue: int) -> tuple[float, float, list[float]]:
         """What a queue may still take: as it is charged for, in devices, and of each type."""

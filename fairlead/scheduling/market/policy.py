@@ -13,6 +13,7 @@ from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.estimates import History, all_done, work_left
+from fairlead.scheduling.market.guarantees import uncovered
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
@@ -65,7 +66,8 @@ class Market:
         kept = reservations(found, state.now_s)
         nodes, idle = resting(state, found.seats, kept)
         memory = history.memory() | accounts | {"wake_s": sold.duty.wake_s} | idle
-        made = said(jobs, found.seats, sold.bids, chosen, waits=self.waits)
+        short = uncovered(sold.problem, chosen.column, parts.names, pool.types) if self.waits else None
+        made = said(jobs, found.seats, sold.bids, chosen, waits=self.waits, short=short)
         decisions = told(made, jobs, found, state.now_s)
         return Round(decisions, parts.by_tenant(), memory, tuple(nodes), kept)
 
@@ -78,7 +80,7 @@ def sale(
     choices = confined(jobs, offers(jobs, pool, fine=len(parts.names) > 1 and len(jobs) <= FEW), pool)
     book = booked(state, jobs, choices, history, parts, dials)
     bids = worth(book, choices, pool, dials)
-    duty = duties(book, choices, pool, dials, parts.side_by_side())
+    duty = duties(book, choices, pool, dials, parts.tiers())
     if due:
         smallest = np.where(choices.speed > 0, choices.size, np.iinfo(np.int64).max).argmin(axis=1)
         must = np.array([job.id in due for job in jobs]) & (duty.column < 0) & (choices.speed > 0).any(axis=1)

@@ -48,6 +48,14 @@ class Problem:
         possible = (self.utility > 0).ravel().tolist()
         return self.kind.ravel().tolist(), self.size.ravel().tolist(), possible, self.group.tolist()
 
+    @cached_property
+    def smallest(self) -> Ints:
+        """By job and type, the size of its smallest possible gang; more than there could ever be where it has none."""
+        none = np.iinfo(np.int64).max
+        possible = np.where(self.utility > 0, self.size, none)
+        kinds = range(len(self.capacity))
+        return np.stack([np.where(self.kind == kind, possible, none).min(axis=1) for kind in kinds], axis=1)
+
     def part(self, jobs: Ints, column: Ints) -> Problem:
         """These jobs, as rows, and nothing but the devices that they have by these columns; no group counts."""
         got = jobs[column[jobs] >= 0]

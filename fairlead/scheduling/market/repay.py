@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fairlead.scheduling.market.dials import Dials
-from fairlead.scheduling.market.menus import Floats
+from fairlead.scheduling.market.menus import Floats, Ints
 from fairlead.scheduling.metrics import jain
 
 INCUMBENT = 0.5
@@ -64,6 +64,25 @@ def within(budget: Floats, entitled: Floats, devices: float, gives: float) -> Fl
     budget = np.maximum(budget - entitled * level, 0.0)
     over, beyond = float(budget.sum()) - devices, np.maximum(budget - least, 0.0)
     return budget if over <= 0 else budget - beyond * min(1.0, over / max(float(beyond.sum()), 1e-12))
+
+
+def in_tiers(
+    budget: Floats, entitled: Floats, used: Floats, above: Ints, devices: float, gives: float
+) -> Floats:
+    """Budgets of queues above and below each other, in whole devices: those below one divide what it has.
+
+    ``above`` is the number of the queue above each, -1 at the top; a list of tenants is a tree of one tier.
+    """
+    found, tiers = budget.copy(), [-1]
+    while tiers:
+        parent = tiers.pop()
+        at = np.nonzero(above == parent)[0]
+        if len(at):
+            there = devices if parent < 0 else float(found[parent])
+            some = within(found[at], entitled[at], there, gives)
+            found[at] = in_whole_devices(some, used[at], min(there, float(entitled[at].sum())) if parent < 0 else there)
+            tiers += at.tolist()
+    return found
 
 
 def in_whole_devices(budget: Floats, used: Floats, total: float) -> Floats:

@@ -39,9 +39,13 @@ class Figures:
 
 
 def said(
-    jobs: Sequence[JobState], seats: Mapping[str, Seats], bids: Worth, chosen: Chosen, *, waits: bool = True
-) -> list[Decision]:
-    """One decision for each job that changes or, if wanted, waits; who stays where it is, is left alone."""
+    jobs: Sequence[JobState], seats: Mapping[str, Seats], bids: Worth, chosen: Chosen, *, waits: bool = True,
+    short: Mapping[int, str] | None = None,
+) -> list[Decision]:  # fmt: skip
+    """One decision for each job that changes or, if wanted, waits; who stays where it is, is left alone.
+
+    ``short`` says of those who wait why what is guaranteed to them does not cover their gangs.
+    """
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
     figures, possible = Figures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
@@ -50,7 +54,8 @@ def said(
         wanted = seats.get(name, ())
         if not wanted and not has:
             if waits:
-                made.append(Hold(name, _outbid(size, figures, at, lowest) if possible[at] else _no_such_gang(size)))
+                why = _outbid(size, figures, at, lowest) if possible[at] else _no_such_gang(size)
+                made.append(Hold(name, why if short is None or at not in short else _besides(why, short[at])))
             continue
         job = jobs[at]
         if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
@@ -74,6 +79,10 @@ def _moves(job: JobState, seats: Seats, figures: Figures, at: int) -> Reason:
     code, verb = ("grows", "grows") if now > was else ("shrinks", "shrinks") if now < was else ("moves", "moves")
     text = f"{verb} from {was} to {now} workers on {on(seats)}: {figures.because(at)}"
     return Reason(code, text, figures.facts(at, size=now, was=was))
+
+
+def _besides(why: Reason, short: str) -> Reason:
+    return Reason(why.code, f"{why.text}; {short}", {**why.facts, "not_guaranteed": short})
 
 
 def _no_such_gang(size: int) -> Reason:

@@ -12,7 +12,7 @@ from fairlead.cluster import Resources
 from fairlead.scheduling.market.agenda import Tiers
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
-from fairlead.scheduling.market.repay import judged
+from fairlead.scheduling.market.repay import in_tiers, judged
 from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
 from fairlead.scheduling.queues import Tree, divided, in_service, working
 from fairlead.scheduling.state import JobState, TenantState
@@ -74,10 +74,7 @@ class Shares:
         """What each queue may claim, and who stands above it, by number; None where there is only one."""
         if len(self.names) == 1:
             return None
-        number = {name: at for at, name in enumerate(self.names)}
-        parents = (self.tree.above[name] for name in self.names)
-        above = np.array([-1 if parent is None else number[parent] for parent in parents], dtype=np.int64)
-        return Tiers(np.array([self.entitled[name] for name in self.names]), above)
+        return Tiers(np.array([self.entitled[name] for name in self.names]), _above(self.tree))
 
     def memory(self, used: Mapping[str, float], useful: Mapping[str, float] | None = None) -> dict[str, Any]:
         """To be seen again next round, with what was given out now, and how much of that is useful work."""
@@ -111,6 +108,8 @@ def shares(
     if sitting is not None:
         used = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
     claim, has = (np.array([amounts[name] for name in names]) for amounts in (entitled, used))
+    if not tree.flat:
+        budget = in_tiers(budget, claim, has, _above(tree), pool.devices, dials.gives)
     queues = tree.queues.values()
     ceiling = np.array([np.inf if queue.quota is None else float(queue.quota or 0) for queue in queues])
     spent = {tree.own(queue.name) for queue in queues if queue.spent is not None}
@@ -128,6 +127,13 @@ def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], wh
         has = workers.get(job.id, 0)
         sums[leaf] = sums.get(leaf, 0.0) + (has if charged is None else has * float(charged[at]))
     return tree.summed(sums)
+
+
+def _above(tree: Tree) -> Ints:
+    """The number of the queue above each, -1 at the top."""
+    number = {name: at for at, name in enumerate(tree.queues)}
+    parents = [tree.above[name] for name in tree.queues]
+    return np.array([-1 if parent is None else number[parent] for parent in parents], dtype=np.int64)
 
 
 def _types(pool: Pool) -> dict[str, float]:
