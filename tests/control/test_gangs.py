@@ -326,3 +326,15 @@ def test_a_job_on_its_way_without_a_generation_goes_back_into_the_queue() -> Non
     model = Model(job=a_job(phase=JobPhase.STARTING))
     model.settle()
     assert model.job.phase is JobPhase.QUEUED
+
+
+def test_a_generation_on_nodes_that_sleep_wakes_them_once_and_waits() -> None:
+    model = Model()
+    model.plan(2)
+    asleep = replace(model.view(), reachable=frozenset(NODES) - {"node-0"}, asleep=frozenset({"node-0"}))
+    woken = next_action(asleep)
+    assert isinstance(woken, gangs.WakeNodes) and woken.nodes == ("node-0",)
+    assert next_action(replace(asleep, told=frozenset({"wake:1"}))) is None, "told once, it waits"
+    assert isinstance(next_action(model.view()), gangs.Reserve), "awake, it goes on"
+    lost = replace(asleep, asleep=frozenset(), told=frozenset({"wake:1"}))
+    assert isinstance(next_action(lost), gangs.BeginStop), "what cannot be woken is lost: it is planned anew"

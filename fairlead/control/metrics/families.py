@@ -120,6 +120,9 @@ NODE_CPU = _gauge("node_cpu_usage_ratio", "Part of its cores that a node's worke
 NODE_MEMORY = _gauge("node_memory_capacity_bytes", "Memory that a node can give.", "node")
 NODE_MEMORY_USED = _gauge("node_memory_used_bytes", "Memory that a node's workers use.", "node")
 NODE_WARM = _gauge("node_fork_server_warm", "1 while the node's fork server is ready, so that starts are fast.", "node")
+NODE_ASLEEP = _gauge("node_asleep", "1 while the node sleeps, or is being woken.", "node")
+NODE_TEMPERATURE = _gauge("node_temperature_celsius", "The hottest zone of a node, where it tells.", "node")
+NODE_POWER = _gauge("node_power_watts", "Power of a node's processors, where it tells.", "node")
 JOINED = _count("node_joins", "Times a node came up.", "node")
 LOST = _count("node_losses", "Times a node was lost.", "node")
 

@@ -140,6 +140,7 @@ class Scraper:
             found.put(f.DEVICES_USED, held[name], name, node.device_type)
             found.put(f.NODE_CORES, node.capacity.get("cpu", 0.0), name)
             found.put(f.NODE_MEMORY, node.capacity.get("memory", 0.0), name)
+            found.put(f.NODE_ASLEEP, float(node.asleep), name)
             found.put(f.NODE_WARM, float(bool(more.get("warm", False))), name)
         self._telemetry(found)
 
@@ -147,6 +148,9 @@ class Scraper:
         for name, body in self._controller.telemetry.items():
             found.put(f.NODE_CPU, body.cpu_fraction, name)
             found.put(f.NODE_MEMORY_USED, body.memory_bytes, name)
+            for family, told in ((f.NODE_TEMPERATURE, body.temperature_c), (f.NODE_POWER, body.power_w)):
+                if told is not None:
+                    found.put(family, told, name)
         alive, used = workers.memory(self._controller.telemetry.items(), self._follower.counts.tenants)
         for key, number in alive.items():
             found.put(f.WORKERS, number, *key)

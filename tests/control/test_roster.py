@@ -1,0 +1,60 @@
+"""What the leader makes of nodes that come, sleep and go: one kind at a time, each sleep written down with its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.backends.protocol import Inventory, NodeAction, NodeJoined, NodeLost, NodeSlept
+from fairlead.cluster import DEVICE, Node, NodeState
+from fairlead.control.carry_out import Gangs
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.roster import Roster
+from fairlead.control.store import rests
+from fairlead.scheduling.state import Reason, Sleep, Wake
+
+from .stores import Opened, run
+
+
+class Engine:
+    """As much of a backend as a roster asks for."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, NodeAction]] = []
+
+    async def inventory(self) -> Inventory:
+        return Inventory([Node(name, {DEVICE: 1.0}) for name in ("node-0", "node-1")])
+
+    async def node(self, name: str, action: NodeAction) -> None:
+        self.told.append((name, action))
+
+
+def roster(db: Opened) -> tuple[Roster, Engine, Gangs]:
+    engine: Any = Engine()
+    known = Gangs({}, {}, {})
+    return Roster(db.store, engine, known, lambda: 50.0, sleep_after_s=1.0), engine, known
+
+
+def test_a_node_is_reachable_asleep_or_lost_and_until_then_undecided(db: Opened) -> None:
+    found, _, _ = roster(db)
+    run(found.refresh())
+    assert found.undecided == {"node-0", "node-1"}
+    for name in ("node-0", "node-1"):
+        run(found.take(NodeJoined(name, "one", ())))
+    assert found.reachable == {"node-0", "node-1"} and not found.undecided
+    run(found.take(NodeSlept("node-1", "one")))
+    assert found.reachable == {"node-0"} and found.asleep == {"node-1"} and not found.undecided
+    assert found.nodes["node-1"].asleep and found.nodes["node-1"].schedulable, "gangs may be seated there"
+    run(found.take(NodeJoined("node-1", "two", (), woken_in_s=2.0)))
+    assert found.asleep == frozenset() and db.read(lambda c: rests.between(c, 0.0, 99.0))[0].woken_in_s == 2.0
+    run(found.take(NodeLost("node-0", "one", "gone")))
+    assert found.nodes["node-0"].state is NodeState.LOST and found.reachable == {"node-1"}
+
+
+def test_only_nodes_without_workers_are_sent_to_sleep(db: Opened) -> None:
+    found, engine, known = roster(db)
+    for name in ("node-0", "node-1"):
+        run(found.take(NodeJoined(name, "one", ())))
+    known.of("job")["w0"] = WorkerFact("node-0", "reserved")
+    why = Reason("sleeps", "nobody needs it")
+    run(found.rest([Sleep("node-0", why), Sleep("node-1", why), Sleep("node-2", why), Wake("node-1", why)]))
+    assert engine.told == [("node-1", NodeAction.SLEEP)]
