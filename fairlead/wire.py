@@ -78,6 +78,7 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
     spread: float = 0.0  # of the ranks' compute times, as a part of their mean
     share: float = 0.0  # of the batch, that this rank takes now; 0: not measured yet
     straggler: bool = False  # far slower than its share was made for; it has been given less
+    slow_s: float = 0.0  # for how long it has done less than half of what its node was said to do; 0: it does not
 
 
 class Left(msgspec.Struct, tag="left", frozen=True):

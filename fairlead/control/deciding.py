@@ -19,6 +19,7 @@ from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase,
 from fairlead.control.rounds import Devices, cluster_state
 from fairlead.control.store import events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
+from fairlead.control.stragglers import staying
 from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.state import ClusterState, Hold, Preempt, Reason, Resize, Round, Start
 
@@ -140,6 +141,7 @@ def _new_generation(
     workers = state.facts.get(job_id, {})
     newest = live[-1] if live else None
     survivors = tuple(m for m in newest.members if m.worker in workers and workers[m.worker].alive) if newest else ()
+    survivors = staying(survivors, workers, reason)
     shrinks = newest is not None and newest.broken_s is None and len(seats) < len(newest.members)
     if shrinks and state.departing:
         return False  # what was asked for before has not come back yet: do not ask more victims than needed

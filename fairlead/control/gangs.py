@@ -26,6 +26,7 @@ class WorkerFact:
     generation: int = 0
     device: int = 0
     exited: bool = False  # its process is gone; the phase says how far it had come
+    slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
 
     @property

@@ -32,7 +32,9 @@ def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerF
         case wire.Ready():
             return replace(fact, phase="ready")
         case wire.Joined(generation=generation):
-            return replace(fact, phase="joined", generation=generation)
+            return replace(fact, phase="joined", generation=generation, slow_s=0.0)
+        case wire.Progress(generation=generation, slow_s=slow_s) if generation == fact.generation:
+            return fact if slow_s == fact.slow_s else replace(fact, slow_s=slow_s)
         case wire.Left(generation=generation):
             return replace(fact, phase="left", generation=generation)
         case wire.Broken(generation=generation):
@@ -86,7 +88,7 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
             if body.plan not in WANTED:
                 raise ValueError("a plan of no known kind")
         case wire.Progress():
-            counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation)
+            counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation, body.slow_s)
         case wire.Snapshot() | wire.Finished():
             counts = (body.step, body.generation)
     if not all(math.isfinite(count) and 0 <= count <= MOST for count in counts):

@@ -10,6 +10,7 @@ from fairlead.cluster import Member, Node, Placement, nearby_devices
 from fairlead.control.curving import Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
+from fairlead.control.stragglers import slow_seats
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
@@ -124,6 +125,7 @@ def job_state(
         facts={**job.facts, **used} if used else job.facts,
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),
+        slow=slow_seats(newest, workers),
     )
 
 

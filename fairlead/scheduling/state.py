@@ -73,6 +73,7 @@ class JobState:
     person: str = ""  # who handed it in: the people of a tenant share what it has; empty: nobody in particular
     only: frozenset[str] = frozenset()  # residency: zones, racks, nodes or labels outside of which it may not run
     near: frozenset[str] = frozenset()  # locality: where its data lies, so where it would rather run
+    slow: tuple[str, ...] = ()  # nodes of workers that have been far too slow for long, the worst first
 
     @property
     def need(self) -> dict[str, float]:

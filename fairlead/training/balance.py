@@ -16,6 +16,8 @@ MIN_SECONDS = 0.4
 TOLERANCE = 0.05
 """Spread of the compute times within which the shares stay as they are; noise alone makes as much."""
 STRAGGLER_Z = 3.5
+SLOW = 0.5
+"""Of the speed that was expected of a rank, against the others: below it the rank counts as slow."""
 _FLOOR = 0.05  # spread that always counts as ordinary, as a part of the median
 
 
@@ -42,8 +44,12 @@ class Window:
 class Balance:
     """The shares of one generation. ``follows`` is false where the result would depend on the shares."""
 
-    def __init__(self, shares: Sequence[float], batch_size: int, *, follows: bool = True) -> None:
+    def __init__(
+        self, shares: Sequence[float], batch_size: int, *, follows: bool = True, expected: Sequence[float] = ()
+    ) -> None:
         whole = sum(shares)
+        self._expected = tuple(expected) or (1.0,) * len(shares)  # speeds, as the platform knows them
+        self.slow_s = (0.0,) * len(shares)  # for how long each rank has been slow, without a break
         self.shares = tuple(share / whole for share in shares)
         self._batch_size, self._follows = batch_size, follows
         self._steps: list[tuple[float, ...]] = []
@@ -59,9 +65,12 @@ class Balance:
             return None
         times = tuple(median(column) for column in zip(*self._steps, strict=True))
         counts = tuple(len(part(self._batch_size, self.shares, rank)) for rank in range(len(times)))
+        seconds = self._seconds
         self._steps, self._seconds = [], 0.0
         self.last = Window(times, counts, stragglers(times, counts))
         speeds = [self.last.speed(rank) for rank in range(len(times))]
+        slow = slow_ranks(speeds, self._expected)
+        self.slow_s = tuple(old + seconds if rank in slow else 0.0 for rank, old in enumerate(self.slow_s))
         if self._speeds:  # half of the past, so that one bad moment does not turn everything round
             speeds = [(old + new) / 2 if new else old for old, new in zip(self._speeds, speeds, strict=True)]
         self._speeds = speeds
@@ -76,6 +85,17 @@ def shares_by_speed(speeds: Sequence[float], batch_size: int) -> tuple[float, ..
     least = 1.0 / batch_size if batch_size >= len(speeds) else 0.0
     wanted = [max(least, speed / whole) if speed else 0.0 for speed in speeds]
     return tuple(share / sum(wanted) for share in wanted)
+
+
+def slow_ranks(speeds: Sequence[float], expected: Sequence[float]) -> tuple[int, ...]:
+    """Ranks that do less than half of what was expected, however small their share has become by then."""
+    reached = {rank: speed / wanted for rank, (speed, wanted) in enumerate(zip(speeds, expected, strict=True)) if speed}
+    found = []
+    for rank, own in reached.items():
+        others = [value for other, value in reached.items() if other != rank]
+        if others and own < SLOW * median(others):
+            found.append(rank)
+    return tuple(found)
 
 
 def stragglers(times_s: Sequence[float], counts: Sequence[int]) -> tuple[int, ...]:

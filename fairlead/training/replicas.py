@@ -63,7 +63,8 @@ class Replicas:
         again = Recompute(self._dropout, lambda: session.changing, not random.exact)
         self._forgetful = forget(session.model, again) if plan is not None and plan.recompute else []
         shares = (plan.shares if plan else ()) or _first_shares(session, group)
-        self.balance = Balance(shares, session.training.batch_size, follows=not session.findings.warnings)
+        follows = not session.findings.warnings
+        self.balance = Balance(shares, session.training.batch_size, follows=follows, expected=group.shares)
         self._told, self._late = self.balance.shares, False
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:

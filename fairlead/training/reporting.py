@@ -96,7 +96,7 @@ class Reporter:
         rank = self._group.rank
         return {
             "compute_s": window.compute_s[rank], "spread": window.spread, "share": self._balance.shares[rank],
-            "straggler": rank in window.stragglers,
+            "straggler": rank in window.stragglers, "slow_s": self._balance.slow_s[rank],
         }  # fmt: skip
 
     def _held_back(self) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead import wire
-from fairlead.training.balance import MIN_STEPS, Balance, Window, shares_by_speed, stragglers
+from fairlead.training.balance import MIN_STEPS, Balance, Window, shares_by_speed, slow_ranks, stragglers
 from fairlead.training.data import part
 from tests.training.conftest import MakeGang
 from tests.training.programs import SMALL
@@ -29,6 +29,7 @@ def run(balance: Balance, seconds_per_sample: list[float], batch: int, fixed_s: 
             return window
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 0.008), min_size=2, max_size=6), st.integers(60, 300), st.floats(0.0, 0.01))
 def test_shares_come_to_equal_times_whatever_the_speeds(speeds: list[float], batch: int, fixed_s: float) -> None:
     balance = Balance([1.0] * len(speeds), batch)
@@ -72,6 +73,29 @@ def test_who_has_no_samples_is_no_straggler_and_gets_none() -> None:
 )
 def test_stragglers_are_those_far_behind_the_others(times: list[float], late: tuple[int, ...]) -> None:
     assert stragglers(times, [4] * len(times)) == late
+
+
+def test_who_stays_slow_is_counted_even_with_a_share_that_suits_it_and_forgotten_when_it_is_fast_again() -> None:
+    balance = Balance([1, 1, 1], 60)
+    for _ in range(3):
+        window = run(balance, [0.01, 0.01, 0.04], 60)
+    assert window.stragglers == () and balance.shares[2] < 0.2  # it has its share
+    assert balance.slow_s[:2] == (0.0, 0.0) and balance.slow_s[2] > 1.0
+    run(balance, [0.01, 0.01, 0.01], 60)
+    assert balance.slow_s == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "expected", "slow"),
+    [
+        ([1, 1, 0.4], [1, 1, 1], (2,)), ([1, 0.4], [1, 1], (1,)), ([1, 0.4], [1, 0.5], ()), ([1, 0.6], [1, 1], ()),
+        ([1, 0.0], [1, 1], ()), ([2, 1, 0.2], [1, 0.5, 0.5], (2,)), ([1], [1], ()),
+    ],
+)  # fmt: skip
+def test_slow_is_measured_by_what_the_device_was_said_to_do(
+    speeds: list[float], expected: list[float], slow: tuple[int, ...]
+) -> None:
+    assert slow_ranks(speeds, expected) == slow
 
 
 def test_a_slower_worker_is_given_less_while_running_and_the_curve_stays(

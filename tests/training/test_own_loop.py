@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
@@ -192,6 +192,7 @@ class Behind:
     def restored(self) -> None: ...
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 6), st.one_of(st.none(), st.integers(0, 3)))
 def test_shards_are_the_whole_once_in_an_order_that_does_not_depend_on_the_workers(
     count: int, world: int, epoch: int | None

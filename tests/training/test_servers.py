@@ -85,6 +85,7 @@ def test_all_leave_after_the_furthest_step_that_anybody_has_begun() -> None:
     assert [clocks.close(step).leave for step in (0, 1, 2)] == [False, False, True]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=40), st.integers(1, 6))
 def test_parameters_are_dealt_whole_once_and_evenly(sizes: list[int], count: int) -> None:
     held = dealt(sizes, count)

@@ -12,6 +12,7 @@ from fairlead.scheduling.carry.mend import mend
 from fairlead.scheduling.carry.move import make_room_for_moves, move_faster
 from fairlead.scheduling.carry.order import TURN_S, line_up
 from fairlead.scheduling.carry.preempt import make_room_for_growth, make_room_for_waiting
+from fairlead.scheduling.carry.replacing import replace_stragglers
 from fairlead.scheduling.carry.scale import grow_beyond_claims, grow_within_claims, shrink_slower
 from fairlead.scheduling.carry.start import start_borrowers, start_first, start_wanted, start_within_claims
 from fairlead.scheduling.carry.target import target
@@ -46,6 +47,7 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     """The round before it is put into words, for who wants to ask it questions."""
     draft = Draft.of(state, dials)
     mend(draft)
+    replace_stragglers(draft)
     draft.target = target(state, draft.board, draft.seen, draft.fixed(), draft.parts, dials)
     draft.line = line_up(draft)
     start_first(draft)

@@ -1,0 +1,52 @@
+"""From what workers say of their slowness to who is replaced, and not again before some minutes have passed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead import wire
+from fairlead.cluster import Member
+from fairlead.control.gangs import WorkerFact
+from fairlead.control.observe import fact_after
+from fairlead.control.records import GenerationPhase, JobPhase
+from fairlead.control.rounds import job_state
+from fairlead.control.stragglers import SLOW_AFTER_S, SLOW_AGAIN_S, slow_seats, staying
+from fairlead.scheduling.state import Reason
+from tests.control import made
+
+GENERATION = made.generation(("w0", "node-0"), ("w1", "node-1"), phase=GenerationPhase.RUNNING)
+
+
+def joined(node: str, slow_s: float = 0.0) -> WorkerFact:
+    return WorkerFact(node, "joined", 1, slow_s=slow_s)
+
+
+def test_what_a_worker_says_is_remembered_until_its_next_generation() -> None:
+    said = fact_after(joined("node-0"), wire.Progress(1, 5, 10, slow_s=30.0))
+    assert said.slow_s == 30.0
+    assert fact_after(said, wire.Progress(0, 5, 10, slow_s=99.0)).slow_s == 30.0  # of a generation that is over
+    assert fact_after(said, wire.Joined(2, 5)).slow_s == 0.0
+
+
+def test_who_was_slow_for_long_reaches_the_scheduler() -> None:
+    workers = {"w0": joined("node-0"), "w1": joined("node-1", SLOW_AFTER_S)}
+    job = made.job(phase=JobPhase.RUNNING)
+    assert job_state(job, [GENERATION], workers, cooling=False).slow == ("node-1",)
+    early = workers | {"w1": joined("node-1", SLOW_AFTER_S - 1)}
+    assert job_state(job, [GENERATION], early, cooling=False).slow == ()
+
+
+@pytest.mark.parametrize(("slow_s", "found"), [(SLOW_AFTER_S, ()), (SLOW_AGAIN_S, ("node-1",))])
+def test_after_a_replacement_the_next_one_waits_longer(slow_s: float, found: tuple[str, ...]) -> None:
+    again = replace(GENERATION, reason_code="straggler")
+    assert slow_seats(again, {"w0": joined("node-0"), "w1": joined("node-1", slow_s)}) == found
+
+
+def test_of_two_workers_on_one_node_the_slow_one_goes() -> None:
+    members = tuple(Member(f"w{rank}", rank, "node-0", rank) for rank in range(2))
+    workers = {"w0": joined("node-0", 200.0), "w1": joined("node-0")}
+    reason = Reason("straggler", "", {"leaves": "node-0", "takes": "node-1"})
+    assert [member.worker for member in staying(members, workers, reason)] == ["w1"]
+    assert staying(members, workers, Reason("grow", "")) == members
