@@ -1,0 +1,57 @@
+"""What an exchange adds to a step: the wire or the core, whichever is slower, less what a quota gives back."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import InvalidSpec
+from fairlead.planning.collectives import DIRECT_BYTES, all_reduce_s, paid_s, ring_cpu_s, sum_cpu_s, sum_s
+from fairlead.planning.cost import estimate
+from fairlead.planning.ground import Ground
+from fairlead.planning.plan import Plan, ddp
+from fairlead.training import direct
+
+from .made import CPU, SLOW, hardware, model
+
+SENDING = msgspec.structs.replace(CPU, message_s=1e-4, byte_s=1e-9)
+
+
+def test_small_sums_go_directly_as_the_workers_do_it() -> None:
+    assert DIRECT_BYTES == direct.MOST_BYTES
+    assert sum_cpu_s(2, 1000.0, SENDING) < ring_cpu_s(2, 1000.0, SENDING)
+    assert sum_cpu_s(4, 1e6, SENDING) == ring_cpu_s(4, 1e6, SENDING)
+    assert sum_s(2, 1000.0, SLOW, SENDING) <= all_reduce_s(2, 1000.0, SLOW)
+
+
+@given(
+    wire_s=st.floats(0, 1), cpu_s=st.floats(0, 1), speed=st.floats(0.05, 1), period_s=st.floats(0, 0.1),
+    busy_s=st.floats(0, 1),
+)  # fmt: skip
+def test_waiting_is_won_back_only_while_a_quota_would_rest(
+    wire_s: float, cpu_s: float, speed: float, period_s: float, busy_s: float
+) -> None:
+    whole = paid_s(wire_s, cpu_s, CPU, speed)
+    paid = paid_s(wire_s, cpu_s, CPU, speed, period_s=period_s, busy_s=busy_s)
+    assert CPU.step_s / speed + cpu_s / speed - 1e-9 <= paid <= whole + 1e-9
+    assert whole - paid <= (1 - speed) * period_s + 1e-9  # no more than the rest of one period
+
+
+def test_the_loop_around_a_step_is_paid_by_every_worker() -> None:
+    busy = msgspec.structs.replace(CPU, loop_s=0.01)
+    for plan in (Plan(members=(0,)), Plan(data=2, sync="allreduce")):
+        without, with_it = (
+            estimate(model(), Ground(hardware(2, device=device, speeds=(0.5, 0.5))), plan) for device in (CPU, busy)
+        )
+        assert with_it.step_s - without.step_s == pytest.approx(0.02)
+
+
+def test_small_buckets_help_where_the_link_is_slow_and_the_model_is_not_small() -> None:
+    profile, small = model(8, flops=2e8), Plan(data=2, sync="allreduce", buckets=True, bucket_bytes=1 << 20)
+    slow = Ground(hardware(2, link=SLOW, device=SENDING))
+    assert estimate(profile, slow, small).step_s < estimate(profile, slow, ddp(2)).step_s
+    assert small.id == "ddp2·1024k" and ddp(2).id == "ddp"
+    with pytest.raises(InvalidSpec, match="buckets"):
+        Plan(data=2, sync="allreduce", bucket_bytes=1 << 20)
