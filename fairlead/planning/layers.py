@@ -52,8 +52,8 @@ class Table:
         """What the layer before hands over."""
         return self.outputs[start - 1] if start else 0.0
 
-    def again_bytes(self, start: int, stop: int, flight: float) -> float:
-        """Activations with recomputation: what comes into each group, and all of the heaviest while it is computed."""
+    def again_bytes(self, start: int, stop: int, flight: float) -> tuple[float, float]:
+        """Activations with recomputation: what comes into all groups, and all of the heaviest while it is computed."""
         kept = 0.0
         inside: dict[int, float] = {}
         for at in range(start, stop):
@@ -65,7 +65,7 @@ class Table:
             if key not in inside:
                 kept += self.came_bytes(at)
             inside[key] = inside.get(key, 0.0) + own
-        return kept * flight + max(inside.values(), default=0.0)
+        return kept * flight, max(inside.values(), default=0.0)
 
 
 def table(

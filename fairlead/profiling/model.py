@@ -14,7 +14,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile
 from fairlead.profiling.splits import Cut, degree_limit, find_cuts
 from fairlead.profiling.units import Units, find_units
-from fairlead.profiling.watching import Seen, size_of, watch
+from fairlead.profiling.watching import Seen, passing_bytes, size_of, watch
 from fairlead.training.data import Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
@@ -60,7 +60,7 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
         sample_bytes=sum(size_of(column) for column in rows) / ROWS, state_bytes=_state_bytes(training),
         parameter_bytes=_width(model), gradient_bytes=_width(model), tensor_limit=degree_limit(cuts),
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
-        working_bytes=max((layer.activation_bytes for layer in layers), default=0.0),
+        working_bytes=_working_bytes(model, training.loss, rows, sum(layer.activation_bytes for layer in layers)),
         limits=tuple(reason for reason in (units.whole, said) if reason), exact=training.exact,
         copies_only=own_step, blocks=bool(block_names(model)),
     )  # fmt: skip
@@ -80,6 +80,16 @@ def _watched(
     real = copy.deepcopy(model).train()
     seen = watch(real, units.names, names, lambda: _forward(real, loss, rows))
     return seen, f"its sizes were found by running it, because it cannot be computed without its numbers: {reason}"
+
+
+def _working_bytes(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...], kept: float) -> float:
+    """What a pass needs for moments, per sample, on top of the activations that are kept."""
+    try:
+        ghost = copy.deepcopy(model).to("meta").train()
+        given = tuple(tensor.to("meta") for tensor in rows)
+        return max(0.0, passing_bytes(ghost, lambda: _forward(ghost, loss, given)) / ROWS - kept)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return kept / 4  # one that looks at its numbers: a guess
 
 
 def _forward(model: nn.Module, loss: Any, rows: tuple[torch.Tensor, ...]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -128,6 +129,56 @@ def _kept(model: nn.Module, seen: Seen, current: list[str]) -> Iterator[None]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         yield
+
+
+def passing_bytes(model: nn.Module, run: Callable[[], Any]) -> float:
+    """What a forward and a backward pass need at their fullest moment, besides parameters and their gradients."""
+    scale = Scale([*model.parameters(), *model.buffers()])
+
+    def forget(parameter: torch.Tensor) -> None:
+        parameter.grad = None
+
+    with ExitStack() as stack:
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                handle = parameter.register_post_accumulate_grad_hook(forget)  # type: ignore[no-untyped-call]
+                stack.enter_context(_hook(handle))
+        stack.enter_context(scale)
+        ends = [tensor.sum() for tensor in tensors(run()) if tensor.requires_grad]
+        torch.autograd.backward(ends)
+    return float(scale.peak)
+
+
+class Scale(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Weighs the storages of all tensors that it sees, besides some, each as long as it lives."""
+
+    def __init__(self, besides: Sequence[torch.Tensor] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._alive: dict[int, Any] = {id(tensor.untyped_storage()): tensor for tensor in besides}
+        shapes = [tuple(tensor.shape) for tensor in besides]
+        self._besides = {*shapes, *(shape[::-1] for shape in shapes)}  # their gradients are no activations, either
+
+    def put(self, value: Any) -> None:
+        for tensor in tensors(value):
+            if id(tensor.untyped_storage()) not in self._alive and tuple(tensor.shape) not in self._besides:
+                self._weigh(tensor.untyped_storage())
+
+    def _weigh(self, storage: torch.UntypedStorage) -> None:
+        size, key = storage.nbytes(), id(storage)
+
+        def gone(_: object) -> None:
+            self.now -= size
+            del self._alive[key]
+
+        self._alive[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.put(result)
+        return result
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]

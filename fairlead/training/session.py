@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fairlead.errors import InvalidSpec
+from fairlead.planning.memory import LARGE_BYTES
 from fairlead.training.data import Resident, Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.history import History
@@ -19,9 +20,6 @@ from fairlead.training.lightning import configured, steps_itself
 from fairlead.training.optimizers import make_optimizer, quicken
 from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
-
-LARGE_BYTES = 1 << 30
-"""A whole state beyond this is not gathered on one worker, if it can be helped."""
 
 
 class Session:
