@@ -9,10 +9,11 @@ from math import floor, log10
 
 from fairlead.cluster import Node
 from fairlead.control.hardware import Kinds, Machine, kinds
+from fairlead.control.knowing import usable
 from fairlead.control.records import Job, KnownModel
 from fairlead.planning.curves import speed_curve
 from fairlead.planning.learning import corrected, understood
-from fairlead.planning.profiles import Hardware, ModelProfile, Seat, model_from
+from fairlead.planning.profiles import Hardware, ModelProfile, Seat
 from fairlead.scheduling.curves import SpeedCurve
 
 SMALL = 8
@@ -62,7 +63,7 @@ class Curves:
                 if self._clock() > until_s:
                     self._of[job.id] = before.get(job.id)  # an older one will do until there is time
                     continue
-                curve = planned(model_from(known.profile or {}), known.seen, job, nodes, machine)
+                curve = planned(usable(known), known.seen, job, nodes, machine)
                 self._planned[stamp] = None if curve is None else paced(curve)
             self._of[job.id] = stamp
         used = set(self._of.values())

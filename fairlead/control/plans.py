@@ -14,7 +14,7 @@ from fairlead.cluster import Member, Node, Placement
 from fairlead.control.curving import Curves, Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.hardware import Machine, gang_hardware
-from fairlead.control.knowing import model_key
+from fairlead.control.knowing import model_key, usable
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import Known, Review, plain, review, told
 from fairlead.control.rounds import in_full_swing, restart_cost_s
@@ -23,7 +23,7 @@ from fairlead.control.store.engine import Store
 from fairlead.planning.choosing import MARGIN, UNMEASURED, blind, choose
 from fairlead.planning.learning import corrected, understood
 from fairlead.planning.plan import Plan
-from fairlead.planning.profiles import Hardware, model_from
+from fairlead.planning.profiles import Hardware
 from fairlead.profiling.kept import disagrees
 
 EVERY_S = 2.0  # running gangs are looked at again so often
@@ -200,7 +200,7 @@ class Plans:
 
 
 def _as_known(known: KnownModel) -> Known:
-    return Known(model_from(known.profile or {}), known.seen, known.banned)
+    return Known(usable(known), known.seen, known.banned)
 
 
 def _meeting(
@@ -212,7 +212,7 @@ def _meeting(
     if known is None or known.profile is None or hardware is None or puzzling:
         plan = blind(wanted, count)
         return Meeting(_seated(ranked, plan), plain(plan, _why_blind(known, hardware, wanted), _unless_asked(wanted)))
-    model = corrected(model_from(known.profile), hardware, known.seen)
+    model = corrected(usable(known), hardware, known.seen)
     margin = MARGIN if sure else UNMEASURED
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=margin)
     return Meeting(_seated(ranked, found.plan), told(found.estimate, found.reason, chosen))

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import fairlead
 from fairlead.errors import InvalidSpec
 from fairlead.planning.choosing import WANTED, blind, choose, family, replicas
+from fairlead.planning.coarsening import coarse
 from fairlead.planning.cost import estimate, fitted, kind
 from fairlead.planning.ground import Ground
 from fairlead.planning.learning import MOST, corrected, factors, noted, understood
-from fairlead.planning.profiles import EVERY, Calibration, Hardware, ModelProfile
+from fairlead.planning.profiles import EVERY, Calibration, Hardware, Layer, ModelProfile
 from tests.planning import made
 
 CALIBRATED = Calibration(device="cpu", fixed_s=1e-3, sample_s=1e-3, optimizer_s=1e-3)
@@ -135,3 +136,21 @@ def test_computing_measured_by_itself_says_how_slow_the_workers_are() -> None:
     assert understood(seen)
     assert factors(model, ground, seen) == {EVERY: 2.0, "dp": 9.0}
     assert kind(choose(corrected(model, ground, seen), ground).plan) != "dp"
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 20))
+def test_a_model_in_fewer_pieces_is_the_same_model(weights: list[int], most: int) -> None:
+    layers = tuple(
+        Layer(name=f"l{at}", flops=float(weight), parameters=weight, output_bytes=float(at))
+        for at, weight in enumerate(weights)
+    )
+    model = ModelProfile(layers=layers, batch_size=8)
+    found = coarse(model, most)
+    assert len(found.layers) == min(most, len(layers))
+    assert (found.parameters, found.flops) == (model.parameters, model.flops)
+    names = [layer.name for layer in model.layers]
+    kept = [layer.name for layer in found.layers]
+    assert kept == sorted(kept, key=names.index)
+    assert kept[0] == "l0"
+    assert found.layers[-1].output_bytes == layers[-1].output_bytes
