@@ -18,6 +18,7 @@ from fairlead.profiling.watching import Seen, passing_bytes, size_of, watch
 from fairlead.training.data import Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
+from fairlead.training.precision import asked
 from fairlead.training.probe import call
 from fairlead.training.recompute import block_names, groups
 from fairlead.training.seeds import seed_everything
@@ -62,7 +63,8 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=_working_bytes(model, training.loss, rows, sum(layer.activation_bytes for layer in layers)),
         limits=tuple(reason for reason in (units.whole, said) if reason), exact=training.exact,
-        copies_only=own_step, blocks=bool(block_names(model)),
+        dtype="float32" if asked(training) is None else "bfloat16", copies_only=own_step,
+        blocks=bool(block_names(model)),
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from fairlead.planning.profiles import Calibration
@@ -14,6 +15,7 @@ from fairlead.profiling.watching import unit_seconds
 from fairlead.training.data import Resident, Samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
+from fairlead.training.precision import asked, computing
 from fairlead.training.probe import call, gains_by_channels_last
 
 REPEATS, MOST_REPEATS = 4, 40
@@ -58,7 +60,9 @@ def _pass_s(training: Training, model: nn.Module, samples: Samples, rows: int) -
 
     def once() -> None:
         model.zero_grad(set_to_none=True)
-        call(model, training.loss, batch).backward()  # type: ignore[no-untyped-call]
+        with computing(asked(training), torch.device("cpu")):
+            loss = call(model, training.loss, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
 
     return _timed(once)
 

@@ -44,6 +44,7 @@ class Training:
     monitor: str = "eval_loss"
     monitor_mode: str = "min"
     sharded_snapshots: bool | None = None  # None: where no worker holds all and the whole state is large
+    precision: str = "auto"  # "float32": as the model is written; "bf16": products in half of it; "auto": what gains
     exact: bool = True  # False: plans that change the maths may be chosen, too
     loop: Callable[[Any], Any] | None = None  # a function of a context, in place of all but batch_size and seed
     plan: str = "auto"  # how it is spread over its workers: as the planner finds best, or a family of plans
@@ -81,6 +82,7 @@ class Training:
         self._check_metrics()
         _check_count("accumulate", self.accumulate)
         _check_choice("scheduler_every", self.scheduler_every, ("epoch", "step"))
+        _check_choice("precision", self.precision, ("auto", "float32", "bf16"))
         _check_choice("monitor_mode", self.monitor_mode, ("min", "max"))
         _check_choice("plan", self.plan, WANTED)
         if self.early_stopping is not None:

@@ -6,6 +6,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
 from fairlead.training.engine import Engine
 from fairlead.training.group import Group
+from fairlead.training.precision import agreed
 from fairlead.training.replicas import Replicas
 from fairlead.training.session import Session
 
@@ -25,6 +26,7 @@ def make_engine(session: Session, group: Group, plan: Plan | None) -> Engine:
 
     What is special is imported where it is needed: it brings parts of torch.distributed that replicas never use.
     """
+    session.dtype = agreed(session.training, group)
     if plan is None or not is_spread(plan):
         session.fetch()
     if plan is None:

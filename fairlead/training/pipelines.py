@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,15 @@ class Pipeline:
         plain, calls, first = module.forward, {"step": -1, "count": 0}, traced.first_masks[place]
 
         def forward(*arguments: Any) -> Any:
-            if self._dropout is None:
-                return straight(plain(*arguments))
-            if calls["step"] != self._step:
-                calls.update(step=self._step, count=0)
-            start = calls["count"] * self._rows
-            calls["count"] += 1
-            samples = self._index[start : start + self._rows]
-            self._dropout.begin(self._session.seed, self._step, samples, first)
-            with self._dropout:
-                return straight(plain(*arguments))
+            if self._dropout is not None:
+                if calls["step"] != self._step:
+                    calls.update(step=self._step, count=0)
+                start = calls["count"] * self._rows
+                calls["count"] += 1
+                samples = self._index[start : start + self._rows]
+                self._dropout.begin(self._session.seed, self._step, samples, first)
+            with self._dropout or nullcontext(), self._session.computing():
+                return straight(plain(*arguments), widened=self._session.dtype is not None)
 
         module.forward = forward
         if self._mesh.plan.sharded:

@@ -126,7 +126,7 @@ class Replicas:
             seed_quickly(mix(session.seed, step, self._group.rank, 5))
         if self._dropout is not None:
             self._dropout.begin(session.seed, step, mine)
-        with self._dropout or nullcontext():
+        with self._dropout or nullcontext(), session.computing():
             loss = call(self._model(), session.training.loss, batch)
         scale = weight * self._factor
         torch.autograd.backward(loss if scale == 1.0 else loss * scale)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairlead.training.history import History
 from fairlead.training.judgement import Judgement
 from fairlead.training.lightning import configured, steps_itself
 from fairlead.training.optimizers import make_optimizer, quicken
+from fairlead.training.precision import computing
 from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
 
@@ -46,6 +48,7 @@ class Session:
         self.speed = 0.0  # samples per second of this worker's computing, as last measured; 0: not yet
         self.spoiled = False  # whether the weights are those of nothing
         self.pending: Path | None = None  # where weights and optimizer lie in parts, if they are yet to be read
+        self.dtype: torch.dtype | None = None  # that products are computed in, if not the model's own
         self.live = False  # whether this state is part of a run, not merely a fresh copy
         buffers = dict(self.model.named_buffers())
         self._changing = [buffers[name] for name in self.findings.changing]
@@ -143,6 +146,10 @@ class Session:
     def point(self) -> int:
         """How far it is, as a number to compare: steps, and within a step whether its epoch is closed."""
         return 2 * self.step + self.history.marked(self.step)
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Put around a forward pass of training."""
+        return computing(self.dtype, self.device)
 
     # ------------------------------------------------------------ half steps
 

@@ -96,7 +96,7 @@ class Spread:
         seed_quickly(mix(session.seed, step, self._mesh.replica, 5))
         if self._dropout is not None:
             self._dropout.begin(session.seed, step, mine)
-        with self._dropout or nullcontext():
+        with self._dropout or nullcontext(), session.computing():
             loss = call(session.model, session.training.loss, batch)
         factor = weight * plan.data if plan.sharded else weight  # FSDP2 averages over the data side
         torch.autograd.backward(loss * factor)

@@ -66,9 +66,15 @@ def _straighten(stage: Any) -> None:
                 each.meta["val"] = value.contiguous()
 
 
-def straight(outputs: Any) -> Any:
-    """What a stage hands on, in the form that :func:`trace` has announced."""
-    return pytree.tree_map(lambda leaf: leaf.contiguous() if isinstance(leaf, torch.Tensor) else leaf, outputs)
+def straight(outputs: Any, *, widened: bool = False) -> Any:
+    """What a stage hands on, in the form that :func:`trace` has announced: also if it computes in bf16."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return (leaf.float() if widened and leaf.dtype is torch.bfloat16 else leaf).contiguous()
+
+    return pytree.tree_map(one, outputs)
 
 
 def _ties(model: torch.nn.Module) -> list[set[str]]:
