@@ -20,8 +20,8 @@ from benchmarks import regret
 from benchmarks.machine import machine, versions
 from benchmarks.platform import PROGRAMS
 from benchmarks.reporter import Bench, table, write
-from benchmarks.settings import Setting, chosen
-from benchmarks.turns import calibrated, compared
+from benchmarks.settings import Setting, chosen, setting
+from benchmarks.turns import calibrated, compared, predicted_again
 from fairlead.home import Home, default_home
 from fairlead.planning.profiles import ModelProfile, model_from, to_plain
 from fairlead.profiling.asking import ask_for_profile
@@ -31,12 +31,14 @@ SLOW_LINK = 0.5
 """The link is the bottleneck where DDP takes so many times longer than its compute alone would."""
 
 
-def run(bench: Bench, file: Path | None) -> None:
+def run(bench: Bench, file: Path | None, *, again: bool = False) -> None:
     """Candidates of every setting take turns; the planner is calibrated per model on two plain workers beforehand."""
     home = Home(default_home())
     kept = _kept(file)
     settings = chosen(quick=bench.quick)
     bench.details = {"settings": kept.get("settings", {}), "profiles": kept.get("profiles", {})}
+    if again:
+        _predict_again(bench, home, file)
     for number, one in enumerate(settings):
         if one.id in bench.details["settings"]:
             continue
@@ -48,6 +50,21 @@ def run(bench: Bench, file: Path | None) -> None:
             _keep(bench, file)
         print(f"  {_line(found)}", flush=True)
     judge(bench, {one.id: bench.details["settings"][one.id] for one in settings})
+
+
+def _predict_again(bench: Bench, home: Home, file: Path | None) -> None:
+    """Profiles and predictions made anew; what was measured stays, as far as it covers what is chosen now."""
+    bench.details["profiles"] = {}
+    kept = {}
+    for name, found in bench.details["settings"].items():
+        one = setting(name)
+        now = predicted_again(one, found, _model(bench, one, home, file), home)
+        if now is None:
+            print(f"  {name}: another plan is chosen now, which was not run", flush=True)
+        else:
+            kept[name] = now
+    bench.details["settings"] = kept
+    _keep(bench, file)
 
 
 def _model(bench: Bench, one: Setting, home: Home, file: Path | None) -> ModelProfile:
@@ -133,12 +150,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.planning", description=run.__doc__)
     parser.add_argument("--quick", action="store_true", help="two settings, three rounds: for a look, not for a figure")
     parser.add_argument("--json", metavar="FILE", type=Path, help="where to keep results: what is done is not repeated")
+    parser.add_argument("--predict-again", action="store_true", help="keep measured times, make all predictions anew")
     given = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("links and speeds are emulated with network namespaces and cgroups: run it as root")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was built in the kernel is taken down again
     bench = Bench("planning", given.quick)
-    run(bench, given.json)
+    run(bench, given.json, again=given.predict_again)
     print(table(bench.rows))
     for note in bench.notes:
         print(f"  {note}")

@@ -18,7 +18,7 @@ from fairlead.home import Home
 from fairlead.planning.cost import Estimate, estimate, fitted, kind
 from fairlead.planning.ground import Ground
 from fairlead.planning.learning import corrected
-from fairlead.planning.plan import Plan
+from fairlead.planning.plan import Plan, plan_from
 from fairlead.planning.profiles import Hardware, Link, ModelProfile
 from fairlead.planning.rule import by_size
 from fairlead.planning.search import candidates
@@ -95,6 +95,19 @@ def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
     return corrected(model, ground.hardware, {name: median(seen) for name, seen in ratios.items()})
 
 
+def predicted_again(one: Setting, found: dict[str, Any], model: ModelProfile, home: Home) -> dict[str, Any] | None:
+    """The setting as it was measured, with predictions of today; None where a plan is chosen now that was not run."""
+    ground = hardware(home, one)
+    chosen = worth_running(model, ground)[0].plan.id
+    if all(row["id"] != chosen for row in found["candidates"]):
+        return None
+    rows = []
+    for row in found["candidates"]:
+        now = estimate(model, Ground(ground), plan_from(row["plan"]))
+        rows.append(row | {"predicted_s": now.step_s, "parts": dict(now.parts)})
+    return found | {"chosen": chosen, "candidates": rows}
+
+
 def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict[str, Any]:
     """The setting with its candidates as predicted and as measured."""
     ground = hardware(home, one)
@@ -107,8 +120,7 @@ def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict
          "cpu_s": [median(column) for column in zip(*seen["cpu_s"], strict=True)]}
         for each, seen in zip(found, taken, strict=True)
     ]  # fmt: skip
-    exact = [each for each in found if each.fits]
-    chosen = min(exact, key=lambda each: (each.worth_s, each.plan.workers_used, each.plan.id)).plan.id
     return {
-        "chosen": chosen, "rule": by_size(model, ground).id, "candidates": rows, "load": [load, os.getloadavg()[0]],
+        "chosen": found[0].plan.id, "rule": by_size(model, ground).id, "candidates": rows,
+        "load": [load, os.getloadavg()[0]],
     }  # fmt: skip

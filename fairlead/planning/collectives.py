@@ -17,6 +17,9 @@ DIRECT_BYTES = 1 << 18
 RING_MESSAGES = 4
 """That gloo sends to each of the others in a ring: two halves, there and back."""
 
+HELD_UP = 0.2
+"""Part of a quota's rest that a message waits for its sender, on average (measured with two to four workers)."""
+
 WORDS_BYTES = 64.0
 """What ranks tell each other at every step."""
 
@@ -97,6 +100,16 @@ def sum_cpu_s(count: int, size: float, device: Device) -> float:
     if is_direct(count, size, device):
         return (count - 1) * (device.message_s + size * device.byte_s)
     return ring_cpu_s(count, size, device)
+
+
+def messages(count: int, size: float, device: Device) -> int:
+    """One after the other, that each rank of a sum waits for."""
+    return (1 if is_direct(count, size, device) else RING_MESSAGES) * (count - 1)
+
+
+def held_up_s(count: int, speed: float, period_s: float) -> float:
+    """What so many messages are late because whoever should send them has used up its ration."""
+    return HELD_UP * count * max(0.0, 1 - speed) * period_s
 
 
 def paid_s(

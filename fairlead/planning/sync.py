@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 
 from fairlead.planning.collectives import (
+    RING_MESSAGES,
     WORDS_BYTES,
     all_gather_s,
     all_reduce_s,
+    held_up_s,
     hierarchical_s,
+    messages,
     paid_s,
     reduce_scatter_s,
     ring_cpu_s,
@@ -80,11 +83,13 @@ def exposed_s(
         hidden = max(whole * last, whole - overlap * backward_s)
         cpu_s = ring_cpu_s(plan.data, size, device) + (count - 1) * ring_cpu_s(plan.data, 0.0, device)
         paid = paid_s(hidden, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
-        return norms + copies + (count - 1) * device.step_s / speed + paid
+        late = held_up_s(count * RING_MESSAGES * (plan.data - 1), speed, places.period_s)
+        return norms + copies + (count - 1) * device.step_s / speed + paid + late
     cpu_s = sum_cpu_s(plan.data, size, device)
     if plan.sync == "allreduce":
         whole = sum_s(plan.data, size, places.data, device)
-    return norms + copies + paid_s(whole, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
+    paid = paid_s(whole, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
+    return norms + copies + paid + held_up_s(messages(plan.data, size, device), speed, places.period_s)
 
 
 def words_s(plan: Plan, places: Places, device: Device, speed: float) -> float:
@@ -94,7 +99,8 @@ def words_s(plan: Plan, places: Places, device: Device, speed: float) -> float:
         return 0.0
     link = max((places.data, places.tensor, *places.stages), key=lambda each: each.latency_s)
     cpu_s = sum_cpu_s(many, WORDS_BYTES, device)
-    return paid_s(sum_s(many, WORDS_BYTES, link, device), cpu_s, device, speed)
+    paid = paid_s(sum_s(many, WORDS_BYTES, link, device), cpu_s, device, speed)
+    return paid + held_up_s(messages(many, WORDS_BYTES, device), speed, places.period_s)
 
 
 def _whole_s(plan: Plan, places: Places, size: float) -> float:
