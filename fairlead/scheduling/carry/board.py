@@ -61,6 +61,7 @@ class Board:
         present = [node for node in nodes if node.state is not NodeState.LOST]
         self.nodes = {node.name: node for node in sorted(present, key=lambda node: node.name)}
         self.types = tuple(sorted({node.device_type for node in present if node.schedulable}))
+        self.warmths = warmths(present)
         self.free: dict[str, Mapping[str, float]] = {name: node.capacity for name, node in self.nodes.items()}
         self.seats: dict[str, tuple[str, ...]] = {}
         self.used: dict[str, int] = {}
@@ -92,7 +93,7 @@ class Board:
     def copy(self) -> Board:
         """A board on which something can be tried and thrown away."""
         other = Board.__new__(Board)
-        other.nodes, other.types = self.nodes, self.types
+        other.nodes, other.types, other.warmths = self.nodes, self.types, self.warmths
         other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
         other._alike, other._fastest, other._log, other._places = self._alike, self._fastest, [], {}
         other._by_speed = self._by_speed
@@ -195,7 +196,8 @@ class Board:
             names = self._open.get(kind, set())
             if shape.only:
                 names = names.intersection(self.ready(kind, shape.only))
-            found = Places({name: shape.slots(self.free[name]) for name in sorted(names)}, len(self._log))
+            slots = {name: shape.slots(self.free[name]) for name in sorted(names)}
+            found = Places(slots, len(self._log), self.warmths)
             self._places[shape] = found
         elif found.seen < len(self._log):
             there = frozenset(self.ready(kind, shape.only)) if shape.only else None
@@ -223,7 +225,7 @@ class Board:
         kind = shape.device_type or ""
         if kind not in self._alike:
             nodes = [self.nodes[name] for name in self.ready(kind)]
-            alike = len({(round(node.speed, 1), node.asleep, warmth(node)) for node in nodes}) <= 1
+            alike = len({(round(node.speed, 1), node.asleep) for node in nodes}) <= 1
             self._alike[kind] = (alike, not any(node.path for node in nodes))
         alike, flat = self._alike[kind]
         return alike and not shape.near and not shape.kind and (flat or not wide)
@@ -295,9 +297,12 @@ def like_speed(speed: float) -> float:
     return round(speed, 1)
 
 
-def warmth(node: Node) -> int:
-    """Its temperature in steps: a few degrees more or less are no reason to sit elsewhere."""
-    return 0 if node.temperature_c is None else round(node.temperature_c / WARMER_C)
+def warmths(nodes: Iterable[Node]) -> dict[str, int]:
+    """Temperatures in steps: a few degrees more or less are no reason to sit elsewhere. Who tells none is as usual."""
+    told = {node.name: node.temperature_c for node in nodes}
+    known = [degrees for degrees in told.values() if degrees is not None]
+    usual = sum(known) / len(known) if known else 0.0
+    return {name: round((usual if degrees is None else degrees) / WARMER_C) for name, degrees in told.items()}
 
 
 def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count
 
 from fairlead.scheduling.carry.board import Board, Shape
 from fairlead.scheduling.carry.draft import Draft
@@ -21,11 +21,17 @@ from fairlead.scheduling.carry.start import hold_free, kinds_for
 from fairlead.scheduling.state import JobState, Resize
 from fairlead.scheduling.words import devices, each, on, reason, workers
 
+LOOKED_AT = 32
+"""Shapes of waiting jobs that are looked at in one round, in the order of the queue: who is far behind can wait."""
+
 ATTEMPTS = 4
-"""Waiting jobs, of different shapes, for which a gang to move is sought in one round."""
+"""... of which so many fit nowhere, and a gang to move is sought for each."""
 
 TRIES = 32
-"""Gangs that are looked at for each of them, the cheapest first."""
+"""Gangs that are looked at in one round, the cheapest first."""
+
+ENDS = 64
+"""Gangs that are awaited on paper, those that end soonest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +47,16 @@ def make_room_by_moving(draft: Draft) -> None:
     """For the first job that has a right to devices and fits on none of those that are free."""
     if draft.moving or draft.board.full:
         return
-    tried: set[tuple[Shape, int]] = set()
+    seen: set[tuple[Shape, int]] = set()
+    attempts, tries = count(1), count(1)
     for job in draft.queue:
         alike = (draft.board.shape(job), job.min_workers)
-        if alike in tried or not _entitled(draft, job) or draft.board.fits(*alike):
+        if alike in seen or not _entitled(draft, job):
             continue
-        tried.add(alike)
-        if len(tried) > ATTEMPTS or _find(draft, job):
+        seen.add(alike)
+        if len(seen) > LOOKED_AT:
+            return
+        if not draft.board.fits(*alike) and (next(attempts) > ATTEMPTS or _find(draft, job, tries)):
             return
 
 
@@ -58,17 +67,16 @@ def _entitled(draft: Draft, job: JobState) -> bool:
     return job.id in draft.target.size or draft.headroom(job.tenant) >= job.min_workers
 
 
-def _find(draft: Draft, job: JobState) -> bool:
+def _find(draft: Draft, job: JobState, tries: Iterator[int]) -> bool:
     """Decide on a move for this job, if one pays."""
     for kind in kinds_for(draft, job):
         shape = draft.board.shape(job).on(kind)
         # A move frees as many devices as it takes: without enough of them free, however scattered, it helps nobody.
         if draft.board.free_devices(kind) < job.min_workers or draft.board.most(shape) < job.min_workers:
             continue
-        gain = job.min_workers * _waits_s(draft, job, shape)
-        possible = (move for move in islice(_moves(draft, job, shape), TRIES) if gain > PAYBACK * move.cost)
-        best = min(possible, key=lambda move: (move.cost, len(move.seats), move.gang.id), default=None)
-        if best is not None:
+        found = list(_moves(draft, job, shape, tries))
+        best = min(found, key=lambda move: (move.cost, len(move.seats), move.gang.id), default=None)
+        if best is not None and (gain := job.min_workers * _waits_s(draft, job, shape)) > PAYBACK * best.cost:
             _decide(draft, job, best, gain)
             return True
     return False
@@ -79,7 +87,7 @@ def _waits_s(draft: Draft, job: JobState, shape: Shape) -> float:
     horizon_s, board = draft.dials.horizon_s, draft.board.copy()
     board.let_go(job)
     ends = sorted((left_s, other.id) for other in draft.sitting if (left_s := _left_s(draft, other)) < horizon_s)
-    for left_s, name in ends:
+    for left_s, name in ends[:ENDS]:
         board.leave(draft.jobs[name], board.seats[name])
         if board.places(shape).total >= job.min_workers:
             return left_s
@@ -93,11 +101,13 @@ def _left_s(draft: Draft, job: JobState) -> float:
     return draft.dials.horizon_s if known is None else known
 
 
-def _moves(draft: Draft, job: JobState, shape: Shape) -> Iterator[Move]:
-    """Every gang whose move would let the job in, the cheapest first."""
+def _moves(draft: Draft, job: JobState, shape: Shape, tries: Iterator[int]) -> Iterator[Move]:
+    """The gangs whose move would let the job in, the cheapest first, as far as this round has time to look."""
     there = frozenset(draft.board.ready(shape.device_type, shape.only))
     movable = [gang for gang in draft.steady_on(shape) if _may_move(draft, gang)]
     for gang in sorted(movable, key=lambda gang: (len(gang.seats) * gang.restart_cost_s, gang.id)):
+        if next(tries) > TRIES:
+            return
         seats = _elsewhere(draft, job, shape, gang, there)
         if seats is not None:
             yield Move(gang, seats, len(seats) * (gang.restart_cost_s + _slower_s(draft, gang, seats)))

@@ -96,4 +96,4 @@ def _preference(
     node, takes_all = board.nodes[name], slots >= left
     tight = slots if takes_all else -slots
     harm = board.company.harm(shape.kind, name)
-    return (not at_home, harm, not takes_all, node.asleep, tight, warmth(node), like_speed(node.speed), name)
+    return (not at_home, harm, not takes_all, node.asleep, tight, board.warmths[name], like_speed(node.speed), name)

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 class Places:
     """Free places by node, and nodes by how many they have."""
 
-    def __init__(self, slots: Mapping[str, int], seen: int) -> None:
+    def __init__(self, slots: Mapping[str, int], seen: int, rank: Mapping[str, int] | None = None) -> None:
         self.slots = {name: count for name, count in slots.items() if count > 0}
         self.total = sum(self.slots.values())
         self.seen = seen  # how much of the board's log is in here
-        self._heaps: dict[int, list[str]] = {}
+        self._rank = rank or {}  # of nodes with as many places the lowest comes first, then the first by name
+        self._heaps: dict[int, list[tuple[int, str]]] = {}
         for name, count in self.slots.items():
-            self._heaps.setdefault(count, []).append(name)
+            self._heaps.setdefault(count, []).append((self._rank.get(name, 0), name))
         for names in self._heaps.values():
             heapq.heapify(names)
 
@@ -26,7 +27,7 @@ class Places:
         if count > 0:
             self.slots[name] = count
             if count != before:
-                heapq.heappush(self._heaps.setdefault(count, []), name)
+                heapq.heappush(self._heaps.setdefault(count, []), (self._rank.get(name, 0), name))
 
     def pick(self, count: int, keep: tuple[str, ...]) -> tuple[str, ...]:
         """So many places, which there are: at home first, then the fullest node that takes all that is left."""
@@ -58,13 +59,13 @@ class Places:
         heap, aside = self._heaps[size], []
         found = None
         while heap and found is None:
-            name = heap[0]
+            name = heap[0][1]
             if self.slots.get(name) != size:
                 heapq.heappop(heap)
             elif name in used:
-                aside.append(heapq.heappop(heap))
+                aside.append(heapq.heappop(heap)[1])
             else:
                 found = name
         for name in aside:
-            heapq.heappush(heap, name)
+            heapq.heappush(heap, (self._rank.get(name, 0), name))
         return found
