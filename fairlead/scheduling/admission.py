@@ -84,13 +84,13 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     bound = _promised(state, job)
     table = offers([with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)], pool)
     left = expected_left(state, [*bound, job])
-    plan = Plan(edges(state.now_s, state.round_s or ROUND_S, np.array([one.finish_by_s or inf for one in bound])),
+    plan = Plan(edges(state.now_s, state.round_s or ROUND_S, np.array([_due_s(one) for one in bound])),
                 pool.devices)  # fmt: skip
     for at in range(len(bound)):
         ladder = ladder_of(table, at)
         if len(ladder.sizes):
             wanted = promised(left[at], ladder, bound[at].restart_cost_s, DIALS)
-            plan.reserve(ladder, wanted, bound[at].finish_by_s or inf)
+            plan.reserve(ladder, wanted, _due_s(bound[at]))
     ladder = ladder_of(table, len(bound)).up_to(_quota(state, job))
     if not len(ladder.sizes):
         return None, None
@@ -104,6 +104,10 @@ def _promised(state: ClusterState, job: JobState) -> list[JobState]:
     area = dict(zip((one.id for one in bound), expected_left(state, bound), strict=True))
     bound.sort(key=lambda one: (area[one.id] / max(efficient_speed(one), 1e-300), one.id))
     return bound[:MOST_JOBS]
+
+
+def _due_s(job: JobState) -> float:
+    return inf if job.finish_by_s is None else job.finish_by_s
 
 
 def _smallest(plan: Plan, ladder: Ladder, wanted: float, deadline_s: float | None) -> int | None:

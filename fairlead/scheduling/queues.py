@@ -190,7 +190,9 @@ def _by_weight(
     left, weight_left = float(amount), sum(weights[name] for name in shares)
     # Whoever needs least per weight is satisfied first; what it leaves is shared among the others.
     for name in sorted(shares, key=lambda name: (lids[name] / weights[name], name)):
-        shares[name] = min(lids[name], left * weights[name] / weight_left)
+        # of weights that are very far apart, nothing may be left in floating point: then it is the last one
+        among = weight_left if weight_left > 0.999999 * weights[name] else weights[name]
+        shares[name] = min(lids[name], left * weights[name] / among)
         left -= shares[name]
         weight_left -= weights[name]
     return shares

@@ -25,6 +25,10 @@ class Spent:
     again_s: float  # when the next one begins
 
 
+LEAST_WEIGHT = 1e-9
+"""Of a tenant that is to have next to nothing: what nobody else wants."""
+
+
 @dataclass(frozen=True, slots=True)
 class TenantState:
     """One tenant as the policy sees it."""
@@ -37,6 +41,10 @@ class TenantState:
     parent: str | None = None  # the tenant whose share it divides with its siblings; None: a part of the whole
     guarantee: Mapping[str, float] = field(default_factory=dict)  # devices by type that it gets whenever it wants them
     most: Mapping[str, float] = field(default_factory=dict)  # devices by type that it never exceeds
+
+    def __post_init__(self) -> None:
+        if not self.weight >= LEAST_WEIGHT:  # everything is divided by it
+            object.__setattr__(self, "weight", LEAST_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)

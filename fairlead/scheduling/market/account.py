@@ -14,7 +14,7 @@ from fairlead.scheduling.market.menus import Floats
 from fairlead.scheduling.market.offers import Offers
 from fairlead.scheduling.market.rules import charges
 from fairlead.scheduling.market.tenants import Shares
-from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.market.worth import TINY, Book
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
@@ -61,7 +61,7 @@ def _useful(choices: Offers, chosen: Chosen) -> Floats:
     rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
     speed, size = choices.speed[rows, column], choices.size[rows, column]
     best = np.where(choices.size == size[:, None], choices.speed, 0.0).max(axis=1, initial=0.0)
-    return np.where((chosen.column >= 0) & (best > 0), speed / np.maximum(best, 1e-300), 1.0)
+    return np.where((chosen.column >= 0) & (best > 0), speed / np.maximum(best, TINY), 1.0)
 
 
 def _served(
@@ -73,7 +73,7 @@ def _served(
         again[at] = done > 0 and _restarts(jobs[at], seats.get(name, ()))
     lost_s = np.minimum(np.where(again, book.restart_s, 0.0), round_s)
     rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
-    needs_s = book.left / np.maximum(choices.speed[rows, column], 1e-300)
+    needs_s = book.left / np.maximum(choices.speed[rows, column], TINY)
     known = book.declared & (chosen.column >= 0)
     works_s = np.where(known, np.minimum(needs_s, round_s - lost_s), round_s - lost_s)
     return works_s / round_s, np.where(known & (works_s < round_s - lost_s), (lost_s + works_s) / round_s, 1.0)

@@ -9,7 +9,7 @@ import numpy as np
 from fairlead.scheduling.market.agenda import Agenda, Ladder, Plan, Task, Tiers
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
-from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.market.worth import TINY, Book
 
 __all__ = ["Duties", "Ladder", "Plan", "duties", "edges", "ladder_of", "promised"]
 
@@ -40,7 +40,7 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | 
     if not len(bound):
         return Duties(column, hopeless, planned)
     efficient = (offers.speed[bound] / np.maximum(offers.size[bound], 1)).max(axis=1)
-    area = book.left[bound] / np.maximum(efficient, 1e-300)
+    area = book.left[bound] / np.maximum(efficient, TINY)
     agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded)
     tasks = []
     for job in bound[np.argsort(area, kind="stable")][:MOST_JOBS].tolist():

@@ -12,6 +12,9 @@ from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
 SHORT, STRETCHED, TAIL = 0, 1, 2
 """What speaks most for a job."""
 
+TINY = 1e-100
+"""Instead of the speed 0 of who cannot run at all: any work over it is still a number."""
+
 NOTICED = 1.5
 """A bid raised by this much because of waiting is explained by the waiting."""
 
@@ -54,7 +57,7 @@ def reference(offers: Offers) -> Ints:
 def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     """Bids for all offers. The worth of a device times the devices of the reference gang times what the offer adds."""
     _, size, speed = offers.at(reference(offers))
-    speed = np.maximum(speed, 1e-300)
+    speed = np.maximum(speed, TINY)
     remaining_s = book.left / speed
     stretch = _stretch(book, offers, pool)
     bid = book.weight / (np.maximum(remaining_s, book.round_s) ** dials.shortness * np.maximum(size, 1))
@@ -113,7 +116,7 @@ def _adds(offers: Offers, reference_speed: Floats, dials: Dials) -> Floats:
         same = offers.kind == kind
         best = np.where(same, efficient, 0.0).max(axis=1)
         types = np.where(same, best[:, None], types)
-    best_type = np.maximum(efficient.max(axis=1), 1e-300)[:, None]
+    best_type = np.maximum(efficient.max(axis=1), TINY)[:, None]
     by_type = types / best_type
     by_size = np.divide(ratio, by_type, out=np.zeros_like(ratio), where=by_type > 0)
     return np.asarray(by_type**dials.comparison * by_size**dials.breadth, dtype=np.float64)
@@ -125,7 +128,7 @@ def _stretch(book: Book, offers: Offers, pool: Pool) -> Floats:
     allowed = np.where(offers.size <= share, offers.speed, 0.0)
     least = np.where(offers.speed > 0, offers.size, np.iinfo(np.int64).max).min(axis=1)
     smallest = np.where(offers.size == least[:, None], offers.speed, 0.0).max(axis=1)
-    speed = np.maximum(np.maximum(allowed.max(axis=1), smallest), 1e-300)
+    speed = np.maximum(np.maximum(allowed.max(axis=1), smallest), TINY)
     alone_s = np.maximum((book.left + book.done) / speed, 1.0)
     expected_s = book.now_s - book.submitted_s + book.left / speed
     return np.asarray(np.maximum(expected_s / alone_s, 1.0), dtype=np.float64)
@@ -133,12 +136,13 @@ def _stretch(book: Book, offers: Offers, pool: Pool) -> Floats:
 
 def _tail(book: Book, offers: Offers, pool: Pool) -> Floats:
     """Each job's shortest remaining time over the time that all work would take on all devices."""
-    fastest = np.maximum(offers.speed.max(axis=1), 1e-300)
+    fastest = np.maximum(offers.speed.max(axis=1), TINY)
     efficient = offers.speed / np.maximum(offers.size, 1)
     mean = np.zeros(offers.jobs)
     for kind, devices in enumerate(pool.capacity.tolist()):
         mean += np.where(offers.kind == kind, efficient, 0.0).max(axis=1) * devices
-    all_s = float((book.left / np.maximum(mean, 1e-300)).sum())
+    possible = mean > 0  # who cannot run at all decides nothing
+    all_s = float((book.left[possible] / mean[possible]).sum())
     return np.asarray(book.left / fastest / max(all_s, 1e-9), dtype=np.float64)
 
 
@@ -153,7 +157,7 @@ def _going(bid: Floats, size: Ints, devices: float) -> float:
 
 def _sticky(utility: Floats, book: Book, offers: Offers, dials: Dials) -> Floats:
     """A running job's other gangs are worth less by the restart, over how long they are expected to stand."""
-    stands_s = np.maximum(np.minimum(dials.horizon_s, book.left / np.maximum(offers.speed.max(axis=1), 1e-300)), 1.0)
+    stands_s = np.maximum(np.minimum(dials.horizon_s, book.left / np.maximum(offers.speed.max(axis=1), TINY)), 1.0)
     keeps = np.clip(1.0 - book.restart_s / stands_s, 0.05, 1.0)
     has = offers.present >= 0
     factor = np.where(has[:, None], keeps[:, None], 1.0) * np.ones_like(utility)
