@@ -22,6 +22,7 @@ RARE = {  # there is nothing to tell of on a platform where all goes well and no
     "fairlead_node_losses_total", "fairlead_fairness_index", "fairlead_tenant_quota_devices",
     "fairlead_tenant_guaranteed_devices", "fairlead_tenant_most_devices",
     "fairlead_tenant_budget_device_seconds", "fairlead_tenant_budget_used_device_seconds",
+    "fairlead_node_temperature_celsius", "fairlead_node_power_watts",
 }  # fmt: skip
 
 
