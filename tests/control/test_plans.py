@@ -11,14 +11,15 @@ import pytest
 from fairlead import wire
 from fairlead.cluster import Member, Node
 from fairlead.control import knowing
-from fairlead.control.curving import Curves, paced, planned, pulled
+from fairlead.control.curving import Pace, paced
 from fairlead.control.gangs import GangView, MarkRunning, TellJoin, WorkerFact, next_action
-from fairlead.control.hardware import Machine, gang_hardware, kinds, speed_of
+from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
+from fairlead.control.observe import fail
 from fairlead.control.plans import Plans
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import ENOUGH_S, LONG_S, Known, measured_step_s, plain, review
-from fairlead.control.rounds import in_full_swing, job_state
+from fairlead.control.rounds import cluster_state, in_full_swing
 from fairlead.control.store import events, generations, jobs, models
 from fairlead.planning.choosing import replicas
 from fairlead.planning.cost import estimate
@@ -26,6 +27,8 @@ from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Calibration, ModelProfile, model_from, to_plain
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.state import Resize
 from fairlead.specs import parse_job
 from tests.control import made
 from tests.control.stores import Clock, Opened, a_job, run, submit
@@ -119,29 +122,6 @@ def test_a_plan_that_a_gang_failed_under_is_banned_and_plain_replicas_never_are(
         assert db.write(blame_plan, job, "it broke") is None
 
 
-# ---------------------------------------------------------------- hardware
-
-
-def test_workers_are_as_fast_as_the_cores_they_get() -> None:
-    half = nodes(1, cpu=0.5)[0]
-    assert speed_of(half, {}) == 0.5
-    assert speed_of(nodes(1, cpu=4.0)[0], {}) == 4.0
-    assert speed_of(half, {"cpu": 2.5}) == 2.0  # threads are whole
-    found = gang_hardware([half, half], {"memory": 1e9}, Machine())
-    assert found is not None
-    assert [seat.speed for seat in found.seats] == [0.5, 0.5]
-    assert found.devices["cpu"].memory_bytes < 1e9
-    assert found.links[0] == found.links[-1]  # one machine
-
-
-def test_devices_that_nobody_knows_are_not_planned_for() -> None:
-    assert gang_hardware(nodes(2, kind="abacus"), {}, Machine()) is None
-    assert kinds(nodes(2, kind="abacus"), {}, Machine()) is None
-    cards = gang_hardware(nodes(2, kind="a100"), {}, Machine(shared=False))
-    assert cards is not None
-    assert cards.links[1].bytes_per_s < cards.links[0].bytes_per_s
-
-
 # ---------------------------------------------------------------- reviewing
 
 
@@ -223,57 +203,6 @@ def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
     joined = WorkerFact("node-0", "joined", generation=1)
     assert isinstance(next_action(view(joined)), MarkRunning)
     assert in_full_swing(replace(generation, phase=GenerationPhase.RUNNING), {"w0": joined, "w1": resting})
-
-
-# ---------------------------------------------------------------- curves
-
-
-def test_a_curve_is_the_planners_until_something_was_measured() -> None:
-    job = made.job(max_workers=4)
-    curve = planned(HEAVY, {}, job, nodes(4), Machine())
-    assert curve is not None
-    assert curve.sizes == (1, 2, 3, 4)
-    assert curve.fastest(4) > 2 * curve.fastest(1)
-    measured = pulled(curve, {2: curve.fastest(2) / 3})
-    assert measured.fastest(2) == pytest.approx(curve.fastest(2) / 3)
-    assert measured.fastest(4) == pytest.approx(curve.fastest(4) / 3)
-
-
-def test_a_curve_in_the_schedulers_units_is_that_of_one_worker() -> None:
-    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (80.0, 120.0))}))
-    assert (pace.unit, pace.curve.fastest(1), pace.curve.fastest(2)) == (100.0, 1.0, 1.5)
-
-
-def test_jobs_of_which_the_same_is_known_share_one_curve() -> None:
-    curves, known = Curves(lambda: 0.0), known_model(HEAVY)
-    first, second = made.job(id="a"), made.job(id="b")
-    curves.learn([(first, known), (second, known)], nodes(4), Machine())
-    one = curves.of(first)
-    assert one is not None
-    curves.learn([(first, known), (second, known)], nodes(4), Machine())
-    assert one is curves.of(first) is curves.of(second)
-    faster = replace(second, speeds={1: 10 * one.unit})
-    pulled_up = curves.of(faster)
-    assert pulled_up is not None
-    assert pulled_up.unit == pytest.approx(10 * one.unit, rel=0.1)
-    assert curves.of(replace(second, speeds={1: 10.001 * one.unit})) is pulled_up  # no new curve for every report
-    curves.learn([], nodes(4), Machine())
-    assert curves.of(first) is None
-
-
-def test_curves_that_take_too_long_come_before_the_next_round() -> None:
-    ticks = iter([0.0, 9.0, 9.0, 9.0, 9.0])
-    curves = Curves(lambda: next(ticks))
-    curves.learn([(made.job(), known_model(HEAVY))], nodes(4), Machine())
-    assert curves.of(made.job()) is None
-
-
-def test_with_a_curve_a_jobs_work_is_counted_in_its_units() -> None:
-    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (100.0, 150.0))}))
-    state = job_state(trained(10, total=30), (), {}, cooling=False, pace=pace)
-    assert (state.curve, state.work_left, state.work_done) == (pace.curve, 12.8, 6.4)
-    promised = made.job(finish_by_s=1e9)
-    assert job_state(promised, (), {}, cooling=False, pace=pace).curve is None  # how much there is to do is not known
 
 
 # ---------------------------------------------------------------- all of it on a store
@@ -363,3 +292,45 @@ def test_the_next_round_has_the_curves_of_known_models(db: Opened) -> None:
     assert ground is not None
     alone = estimate(HEAVY, Ground(ground), replicas(1)).samples_per_s
     assert pace.unit == pytest.approx(alone, rel=0.05)
+
+
+# ---------------------------------------------------------------- what follows from it elsewhere
+
+
+def decided(pace: Pace | None, now_s: float = 1000.0) -> list[Any]:
+    job = made.job(
+        id="j", step=1000, total_steps=1_000_000, batch_size=64, max_workers=2, speeds={1: 64.0}, submitted_s=0.0
+    )
+    alone = replace(running(job="j"), members=(Member("w0", 0, "node-0", 0),), created_s=0.0)
+    facts = {"j": {"w0": WorkerFact("node-0", "joined", generation=1)}}
+    state = cluster_state(
+        now_s, nodes(), [made.tenant("vision")], {}, [job], {"j": [alone]}, facts, frozenset(), {},
+        curves=lambda job: pace,
+    )  # fmt: skip
+    return [decision for decision in decide(state).decisions if isinstance(decision, Resize)]
+
+
+def test_a_gang_grows_where_its_plan_says_that_it_helps_and_nowhere_else() -> None:
+    helps = paced(SpeedCurve((1, 2), {"cpu": ((64.0, 120.0), (64.0, 120.0))}))
+    useless = paced(SpeedCurve((1, 2), {"cpu": ((64.0, 64.0), (64.0, 64.0))}))
+    (grown,) = decided(helps)
+    assert len(grown.seats) == 2
+    assert decided(useless) == []
+
+
+def test_a_gang_that_fails_under_the_planners_plan_starts_over_without_it_at_no_cost(db: Opened) -> None:
+    job = submit(db, a_job("vision", phase=JobPhase.RUNNING))
+    db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
+    told = plain(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
+    db.write(generations.insert, made.generation(("w0", "n"), ("w1", "n"), job=job.id, plan=told))
+    db.write(lambda connection: fail(connection, job, "w0: it broke", final=True, now_s=6.0))
+    after = db.read(jobs.get, job.id)
+    assert after is not None
+    assert (after.phase, after.then, after.outcome) == (JobPhase.STOPPING, JobPhase.QUEUED, "plan-failed")
+    assert (after.failures, after.message) == (0, None)
+    assert [event.kind for event in db.read(events.after, 0, 10)][-1] == "plan-failed"
+    db.write(generations.update, job.id, 1, plan=plain(replicas(2), "", "default"))
+    db.write(lambda connection: fail(connection, job, "w0: it broke", final=True, now_s=7.0))
+    after = db.read(jobs.get, job.id)
+    assert after is not None
+    assert (after.then, after.failures) == (JobPhase.FAILED, 1)

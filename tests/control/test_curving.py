@@ -1,0 +1,87 @@
+"""The devices that plans are made for, and the speed curves that follow from plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fairlead.control.curving import Curves, paced, planned, pulled
+from fairlead.control.hardware import Machine, gang_hardware, kinds, speed_of
+from fairlead.control.rounds import job_state
+from fairlead.scheduling.curves import SpeedCurve
+from tests.control import made
+from tests.control.test_plans import HEAVY, known_model, nodes, trained
+
+# ---------------------------------------------------------------- hardware
+
+
+def test_workers_are_as_fast_as_the_cores_they_get() -> None:
+    half = nodes(1, cpu=0.5)[0]
+    assert speed_of(half, {}) == 0.5
+    assert speed_of(nodes(1, cpu=4.0)[0], {}) == 4.0
+    assert speed_of(half, {"cpu": 2.5}) == 2.0  # threads are whole
+    found = gang_hardware([half, half], {"memory": 1e9}, Machine())
+    assert found is not None
+    assert [seat.speed for seat in found.seats] == [0.5, 0.5]
+    assert found.devices["cpu"].memory_bytes < 1e9
+    assert found.links[0] == found.links[-1]  # one machine
+
+
+def test_devices_that_nobody_knows_are_not_planned_for() -> None:
+    assert gang_hardware(nodes(2, kind="abacus"), {}, Machine()) is None
+    assert kinds(nodes(2, kind="abacus"), {}, Machine()) is None
+    cards = gang_hardware(nodes(2, kind="a100"), {}, Machine(shared=False))
+    assert cards is not None
+    assert cards.links[1].bytes_per_s < cards.links[0].bytes_per_s
+
+
+# ---------------------------------------------------------------- curves
+
+
+def test_a_curve_is_the_planners_until_something_was_measured() -> None:
+    job = made.job(max_workers=4)
+    curve = planned(HEAVY, {}, job, nodes(4), Machine())
+    assert curve is not None
+    assert curve.sizes == (1, 2, 3, 4)
+    assert curve.fastest(4) > 2 * curve.fastest(1)
+    measured = pulled(curve, {2: curve.fastest(2) / 3})
+    assert measured.fastest(2) == pytest.approx(curve.fastest(2) / 3)
+    assert measured.fastest(4) == pytest.approx(curve.fastest(4) / 3)
+
+
+def test_a_curve_in_the_schedulers_units_is_that_of_one_worker() -> None:
+    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (80.0, 120.0))}))
+    assert (pace.unit, pace.curve.fastest(1), pace.curve.fastest(2)) == (100.0, 1.0, 1.5)
+
+
+def test_jobs_of_which_the_same_is_known_share_one_curve() -> None:
+    curves, known = Curves(lambda: 0.0), known_model(HEAVY)
+    first, second = made.job(id="a"), made.job(id="b")
+    curves.learn([(first, known), (second, known)], nodes(4), Machine())
+    one = curves.of(first)
+    assert one is not None
+    curves.learn([(first, known), (second, known)], nodes(4), Machine())
+    assert one is curves.of(first) is curves.of(second)
+    faster = replace(second, speeds={1: 10 * one.unit})
+    pulled_up = curves.of(faster)
+    assert pulled_up is not None
+    assert pulled_up.unit == pytest.approx(10 * one.unit, rel=0.1)
+    assert curves.of(replace(second, speeds={1: 10.001 * one.unit})) is pulled_up  # no new curve for every report
+    curves.learn([], nodes(4), Machine())
+    assert curves.of(first) is None
+
+
+def test_curves_that_take_too_long_come_before_the_next_round() -> None:
+    ticks = iter([0.0, 9.0, 9.0, 9.0, 9.0])
+    curves = Curves(lambda: next(ticks))
+    curves.learn([(made.job(), known_model(HEAVY))], nodes(4), Machine())
+    assert curves.of(made.job()) is None
+
+
+def test_with_a_curve_a_jobs_work_is_counted_in_its_units() -> None:
+    pace = paced(SpeedCurve((1, 2), {"cpu": ((100.0, 150.0), (100.0, 150.0))}))
+    state = job_state(trained(10, total=30), (), {}, cooling=False, pace=pace)
+    assert (state.curve, state.work_left, state.work_done) == (pace.curve, 12.8, 6.4)
+    promised = made.job(finish_by_s=1e9)
+    assert job_state(promised, (), {}, cooling=False, pace=pace).curve is None  # how much there is to do is not known

@@ -1,0 +1,57 @@
+"""The machine is measured once, when it is quiet and somebody needs it, and again when it is in doubt."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from fairlead.control.gauging import IDLE_S, Gauging, HomeGauge
+from fairlead.control.records import KnownModel
+from fairlead.control.store import models
+from fairlead.home import Home
+from tests.control.stores import Opened, run
+
+MEASURED = {
+    "device": "cpu", "cores": 2, "memory_bytes": 8e9, "flops_per_s": {"float32": 5e10}, "launch_s": 5e-6,
+    "memory_bytes_per_s": 8e9, "loop_s": 1e-4,
+    "links": {"gloo": {"latency_s": 1e-4, "bytes_per_s": 1e9, "step_s": 1e-4, "message_s": 1e-5, "byte_s": 1e-10}},
+}  # fmt: skip
+
+
+def test_what_was_measured_is_read_and_what_is_damaged_is_not(tmp_path: Path) -> None:
+    gauge = HomeGauge(Home(tmp_path), shared=True)
+    assert gauge.wanted
+    assert not gauge.machine().sure
+    file = tmp_path / "profiles" / "node.json"
+    file.parent.mkdir()
+    for broken in ("{", "{}", '{"flops_per_s": 3}'):
+        file.write_text(broken)
+        assert not gauge.machine().sure
+    file.write_text(json.dumps(MEASURED))
+    os.utime(file, (1, 1))  # another moment than that of the damaged one, whatever the clock's grain
+    assert gauge.machine().sure
+    states = [gauge.wanted]
+    gauge.doubt()
+    states.append(gauge.wanted)
+    assert states == [False, True]
+
+
+def test_the_machine_is_measured_only_when_it_is_quiet_and_somebody_needs_it(db: Opened, tmp_path: Path) -> None:
+    now, busy, load = [0.0], [False], [0.0]
+    gauging = Gauging(
+        db.store, HomeGauge(Home(tmp_path), shared=True), lambda: busy[0], lambda: now[0], lambda: load[0]
+    )
+
+    def due(at_s: float, *, working: bool = False, loaded: float = 0.0) -> bool:
+        now[0], busy[0], load[0] = at_s, working, loaded
+        return run(gauging.due())
+
+    assert not due(0.0)
+    assert not due(IDLE_S)  # nobody has trained anything
+    db.write(models.put, KnownModel("vision", "key", None, "", {}, {}, 0.0))
+    assert due(IDLE_S)
+    assert not due(IDLE_S + 1, working=True)
+    assert not due(IDLE_S + 2)  # quiet again, but only just
+    assert due(2 * IDLE_S + 2)
+    assert not due(2 * IDLE_S + 3, loaded=1e6)
