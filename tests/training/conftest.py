@@ -16,6 +16,8 @@ MakeGang = Callable[..., Gang]
 
 @pytest.fixture(scope="session", autouse=True)
 def warm() -> None:
+    import torch._functorch.partitioners  # noqa: F401 (every worker with a pipeline would import it)
+
     preload()
 
 

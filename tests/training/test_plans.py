@@ -98,6 +98,7 @@ def mixed_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
 
 
 LONGER = {"epochs": 6}  # long enough to be told to leave on the way
+LONG = {"epochs": 60}  # and again and again
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +110,38 @@ def longer_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
         gang.close()
 
 
-@pytest.mark.parametrize("name", PLANS)
+@pytest.fixture(scope="module")
+def long_alone(tmp_path_factory: pytest.TempPathFactory) -> Gang:
+    gang = Gang(tmp_path_factory.mktemp("long"), BLOCKS, LONG)
+    try:
+        return run(gang)
+    finally:
+        gang.close()
+
+
+@pytest.mark.parametrize("name", ["recompute", "uneven"])
 def test_a_plan_gives_the_result_of_one_process(make_gang: MakeGang, alone: Gang, name: str) -> None:
     assert_same_result(alone, run(make_gang(BLOCKS), PLANS[name]), 1e-9)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_plans_one_after_the_other_give_the_result_of_one_process(
+    make_gang: MakeGang, long_alone: Gang, workers: int
+) -> None:
+    """An epoch or more under each plan for so many workers, each from the state that the one before has handed over."""
+    gang, names = make_gang(BLOCKS, LONG), NAMES[:workers]
+    gang.start(*names)
+    gang.ready(*names)
+    for name, plan in PLANS.items():
+        if plan.workers_used == workers:
+            gang.join(*names, plan=plan)
+            begun = gang.workers["w0"].last(wire.Joined).step
+            gang.reach(begun + 4)
+            gang.leave()
+            assert gang.workers["w0"].last(wire.Left).step >= begun + 4, name
+    gang.join("w1")
+    gang.finish()
+    assert_same_result(long_alone, gang, 1e-9)
 
 
 @pytest.mark.parametrize("name", MIXED_PLANS)
@@ -122,7 +152,7 @@ def test_attention_heads_and_convolutions_are_shared_by_ranks_also_within_stages
 
 
 def test_a_training_goes_on_under_another_plan_and_with_other_workers(make_gang: MakeGang, longer_alone: Gang) -> None:
-    gang = make_gang(BLOCKS, LONGER | {"slow": 0.1})
+    gang = make_gang(BLOCKS, LONGER | {"slow": 0.02})
     gang.start("w0", "w1", "w2")
     gang.ready("w0", "w1", "w2")
     gang.join("w0", "w1", plan=PLANS["fsdp2"])
