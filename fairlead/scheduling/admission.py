@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, isfinite
 
 import numpy as np
 
@@ -48,9 +48,10 @@ def admission(
     state = replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
     first = (policy or Market())(state) if look_ahead else NOTHING
     told = forecast(state, policy or Market(), finishes=(job.id,), first=first) if look_ahead else UNSEEN
-    start_s, known = told.start_s.get(job.id), length_known(state, job)
-    finish_s = told.finish_s.get(job.id) if known else None
+    start_s, known = _moment(told.start_s.get(job.id)), length_known(state, job)
+    finish_s = _moment(told.finish_s.get(job.id)) if known else None
     earliest_s, gang = _by_plan(state, job) if known else (None, None)
+    earliest_s = _moment(earliest_s)
     if earliest_s is not None and finish_s is not None and _held_back(state, job, finish_s):
         earliest_s, gang = max(earliest_s, finish_s), None
     kept = None if job.start_by_s is not None and not look_ahead else _kept(job, start_s, earliest_s)
@@ -60,6 +61,11 @@ def admission(
     decision = next((one for one in first.decisions if one.job == job.id), None)
     return Answer(not (strict and kept is False), kept, start_s, finish_s, earliest_s, gang,
                   told.seats.get(job.id, ()), why, decision)  # fmt: skip
+
+
+def _moment(epoch_s: float | None) -> float | None:
+    """None where it is never: no answer in JSON can say so."""
+    return epoch_s if epoch_s is not None and isfinite(epoch_s) else None
 
 
 def _kept(job: JobState, start_s: float | None, earliest_s: float | None) -> bool | None:

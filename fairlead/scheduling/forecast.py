@@ -132,7 +132,8 @@ class Game:
                 self.finish_s[name] = self.now_s + ends_s
                 del self.jobs[name]
             else:
-                played.run(seconds, self.nodes[played.job.seats[0]].device_type)
+                there = (self.nodes[name].device_type for name in played.job.seats if name in self.nodes)
+                played.run(seconds, next(there, ""))  # its nodes may have been taken away since
         self.now_s += seconds
 
     def next_s(self) -> float:
@@ -217,7 +218,10 @@ def _look_further(game: Game, late: Sequence[Played]) -> None:
     for played in (*waiting, *late):
         if game.blocked.get(played.job.id) in NEVER:
             continue
-        alone_s = played.left / max(efficient_speed(played.job), 1e-300)
+        speed = efficient_speed(played.job)
+        if speed <= 0:
+            continue  # it runs nowhere, so nobody waits for it
+        alone_s = played.left / speed
         begins_s = game.now_s + ahead_s
         if played.job.id in game.awaited:
             game.start_s.setdefault(played.job.id, begins_s)

@@ -9,6 +9,9 @@ from typing import Any
 from fairlead.cluster import DEVICE
 from fairlead.scheduling.state import Reason, Spent
 
+LAST_S, BEYOND = 253_402_300_800.0, "a time beyond all calendars"
+"""The end of the year 9999, the last that has a date."""
+
 
 def devices(count: int, device_type: str | None = None) -> str:
     """``2 devices of type a100``: the same words in every sentence."""
@@ -40,12 +43,12 @@ def _amount(name: str, value: float) -> str:
 
 def moment(epoch_s: float) -> str:
     """``2026-12-01 00:00 UTC``: a time that is the same for everybody."""
-    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
 def second(epoch_s: float) -> str:
     """``2026-12-01 00:00:05 UTC``: the same for what is close."""
-    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
 def budget(spent: Spent) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +54,7 @@ def odd_nodes(draw: st.DrawFn) -> list[Node]:
 
 @st.composite
 def odd_tenants(draw: st.DrawFn) -> list[TenantState]:
-    """Just created, with hardly any weight or none, without quota or with none left, below each other or below nobody known."""
+    """Just created, without weight, without quota or with none left, below each other or below nobody known."""
     names = ["a", "b", "c"]
     return [
         TenantState(
@@ -118,6 +120,17 @@ def test_a_submission_is_answered_whatever_the_state(
     asked = data.draw(odd_jobs("asked", []))
     answer = admission(state, replace(asked, seats=()), decide, strict=strict, look_ahead=ahead)
     assert answer.why.text and answer.admitted in ((True, False) if strict else (True,))
+    moments = (answer.expected_start_s, answer.expected_finish_s, answer.earliest_deadline_s)
+    assert all(moment is None or isfinite(moment) for moment in moments)  # or no JSON could say it
+
+
+@pytest.mark.parametrize("work", [1e15, 1e300])
+def test_work_that_nobody_will_live_to_see_done_has_an_answer(work: float) -> None:
+    curve = SpeedCurve((1,), {"gpu": ((1.0,), (1.0,))})
+    asked = JobState("asked", "a", NOW_S, curve=curve, work_left=work, finish_by_s=NOW_S + 60.0)
+    state = ClusterState(NOW_S, [Node("node", {DEVICE: 1.0}, "gpu")], [TenantState("a")], [])
+    answer = admission(state, asked, decide)
+    assert answer.kept is False and "cannot be kept" in answer.why.text
 
 
 @few
