@@ -13,6 +13,9 @@ from fairlead.scheduling.market.problem import Problem
 from fairlead.scheduling.market.repay import in_whole_devices, within
 from fairlead.scheduling.market.tenants import Shares
 
+STEP = 0.01
+"""Room for groups that can use any number of devices is kept in such parts of their shares."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -26,17 +29,17 @@ class Packed:
 def in_whole_gangs(problem: Problem, parts: Shares, devices: float, dials: Dials) -> Floats:
     """Budgets of groups side by side that can all be had at once, and used up.
 
-    Everybody has the gangs that fit into its share less ``gives``; what is left of the devices goes to further gangs in
-    turns. Groups whose jobs take single devices, or gangs of any size, share the rest out in devices.
+    Everybody has the gangs that fit into the ``guarded`` part of its share; what is left of the devices goes to further
+    gangs in turns. Groups whose jobs take single devices, or gangs of any size, share the rest out in devices.
     """
-    least = np.minimum(problem.budget, parts.claim) * (1.0 - dials.gives)
-    packed = _packed(problem, least)
-    fluid, budget = packed.fluid, np.where(packed.fluid, problem.budget, packed.used)
-    room = devices - float(np.where(fluid, least, budget).sum())
-    _take_turns(problem.budget, budget, packed, parts, room, dials)
-    taken = float(budget[~fluid].sum())
-    some = within(budget[fluid], parts.claim[fluid], max(0.0, devices - taken), dials.gives)
-    total = max(0.0, min(devices, float(parts.claim.sum())) - taken)
+    least = np.minimum(problem.budget, parts.claim) * dials.guarded
+    packed = _packed(problem, least, parts.claim)
+    fluid, budget = packed.fluid, np.where(packed.fluid, least, packed.used)
+    _take_turns(problem.budget, budget, packed, parts, devices - float(budget.sum()), dials)
+    left = max(0.0, devices - float(budget[~fluid].sum()))
+    some = within(problem.budget[fluid], parts.claim[fluid], left, dials.gives)
+    some = some * min(1.0, left / max(float(some.sum()), 1e-9))
+    total = max(0.0, min(left, float(parts.claim.sum() - budget[~fluid].sum())))
     budget[fluid] = in_whole_devices(some, parts.has[fluid], total)
     return budget
 
@@ -46,32 +49,34 @@ def _take_turns(most: Floats, budget: Floats, packed: Packed, parts: Shares, roo
 
     How far behind it is, is told as if what it is owed were to be made up for within ``turn_s``. A gang has its turn as
     soon as its group is behind by half of it, if nobody is further behind, and until the group is behind by nothing; no
-    group is given more than one gang beyond its budget.
+    group is given more than one gang beyond its budget. For groups that are fluid room is only kept.
     """
     owed = [parts.accounts[name].owed / dials.turn_s for name in parts.names]
-    claim, has = parts.claim.tolist(), parts.has.tolist()
+    claim, has, fluid = parts.claim.tolist(), parts.has.tolist(), packed.fluid.tolist()
 
-    def turn(at: int, step: int) -> tuple[float, float, int, int]:
+    def turn(at: int, step: int) -> tuple[float, float, float, int, int]:
+        if fluid[at]:
+            wants = float(most[at] - budget[at])
+            return -wants / max(claim[at], 1e-9), wants, min(wants, max(1.0, claim[at] * STEP)), at, step
         size, wants = packed.others[at][step], owed[at] + claim[at] - float(budget[at])
         running = has[at] >= budget[at] + size / 2  # its other gangs may have ended since
         after, spare = (wants, wants) if running else (wants - size, wants - size / 2)
-        return -after / max(claim[at], 1e-9), spare, at, step
+        return -after / max(claim[at], 1e-9), spare, size, at, step
 
-    queue = [turn(at, 0) for at, sizes in enumerate(packed.others) if sizes and not packed.fluid[at]]
+    queue = [turn(at, 0) for at, sizes in enumerate(packed.others) if sizes or fluid[at]]
     heapify(queue)
     while queue:
-        _, spare, at, step = heappop(queue)
-        size = packed.others[at][step]
+        _, spare, size, at, step = heappop(queue)
         if spare < -1e-9 or budget[at] >= most[at] - 1e-9 or size > room + 1e-9:
             continue
         room -= size
         budget[at] += size
-        if step + 1 < len(packed.others[at]):
+        if fluid[at] or step + 1 < len(packed.others[at]):
             heappush(queue, turn(at, step + 1))
 
 
-def _packed(problem: Problem, budget: Floats) -> Packed:
-    """What fits of each group, by bids. Whose jobs all fit into its whole budget is not cut.
+def _packed(problem: Problem, budget: Floats, claim: Floats) -> Packed:
+    """What fits of each group into these budgets, by bids. Whose jobs all fit into its share is not cut.
 
     Where workers count as several devices or types are limited, everybody is taken to be fluid.
     """
@@ -81,7 +86,7 @@ def _packed(problem: Problem, budget: Floats) -> Packed:
     _, density, order = problem.by_density
     order = order[density[order] > 0]
     wanted = np.bincount(problem.group[order], least[order], groups)
-    budget = np.where(wanted <= problem.budget + 1e-9, wanted, budget)
+    budget = np.where(wanted <= np.minimum(problem.budget, claim) + 1e-9, wanted, budget)
     left, fluid, group, sizes = budget.tolist(), [problem.rules is not None] * groups, problem.lists[3], least.tolist()
     others: list[list[int]] = [[] for _ in range(groups)]
     for job in order.tolist():
@@ -91,7 +96,8 @@ def _packed(problem: Problem, budget: Floats) -> Packed:
         else:
             left[at] -= size
             fluid[at] |= grows[job]
-    for some in others:
+    used = budget - np.array(left)
+    for at, (some, more) in enumerate(zip(others, (problem.budget - used).tolist(), strict=True)):
         some.sort()
-    single = [one or some[:1] == [1] for one, some in zip(fluid, others, strict=True)]
-    return Packed(budget - np.array(left), others, np.array(single, dtype=bool))
+        fluid[at] |= bool(some) and some.count(1) >= more - 1e-9
+    return Packed(used, others, np.array(fluid, dtype=bool))
