@@ -42,8 +42,8 @@ venv:
 demo: $(STAMP) sandbox ## three tenants train real models on four virtual nodes, one of which is killed; under three minutes
 	@$(BIN)/python -m fairlead.demo $(ARGS)
 
-# Most tests wait for processes more than they compute, so four are run at once; what shares a platform stays together.
-SIDE_BY_SIDE ?= 4
+# Most tests wait for processes more than they compute, so five are run at once; what shares a platform stays together.
+SIDE_BY_SIDE ?= 5
 
 test: $(STAMP) system ## the whole suite, lint within it (ARGS="-k words" chooses, SIDE_BY_SIDE=0: one after the other)
 	@$(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -21,9 +21,12 @@ from tests import nursery
 
 GRACE_S = 5.0  # what is ending already may end
 FIRST = ("test_house", "test_specs")  # a plain mistake shows at once
-TOGETHER = ("api", "cli", "control", "escape")  # rooms whose files share a platform or a database server, but for
-APART = ("test_fuzz", "test_second_tenant", "test_foreground", "test_outage")  # those that start their own
-WAITING = (*TOGETHER, "chaos", "test_demo", "live", "browser", "backends", "outside")  # platforms, the longest first
+TOGETHER = ("api", "cli", "control", "escape", "chaos")  # rooms whose files share a platform or a database server, but
+APART = (  # for those that start their own
+    "api/test_fuzz", "cli/test_second_tenant", "cli/test_foreground", "control/test_outage", "chaos/test_failpoints",
+    "chaos/test_random_kills", "chaos/test_upgrade", "chaos/test_keeping",
+)  # fmt: skip
+WAITING = (*TOGETHER, "test_demo", "live", "browser", "backends", "outside")  # platforms, the longest first
 
 # Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
 # processes that run the tests side by side share one, and the process that shares the tests out looks for what is left.
@@ -38,7 +41,9 @@ def _shared_memory() -> set[str]:
 
 
 def _cgroups() -> set[str]:
-    return {str(path) for path in Path("/sys/fs/cgroup").glob("**/fairlead-*") if path.is_dir()}
+    """Walked, not globbed: others' groups come and go meanwhile."""
+    folders = os.walk("/sys/fs/cgroup")
+    return {f"{place}/{name}" for place, names, _ in folders for name in names if name.startswith("fairlead-")}
 
 
 BEFORE = _shared_memory() | _cgroups()
@@ -89,8 +94,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def _together(nodeid: str) -> str:
     """What runs in one process: a test's room if that shares something, else its file."""
-    file = nodeid.split("::")[0]
-    return _room(nodeid) if _room(nodeid) in TOGETHER and Path(file).stem not in APART else file
+    file = nodeid.removeprefix("tests/").split(".py::")[0]
+    return _room(nodeid) if _room(nodeid) in TOGETHER and file not in APART else file
 
 
 def _room(nodeid: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -273,9 +275,26 @@ def _ask_to_end(folder: Path, local: Profile) -> None:
     while alive(local.pid):
         if time.monotonic() > until:
             if within_s < DOWN_WITHIN_S:
+                _end_unasked(folder, local.pid)
                 return
             raise Unavailable(f"process {local.pid} does not end", fix=f"see {Home(folder).logs}")
         time.sleep(0.05)
+
+
+def _end_unasked(folder: Path, pid: int | None) -> None:
+    """End a control plane that cannot be asked, since its store is away; or else it would start its nodes anew."""
+    try:
+        handle = os.pidfd_open(pid or 0)
+    except ProcessLookupError:  # it has just ended
+        return
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+        home = words[words.index("--home") + 1] if "--home" in words else str(folder)
+        if "up" in words and any("fairlead" in word for word in words) and home == str(folder):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)  # as a crash, which loses nothing
+            select.select([handle], [], [], DOWN_WITHIN_S)
+    finally:
+        os.close(handle)
 
 
 def _done(as_json: bool, what: str) -> None:

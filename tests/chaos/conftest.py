@@ -1,17 +1,19 @@
-"""One platform per test module: node managers stay warm while their control plane comes and goes."""
+"""One platform for all that leaves it whole: node managers stay warm while their control plane comes and goes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.chaos.crashable import Crashable
 
 
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
-    home = tmp_path_factory.mktemp("chaos")
+@contextmanager
+def three_nodes(home: Path) -> Iterator[Crashable]:
+    """A platform with the tenants alpha and beta, of twice and once the weight."""
     crashable = Crashable(home, "3")
     try:
         crashable.up()
@@ -20,3 +22,16 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
         yield crashable
     finally:
         crashable.down()
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
+    with three_nodes(tmp_path_factory.mktemp("chaos")) as crashable:
+        yield crashable
+
+
+@pytest.fixture(scope="module")
+def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
+    """For whom nothing is whole until all is over."""
+    with three_nodes(tmp_path_factory.mktemp("crashes")) as crashable:
+        yield crashable

@@ -36,3 +36,4 @@ def test_a_job_that_comes_in_the_middle_of_a_round_is_not_forgotten(platform: Cr
         spec = {"name": f"soon-{turn}", "tenant": "beta", "command": ["true"]}
         job = platform.call(lambda c, spec=spec: c.submit(spec, folder=PROGRAMS, key=spec["name"]))
         wait_until(lambda job=job: platform.ended(job.id), 60, platform.view(job.id).name + " ends")
+    platform.call(lambda c: c.update_tenant("beta", weight=1))

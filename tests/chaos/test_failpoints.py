@@ -16,6 +16,11 @@ PAUSE_S = 0.5  # longer than all crashes together take on a slow machine; then i
 
 
 @pytest.fixture(scope="module")
+def platform(own_platform: Crashable) -> Crashable:
+    return own_platform
+
+
+@pytest.fixture(scope="module")
 def undisturbed(platform: Crashable) -> dict[int, float]:
     """The loss curve of a run that nobody disturbed."""
     job = platform.train("undisturbed", workers="1", steps=STEPS, pause_s=0.0)

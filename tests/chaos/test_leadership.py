@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead import Client
@@ -55,58 +58,56 @@ def test_a_second_control_plane_on_the_same_store_stands_by(platform: Crashable,
         assert second.wait(60) == 0
 
 
-def test_a_paused_leader_that_wakes_up_finds_another_one_and_ends(platform: Crashable, tmp_path: Path) -> None:
-    first, database = platform.control_pid, platform.home / "fairlead.db"
-    job = platform.train("leads", workers="1", steps=10_000, pause_s=0.05)
-    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains")
-    workers = platform.workers(job.id)
+@dataclass(frozen=True)
+class Replaced:
+    """A leader that hangs, the one that leads in its place, and the gang that both have led."""
 
-    # The leader hangs: it neither renews nor answers.
-    wait_until(lambda: stopped(first, database, within_a_write=False), 60, "it is stopped")
-    log = tmp_path / "second.log"
+    first: int
+    second: int
+    job: str
+    workers: dict[str, int]
+
+
+@contextmanager
+def replaced(platform: Crashable, log: Path, *, within_a_write: bool) -> Iterator[Replaced]:
+    """The leader hangs (it neither renews nor answers) until another one leads."""
+    first, database = platform.control_pid, platform.home / "fairlead.db"
+    job = platform.train(f"led-{within_a_write}".lower(), workers="1", steps=10_000, pause_s=0.02).id
+    wait_until(lambda: platform.view(job).step > 2, 60, "it trains")
+    workers = platform.workers(job)
+    wait_until(lambda: stopped(first, database, within_a_write=within_a_write), 120, "it is stopped", every_s=0.005)
     second = start_second(platform.home, log)
     try:
-        wait_until(lambda: platform.control_pid == second.pid, 60, "the second takes over when the lease has run out")
-        assert platform.workers(job.id) == workers, "the running gang was adopted, not restarted"
-        before = Client(home=platform.home).job(job.id).view
-        os.kill(first, signal.SIGCONT)
-        wait_until(lambda: not alive(first), 60, "the former leader ends by itself")
-        fresh = Client(home=platform.home)
-        wait_until(lambda: fresh.job(job.id).view.step > before.step, 60, "the job goes on")
-        assert fresh.job(job.id).view.generation == before.generation
-        assert platform.workers(job.id) == workers
-        fresh.cancel(job.id)
-        wait_until(lambda: fresh.job(job.id).ended, 60, "it is cancelled")
+        wait_until(lambda: platform.control_pid == second.pid or second.poll() is not None, 60, "the second leads")
+        assert second.poll() is None, log.read_text()
+        assert platform.workers(job) == workers, "the running gang was adopted, not restarted"
+        yield Replaced(first, second.pid, job, workers)
+        with Client(home=platform.home) as fresh:
+            fresh.cancel(job)
+            wait_until(lambda: fresh.job(job).ended, 60, "it is cancelled")
     finally:
         kill(first)
         kill(second.pid)
         second.wait()
         platform.up()
+
+
+def test_a_paused_leader_that_wakes_up_finds_another_one_and_ends(platform: Crashable, tmp_path: Path) -> None:
+    with replaced(platform, tmp_path / "log", within_a_write=False) as now, Client(home=platform.home) as fresh:
+        before = fresh.job(now.job).view
+        os.kill(now.first, signal.SIGCONT)
+        wait_until(lambda: not alive(now.first), 60, "the former leader ends by itself")
+        wait_until(lambda: fresh.job(now.job).view.step > before.step, 60, "the job goes on")
+        assert fresh.job(now.job).view.generation == before.generation
+        assert platform.workers(now.job) == now.workers
 
 
 def test_a_leader_that_was_stopped_within_a_write_keeps_nobody_from_leading(
     platform: Crashable, tmp_path: Path
 ) -> None:
-    first, database = platform.control_pid, platform.home / "fairlead.db"
-    job = platform.train("written", workers="1", steps=10_000, pause_s=0.01)
-    wait_until(lambda: platform.view(job.id).step > 2, 60, "it trains")
-    workers = platform.workers(job.id)
-    wait_until(lambda: stopped(first, database, within_a_write=True), 120, "it is stopped within a write")
-    log = tmp_path / "second.log"
-    second = start_second(platform.home, log)
-    try:
-        wait_until(lambda: platform.control_pid == second.pid or second.poll() is not None, 60, "the second leads")
-        assert second.poll() is None, log.read_text()
-        wait_until(lambda: not alive(first), 60, "the former leader, which held the store's lock, is gone")
-        assert platform.workers(job.id) == workers, "the running gang was adopted, not restarted"
-        with Client(home=platform.home) as fresh:
-            fresh.cancel(job.id)
-            wait_until(lambda: fresh.job(job.id).ended, 60, "it is cancelled")
-    finally:
-        kill(first)
-        kill(second.pid)
-        second.wait()
-        platform.up()
+    with replaced(platform, tmp_path / "log", within_a_write=True) as now:
+        wait_until(lambda: not alive(now.first), 60, "the former leader, which held the store's lock, is gone")
+        assert platform.workers(now.job) == now.workers
 
 
 def test_a_leader_that_is_told_to_end_leaves_its_gangs_running(platform: Crashable) -> None:

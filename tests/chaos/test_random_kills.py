@@ -12,7 +12,8 @@ ROUNDS = 20
 STEPS, PAUSE_S = 500, 0.4
 
 
-def test_twenty_random_kills_lose_nothing(platform: Crashable) -> None:
+def test_twenty_random_kills_lose_nothing(own_platform: Crashable) -> None:
+    platform = own_platform
     chance = random.Random(20261116)
     reference = platform.train("reference", workers="1", steps=STEPS, pause_s=0.0)
     platform.wait_for_end(reference.id)

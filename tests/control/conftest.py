@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
+from fairlead.control.pruning import Pruner
 from fairlead.control.store import Store, tenants
+from fairlead.home import Home
 from fairlead.specs import TenantSpec
 
 from .postgres import PostgresServer, installed
@@ -76,6 +78,18 @@ def db(unopened: Callable[[], Store]) -> Opened:
 
     opened.write(both)
     return opened
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(tmp_path / "home")
+    home.create()
+    return home
+
+
+@pytest.fixture
+def pruner(db: Opened, home: Home, clock: Clock) -> Pruner:
+    return Pruner(db.store, home, clock)
 
 
 @pytest.fixture(scope="session")

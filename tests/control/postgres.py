@@ -44,6 +44,11 @@ class PostgresServer:
         self._process = subprocess.Popen(self._serve, stdout=self._log, stderr=self._log, cwd=self.folder)
         self._wait_until_it_answers()
 
+    def start_if_stopped(self) -> None:
+        """For a test that stopped it and did not come to start it again."""
+        if self._process.poll() is not None:
+            self.start()
+
     def stop(self) -> None:
         """End all sessions and then the server; :meth:`start` brings it back with what it holds."""
         self._process.send_signal(signal.SIGINT)
@@ -52,6 +57,7 @@ class PostgresServer:
     def empty_database(self) -> str:
         """The URL of the one database, emptied: making a database per test would take longer than the test."""
         self._schema_stands = False
+        self.start_if_stopped()
         self.execute(_ALONE)
         self.execute("DROP SCHEMA public CASCADE")
         self.execute("CREATE SCHEMA public")
@@ -59,7 +65,8 @@ class PostgresServer:
 
     def new_store(self) -> str:
         """The URL of the one database as a new store, with its schema: made once, and emptied of rows after that."""
-        if not self._schema_stands or self.execute("SELECT version_num FROM alembic_version") != [(HEAD,)]:
+        lives = self._process.poll() is None and self._schema_stands
+        if not lives or self.execute("SELECT version_num FROM alembic_version") != [(HEAD,)]:
             asyncio.run(Store.open(self.empty_database()).close())
             self._schema_stands = True
             return self.url

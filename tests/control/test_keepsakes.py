@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.control.keepsakes import outgrown
 from fairlead.control.pruning import Pruner
-from fairlead.control.records import Job, JobPhase
+from fairlead.control.records import Job
 from fairlead.control.store import audit, events, tenants
 from fairlead.control.store.pruning import End
 from fairlead.home import Home
-from tests.control.stores import Clock, Opened, a_job, run, submit
+from tests.control.stores import Clock, Opened, a_job, left_by, run
 
 MB = 1 << 20
 DAY = 86400.0
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "home")
-    home.create()
-    return home
-
-
-@pytest.fixture
-def pruner(db: Opened, home: Home, clock: Clock) -> Pruner:
-    return Pruner(db.store, home, clock)
 
 
 def allow(db: Opened, size_bytes: int, **retention: float) -> None:
@@ -39,12 +25,8 @@ def allow(db: Opened, size_bytes: int, **retention: float) -> None:
 
 def put(db: Opened, home: Home, name: str, finished_s: float | None, output_mb: int = 1, tenant: str = "vision") -> Job:
     """A job that left so much, and a little log; one without an end still runs."""
-    phase = JobPhase.RUNNING if finished_s is None else JobPhase.SUCCEEDED
-    job = submit(db, a_job(name, tenant, phase=phase, finished_s=finished_s, started_s=1.0))
-    for part, size in (("logs", 1), ("output", output_mb * MB)):
-        (home.job(job.id) / part).mkdir(parents=True)
-        (home.job(job.id) / part / "file").write_bytes(os.urandom(size))
-    return job
+    files = {"logs/file": b"x", "output/file": os.urandom(output_mb * MB)}
+    return left_by(db, home, a_job(name, tenant, finished_s=finished_s, started_s=1.0), files)
 
 
 def there(home: Home, *jobs: Job) -> list[bool]:

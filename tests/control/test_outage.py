@@ -15,10 +15,12 @@ from tests.chaos.crashable import Crashable, kill, wait_until
 
 from .postgres import PostgresServer
 
+pytestmark = pytest.mark.timeout(400)  # each waits for a whole platform, a server and what they find out of each other
+
 STEPS = 300  # longer than any outage here; hurried to its end, each takes what a gang's meeting takes
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer) -> Iterator[Crashable]:
     home = tmp_path_factory.mktemp("outage")
     crashable = Crashable(home, "2", store=postgres_server.new_store())
@@ -28,6 +30,12 @@ def platform(tmp_path_factory: pytest.TempPathFactory, postgres_server: Postgres
         yield crashable
     finally:
         crashable.down()
+
+
+@pytest.fixture(autouse=True)
+def _the_store_is_back(postgres_server: PostgresServer) -> Iterator[None]:
+    yield
+    postgres_server.start_if_stopped()
 
 
 def health(platform: Crashable) -> dict[str, Any]:
@@ -102,9 +110,8 @@ def test_a_platform_can_be_ended_while_its_store_is_away(platform: Crashable, po
     postgres_server.stop()
     try:
         wait_until(lambda: health(platform)["status"] != "ok", 60, "it notices")
-        kill(platform.control_pid)  # nobody can be asked to end it: the audit log cannot be written
-        platform.down()
-        assert not platform.workers() and not platform.node_managers()
+        platform.down()  # nobody can be asked to end it: the audit log cannot be written
+        assert not platform.workers() and not platform.node_managers() and not platform.control_lives()
     finally:
         postgres_server.start()
     platform.up()

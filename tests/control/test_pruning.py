@@ -23,22 +23,11 @@ from fairlead.home import Home
 from fairlead.removal import Removal
 from fairlead.views import ResultView
 from tests.control import made
-from tests.control.stores import Clock, Opened, a_job, run, submit
+from tests.control.stores import Clock, Opened, a_job, left_by, run
 
 DAY = 86400.0
+PARTS = ("logs", "output", "code", "home", "tmp", "snapshots", "rendezvous", "etc")
 CODE, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path / "home")
-    home.create()
-    return home
-
-
-@pytest.fixture
-def pruner(db: Opened, home: Home, clock: Clock) -> Pruner:
-    return Pruner(db.store, home, clock)
 
 
 def keep(db: Opened, **retention: float) -> None:
@@ -52,11 +41,8 @@ def left(home: Home, job: str) -> list[str]:
 
 def put(db: Opened, home: Home, name: str, finished_s: float | None, tenant: str = "vision", **fields: Any) -> Job:
     """A job with all that jobs leave behind; one without an end still runs."""
-    phase = JobPhase.RUNNING if finished_s is None else JobPhase.SUCCEEDED
-    job = submit(db, a_job(name, tenant, phase=phase, finished_s=finished_s, started_s=1.0, step=2, **fields))
-    for part in ("logs", "output", "code", "home", "tmp", "snapshots", "rendezvous", "etc"):
-        (home.job(job.id) / part / "deep" / "er").mkdir(parents=True)
-        (home.job(job.id) / part / "deep" / "file").write_text("x")
+    files = {f"{part}/deep/{file}": b"x" for part in PARTS for file in ("er/none", "file")}
+    job = left_by(db, home, a_job(name, tenant, finished_s=finished_s, started_s=1.0, step=2, **fields), files)
     db.write(metrics.append, job.id, 1, [{"step": 1, "loss": 0.5}])
     db.write(events.append, time_s=finished_s or 1.0, kind="job-succeeded", text="it ended", tenant=tenant, job=job.id)
     return job
