@@ -24,7 +24,7 @@ from tests.training.programs import ATTENTION, SMALL
 from tests.training.test_exactness import train
 from tests.training.test_synchronising import run
 
-INEXACT = SMALL.replace("seed=3)", "seed=3, exact=False)").replace("clip_grad_norm=1.0,", "")
+INEXACT = SMALL.replace("seed=3)", "seed=3, exact=False, precision='float32')").replace("clip_grad_norm=1.0,", "")
 
 
 def servers(count: int, staleness: int) -> Plan:
@@ -116,7 +116,7 @@ def training(slow: float = 0.0, epochs: int = 4):
     accuracy = lambda outputs, targets: (outputs.argmax(1) == targets).float().mean()
     return fairlead.Training(model=model, data=(x[:1440], y[:1440]), eval_data=(x[1440:], y[1440:]),
         loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.AdamW(p, lr=5e-3), batch_size=60, epochs=epochs,
-        metrics={"accuracy": accuracy}, exact=False)
+        metrics={"accuracy": accuracy}, exact=False, precision="float32")
 """
 
 
@@ -142,8 +142,8 @@ def test_without_staleness_it_is_what_one_process_does(make_gang: MakeGang, code
 def test_a_straggler_neither_blocks_the_others_nor_spoils_the_result_on_real_data(
     make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = train(make_gang(DIGITS), 1)
-    gang = make_gang(DIGITS, {"slow": 0.004})
+    alone = train(make_gang(DIGITS, {"epochs": 3}), 1)
+    gang = make_gang(DIGITS, {"slow": 0.03, "epochs": 3})
     for name, slowness in (("w0", "1"), ("w1", "1"), ("w2", "3")):
         monkeypatch.setenv("SLOWNESS", slowness)
         gang.start(name)
@@ -151,7 +151,7 @@ def test_a_straggler_neither_blocks_the_others_nor_spoils_the_result_on_real_dat
     gang.join("w0", "w1", "w2", plan=servers(3, 2))
     gang.finish()
     shares = [worker.last(wire.Progress).share for worker in gang.workers.values()]
-    assert shares[2] < 0.25 < min(shares[:2])  # had the others waited for it, each would have a third
+    assert shares[2] < 0.3 < min(shares[:2])  # had the others waited for it, each would have a third
     assert any(progress.straggler for progress in gang.workers["w2"].heard(wire.Progress))
     assert accuracy(gang) > accuracy(alone) - 0.03 and accuracy(alone) > 0.85
     assert "this rank took" in gang.log("w2")
@@ -181,7 +181,7 @@ def test_it_grows_and_goes_on_as_replicas_without_losing_a_step(make_gang: MakeG
 
 
 def test_a_dead_worker_ends_the_generation_and_the_servers_come_back_from_the_snapshot(make_gang: MakeGang) -> None:
-    gang = make_gang(DIGITS, {"slow": 0.06, "epochs": 3})
+    gang = make_gang(DIGITS, {"slow": 0.06, "epochs": 30})  # longer than anybody waits: it is called off
     gang.start("w0", "w1", "w2")
     gang.ready("w0", "w1", "w2")
     gang.join("w0", "w1", "w2", plan=servers(3, 2))
@@ -191,8 +191,10 @@ def test_a_dead_worker_ends_the_generation_and_the_servers_come_back_from_the_sn
     gang.until(lambda: all(gang.said(name, wire.Broken) for name in ("w0", "w1")), "the others noticed")
     gang.join("w0", "w1", plan=servers(2, 2))
     assert gang.workers["w1"].last(wire.Joined).step >= step > 5
-    gang.finish()
-    assert len(history(gang)) == 72 and accuracy(gang) > 0.8
+    gang.reach(step + 10)
+    gang.leave(snapshot=True)
+    losses = list(gang.curve().values())
+    assert len(losses) == gang.workers["w0"].last(wire.Left).step and losses[-1] < losses[0]
 
 
 def test_a_silent_worker_is_not_waited_for_for_ever(make_gang: MakeGang) -> None:

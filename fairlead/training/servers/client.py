@@ -11,7 +11,7 @@ import torch
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.servers.clocks import Clocks
 from fairlead.training.servers.keeper import Keeper
-from fairlead.training.servers.lines import Line, Lines
+from fairlead.training.servers.lines import CLOCKS, KEEPER, Line, Lines
 from fairlead.training.servers.messages import (
     Answer,
     Fail,
@@ -29,8 +29,8 @@ from fairlead.training.servers.shard import Layout, Shard, dealt
 from fairlead.training.session import Session
 from fairlead.training.words import not_a_number
 
-KEEPER = 0
-"""The rank that keeps the clocks of all."""
+REASON_WITHIN_S = 2.0
+"""How long the keeper is asked why a peer is gone."""
 
 
 class Servers:
@@ -38,6 +38,7 @@ class Servers:
 
     def __init__(self, session: Session, group: Group, clocks: Clocks) -> None:
         self._rank, self._size = group.rank, group.size
+        self._owed = 0  # answers of the keeper that this rank has not heard
         parameters = [p for p in session.model.parameters() if p.requires_grad]
         places = dealt([p.numel() * p.element_size() for p in parameters], group.size)
         self._held = [[parameters[place] for place in of_rank] for of_rank in places]
@@ -60,22 +61,29 @@ class Servers:
         self._shard.pull(self._buffers[self._rank])
         for rank in self._others():
             self._lines.hear(rank, Well, self._buffers[rank])
+        self._take_over()
+
+    def _take_over(self) -> None:
         with torch.no_grad():
             for tensor, view in self._pairs():
                 tensor.copy_(view)
 
-    def push(self) -> None:
-        """The servers get the gradients that the model has now."""
+    def push(self, *, pull: bool) -> None:
+        """The servers get the gradients that the model has now; with ``pull`` it gets their parameters in return."""
         for tensors, buffer in zip(self._held, self._buffers, strict=True):
             buffer[: len(tensors)] = torch.tensor([p.grad is not None for p in tensors], dtype=torch.uint8)
         for tensor, view in self._pairs():
             if tensor.grad is not None:
                 view.copy_(tensor.grad)
         for rank in self._others():
-            self._lines.say(rank, Push(), self._buffers[rank])
+            self._lines.say(rank, Push(pull), self._buffers[rank])
         self._shard.push(self._buffers[self._rank])
+        if pull:
+            self._shard.pull(self._buffers[self._rank])
         for rank in self._others():
-            self._lines.hear(rank, Well)
+            self._lines.hear(rank, Well, self._buffers[rank] if pull else None)
+        if pull:
+            self._take_over()
 
     def states(self) -> Iterator[bytes]:
         """The optimizer's state of every server."""
@@ -88,10 +96,14 @@ class Servers:
     def ask_keeper(self, words: Keeping) -> Any:
         """What the keeper of the clocks says; a failure of anybody, or a lost peer, is raised here."""
         if self._rank == KEEPER:
-            answer = self._keeper.answer(KEEPER, words)
-        else:
-            self._lines.say(KEEPER, words)
-            answer = self._lines.hear(KEEPER, Answer)
+            return self._judged(self._keeper.answer(KEEPER, words))
+        self._lines.say(CLOCKS, words)
+        self._owed += 1
+        answer = self._lines.hear(CLOCKS, Answer)
+        self._owed -= 1
+        return self._judged(answer)
+
+    def _judged(self, answer: Answer) -> Answer:
         match answer:
             case Fail():
                 if self._rank == KEEPER:
@@ -104,7 +116,12 @@ class Servers:
     def raise_failure(self) -> None:
         """After a peer was lost: if it ended because of a failure that all must know of, raise that instead."""
         with contextlib.suppress(PeerLost):
-            self.ask_keeper(Why())
+            if self._rank == KEEPER:
+                self._judged(self._keeper.answer(KEEPER, Why()))
+                return
+            self._lines.say(CLOCKS, Why())
+            for _ in range(self._owed + 1):  # what was asked before is answered first
+                self._judged(self._lines.hear(CLOCKS, Answer, within_s=REASON_WITHIN_S))
 
     def close(self) -> None:
         self._lines.close()
@@ -127,9 +144,11 @@ class Servers:
                 case Pull():
                     self._shard.pull(buffer)
                     line.send(Well(), buffer, _patiently)
-                case Push():
+                case Push(pull=pull):
                     self._shard.push(buffer)
-                    line.send(Well(), None, _patiently)
+                    if pull:
+                        self._shard.pull(buffer)
+                    line.send(Well(), buffer if pull else None, _patiently)
                 case State():
                     line.send(Held(self._shard.state()), None, _patiently)
                 case _:

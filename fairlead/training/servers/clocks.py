@@ -22,6 +22,7 @@ class Turn(msgspec.Struct, frozen=True, tag="turn"):
     piece: int | None = None
     wait: bool = False
     finished: int = 0  # pieces of all ranks so far: whoever waits sees by it that others live
+    complete: int = 0  # all steps before this one are done
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
@@ -61,12 +62,12 @@ class Clocks:
             if len(self._leaving) == self._ranks:
                 self._last = self._begun
         if self.complete < step - self._staleness:
-            return Turn(wait=True, finished=self.finished)
+            return Turn(wait=True, finished=self.finished, complete=self.complete)
         given = self._given.get(step, 0)
         if step < self.complete or given >= self._ranks:
-            return Turn(finished=self.finished)
+            return Turn(finished=self.finished, complete=self.complete)
         self._given[step] = given + 1
-        return Turn(piece=given, finished=self.finished)
+        return Turn(piece=given, finished=self.finished, complete=self.complete)
 
     def done(self, rank: int, step: int, loss: float, weight: float, compute_s: float) -> None:
         """The servers hold what this rank computed."""

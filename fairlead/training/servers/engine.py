@@ -20,7 +20,7 @@ from fairlead.training.probe import has_batch_norm
 from fairlead.training.replicas import Replicas
 from fairlead.training.servers.client import Servers
 from fairlead.training.servers.clocks import Clocks, Closed, Turn
-from fairlead.training.servers.messages import Close, Done, Fail, Settle, Settled, Take
+from fairlead.training.servers.messages import Done, Fail, Settle, Settled, Take
 from fairlead.training.session import Session
 from fairlead.training.words import Heard, Word
 
@@ -37,6 +37,8 @@ class ParameterServers(Replicas):
     def __init__(self, session: Session, group: Group, plan: Plan) -> None:
         super().__init__(session, group, plan, sums=False)
         self._least = 2 if has_batch_norm(session.model) else 1  # samples that can be computed at all
+        self._staleness = plan.staleness
+        self._fresh = -1  # what this rank last pulled holds all steps before this one
         self._settled = session.step  # the histories of all ranks are alike up to here
         self._servers = Servers(session, group, Clocks(group.size, plan.staleness, session.step))
 
@@ -49,9 +51,11 @@ class ParameterServers(Replicas):
 
     def _step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, size = self._session, self._group.size
-        while (piece := self._take(step, word.leaving)) is not None:
-            self._compute(step, piece, index)
-        closed: Closed = self._servers.ask_keeper(Close(step))
+        turn = self._take(Take(step, word.leaving))
+        while isinstance(turn, Turn):
+            done = self._compute(step, turn, index)
+            turn = self._take(Take(step, word.leaving, done))
+        closed = turn
         self._tell(closed)
         loss = closed.loss
         if closed.leave or (step + 1) % session.steps_per_epoch == 0 or step + 1 == session.total_steps:
@@ -66,21 +70,24 @@ class ParameterServers(Replicas):
         if whole:
             self.balance.shares = tuple(count / whole for count in closed.pieces)
 
-    def _take(self, step: int, leaving: bool) -> int | None:
-        """The next piece of this step that nobody has; waits while this rank is too far ahead."""
+    def _take(self, asked: Take) -> Turn | Closed:
+        """The next piece of this step that nobody has, or its end; waits while this rank is too far ahead."""
         waiting = self._waiting()
         while True:
-            turn: Turn = self._servers.ask_keeper(Take(step, leaving))
-            if not turn.wait:
-                return turn.piece
+            turn: Turn | Closed = self._servers.ask_keeper(asked)
+            if isinstance(turn, Closed) or not turn.wait:
+                return turn
             waiting(turn.finished)
+            asked = Take(asked.step, asked.leaving)
 
-    def _compute(self, step: int, piece: int, index: torch.Tensor) -> None:
+    def _compute(self, step: int, turn: Turn, index: torch.Tensor) -> Done:
         session, servers = self._session, self._servers
-        cut = part(len(index), (1.0,) * self._group.size, piece)
+        assert turn.piece is not None
+        cut = part(len(index), (1.0,) * self._group.size, turn.piece)
         mine = index[cut.start : cut.stop]
         mine = mine if len(mine) >= self._least else mine[:0]
-        servers.pull()
+        if self._fresh < step - self._staleness:
+            servers.pull()
         begun_s = time.perf_counter()
         session.model.zero_grad(set_to_none=True)
         loss = self._backward(step, mine, index) if len(mine) else 0.0
@@ -90,8 +97,9 @@ class ParameterServers(Replicas):
         if clip is not None and len(mine):  # the piece's own gradient, as if it were that of the batch
             torch.nn.utils.clip_grad_norm_(session.model.parameters(), clip * len(mine) / len(index))
         computed_s = time.perf_counter() - begun_s
-        servers.push()
-        servers.ask_keeper(Done(step, loss, len(mine) / len(index), computed_s))
+        servers.push(pull=self._staleness > 0)
+        self._fresh = turn.complete if self._staleness else -1
+        return Done(step, loss, len(mine) / len(index), computed_s)
 
     def _settle(self, step: int) -> float:
         """Wait for all pieces up to this step: then every rank has the same parameters, statistics and history."""
@@ -102,7 +110,7 @@ class ParameterServers(Replicas):
                 break
             waiting(settled.finished)
         self._session.history.amend(self._settled, settled.losses[:-1])
-        self._settled = step + 1
+        self._settled = self._fresh = step + 1
         self._servers.pull()
         self._average_buffers()
         return settled.losses[-1]

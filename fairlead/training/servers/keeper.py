@@ -9,7 +9,6 @@ from fairlead.training.group import PATIENCE_S
 from fairlead.training.servers.clocks import Clocks, Turn
 from fairlead.training.servers.messages import (
     Answer,
-    Close,
     Done,
     Fail,
     Keeping,
@@ -21,7 +20,7 @@ from fairlead.training.servers.messages import (
     Why,
 )
 
-FAREWELL_S = 2.0
+FAREWELL_S = 4.0
 """How long the keeper stays after a failure, so that all hear of it from itself."""
 
 
@@ -37,11 +36,17 @@ class Keeper:
     def answer(self, rank: int, asked: Keeping) -> Answer:
         """Who has to wait is answered after a moment, so that it can look around and ask again."""
         with self._ticked:
+            if isinstance(asked, Take) and asked.done is not None:
+                self._note(rank, asked.done)
             found = self._answer(rank, asked)
             if _waits(found):
                 self._ticked.wait(PATIENCE_S)
                 found = self._answer(rank, asked)
             return found
+
+    def _note(self, rank: int, done: Done) -> None:
+        self._clocks.done(rank, done.step, done.loss, done.weight, done.compute_s)
+        self._ticked.notify_all()
 
     def farewell(self) -> None:
         """Stay until everybody has heard of the failure, or for a moment."""
@@ -64,12 +69,8 @@ class Keeper:
         clocks = self._clocks
         match asked:
             case Take(step=step, leaving=leaving):
-                return clocks.take(rank, step, leaving=leaving)
-            case Done():
-                clocks.done(rank, asked.step, asked.loss, asked.weight, asked.compute_s)
-                self._ticked.notify_all()
-            case Close(step=step):
-                return clocks.close(step)
+                turn = clocks.take(rank, step, leaving=leaving)
+                return clocks.close(step) if turn.piece is None and not turn.wait else turn
             case Settle(step=step, after=after):
                 losses = list(clocks.losses(after))[: step + 1 - after] if clocks.complete > step else None
                 return Settled(losses, clocks.finished)

@@ -24,6 +24,8 @@ from fairlead.training.group import PATIENCE_S, Group, PeerLost
 
 _HEAD = struct.Struct(">QQ")  # bytes of the words, bytes of the tensor
 _TOKEN_BYTES = 16
+KEEPER, CLOCKS = 0, -1
+"""The rank that keeps the clocks of all, and the line to it on which nothing else is said."""
 _SIOCGIFADDR = 0x8915
 _MOST_WORDS = 1 << 36  # the state of a large model comes as words
 NONSENSE = "another rank talks nonsense"
@@ -101,7 +103,7 @@ class Lines:
         self._token = os.urandom(_TOKEN_BYTES)
         self._closing = threading.Event()
         self.lost: str | None = None  # why this generation is over, once a peer is gone
-        self._doors = socket.create_server((_own_address(), 0), backlog=group.size)
+        self._doors = socket.create_server((_own_address(), 0), backlog=2 * group.size)
         self._serving: list[Line] = []
         self._asking = self._connect()
 
@@ -113,8 +115,10 @@ class Lines:
         """Ask another rank for something; :meth:`hear` takes its answer."""
         self._asking[rank].send(words, tensor, self._patience())
 
-    def hear(self, rank: int, kind: Any, into: torch.Tensor | None = None) -> Any:
-        return self._asking[rank].receive(kind, into, self._patience())
+    def hear(self, rank: int, kind: Any, into: torch.Tensor | None = None, within_s: float | None = None) -> Any:
+        """The answer of another rank; ``within_s``: even if a peer is known to be lost."""
+        alive = self._patience() if within_s is None else _until(time.monotonic() + within_s)
+        return self._asking[rank].receive(kind, into, alive)
 
     def check(self) -> None:
         """Raise if a peer is gone, or if nobody waits for this generation any more."""
@@ -132,10 +136,11 @@ class Lines:
         """To be called while nothing comes: raises when that has lasted too long."""
         deadline_s = time.monotonic() + self._group.silence_s
 
+        in_time = _until(deadline_s)
+
         def alive() -> None:
             self.check()
-            if time.monotonic() > deadline_s:
-                raise PeerLost("another rank did not answer in time")
+            in_time()
 
         return alive
 
@@ -150,14 +155,19 @@ class Lines:
             if rank == self._group.rank:
                 continue
             token, place = bytes(row[:_TOKEN_BYTES]), bytes(row[_TOKEN_BYTES:]).decode().strip()
-            host, _, port_text = place.rpartition(":")
-            try:
-                stream = socket.create_connection((host, int(port_text)), timeout=self._group.silence_s)
-                stream.sendall(token + bytes([self._group.rank % 256, self._group.rank // 256]))
-            except OSError as error:
-                raise PeerLost(f"rank {rank} cannot be reached: {error.strerror}") from error
-            lines[rank] = Line(stream)
+            lines[rank] = self._dial(rank, token, place)
+            if rank == KEEPER:
+                lines[CLOCKS] = self._dial(rank, token, place)
         return lines
+
+    def _dial(self, rank: int, token: bytes, place: str) -> Line:
+        host, _, port = place.rpartition(":")
+        try:
+            stream = socket.create_connection((host, int(port)), timeout=self._group.silence_s)
+            stream.sendall(token + bytes([self._group.rank % 256, self._group.rank // 256]))
+        except OSError as error:
+            raise PeerLost(f"rank {rank} cannot be reached: {error.strerror}") from error
+        return Line(stream)
 
     def _open_doors(self, serve: Serve) -> None:
         while not self._closing.is_set():
@@ -190,6 +200,14 @@ class Lines:
             self.lost = self.lost or str(lost)
         finally:
             self.lost = self.lost or GONE  # whatever ended it: nobody answers that rank any more
+
+
+def _until(deadline_s: float) -> Callable[[], None]:
+    def in_time() -> None:
+        if time.monotonic() > deadline_s:
+            raise PeerLost("another rank did not answer in time")
+
+    return in_time
 
 
 def _own_address() -> str:

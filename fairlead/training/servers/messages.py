@@ -16,6 +16,8 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
 class Push(msgspec.Struct, frozen=True, tag="push"):
     """Gradients of a piece, behind these words."""
 
+    pull: bool = False  # your parameters are to come back behind the answer
+
 
 class State(msgspec.Struct, frozen=True, tag="state"):
     """The optimizer's state of your part."""
@@ -24,15 +26,8 @@ class State(msgspec.Struct, frozen=True, tag="state"):
 # ---------------------------------------------------------------- to the keeper of the clocks
 
 
-class Take(msgspec.Struct, frozen=True, tag="take"):
-    """A piece of this step, please."""
-
-    step: int
-    leaving: bool = False
-
-
-class Done(msgspec.Struct, frozen=True, tag="done"):
-    """The servers hold a piece of this step."""
+class Done(msgspec.Struct, frozen=True):
+    """A piece that the servers hold now."""
 
     step: int
     loss: float  # its part of the mean loss
@@ -40,10 +35,12 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     compute_s: float
 
 
-class Close(msgspec.Struct, frozen=True, tag="close"):
-    """Nothing is left for me in this step."""
+class Take(msgspec.Struct, frozen=True, tag="take"):
+    """A piece of this step, please; the answer closes the step if there is none left."""
 
     step: int
+    leaving: bool = False
+    done: Done | None = None  # what I did before
 
 
 class Settle(msgspec.Struct, frozen=True, tag="settle"):
@@ -65,7 +62,7 @@ class Why(msgspec.Struct, frozen=True, tag="why"):
     """A peer is gone: has anybody said why?"""
 
 
-Keeping = Take | Done | Close | Settle | Fail | Why
+Keeping = Take | Settle | Fail | Why
 Request = Pull | Push | State | Keeping
 
 # ---------------------------------------------------------------- answers
