@@ -92,7 +92,7 @@ class Generation:
     init_method: str | None = None  # set before the members are told to meet
     running_s: float | None = None
     ended_s: float | None = None
-    outcome: str | None = None  # finished, resized, preempted, worker-lost, failed, cancelled, abandoned
+    outcome: str | None = None  # finished, resized, replanned, preempted, worker-lost, failed, cancelled, abandoned
     first_step: int | None = None
     broken_s: float | None = None  # when it lost a worker
     metered_s: float | None = None  # the usage ledger is complete up to here
