@@ -31,8 +31,8 @@ SENT_MEANWHILE = 0.8
 WIRE = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes sent for each byte of a float32 gradient."""
 
-SERVER_TRIPS = 5
-"""There and back for each piece: take one, pull, push, say that it is done, ask for more."""
+SERVER_TRIPS = 2
+"""There and back for each piece: take it and tell of the one before; push gradients, with parameters in return."""
 
 STATISTICS_BYTES = 4096.0
 """Of a batch-norm layer: mean, variance and count of each channel."""
@@ -83,7 +83,7 @@ def exposed_s(
         hidden = max(whole * last, whole - overlap * backward_s)
         cpu_s = ring_cpu_s(plan.data, size, device) + (count - 1) * ring_cpu_s(plan.data, 0.0, device)
         paid = paid_s(hidden, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
-        late = held_up_s(count * RING_MESSAGES * (plan.data - 1), speed, places.period_s)
+        late = held_up_s(RING_MESSAGES * (plan.data - 1), speed, places.period_s)  # the others while it computes
         return norms + copies + (count - 1) * device.step_s / speed + paid + late
     cpu_s = sum_cpu_s(plan.data, size, device)
     if plan.sync == "allreduce":
