@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.crashable import Crashable, same_curve, wait_until
 from tests.cli.conftest import Terminal
 
-STEPS, PAUSE_S = 200, 0.25
+STEPS, PAUSE_S = 200, 0.6
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from fairlead import Client
 from tests.chaos.crashable import Crashable, alive, kill, same_curve, wait_until
 from tests.cli.conftest import Terminal
 
-STEPS, PAUSE_S = 200, 0.25
+STEPS, PAUSE_S = 200, 0.6
 
 
 def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tests.chaos.crashable import PROGRAMS, Crashable, alive, kill, same_curve, 
 OLD = "c7fd13622056f43a2c9416b3ca0e7b2e04791441"
 """The last one with schema 0001 and protocol 1: no sandbox, no policies."""
 
-STEPS, PAUSE_S = 300, 0.25
+STEPS, PAUSE_S = 300, 1.0
 
 
 @pytest.fixture(scope="module")
