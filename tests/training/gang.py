@@ -20,7 +20,7 @@ import msgspec
 from fairlead import wire
 from fairlead.planning.plan import Plan
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 M = TypeVar("M", bound=msgspec.Struct)
 
 

@@ -25,6 +25,7 @@ from tests.training.programs import BLOCKS, MIXED
 from tests.training.test_exactness import assert_same_result
 
 NAMES = ["w0", "w1", "w2", "w3"]
+SILENCE_S = 150.0  # four workers that trace a model on a busy machine keep each other waiting
 SPLITS = (
     ("embed", "vocabulary"),
     *((f"blocks.{place}.{name}", how) for place in (0, 1)
@@ -74,7 +75,7 @@ def run(gang: Gang, plan: Plan | None = None) -> Gang:
     names = NAMES[: plan.workers_used if plan else 1]
     gang.start(*names)
     gang.ready(*names)
-    gang.join(*names, plan=plan)
+    gang.join(*names, plan=plan, silence_s=SILENCE_S)
     gang.finish()
     return gang
 
@@ -134,7 +135,7 @@ def test_plans_one_after_the_other_give_the_result_of_one_process(
     gang.ready(*names)
     for name, plan in PLANS.items():
         if plan.workers_used == workers:
-            gang.join(*names, plan=plan)
+            gang.join(*names, plan=plan, silence_s=SILENCE_S)
             begun = gang.workers["w0"].last(wire.Joined).step
             gang.reach(begun + 4)
             gang.leave()
@@ -220,7 +221,7 @@ def test_a_snapshot_in_parts_goes_on_under_any_plan_and_with_any_number_of_worke
     gang = make_gang(BLOCKS, LONGER | {"slow": 0.02, "parts": True})
 
     def go(plan: Plan | None, *names: str, **leave: Any) -> None:
-        gang.join(*names, plan=plan)
+        gang.join(*names, plan=plan, silence_s=SILENCE_S)
         gang.reach(gang.workers[names[0]].last(wire.Joined).step + 1)
         gang.leave(**leave)
 
