@@ -98,6 +98,27 @@ def test_an_exception_in_user_code_is_reported_with_its_place_and_its_peers_surv
     assert peer.code is None
 
 
+def test_a_loss_that_raises_is_told_with_its_line_rank_and_step_and_ends_the_generation(make_gang: MakeGang) -> None:
+    loss = """class Picky(nn.CrossEntropyLoss):
+    def forward(self, outputs, target):
+        if torch.is_grad_enabled() and os.environ["PICKY"] == "1" and len(target) == 6:
+            raise ArithmeticError("no such thing")
+        return super().forward(outputs, target)
+
+def training("""
+    code = "import os\n" + SMALL.replace("def training(", loss, 1).replace("nn.CrossEntropyLoss(),", "Picky(),")
+    gang = make_gang(code)
+    for name, picky in (("w0", "0"), ("w1", "1")):
+        os.environ["PICKY"] = picky
+        gang.start(name)
+    del os.environ["PICKY"]
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", wait=False)
+    gang.until(lambda: gang.workers["w1"].code is not None and gang.said("w0", wire.Broken), "one ended, one noticed")
+    error = gang.workers["w1"].last(wire.Raised).error
+    assert re.match(r"ArithmeticError: no such thing \(train.py:\d+\), rank 1, step 1", error)
+
+
 def test_a_loss_that_is_no_number_ends_everybody_and_names_rank_and_step(make_gang: MakeGang) -> None:
     code = SMALL.replace(
         "        return x\n",
