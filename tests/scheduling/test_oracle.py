@@ -112,6 +112,13 @@ def test_a_hundred_jobs_on_three_types_come_as_close(seed: int) -> None:
     assert choose(problem).utility >= REACHED * optimum(problem)
 
 
+@pytest.mark.parametrize("seed", [11, 47, 59, 66, 150, 159])
+def test_a_hundred_jobs_of_three_tenants_come_as_close_given_what_each_was_entitled_to(seed: int) -> None:
+    problem = problem_of(np.random.default_rng(seed), 3, jobs=(60, 100), kinds=(1, 3), devices=(8, 24))
+    chosen = choose(problem)
+    assert chosen.utility >= REACHED * optimum(problem, chosen.entitled)
+
+
 def test_two_large_gangs_are_worth_more_than_a_dense_one_that_blocks_both() -> None:
     problem = Problem(
         np.array([[3.3], [2.9], [2.9]]), np.zeros((3, 1), dtype=np.int64), np.array([[3], [2], [2]]), np.array([4.0]),

@@ -167,7 +167,7 @@ def _polished(problem: Problem, found: Chosen) -> Chosen:
         column = column if (floor == entitled).all() else _lent(problem, floor)
         entitled = floor
     least = np.where(floor >= 0, problem.utility[np.arange(problem.jobs), np.maximum(floor, 0)], 0.0)
-    lent = exchanged(problem, column, found.price, least)
+    lent = exchanged(problem, column, found.price, least, anew=len(problem.budget) > 1)
     column = column if lent is column else _lent(problem, lent)
     return replace(found, column=column, utility=problem.worth(column), entitled=entitled)
 

@@ -15,6 +15,9 @@ OPEN = 32
 LABELS = 1_000
 """Partial choices that are followed at the same time; beyond that many, the most promising."""
 
+STEPS = 40
+"""Of the price iteration, where prices are found anew; the step length falls geometrically."""
+
 PASSES = 4
 """How often that is done, as long as it brings something."""
 
@@ -27,31 +30,76 @@ MIX = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27
 NO_COLUMN = np.array([-1], dtype=np.int64)
 
 
-def exchanged(problem: Problem, column: Ints, price: Floats, least: Floats, fixed: Bools | None = None) -> Ints:
+def exchanged(
+    problem: Problem, column: Ints, price: Floats, least: Floats, fixed: Bools | None = None, *, anew: bool = False
+) -> Ints:
     """Columns that are worth at least as much in sum; ``column`` has to be possible, prices only make it fast.
 
     ``least`` is what each job's gang has to be worth, 0 if it may have none; who is ``fixed`` keeps what it has.
-    Ceilings are looked at, budgets are not.
+    Ceilings are looked at, budgets are not: where prices rest on them, they are found ``anew``.
     """
+    value, toll = problem.worth(column), np.zeros(len(problem.ceiling))
+    if anew and Field.of(problem, least, price, toll).bound > value * (1 + CLOSE):
+        price, toll = _prices(problem, least, price)
     for _ in range(PASSES):
-        before, column = column, _once(problem, column, price, least, fixed)
+        before, column = column, _once(problem, column, price, toll, least, fixed)
         if before is column:
             break
     return column
 
 
-def _once(problem: Problem, column: Ints, price: Floats, least: Floats, fixed: Bools | None) -> Ints:
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What every offer leaves a job at these prices, and what no choice can be worth more than."""
+
+    surplus: Floats  # by job and offer; minus infinity where it is not possible
+    nothing: Floats  # by job, of having nothing: minus infinity for who has to have something
+    best: Floats  # by job
+    bound: float
+
+    @classmethod
+    def of(cls, problem: Problem, least: Floats, price: Floats, toll: Floats) -> Field:
+        possible = (problem.utility > 0) & (problem.utility >= least[:, None])
+        cost = (price[problem.kind] + toll[problem.group][:, None]) * problem.size
+        surplus = np.where(possible, problem.utility - cost, -np.inf)
+        nothing = np.where(least > 0, -np.inf, 0.0)
+        best = np.maximum(surplus.max(axis=1), nothing)
+        limited = toll > 0
+        bound = float(best.sum() + price @ problem.capacity + toll[limited] @ problem.ceiling[limited])
+        return cls(surplus, nothing, best, bound)
+
+
+def _prices(problem: Problem, least: Floats, price: Floats) -> tuple[Floats, Floats]:
+    """Prices by type, and tolls for ceilings, at which what is wanted beyond ``least`` meets what there is."""
+    rows, limited = np.arange(problem.jobs), np.isfinite(problem.ceiling)
+    unit = max(float(price.mean()), 1e-12)
+    price, toll = np.full(len(price), unit), np.zeros(len(problem.ceiling))
+    for step in range(STEPS):
+        field = Field.of(problem, least, price, toll)
+        wish = field.surplus.argmax(axis=1)
+        wants = field.surplus[rows, wish] > field.nothing
+        taken, stride = np.where(wants, problem.size[rows, wish], 0), 0.5 * 0.93**step + 0.02
+        over = np.bincount(problem.kind[rows, wish], taken, len(price)) / np.maximum(problem.capacity, 1.0) - 1.0
+        price = price * np.exp(np.clip(stride * over, -1.0, 1.0))
+        if limited.any():
+            used = np.bincount(problem.group, taken, len(toll))
+            over = np.where(limited, used / np.maximum(problem.ceiling, 1.0) - 1.0, -1.0)
+            toll = np.where(limited, np.maximum(0.0, toll + unit * stride * np.clip(over, -1.0, 1.0)), 0.0)
+    return price, toll
+
+
+def _once(
+    problem: Problem, column: Ints, price: Floats, toll: Floats, least: Floats, fixed: Bools | None
+) -> Ints:
     """With any prices, what all jobs would gain at them and all devices cost is a bound of what any choice is worth.
 
     So a job that is far from being indifferent at the prices stays as it is, and everybody does once the bound is
     reached.
     """
     rows, got = np.arange(problem.jobs), column >= 0
-    possible = (problem.utility > 0) & (problem.utility >= least[:, None])
-    surplus = np.where(possible, problem.utility - price[problem.kind] * problem.size, -np.inf)
-    nothing = np.where(least > 0, -np.inf, 0.0)
-    best = np.maximum(surplus.max(axis=1), nothing)
-    value, bound = problem.worth(column), float(best.sum() + price @ problem.capacity)
+    field = Field.of(problem, least, price, toll)
+    surplus, nothing, best, bound = field.surplus, field.nothing, field.best, field.bound
+    value = problem.worth(column)
     if bound <= value * (1 + CLOSE):
         return column
     has = np.where(got, surplus[rows, np.maximum(column, 0)], 0.0)
@@ -63,7 +111,7 @@ def _once(problem: Problem, column: Ints, price: Floats, least: Floats, fixed: B
         loss = np.where(fixed, np.inf, loss)
     easiest = np.argsort(loss, kind="stable")[:OPEN]
     easiest = easiest[np.isfinite(loss[easiest])]
-    return Search(problem, column, easiest, price, surplus, nothing).run(value) if len(easiest) else column
+    return Search(problem, column, easiest, price, toll, surplus, nothing).run(value) if len(easiest) else column
 
 
 @dataclass(slots=True)
@@ -84,8 +132,9 @@ class Search:
     """Job by job all partial choices that could still lead to something better, each use of devices only once."""
 
     def __init__(
-        self, problem: Problem, column: Ints, easiest: Ints, price: Floats, surplus: Floats, nothing: Floats
-    ) -> None:
+        self, problem: Problem, column: Ints, easiest: Ints, price: Floats, toll: Floats, surplus: Floats,
+        nothing: Floats,
+    ) -> None:  # fmt: skip
         self.problem, self.column, self.price = problem, column, price
         self.surplus, self.nothing = surplus, nothing
         self.ceilings = bool(np.isfinite(problem.ceiling).any())
@@ -100,6 +149,8 @@ class Search:
         self.free = problem.capacity - np.bincount(problem.kind[rows, stays[rows]], sizes, len(problem.capacity))
         self.used = np.bincount(group[rows], sizes, len(problem.ceiling)).astype(np.float64)
         self.worth = problem.worth(stays)
+        limited = toll > 0  # what is left of ceilings could be worth no more than this
+        self.spare = float(toll[limited] @ (problem.ceiling - self.used)[limited]) if limited.any() else 0.0
         self.mix = np.resize(MIX, len(problem.capacity))
 
     def run(self, value: float) -> Ints:
@@ -131,7 +182,7 @@ class Search:
         if may_wait:
             worth[-1], kind[-1], size[-1] = 0.0, 0, 0
         value = labels.value[:, None] + worth
-        hope = value + (labels.free @ self.price)[:, None] + (ahead - self.price[kind] * size)
+        hope = value + (labels.free @ self.price)[:, None] + (ahead + self.spare - self.price[kind] * size)
         fits = (hope > worse) & (labels.free[:, kind] >= size)
         used = labels.used[:, None] + size
         if self.ceilings:
