@@ -130,16 +130,11 @@ def job_state(
 
 
 def most_workers(job: Job, pace: Pace | None, left: float | None, seats: int) -> int:
-    """How many it may have now: a training that nobody has seen run begins with its fewest, and grows when it was.
-
-    What is over in a moment is over sooner that way: joining costs more than another worker brings by then.
-    """
-    if not job.training or pace is not None:
-        return job.max_workers
-    if job.step == 0 and not job.speeds:
-        return job.min_workers
+    """How many it may have now: what is over in a moment does not grow, as joining costs more than it brings."""
     soon = left is not None and left < job.samples_per_s * WORTH_GROWING_S
-    return max(job.min_workers, min(seats, job.max_workers)) if soon else job.max_workers
+    if not job.training or pace is not None or not soon:
+        return job.max_workers
+    return max(job.min_workers, min(seats, job.max_workers))
 
 
 def restart_cost_s(job: Job, newest: Generation | None) -> float:

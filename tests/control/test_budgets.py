@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import create_engine
 
 from fairlead.cluster import Member
 from fairlead.control.budgets import Barred, Spending, afford, barred, period, spendings, tell
 from fairlead.control.queues import standings
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
-from fairlead.control.store import Store, events, generations, ledger, tenants
+from fairlead.control.store import Store, events, generations, ledger, migrate, tenants
 from fairlead.errors import FairleadError, OverBudget
 
 from .stores import Opened, a_job, run, submit
@@ -161,15 +162,11 @@ def test_a_tenant_without_jobs_is_shown_what_it_could_claim(db: Opened) -> None:
 def test_the_ledger_of_an_older_fairlead_is_added_up_when_it_is_opened(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     url = f"sqlite:///{path}"
-    run(Store.open(url).close())
+    engine = create_engine(url)
+    with engine.begin() as old:
+        migrate.upgrade(old, None, "0002")
+    engine.dispose()
     with sqlite3.connect(path) as connection:
-        connection.executescript(
-            "DROP TABLE usage_hours; DROP TABLE usage_days; DROP TABLE budget_notes; DROP INDEX ix_audit_tenant_id;"
-            "ALTER TABLE audit DROP COLUMN tenant; ALTER TABLE tokens DROP COLUMN used_s;"
-            "ALTER TABLE jobs DROP COLUMN facts; ALTER TABLE tenants DROP COLUMN parent;"
-            "ALTER TABLE tenants DROP COLUMN guarantee; ALTER TABLE tenants DROP COLUMN most;"
-            "UPDATE alembic_version SET version_num = '0002';"
-        )
         columns = "job, tenant, submitted_by, generation, node, device_type, devices, speed, from_s, to_s, cpu_s"
         rows = [("j", "vision", "tok", 1, "n1", "cpu", 2, 1.0, 3000.0, 100_000.0, 97.0)]
         connection.executemany(f"INSERT INTO usage ({columns}) VALUES (?,?,?,?,?,?,?,?,?,?,?)", rows)

@@ -63,14 +63,13 @@ def test_a_waiting_job_holds_nothing_and_knows_what_is_left_to_do() -> None:
     assert (state.seats, state.settling, state.remaining_samples) == ((), False, 20 * 64)
 
 
-def test_a_training_begins_with_its_fewest_and_grows_when_its_first_steps_were_seen_and_enough_is_left() -> None:
-    new = made.job(min_workers=1, max_workers=4, step=0, speeds={}, samples_per_s=0.0)
-    assert most_workers(new, None, None, 0) == 1
-    assert most_workers(replace(new, training=False), None, None, 0) == 4, "nothing is seen of a command"
-    seen = replace(new, step=5, samples_per_s=1000.0)
+def test_a_training_that_is_over_in_a_moment_does_not_grow() -> None:
+    seen = made.job(min_workers=1, max_workers=4, step=5, samples_per_s=1000.0)
     assert most_workers(seen, None, 100_000.0, 1) == 4
     assert most_workers(seen, None, 2000.0, 1) == 1, "over in two seconds"
     assert most_workers(seen, None, 2000.0, 3) == 3, "nor is it disturbed"
+    assert most_workers(replace(seen, step=0, samples_per_s=0.0), None, 2000.0, 0) == 4, "nothing is known yet"
+    assert most_workers(replace(seen, training=False), None, 2000.0, 1) == 4, "nothing is seen of a command"
 
 
 @pytest.mark.parametrize(
