@@ -226,13 +226,14 @@ def raised(kind):
     return True
 tell(files=r.getrlimit(r.RLIMIT_NOFILE), disk=r.getrlimit(r.RLIMIT_FSIZE), core=r.getrlimit(r.RLIMIT_CORE),
      tasks=r.getrlimit(r.RLIMIT_NPROC), slack_ns=int(open("/proc/self/timerslack_ns").read()),
+     batch=os.sched_getscheduler(0) == os.SCHED_BATCH,
      raised=[raised(kind) for kind in (r.RLIMIT_NOFILE, r.RLIMIT_FSIZE, r.RLIMIT_CORE, r.RLIMIT_NPROC)])
 """
 
     async def scene() -> None:
         async with platform(home, "1") as here:
             seen = await told(here, "j", code, files=100, disk_bytes=1 << 20, processes=77, cpu=1.0)
-            assert seen["tasks"] == [77, 77] and seen["slack_ns"] == 1_000_000
+            assert seen["tasks"] == [77, 77] and seen["slack_ns"] == 1_000_000 and seen["batch"]
             assert seen["files"] == [100, 100] and seen["disk"] == [1 << 20, 1 << 20] and seen["core"] == [0, 0]
             assert seen["raised"] == [False] * 4
 
