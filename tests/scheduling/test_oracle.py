@@ -112,6 +112,16 @@ def test_a_hundred_jobs_on_three_types_come_as_close(seed: int) -> None:
     assert choose(problem).utility >= REACHED * optimum(problem)
 
 
+@pytest.mark.parametrize("seed", [11, 15, 19, 28])
+def test_a_hundred_jobs_of_three_tenants_each_make_the_most_of_their_own(seed: int) -> None:
+    problem = problem_of(np.random.default_rng(seed), 3, jobs=(60, 100), kinds=(1, 3), devices=(8, 24))
+    chosen = choose(problem)
+    for group in range(3):
+        jobs = np.nonzero(problem.group == group)[0]
+        part = problem.part(jobs, chosen.entitled)
+        assert part.worth(chosen.entitled[jobs]) >= REACHED * optimum(part)
+
+
 @pytest.mark.parametrize("seed", [11, 47, 59, 66, 150, 159])
 def test_a_hundred_jobs_of_three_tenants_come_as_close_given_what_each_was_entitled_to(seed: int) -> None:
     problem = problem_of(np.random.default_rng(seed), 3, jobs=(60, 100), kinds=(1, 3), devices=(8, 24))

@@ -23,6 +23,9 @@ LOOKS = (29, 44, 59)
 FEW = 1_000
 """Beyond so many jobs only the last prices are tried out: there they are close enough to the bound."""
 
+FEW = 200
+"""A group with so many jobs or fewer has prices of its own found for what it has; of more, the common ones will do."""
+
 SMALL = 256.0
 """Up to so many devices gangs are exchanged after that; in more, prices and whole gangs alone come close enough."""
 
@@ -180,7 +183,8 @@ def _within(problem: Problem, column: Ints, price: Floats, obliged: Bools) -> In
         got = jobs[column[jobs] >= 0]
         if len(got) and len(jobs) > 1:
             part = problem.part(jobs, column)
-            column[jobs] = exchanged(part, column[jobs], price, np.zeros(len(jobs)), obliged[jobs])
+            anew = len(jobs) <= FEW
+            column[jobs] = exchanged(part, column[jobs], price, np.zeros(len(jobs)), obliged[jobs], anew=anew)
     return column
 
 
