@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,11 @@ import pytest
 from tests.chaos.crashable import Crashable, wait_until
 from tests.cli.conftest import Terminal
 
+NODES = "1"
 PROGRAMS = Path(__file__).parent / "programs"
 WAITS = "while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.05; done"
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a node of one core has one device: no neighbours")
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
-    crashable = Crashable(tmp_path_factory.mktemp("neighbours"), "1")
-    try:
-        crashable.up()
-        crashable.client.create_tenant("alpha")
-        yield crashable
-    finally:
-        crashable.down()
 
 
 def known(platform: Crashable) -> dict[tuple[str, str], Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +10,11 @@ from fairlead.sdk.jobs import Job
 from fairlead.views import PlanView
 from tests.chaos.crashable import Crashable, same_curve, wait_until
 
+NODES = "2"
 PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE_S = 400.0
 
 pytestmark = pytest.mark.timeout(900)  # platforms that share a machine with others take their time
-
-
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
-    crashable = Crashable(tmp_path_factory.mktemp("planned"), "2")
-    try:
-        crashable.up()
-        crashable.client.create_tenant("alpha")
-        yield crashable
-    finally:
-        crashable.down()
 
 
 def train(platform: Crashable, name: str, function: str, workers: str = "2", **params: int) -> Job:
