@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fairlead.backends.local.backend import LocalBackend
+from fairlead.home import Home
 from tests.backends.platforms import traces
 
 
@@ -15,4 +18,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
     """A home whose platform must have left nothing when the test ends."""
     root = tmp_path / "home"
     yield root
-    assert traces(root) == []
+    if left := traces(root):
+        asyncio.run(LocalBackend(Home(root), preload=False).shutdown())
+    assert left == []

@@ -222,6 +222,7 @@ def test_a_platform_whose_home_was_removed_ends_by_itself(home: Path) -> None:
             shutil.rmtree(home)
             await until(lambda: not any(map(lives, family)))
             processes.kill(host)  # which would end when it has been lonely for a minute
+            await until(lambda: not processes.alive(host))
 
     run(scene())
 

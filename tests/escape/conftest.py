@@ -120,7 +120,12 @@ def _map(admin: Terminal, job: str, mark: str, key: int, ready: dict[str, Any]) 
         "victim_pids": pids, "platform_pids": ours, "victim_uid": home.job(job).stat().st_uid,
         "sockets": [str(path) for path in home.run.glob("**/*.sock")], "public": str(public), "private": str(private),
         "project": str(HERE.parents[1]),
-        "cgroups": [str(path) for path in Path("/sys/fs/cgroup").glob("**/fairlead-*") if path.is_dir()],
+        "cgroups": [
+            str(Path(folder, name))
+            for folder, names, _ in os.walk("/sys/fs/cgroup")
+            for name in names
+            if name.startswith("fairlead-")
+        ],
     }  # fmt: skip
 
 
