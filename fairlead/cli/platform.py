@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -63,7 +64,8 @@ def up(
         Path | None, typer.Option("--secret-key-file", help="With the key of the secrets; default: one in the home.")
     ] = None,
     sleep_after: Annotated[
-        str | None, typer.Option("--sleep-after", help="Let nodes sleep that nobody has needed for so long: 10m.")
+        str | None,
+        typer.Option("--sleep-after", help="Let nodes sleep that nobody has needed for so long: 10m; never."),
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
@@ -125,8 +127,10 @@ def _isolation(wanted: str | None) -> str | None:
 def _sleep_after(wanted: str | None) -> float | None:
     if wanted is None:
         return None
+    if wanted == "never":
+        return math.inf
     if not is_duration(wanted) or parse_duration(wanted) <= 0:
-        fix = "write it like 90s, 10m or 1h"
+        fix = "write it like 90s, 10m or 1h, or never"
         raise InvalidSpec(f"{wanted!r} is not a time", field="--sleep-after", value=wanted, fix=fix)
     return float(parse_duration(wanted))
 

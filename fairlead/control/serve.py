@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import os
 import signal
 import time
@@ -65,7 +66,7 @@ class Settings:
     isolation: str | None = None  # auto, sandbox, user, none; None: as last time, or the best that works
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
     telling: Telling = Telling()
-    sleep_after_s: float | None = None  # nodes that were idle for so long are ended until they are needed; None: never
+    sleep_after_s: float | None = None  # nodes idle for so long end until needed; inf: never; None: as last time
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
@@ -118,7 +119,8 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
         facts["epoch"] = store.epoch
         strangers = len(await store.read(tenants.all)) > 1
         backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers)
-        return await _lead_on(replace(settings, store=url), home, store, backend, vault, ready, door, ending)
+        settled = replace(settings, store=url, sleep_after_s=sleep_after(settings.sleep_after_s, home))
+        return await _lead_on(settled, home, store, backend, vault, ready, door, ending)
     finally:
         await store.close()
 
@@ -141,7 +143,7 @@ async def _lead_on(
         gauge = HomeGauge(home, shared=backend.capabilities.one_machine)
         controller = Controller(
             store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge,
-            sleep_after_s=settings.sleep_after_s,
+            sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
         )  # fmt: skip
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
@@ -153,7 +155,7 @@ async def _lead_on(
         def opened(port: int) -> None:
             url = address(settings, port)
             gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
-            write_profile(home, url, token, settings.store, settings.certificate)
+            write_profile(home, url, token, settings.store, settings.certificate, settings.sleep_after_s)
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
@@ -256,7 +258,7 @@ async def _put_away(store: Store, controller: Controller) -> None:
         await controller.news(0.5)
 
 
-def read_profile(home: Home) -> dict[str, str]:
+def read_profile(home: Home) -> dict[str, Any]:
     """What a running platform tells clients on this machine; empty if there is none."""
     try:
         profile = json.loads(home.profile.read_text())
@@ -270,6 +272,12 @@ def store_url(wanted: str | None, home: Home) -> str:
     return wanted or read_profile(home).get("store") or f"sqlite:///{home.database}"
 
 
+def sleep_after(wanted_s: float | None, home: Home) -> float:
+    """How long nobody needs a node before it sleeps: as asked for, else as the last time; infinite if it never does."""
+    last_s = read_profile(home).get("sleep_after_s")
+    return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
+
+
 def address(settings: Settings, port: int) -> str:
     """Where clients of this machine reach the API."""
     scheme = "http" if settings.certificate is None else "https"
@@ -277,11 +285,20 @@ def address(settings: Settings, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def write_profile(home: Home, url: str, token: str, store: str | None, certificate: Path | None = None) -> None:
+def write_profile(
+    home: Home,
+    url: str,
+    token: str,
+    store: str | None,
+    certificate: Path | None = None,
+    sleep_after_s: float | None = None,
+) -> None:
     """For clients on this machine, and for the next start."""
-    profile = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
+    profile: dict[str, Any] = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
     if certificate is not None:
         profile["certificate"] = str(certificate)
+    if sleep_after_s is not None and sleep_after_s != math.inf:  # JSON knows no infinity
+        profile["sleep_after_s"] = sleep_after_s
     part = home.profile.with_suffix(".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
