@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -48,6 +49,7 @@ def _cgroups() -> set[str]:
 
 BEFORE = _shared_memory() | _cgroups()
 PYTESTS_OWN: set[str] = set()  # sockets on which pytest and its plugins listened before the first test
+FAILED: list[str] = []  # tests, also those that passed when they were tried again
 
 
 # The same examples on every machine: a red suite is red for whoever looks into it. `make explore` draws new ones.
@@ -166,6 +168,27 @@ def _leftovers_after_grace() -> list[str]:
     return left
 
 
+def _end_all() -> None:
+    """So that the machine is as before, whatever went wrong here."""
+    doomed = _processes()
+    for process in doomed:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(doomed, GRACE_S)
+    for path in sorted(_new_folders(), reverse=True):  # the inner groups first
+        if path.startswith("/dev/shm"):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # somebody is in it still
+                Path(path).rmdir()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A test that failed cannot always end what it had started, and it is named already, if it then passed, too."""
+    if report.outcome in ("failed", "rerun"):
+        FAILED.append(report.nodeid)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     nursery.close()
@@ -173,7 +196,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     session.config.stash[LEFT] = left
     if HELPER:
         session.config.workeroutput["left"] = left  # type: ignore[attr-defined]
-    if left and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    elif left:
+        _end_all()
+    if left and not FAILED and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -186,7 +211,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     left = config.stash.get(LEFT, [])
     if left:
-        terminalreporter.section("left behind by the tests", sep="=", red=True)
+        whose = "tests, some of which failed; it was ended" if FAILED else "tests; it was ended"
+        terminalreporter.section(f"left behind by the {whose}", sep="=", red=True)
         for line in left:
             terminalreporter.line(line)
 
