@@ -119,12 +119,20 @@ def start(nodes: str = "2") -> Running:
     home = Path(tempfile.mkdtemp(prefix="fairlead-page-"))
     home.chmod(0o755)  # the tenants' own users pass through it
     running = Running(home, nodes)
-    running.up()
+    try:
+        running.up()
+        _furnish(running)
+    except BaseException:
+        put_away(running)
+        raise
+    return running
+
+
+def _furnish(running: Running) -> None:
     for name, weight in (("vision", 2), ("text", 1)):
         running.tokens[name] = running.ask("POST", "/tenants", json={"name": name, "weight": weight})["token"]["token"]
     body = {"tenant": "vision", "role": "viewer", "label": "looks only"}
     running.tokens["viewer"] = running.ask("POST", "/tokens", json=body)["token"]
-    return running
 
 
 def put_away(running: Running) -> None:

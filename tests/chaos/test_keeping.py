@@ -50,6 +50,9 @@ def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathF
             assert team.whoami().tenant == "alpha", "tokens are good as before"
             assert team.result(reference.id, download=tmp_path / "result").artifacts
     finally:
-        first.down()
-        second.down()
+        try:
+            first.down()
+        finally:
+            if second.home.exists():
+                second.down()
         shutil.rmtree(tmp_path / "result", ignore_errors=True)

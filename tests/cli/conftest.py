@@ -74,8 +74,8 @@ class Platform:
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     home = tmp_path_factory.mktemp("platform") / "home"
     admin = Terminal(home)
-    started = admin("up", "--detach", "--nodes", "2", "--port", "0")
     try:
+        started = admin("up", "--detach", "--nodes", "2", "--port", "0")
         tokens = {
             name: admin("tenant", "create", name, "--weight", weight, "--json").data["token"]["token"]
             for name, weight in (("vision", "2"), ("text", "1"))

@@ -59,8 +59,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("escape")
     # A canary in the operator's environment too: it must not come down to a worker.
     admin = Terminal(folder / "home", environment={"OPERATORS_PASSWORD": f"fl-canary-{secrets.token_hex(16)}"})
-    admin("up", "--detach", "--nodes", "2", "--port", "0")
     try:
+        admin("up", "--detach", "--nodes", "2", "--port", "0")
         assert all(level.startswith("sandbox") for level in _isolation(admin)), _isolation(admin)
         tokens = {
             name: admin("tenant", "create", name, "--json").data["token"]["token"] for name in ("victim", "mallory")
