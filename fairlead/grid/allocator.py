@@ -1,0 +1,81 @@
+"""Where blocks lie in an arena: best fit, neighbours that are free become one again. Pure: numbers in, numbers out."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+
+from fairlead.grid.values import aligned
+
+
+class Extents:
+    """The free ranges of ``[0, end)``. Of those that fit the smallest is taken, and of equal ones the lowest."""
+
+    def __init__(self, end: int = 0, taken: Iterable[tuple[int, int]] = ()) -> None:
+        """All of it is free but for what is taken: (offset, bytes), in any order, which do not overlap."""
+        self.end = 0
+        self._size_at: dict[int, int] = {}
+        self._at_end: dict[int, int] = {}  # where a free range ends -> where it begins
+        self._by_size: list[tuple[int, int]] = []
+        place = 0
+        for offset, nbytes in sorted(taken):
+            if offset < place:
+                raise ValueError(f"the range at {offset} overlaps another")
+            self._add(place, offset - place)
+            place = offset + aligned(nbytes)
+        self._add(place, end - place)
+        self.end = max(end, place)
+
+    @property
+    def free(self) -> int:
+        """Bytes in all free ranges together."""
+        return sum(self._size_at.values())
+
+    @property
+    def largest(self) -> int:
+        """What could be taken in one piece."""
+        return self._by_size[-1][0] if self._by_size else 0
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The free ranges as (offset, bytes), in order."""
+        return sorted(self._size_at.items())
+
+    def take(self, nbytes: int) -> int | None:
+        """The offset of a range that is now taken; None when no free one is large enough."""
+        wanted = max(aligned(nbytes), aligned(1))
+        place = bisect_left(self._by_size, (wanted, 0))
+        if place == len(self._by_size):
+            return None
+        size, offset = self._by_size[place]
+        self._remove(offset)
+        self._add(offset + wanted, size - wanted)
+        return offset
+
+    def give_back(self, offset: int, nbytes: int) -> None:
+        """The range is free again, and one with the free ranges beside it."""
+        size = max(aligned(nbytes), aligned(1))
+        before = self._at_end.get(offset)
+        if before is not None:
+            size += self._remove(before)
+            offset = before
+        if offset + size in self._size_at:
+            size += self._remove(offset + size)
+        self._add(offset, size)
+
+    def grow(self, end: int) -> None:
+        """There is more room: up to here."""
+        if end > self.end:
+            begin, self.end = self.end, end
+            self.give_back(begin, end - begin)
+
+    def _add(self, offset: int, size: int) -> None:
+        if size > 0:
+            self._size_at[offset] = size
+            self._at_end[offset + size] = offset
+            insort(self._by_size, (size, offset))
+
+    def _remove(self, offset: int) -> int:
+        size = self._size_at.pop(offset)
+        del self._at_end[offset + size]
+        del self._by_size[bisect_left(self._by_size, (size, offset))]
+        return size

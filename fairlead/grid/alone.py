@@ -1,0 +1,69 @@
+"""A grid of one node and one tenant without a platform: for tests, benchmarks and a look at it by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import select
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairlead.grid.client import Grid
+from fairlead.grid.keeper import Keeper
+from fairlead.grid.messages import Admit
+from fairlead.grid.values import DEFAULT_QUOTA, TOKEN_VARIABLE, VARIABLE
+
+
+class Alone:
+    """A keeper with a thread that listens to it; more tenants may be let in."""
+
+    def __init__(self, folder: Path, name: str = "fl-grid") -> None:
+        self.folder = folder
+        self.keeper = Keeper(folder / "spill", name=name)
+        self._lock = threading.Lock()
+        self._ending, self._end = os.pipe()
+        self._thread = threading.Thread(target=self._watch, name="grid-keeper", daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while True:
+            ready, _, _ = select.select([self.keeper.fileno(), self._ending], [], [])
+            if self._ending in ready:
+                return
+            with self._lock:
+                self.keeper.turn()
+
+    def admit(self, tenant: str = "tenant", quota: int = DEFAULT_QUOTA, *, encrypted: bool = False,
+              spill_bytes: int = DEFAULT_QUOTA) -> dict[str, str]:  # fmt: skip
+        """Let a tenant in; returns the variables by which its workers find the grid."""
+        key = secrets.token_bytes(32)
+        path = self.folder / f"{tenant}.sock"
+        with self._lock:
+            self.keeper.admit(Admit(tenant, quota, key, encrypted, spill_bytes))
+            token = self.keeper.listen(tenant, tenant, path)
+        return {VARIABLE: str(path), TOKEN_VARIABLE: token}
+
+    def connect(self, tenant: str = "tenant") -> Grid:
+        """As a worker of a tenant that was let in."""
+        with self._lock:
+            token = self.keeper.listen(tenant, tenant, self.folder / f"{tenant}.sock")
+        return Grid(self.folder / f"{tenant}.sock", token)
+
+    def close(self) -> None:
+        os.close(self._end)
+        self._thread.join()
+        os.close(self._ending)
+        self.keeper.close()
+
+
+@contextlib.contextmanager
+def alone(folder: Path, quota: int = DEFAULT_QUOTA, *, encrypted: bool = False) -> Iterator[Alone]:
+    """A grid with one tenant, until the end of the block."""
+    running = Alone(folder)
+    try:
+        running.admit(quota=quota, encrypted=encrypted)
+        yield running
+    finally:
+        running.close()

@@ -1,0 +1,176 @@
+"""What one tenant has in one arena: blocks, who uses them, and where there is room. No I/O: changes go to a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from fairlead.grid.allocator import Extents
+from fairlead.grid.eviction import Candidate, order, shared_bytes, worth
+from fairlead.grid.values import BlockId, BlockInfo, Usage, aligned
+
+RESERVED, RESIDENT, SPILLED = "reserved", "resident", "spilled"
+_MOST_LABELS = 256
+
+
+class Entry(msgspec.Struct, tag="e", array_like=True, frozen=True):
+    """One block, or room for one."""
+
+    id: str
+    nbytes: int
+    state: str
+    offset: int = -1
+    header: int = 0
+    kind: str = ""
+    label: str = ""
+    cost_s: float = 0.0
+    digest: str = ""
+    session: str = ""  # of whoever writes it
+
+
+class Gone(msgspec.Struct, tag="g", array_like=True, frozen=True):
+    id: str
+
+
+class Session(msgspec.Struct, tag="s", array_like=True, frozen=True):
+    """A worker that may hold pins; it is known by its process when the line to it is lost."""
+
+    id: str
+    pid: int
+    born: int  # when the process started: a number can be given away again
+    job: str = ""
+
+
+class Ended(msgspec.Struct, tag="x", array_like=True, frozen=True):
+    session: str
+
+
+class Pin(msgspec.Struct, tag="p", array_like=True, frozen=True):
+    session: str
+    id: str
+
+
+class Unpin(msgspec.Struct, tag="u", array_like=True, frozen=True):
+    session: str
+    id: str
+
+
+Change = Entry | Gone | Session | Ended | Pin | Unpin
+
+
+class Catalogue:
+    """All changes go through :meth:`apply`, live and after a restart, so that both come to the same."""
+
+    def __init__(self, remember: Callable[[Change], None] = lambda change: None, past: Iterable[Change] = ()) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.sessions: dict[str, Session] = {}
+        self.pins: dict[str, set[str]] = {}  # block -> sessions
+        self.used = self.spilled = 0
+        self.evictions = 0
+        self._inflation = 0.0
+        self._uses: dict[str, tuple[int, float]] = {}  # block -> how often, and the inflation then
+        self._remember: Callable[[Change], None] = lambda change: None
+        for change in past:
+            self.apply(change)
+        self._remember = remember
+
+    def apply(self, change: Change) -> None:
+        """Make it so, and remember it first: what cannot be remembered does not happen."""
+        self._remember(change)
+        match change:
+            case Entry():
+                self._count(self.entries.get(change.id), -1)
+                self.entries[change.id] = change
+                self._count(change, 1)
+            case Gone():
+                self._count(self.entries.pop(change.id, None), -1)
+                self._uses.pop(change.id, None)
+                self.pins.pop(change.id, None)
+            case Session():
+                self.sessions[change.id] = change
+            case Ended():
+                self.sessions.pop(change.session, None)
+                for block in [block for block, holders in self.pins.items() if change.session in holders]:
+                    self._unpin(change.session, block)
+            case Pin():
+                self.pins.setdefault(change.id, set()).add(change.session)
+                uses, _ = self._uses.get(change.id, (0, 0.0))
+                self._uses[change.id] = uses + 1, self._inflation
+            case Unpin():
+                self._unpin(change.session, change.id)
+
+    def _unpin(self, session: str, block: str) -> None:
+        holders = self.pins.get(block, set())
+        holders.discard(session)
+        if not holders:
+            self.pins.pop(block, None)
+
+    def _count(self, entry: Entry | None, sign: int) -> None:
+        if entry is not None and entry.state == SPILLED:
+            self.spilled += sign * aligned(entry.nbytes)
+        elif entry is not None:
+            self.used += sign * max(aligned(entry.nbytes), aligned(1))
+
+    def everything(self) -> list[Change]:
+        """The changes that would make this catalogue from nothing."""
+        pins = [Pin(session, block) for block, holders in self.pins.items() for session in sorted(holders)]
+        return [*self.entries.values(), *self.sessions.values(), *pins]
+
+    def extents(self, end: int) -> Extents:
+        """Where there is room, when the arena is this long."""
+        taken = [(entry.offset, max(entry.nbytes, 1)) for entry in self.entries.values() if entry.state != SPILLED]
+        return Extents(end, taken)
+
+    # ------------------------------------------------------------ who goes
+
+    def victims(self) -> list[Entry]:
+        """The resident blocks that nobody uses, the least worth first."""
+        candidates = [
+            Candidate(entry.id, entry.nbytes, entry.cost_s, *self._uses.get(entry.id, (1, 0.0)),
+                      pinned=entry.id in self.pins)
+            for entry in self.entries.values() if entry.state == RESIDENT
+        ]  # fmt: skip
+        return [self.entries[one.id] for one in order(candidates)]
+
+    def went(self, entry: Entry) -> None:
+        """This one had to go for want of room: from now on everybody else has to be worth more."""
+        uses, floor = self._uses.get(entry.id, (1, 0.0))
+        self._inflation = max(
+            self._inflation, worth(Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor))
+        )
+        self.evictions += 1
+
+    def forget_session(self, session: str) -> list[Entry]:
+        """It is gone with its pins; returns what it had reserved, whose room is to be given back."""
+        left = [one for one in self.entries.values() if one.state == RESERVED and one.session == session]
+        for entry in left:
+            self.apply(Gone(entry.id))
+        if session in self.sessions:
+            self.apply(Ended(session))
+        return left
+
+    # ------------------------------------------------------------ what is told
+
+    def info(self, entry: Entry) -> BlockInfo:
+        pins = len(self.pins.get(entry.id, ()))
+        return BlockInfo(BlockId(entry.id), entry.kind, entry.nbytes - entry.header, entry.label, entry.digest,
+                         entry.state, pins, entry.cost_s)  # fmt: skip
+
+    def usage(self, quota: int, warm: int) -> Usage:
+        resident = {entry.id: entry.nbytes for entry in self.entries.values() if entry.state == RESIDENT}
+        labels: dict[str, int] = {}
+        for entry in self.entries.values():
+            if entry.state == RESIDENT:
+                labels[entry.label] = labels.get(entry.label, 0) + entry.nbytes
+        most = sorted(labels.items(), key=lambda item: (-item[1], item[0]))[:_MOST_LABELS]
+        users = {
+            block: frozenset(self.sessions[one].job for one in holders if one in self.sessions)
+            for block, holders in self.pins.items()
+        }
+        return Usage(
+            quota=quota, used=self.used, pinned=sum(resident.get(block, 0) for block in self.pins),
+            spilled=self.spilled, warm=warm, blocks=sum(entry.state != RESERVED for entry in self.entries.values()),
+            evictions=self.evictions, by_label=dict(most),
+            by_job=shared_bytes(resident, {block: jobs for block, jobs in users.items() if jobs}),
+        )  # fmt: skip

@@ -1,0 +1,197 @@
+"""The grid as a worker sees it: one line to its node's grid process, and the arena in its own memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from fairlead.errors import InvalidSpec
+from fairlead.grid import messages as m
+from fairlead.grid.block import TABLE, TENSORS, Block, flatten
+from fairlead.grid.layout import Layout, read_header
+from fairlead.grid.line import Line
+from fairlead.grid.spill import Cipher, sealed_bytes
+from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, BlockId, BlockInfo, Usage
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import torch
+    from typing_extensions import Buffer
+
+_Write = Callable[[memoryview], None]
+_LONGEST_LABEL = 200
+_AT_ONCE = 4 << 20  # so much is touched while the caller waits; more, beside it
+
+
+class Grid:
+    """May be used by several threads; a forked child makes a line of its own."""
+
+    def __init__(self, path: Path | str, token: str = "", *, wait_s: float = 30.0) -> None:
+        """Connect; a grid process that has died is waited for this long, now and later."""
+        self._line = Line(Path(path), token, wait_s)
+        self._open: dict[str, weakref.ref[Any]] = {}
+        self._kinds: dict[str, tuple[str, int]] = {}
+
+    @classmethod
+    def of_this_worker(cls) -> Grid | None:
+        """The grid of the node that this worker runs on; None where there is none."""
+        path = os.environ.get(VARIABLE)
+        return None if not path else _connected(path, os.environ.get(TOKEN_VARIABLE, ""))
+
+    # ------------------------------------------------------------ put
+
+    def put(
+        self, parts: Sequence[Buffer], *, kind: str, meta: Mapping[str, object], label: str = "", cost_s: float = 0.0
+    ) -> BlockId:
+        """Copy the parts into a block that never changes; what it cost to make them decides how long it stays."""
+        views = [memoryview(part).cast("B") for part in parts]
+        layout = Layout([len(view) for view in views], meta)
+
+        def write(block: memoryview) -> None:
+            for (begin, length), view in zip(layout.parts, views, strict=True):
+                block[begin : begin + length] = view
+
+        return self._put(layout, write, kind, label, cost_s)
+
+    def put_table(self, table: pa.Table | pa.RecordBatch, *, label: str = "", cost_s: float = 0.0,
+                  meta: Mapping[str, object] | None = None) -> BlockId:  # fmt: skip
+        """A table, written once, straight into the arena."""
+        import pyarrow as pa
+
+        def stream(sink: Any) -> None:
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write(table)
+
+        measure = pa.MockOutputStream()
+        stream(measure)
+        layout = Layout([measure.size()], {"rows": table.num_rows, **(meta or {})})
+
+        def write(block: memoryview) -> None:
+            stream(pa.FixedSizeBufferWriter(pa.py_buffer(block[: measure.size()])))
+
+        return self._put(layout, write, TABLE, label, cost_s)
+
+    def put_tensors(self, tensors: Mapping[str, np.ndarray[Any, Any] | torch.Tensor], *, label: str = "",
+                    cost_s: float = 0.0, meta: Mapping[str, object] | None = None) -> BlockId:  # fmt: skip
+        """Arrays or tensors by name."""
+        parts, facts = flatten(tensors)
+        return self.put(parts, kind=TENSORS, meta={**(meta or {}), "tensors": facts}, label=label, cost_s=cost_s)
+
+    def _put(self, layout: Layout, write: _Write, kind: str, label: str, cost_s: float) -> BlockId:
+        if len(label) > _LONGEST_LABEL or len(kind) > _LONGEST_LABEL:
+            raise InvalidSpec(f"longer than {_LONGEST_LABEL} characters", field="label", value=label[:20], fix="cut it")
+        block = BlockId(uuid.uuid4().hex)
+        key = self._line.welcome.memory_key
+        header = len(layout.header)
+        if key:
+            self._put_sealed(block, layout, write, m.Commit(block, header, kind, label, cost_s), key)
+        elif layout.nbytes <= m.INLINE_BYTES:
+            whole = bytearray(layout.nbytes)
+            write(memoryview(whole))
+            layout.finish(memoryview(whole))
+            self._line.ask(m.PutSmall(block, bytes(whole), header, kind, label, cost_s))
+        else:
+            self._write(block, layout, write, m.Commit(block, header, kind, label, cost_s))
+        return block
+
+    def _write(self, block: BlockId, layout: Layout, write: _Write, commit: m.Commit) -> None:
+        placed = self._line.ask(m.Reserve(block, layout.nbytes), m.Placed)
+        arena = self._line.writing()
+        try:
+            arena.touch(placed.offset, placed.nbytes)
+            room = arena.view(placed.offset, placed.nbytes)
+            write(room)
+            layout.finish(room)
+        except BaseException:
+            self._line.release(block)
+            raise
+        self._line.ask(commit)
+
+    def _put_sealed(self, block: BlockId, layout: Layout, write: _Write, commit: m.Commit, key: bytes) -> None:
+        """Encrypted in memory, too: written here, sealed piece by piece into the arena."""
+        whole = memoryview(bytearray(layout.nbytes))
+        write(whole)
+        layout.finish(whole)
+
+        def seal(room: memoryview) -> None:
+            place = 0
+            for piece in Cipher(key, self._line.welcome.tenant).seal(block, whole):
+                room[place : place + len(piece)] = piece
+                place += len(piece)
+
+        self._write(block, Layout.opaque(sealed_bytes(layout.nbytes)), seal, commit)
+
+    # ------------------------------------------------------------ open
+
+    def open(self, block: BlockId) -> Block:
+        """Pinned, and mapped; it is brought here first when it lies on this node's disk or in another node."""
+        known = self._open.get(block)
+        window = known() if known is not None else None
+        if window is None:
+            window = self._pin(block)
+        kind, header = self._kinds[block]
+        data = memoryview(window).cast("B")
+        return Block(block, kind, read_header(data[len(data) - header :]), data)
+
+    def _pin(self, block: BlockId) -> Any:
+        placed = self._line.ask(m.Open(block), m.Placed)
+        arena = self._line.reading(placed.warm)
+        if placed.nbytes <= _AT_ONCE:
+            arena.touch(placed.offset, placed.nbytes)
+        else:
+            self._line.touch_soon(placed.offset, placed.nbytes)
+        window = arena.window(placed.offset, placed.nbytes)
+        if self._line.welcome.memory_key:
+            window = self._unseal(block, window)
+            self._line.release(block)
+        else:
+            weakref.finalize(window, self._line.release, block)
+        self._open[block], self._kinds[block] = weakref.ref(window), (placed.kind, placed.header)
+        return window
+
+    def _unseal(self, block: BlockId, window: Any) -> Any:
+        """A copy in the clear, of this process alone."""
+        cipher = Cipher(self._line.welcome.memory_key, self._line.welcome.tenant)
+        return cipher.unseal(block, memoryview(window).cast("B"))
+
+    def drop(self, block: BlockId) -> None:
+        """Forget it everywhere on this node; refused while it is in use."""
+        self._line.ask(m.Drop(block))
+        self._open.pop(block, None)
+        self._kinds.pop(block, None)
+
+    # ------------------------------------------------------------ ask
+
+    def usage(self) -> Usage:
+        """What this tenant has on this node."""
+        return self._line.ask(m.AskUsage(), m.Told).usage
+
+    def blocks(self) -> list[BlockInfo]:
+        """All blocks of this tenant on this node."""
+        found: list[BlockInfo] = []
+        while True:
+            page = self._line.ask(m.AskBlocks(found[-1].id if found else ""), m.Blocks)
+            found += page.blocks
+            if not page.more:
+                return found
+
+    def close(self) -> None:
+        """Hang up; everything that this worker had open is unpinned."""
+        self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@functools.lru_cache(maxsize=4)
+def _connected(path: str, token: str) -> Grid:
+    return Grid(path, token)

@@ -1,0 +1,76 @@
+"""A log in memory that outlives the process that writes it: whoever holds its descriptor finds all that was said.
+
+Two halves, of which one counts. Its first word says which, and how much of it: it changes after the bytes it speaks of,
+so that a process killed at any point leaves a log that is whole. Not for power failures: it is memory.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterable
+
+_WORD = struct.Struct("<Q")
+_LENGTH = struct.Struct("<I")
+_PAGE = 4096
+_SECOND = 1 << 63
+
+
+class Full(Exception):
+    """What must be remembered does not fit."""
+
+
+class Journal:
+    """Entries as bytes, in order. Memory is only used for what is written."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._size = os.fstat(descriptor).st_size
+        self._half = (self._size - _PAGE) // 2
+        self._map = mmap.mmap(descriptor, self._size)
+        (word,) = _WORD.unpack_from(self._map)
+        self._second, self.length = bool(word & _SECOND), int(word & ~_SECOND)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it is time to say everything anew, in fewer words."""
+        return bool(self.length > self._half // 2)
+
+    def entries(self) -> list[bytes]:
+        """All that counts."""
+        place, end, found = self._begin(), self._begin() + self.length, []
+        while place < end:
+            (length,) = _LENGTH.unpack_from(self._map, place)
+            found.append(self._map[place + _LENGTH.size : place + _LENGTH.size + length])
+            place += _LENGTH.size + length
+        return found
+
+    def append(self, entry: bytes) -> None:
+        """Remember it; raises Full."""
+        need = _LENGTH.size + len(entry)
+        if self.length + need > self._half:
+            raise Full("the catalogue of this tenant is full")
+        place = self._begin() + self.length
+        _LENGTH.pack_into(self._map, place, len(entry))
+        self._map[place + _LENGTH.size : place + need] = entry
+        self.length += need
+        self._commit()
+
+    def rewrite(self, entries: Iterable[bytes]) -> None:
+        """These instead of all before; raises Full, and then all is as it was."""
+        data = b"".join(_LENGTH.pack(len(entry)) + entry for entry in entries)
+        if len(data) > self._half:
+            raise Full("the catalogue of this tenant is full")
+        begin = _PAGE + (0 if self._second else self._half)
+        self._map[begin : begin + len(data)] = data
+        self._second, self.length = not self._second, len(data)
+        self._commit()
+
+    def _begin(self) -> int:
+        return _PAGE + (self._half if self._second else 0)
+
+    def _commit(self) -> None:
+        _WORD.pack_into(self._map, 0, self.length | (_SECOND if self._second else 0))
+
+    def close(self) -> None:
+        self._map.close()

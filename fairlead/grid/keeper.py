@@ -1,0 +1,227 @@
+"""Keeps the grid process of a node: starts it when somebody knocks, holds all that must outlive it, brings it back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fairlead.grid import mapping
+from fairlead.grid.keeping import receive_packet, send_packet
+from fairlead.grid.messages import Admit, Forget, FromKeeper, Listen, Report, ToKeeper
+from fairlead.grid.values import Usage
+
+_RESTART_S = 0.2  # between two starts: one that cannot live must not eat the machine
+
+log = logging.getLogger("fairlead.grid")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """What a tenant has, whoever serves it."""
+
+    admit: Admit
+    descriptors: tuple[int, int, int]  # its arena to write, to read, and its journal
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the workers of a job knock."""
+
+    listen: Listen
+    path: Path
+    listener: socket.socket
+
+
+@dataclass(slots=True)
+class Keeper:
+    """Not a thread: whoever owns it waits for :meth:`fileno` to be readable and then calls :meth:`turn`."""
+
+    spill: Path
+    uid: int | None = None  # of the grid process; None: that of this one
+    name: str = "fl-grid"
+    arena_bytes: int = 64 << 30  # of address space; memory is only used within the quota
+    log_path: Path | None = None
+    environment: Mapping[str, str] | None = None
+    usage: dict[str, Usage] = field(default_factory=dict)
+    _tenants: dict[str, Tenancy] = field(default_factory=dict)
+    _doors: dict[str, Door] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+    _control: socket.socket | None = None
+    _pidfd: int = -1
+    _started_s: float = float("-inf")
+    _poll: select.epoll = field(default_factory=select.epoll)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the grid process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def fileno(self) -> int:
+        return self._poll.fileno()
+
+    # ------------------------------------------------------------ who may come
+
+    def admit(self, admit: Admit) -> None:
+        """There is this tenant, with this quota from now on."""
+        known = self._tenants.get(admit.tenant)
+        if known is not None and known.admit == admit:
+            return
+        descriptors = known.descriptors if known is not None else self._arena(admit)
+        self._tenants[admit.tenant] = Tenancy(admit, descriptors)
+        self._tell(admit, descriptors)
+
+    def _arena(self, admit: Admit) -> tuple[int, int, int]:
+        arena = mapping.create(f"fairlead-{admit.tenant}", max(self.arena_bytes, admit.quota))
+        journal = mapping.create(f"fairlead-{admit.tenant}-journal", mapping.JOURNAL_BYTES)
+        return arena, mapping.read_only(arena), journal
+
+    def listen(self, job: str, tenant: str, path: Path, uid: int | None = None) -> str:
+        """Let this job's workers connect at the path; returns the token that they must show."""
+        if job in self._doors:
+            return self._doors[job].listen.token
+        listener = _bind(path, uid)
+        door = Door(Listen(job, tenant, secrets.token_urlsafe(24), uid), path, listener)
+        self._doors[job] = door
+        if self._process is None:
+            self._poll.register(listener.fileno(), select.EPOLLIN)
+        self._tell(door.listen, [listener.fileno()])
+        return door.listen.token
+
+    def forget(self, job: str) -> None:
+        """None of its workers will come any more."""
+        door = self._doors.pop(job, None)
+        if door is not None:
+            with contextlib.suppress(FileNotFoundError):  # a grid process listens there now
+                self._poll.unregister(door.listener.fileno())
+            door.listener.close()
+            door.path.unlink(missing_ok=True)
+            self._tell(Forget(job))
+
+    # ------------------------------------------------------------ its process
+
+    def turn(self) -> None:
+        """Deal with whatever has happened."""
+        for descriptor, _ in self._poll.poll(0):
+            if descriptor == self._pidfd:
+                self._buried()
+            elif self._control is not None and descriptor == self._control.fileno():
+                self._hear()
+            elif self._process is None:
+                self.start()
+
+    def start(self) -> None:
+        """Have a grid process, and tell it everything."""
+        if self._process is not None:
+            return
+        time.sleep(max(0.0, min(_RESTART_S, self._started_s + _RESTART_S - time.monotonic())))
+        self._started_s = time.monotonic()
+        for door in self._doors.values():
+            with contextlib.suppress(FileNotFoundError):
+                self._poll.unregister(door.listener.fileno())
+        _own(self.spill, self.uid)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = self._spawn(theirs.fileno())
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._poll.register(self._pidfd, select.EPOLLIN)
+        self._poll.register(self._control.fileno(), select.EPOLLIN)
+        for tenancy in self._tenants.values():
+            self._tell(tenancy.admit, tenancy.descriptors)
+        for door in self._doors.values():
+            self._tell(door.listen, [door.listener.fileno()])
+
+    def _spawn(self, control: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "fairlead.grid.process", "--control", str(control),
+                   "--spill", str(self.spill), "--name", self.name]  # fmt: skip
+        with contextlib.ExitStack() as opened:
+            out = None if self.log_path is None else opened.enter_context(self.log_path.open("ab"))
+            apart = self.uid is not None
+            return subprocess.Popen(
+                command, pass_fds=[control], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
+                env=None if self.environment is None else dict(self.environment), start_new_session=True,
+                user=self.uid, group=self.uid, extra_groups=() if apart else None,
+            )  # fmt: skip
+
+    def _tell(self, message: FromKeeper, descriptors: tuple[int, ...] | list[int] = ()) -> None:
+        if self._control is not None:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its successor will be told
+                send_packet(self._control, msgspec.msgpack.encode(message), descriptors)
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        data, _ = receive_packet(self._control)
+        if not data:
+            self._poll.unregister(self._control.fileno())  # its end is dealt with when its process has ended
+            return
+        said = msgspec.msgpack.decode(data, type=ToKeeper)
+        if isinstance(said, Report):
+            self.usage |= said.tenants
+
+    def _buried(self) -> None:
+        code = self._settle()
+        log.warning("the grid process ended with %s and is started again", code)
+        self.start()
+
+    def _settle(self) -> int | None:
+        """It has ended, or ends now."""
+        if self._process is None:
+            return None
+        self._process.kill()
+        code = self._process.wait()
+        for descriptor in (self._pidfd, -1 if self._control is None else self._control.fileno()):
+            with contextlib.suppress(FileNotFoundError, ValueError, OSError):
+                self._poll.unregister(descriptor)
+        os.close(self._pidfd)
+        if self._control is not None:
+            self._control.close()
+        self._process, self._control, self._pidfd = None, None, -1
+        return code
+
+    def close(self) -> None:
+        """The end of it all: process, memory, sockets and what was spilled."""
+        self._settle()
+        for job in list(self._doors):
+            self.forget(job)
+        for tenancy in self._tenants.values():
+            for descriptor in tenancy.descriptors:
+                os.close(descriptor)
+        self._tenants.clear()
+        self._poll.close()
+        shutil.rmtree(self.spill, ignore_errors=True)
+
+
+def _bind(path: Path, uid: int | None) -> socket.socket:
+    """A socket at the path, for one user alone; a stale one in its place is removed."""
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    before = os.umask(0o177)
+    try:
+        name = f"/proc/self/fd/{folder}/{path.name}"  # an address has 108 bytes, a path may have more
+        listener.bind(name)
+        if uid is not None and os.geteuid() == 0:
+            os.chown(path, uid, uid, follow_symlinks=False)
+    finally:
+        os.umask(before)
+        os.close(folder)
+    listener.listen(128)
+    return listener
+
+
+def _own(folder: Path, uid: int | None) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if uid is not None:
+        os.chown(folder, uid, uid)

@@ -1,0 +1,205 @@
+"""A worker's line to the grid process: requests with answers, known again after the other side died, two mappings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead import wire
+from fairlead.errors import FairleadError, Unavailable
+from fairlead.grid import messages as m
+from fairlead.grid.mapping import Mapping
+
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+_AGAIN_S = 0.02
+_ANSWER_S = 120.0  # it may have to write gigabytes to disk first
+
+
+class Line:
+    """One at a time speaks; what is no longer needed is said along with the next request, or as soon as nobody does."""
+
+    def __init__(self, path: Path, token: str, wait_s: float) -> None:
+        self._path, self._token, self._wait_s = path, token, wait_s
+        self._speaking = threading.Lock()
+        self._unneeded: deque[str] = deque()
+        self._socket: socket.socket | None = None
+        self._warming: queue.SimpleQueue[tuple[Mapping, int, int]] = queue.SimpleQueue()
+        self._read: Mapping | None = None
+        self._write: Mapping | None = None
+        self._closed = False
+        self._begin()
+        with self._speaking:
+            self.welcome = self._connect()
+
+    def _begin(self) -> None:
+        """As a process of its own: also a forked child, whose parent's pins are the parent's."""
+        self._pid = os.getpid()
+        self._session = secrets.token_hex(16)
+        self._warmer: threading.Thread | None = None
+
+    # ------------------------------------------------------------ mappings
+
+    def reading(self, warm: int = 0) -> Mapping:
+        """The arena, to read."""
+        assert self._read is not None
+        self._soon(self._read, 0, warm)
+        return self._read
+
+    def writing(self) -> Mapping:
+        """The arena, to write to; asked for at the first put."""
+        if self._write is None:
+            with self._speaking:
+                answer, descriptors = self._say(m.Writer(), 1)
+                self._write = Mapping(descriptors[0], self.welcome.size, writable=True)
+                os.close(descriptors[0])
+            assert isinstance(answer, m.Placed)
+            self._soon(self._write, 0, answer.warm)
+        return self._write
+
+    def touch_soon(self, offset: int, nbytes: int) -> None:
+        """Have these pages at hand when they are read."""
+        assert self._read is not None
+        self._soon(self._read, offset, nbytes)
+
+    def _soon(self, arena: Mapping, offset: int, nbytes: int) -> None:
+        if arena.touched(offset, nbytes):
+            return
+        self._warming.put((arena, offset, nbytes))
+        if self._warmer is None:
+            self._warmer = threading.Thread(target=self._warm, name="fairlead-grid", daemon=True)
+            self._warmer.start()
+
+    def _warm(self) -> None:
+        while True:
+            arena, offset, nbytes = self._warming.get()
+            arena.touch(offset, nbytes)
+
+    def settle(self) -> None:
+        """Return when all pages that are warm in the arena are at hand here, too: for measurements."""
+        for arena in (self._read, self._write):
+            if arena is not None:
+                arena.touch(0, self.welcome.warm)
+
+    # ------------------------------------------------------------ words
+
+    def ask(self, request: Any, kind: type[_Answer] = m.Placed) -> _Answer:  # type: ignore[assignment]
+        """The answer; raises the error that the grid process answers with."""
+        with self._speaking:
+            answer, _ = self._say(request)
+            self._flush()
+        if not isinstance(answer, kind):
+            raise Unavailable(f"the grid process answers {type(answer).__name__}")
+        return answer
+
+    def release(self, block: str) -> None:
+        """Called from anywhere, even while the collector runs in the middle of a request."""
+        self._unneeded.append(block)
+        if self._pid == os.getpid() and self._speaking.acquire(blocking=False):
+            try:
+                self._flush()
+            finally:
+                self._speaking.release()
+
+    def _flush(self) -> None:
+        while self._unneeded and self._socket is not None:
+            with contextlib.suppress(OSError):  # its successor is told by the next request
+                self._socket.sendall(wire.pack(m.Release(self._unneeded.popleft())))
+
+    def _say(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
+        """Say it until somebody answers: all requests can be said twice."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                if self._socket is None or self._pid != os.getpid():
+                    self._connect()
+                assert self._socket is not None
+                self._flush()
+                self._socket.sendall(wire.pack(request))
+                answer, received = self._hear(descriptors)
+            except OSError as error:
+                self._hang_up()
+                if self._closed or time.monotonic() > deadline:
+                    raise Unavailable(f"the grid process does not answer: {error}") from None
+                time.sleep(_AGAIN_S)
+                continue
+            if isinstance(answer, m.Problem):
+                document = {"code": answer.code, "detail": answer.error, "fix": answer.fix or None}
+                raise FairleadError.from_problem(document)
+            return answer, received
+
+    def _connect(self) -> m.Welcome:
+        if self._pid != os.getpid():
+            self._socket, self._unneeded = None, deque()  # the parent's, who goes on with it
+            self._begin()
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                self._socket = _dial(self._path)
+                self._socket.sendall(wire.pack(m.Hello(self._token, self._session)))
+                welcome, descriptors = self._hear(1)
+                break
+            except OSError as error:
+                self._hang_up()
+                if self._closed or time.monotonic() > deadline:
+                    raise Unavailable(f"the grid of this node cannot be reached: {error}") from None
+                time.sleep(_AGAIN_S)
+        if not isinstance(welcome, m.Welcome):
+            self._hang_up()
+            said = welcome.error if isinstance(welcome, m.Problem) else "no welcome"
+            raise FairleadError.from_problem({"code": getattr(welcome, "code", "unavailable"), "detail": said})
+        if self._read is None:
+            self._read = Mapping(descriptors[0], welcome.size, writable=False)
+            self._soon(self._read, 0, welcome.warm)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return welcome
+
+    def _hear(self, descriptors: int) -> tuple[Any, list[int]]:
+        assert self._socket is not None
+        unpacker, received = wire.Unpacker(m.ToClient), []
+        while True:
+            if descriptors:
+                data, got, _, _ = socket.recv_fds(self._socket, 1 << 18, descriptors)
+                received += got
+            else:
+                data = self._socket.recv(1 << 18)
+            if not data:
+                raise ConnectionResetError("it is gone")
+            if messages := unpacker.feed(data):
+                return messages[0], received
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        with self._speaking:
+            self._closed = True
+            self._hang_up()
+
+
+def _dial(path: Path) -> socket.socket:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    line.settimeout(_ANSWER_S)
+    folder = -1
+    try:
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        line.connect(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        line.close()
+        raise
+    finally:
+        if folder >= 0:
+            os.close(folder)
+    return line

@@ -1,0 +1,80 @@
+"""Arenas as memory: made once, closed to all but their owner, mapped, and touched before anybody waits for it."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from typing import Any
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_FAILED = ctypes.c_void_p(-1).value
+_POPULATE_READ, _POPULATE_WRITE = 22, 23  # since Linux 5.14; before that pages come at their first touch
+_STEP = 4 << 20  # what is touched, or not, as one
+
+JOURNAL_BYTES = 64 << 20  # of address space; memory is used for what is written
+LARGEST_ARENA = 1 << 40
+
+
+def create(name: str, size: int) -> int:
+    """A file in memory that nobody can cut or stretch, and that only its owner can open anew."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    os.fchmod(descriptor, 0o600)  # a reader must not reopen it as a writer
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return descriptor
+
+
+def read_only(descriptor: int) -> int:
+    """The same file, through which nothing can be written."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+class Mapping:
+    """A file in this process's memory, until nothing refers to it any more."""
+
+    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+        rights = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        address = _libc.mmap(None, size, rights, mmap.MAP_SHARED, descriptor, 0)
+        if address == _FAILED:
+            raise OSError(ctypes.get_errno(), "the arena cannot be mapped")
+        self.address, self.size, self.writable = int(address), size, writable
+        self._touched = bytearray(-(-size // _STEP))
+        self._touching = threading.Lock()
+        weakref.finalize(self, _libc.munmap, address, size)
+
+    def window(self, offset: int, nbytes: int) -> Any:
+        """A range of it, as an object that keeps the mapping alive; memoryviews of it keep it, in turn."""
+        if not 0 <= offset <= offset + nbytes <= self.size:
+            raise ValueError(f"{nbytes} bytes at {offset} are not in the arena")
+        found: Any = (ctypes.c_char * nbytes).from_address(self.address + offset)
+        found.mapping = self
+        return found
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """A range of it, to write to only where the mapping is."""
+        seen = memoryview(self.window(offset, nbytes)).cast("B")
+        return seen if self.writable else seen.toreadonly()
+
+    def touched(self, offset: int, nbytes: int) -> bool:
+        """Whether all of the range is at hand."""
+        steps = self._touched[offset // _STEP : -(-min(offset + nbytes, self.size) // _STEP)]
+        return 0 not in steps
+
+    def touch(self, offset: int, nbytes: int) -> None:
+        """Have the pages of a range at hand, so that no access to them waits for the kernel; cheap the second time."""
+        advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
+        for step in range(offset // _STEP, -(-min(offset + nbytes, self.size) // _STEP)):
+            if self._touched[step]:
+                continue
+            with self._touching:
+                begin = step * _STEP
+                _libc.madvise(self.address + begin, min(_STEP, self.size - begin), advice)
+                self._touched[step] = 1

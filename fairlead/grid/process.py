@@ -1,0 +1,144 @@
+"""The grid process of one node: serves each tenant in a thread of its own, and runs no code of theirs.
+
+Everything that must outlive it (arenas, journals, listening sockets) is handed to it by its keeper, who keeps it, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import hashlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from fairlead.grid.keeping import receive_packet
+from fairlead.grid.messages import Admit, AskPeers, Forget, FromKeeper, Listen, Peer, Report
+from fairlead.grid.peers import Peers
+from fairlead.grid.serving import TenantServer
+from fairlead.grid.store import Store
+from fairlead.grid.values import Usage
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
+_REPORT_S = 1.0
+_HASH_PIECE = 1 << 20
+
+log = logging.getLogger("fairlead.grid")
+
+
+class GridProcess:
+    """Hears its keeper in the main thread, and looks after hashes and reports in another."""
+
+    def __init__(self, control: socket.socket, spill: Path) -> None:
+        self._control, self._spill = control, spill
+        self._servers: dict[str, TenantServer] = {}
+        self._peers = Peers(lambda: self._say(AskPeers()), self._store)
+        self._sending = threading.Lock()
+        self._told: dict[str, Usage] = {}
+
+    def run(self) -> None:
+        """Until the keeper is gone."""
+        threading.Thread(target=self._look_after, name="background", daemon=True).start()
+        while True:
+            data, descriptors = receive_packet(self._control)
+            if not data:
+                return
+            self._hear(msgspec.msgpack.decode(data, type=FromKeeper), descriptors)
+
+    def _hear(self, said: FromKeeper, descriptors: list[int]) -> None:
+        match said:
+            case Admit():
+                self._admit(said, descriptors)
+            case Listen():
+                listener = socket.socket(fileno=descriptors[0])
+                self._servers[said.tenant].listen(said, listener)
+            case Forget():
+                for server in self._servers.values():
+                    server.forget(said.job)
+            case Peer():
+                self._peers.arrived(said, [socket.socket(fileno=descriptor) for descriptor in descriptors])
+
+    def _admit(self, said: Admit, descriptors: list[int]) -> None:
+        known = self._servers.get(said.tenant)
+        if known is not None:
+            with known.store.lock:
+                known.store.quota = said.quota
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        arena, reading, journal = descriptors
+        store = Store(said, arena, reading, journal, self._spill, self._peers.fetch)
+        self._servers[said.tenant] = server = TenantServer(store)
+        server.start()
+
+    def _store(self, tenant: str) -> Store | None:
+        server = self._servers.get(tenant)
+        return None if server is None else server.store
+
+    def _say(self, message: Report | AskPeers) -> None:
+        with self._sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the main thread sees its end
+            self._control.send(msgspec.msgpack.encode(message))
+
+    # ------------------------------------------------------------ in the background
+
+    def _look_after(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        reported_s = 0.0
+        while True:
+            hashed = [self._hash_one(server.store) for server in list(self._servers.values())]
+            if time.monotonic() - reported_s > _REPORT_S:
+                reported_s = time.monotonic()
+                self._report()
+            if not any(hashed):
+                time.sleep(0.05)
+
+    def _hash_one(self, store: Store) -> bool:
+        with store.lock:
+            found = store.next_unhashed()
+        if found is None:
+            return False
+        entry, data = found
+        digest = hashlib.blake2b(digest_size=32)
+        for begin in range(0, len(data), _HASH_PIECE):
+            digest.update(data[begin : begin + _HASH_PIECE])
+        with store.lock:
+            store.hashed(entry, digest.hexdigest())
+        return True
+
+    def _report(self) -> None:
+        told: dict[str, Usage] = {}
+        for tenant, server in list(self._servers.items()):
+            server.reap()
+            with server.store.lock:
+                told[tenant] = server.store.usage()
+        changed = {tenant: usage for tenant, usage in told.items() if self._told.get(tenant) != usage}
+        for tenant, usage in changed.items():  # one at a time: a packet has its limits
+            self._say(Report({tenant: usage}))
+        self._told = told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m fairlead.grid.process")
+    parser.add_argument("--control", type=int, required=True, help="descriptor of the line to the keeper")
+    parser.add_argument("--spill", type=Path, required=True, help="folder for blocks that do not fit into memory")
+    parser.add_argument("--name", default="fl-grid")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(_PR_SET_DUMPABLE, 0)  # nobody of the same user looks into it either
+    libc.prctl(_PR_SET_NAME, given.name.encode()[:15])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    GridProcess(socket.socket(fileno=given.control), given.spill).run()
+
+
+if __name__ == "__main__":
+    main()

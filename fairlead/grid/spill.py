@@ -1,0 +1,117 @@
+"""Blocks on disk, encrypted: AES-GCM in pieces, each bound to its tenant, block and place."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+PIECE = 4 << 20
+TAG = 16
+_NONCE = struct.Struct(">8sI")
+
+
+class Spoiled(Exception):
+    """What lies there is not what was written, or not by us."""
+
+
+def derive(key: bytes, purpose: str) -> bytes:
+    """A key for one purpose from a tenant's key."""
+    return HKDF(hashes.SHA256(), 32, salt=None, info=f"fairlead grid {purpose}".encode()).derive(key)
+
+
+class Cipher:
+    """Seals blocks of one tenant under a fresh nonce each."""
+
+    def __init__(self, key: bytes, tenant: str) -> None:
+        self._cipher = AESGCM(key)
+        self._tenant = tenant.encode()
+
+    def seal(self, block: str, data: memoryview) -> Iterator[bytes]:
+        """The prefix of the nonces, then the pieces."""
+        prefix = os.urandom(8)
+        yield prefix
+        for number, begin in enumerate(range(0, max(1, len(data)), PIECE)):
+            piece = data[begin : begin + PIECE]
+            bound = self._bound(block, number, last=begin + PIECE >= len(data))
+            yield self._cipher.encrypt(_NONCE.pack(prefix, number), piece, bound)
+
+    def open(self, block: str, nbytes: int, read: Callable[[int], bytes | memoryview]) -> Iterator[bytes]:
+        """The pieces again, from a reader of so many bytes; raises Spoiled."""
+        prefix = bytes(read(8))
+        for number, begin in enumerate(range(0, max(1, nbytes), PIECE)):
+            length = min(PIECE, nbytes - begin)
+            bound = self._bound(block, number, last=begin + PIECE >= nbytes)
+            try:
+                yield self._cipher.decrypt(_NONCE.pack(prefix, number), read(length + TAG), bound)
+            except (InvalidTag, ValueError):
+                raise Spoiled(f"block {block} was changed where it was kept") from None
+
+    def unseal(self, block: str, sealed: memoryview) -> Any:
+        """A whole sealed block in the clear, in memory of its own; raises Spoiled."""
+        nbytes = plain_bytes(len(sealed))
+        plain = (ctypes.c_char * nbytes)()
+        into, place, taken = memoryview(plain).cast("B"), 0, 0
+
+        def read(length: int) -> memoryview:
+            nonlocal taken
+            taken += length
+            return sealed[taken - length : taken]
+
+        for piece in self.open(block, nbytes, read):
+            into[place : place + len(piece)] = piece
+            place += len(piece)
+        return plain
+
+    def _bound(self, block: str, number: int, *, last: bool) -> bytes:
+        return b"\0".join((self._tenant, block.encode(), str(number).encode(), b"last" if last else b""))
+
+
+def sealed_bytes(nbytes: int) -> int:
+    """How long it is when it is sealed."""
+    return 8 + nbytes + TAG * max(1, -(-nbytes // PIECE))
+
+
+def plain_bytes(nbytes: int) -> int:
+    """How long it was before."""
+    pieces = max(1, -(-(nbytes - 8) // (PIECE + TAG)))
+    return nbytes - 8 - TAG * pieces
+
+
+class Disk:
+    """The folder of one tenant's spilled blocks on one node."""
+
+    def __init__(self, folder: Path, cipher: Cipher) -> None:
+        self._folder, self._cipher = folder, cipher
+
+    def write(self, block: str, data: memoryview) -> None:
+        """Whole or not at all."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self._folder / f"{block}.part"
+        try:
+            with part.open("wb") as file:
+                for piece in self._cipher.seal(block, data):
+                    file.write(piece)
+            part.rename(self._folder / block)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+    def read(self, block: str, into: memoryview) -> None:
+        """Back into memory; raises Spoiled or OSError."""
+        place = 0
+        with (self._folder / block).open("rb") as file:
+            for piece in self._cipher.open(block, len(into), file.read):
+                into[place : place + len(piece)] = piece
+                place += len(piece)
+
+    def drop(self, block: str) -> None:
+        (self._folder / block).unlink(missing_ok=True)

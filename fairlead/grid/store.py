@@ -1,0 +1,263 @@
+"""One tenant's arena in the grid process: makes room, keeps promises to readers, spills and brings back."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from fairlead.grid.catalogue import RESERVED, RESIDENT, SPILLED, Catalogue, Change, Entry, Gone, Pin, Session, Unpin
+from fairlead.grid.journal import Full, Journal
+from fairlead.grid.mapping import Mapping
+from fairlead.grid.messages import Admit, Commit, Placed, Problem, PutSmall
+from fairlead.grid.spill import Cipher, Disk, Spoiled, derive
+from fairlead.grid.values import SEGMENT, Usage, aligned
+from fairlead.units import shown_size
+
+log = logging.getLogger("fairlead.grid")
+_changes = msgspec.msgpack.Decoder(Change)
+_encode = msgspec.msgpack.Encoder().encode
+
+Fetch = Callable[[str, str], "tuple[Entry, Callable[[memoryview], None]] | None"]
+
+
+class Refusal(Exception):
+    """Answered to whoever asked, as a Problem."""
+
+    def __init__(self, error: str, code: str = "refused", fix: str = "") -> None:
+        super().__init__(error)
+        self.problem = Problem(error, code, fix)
+
+
+class Store:
+    """All methods are for whoever holds :attr:`lock`."""
+
+    def __init__(self, admit: Admit, arena: int, reading: int, journal: int, spill: Path, fetch: Fetch) -> None:
+        self.lock = threading.RLock()
+        self.tenant, self.quota = admit.tenant, admit.quota
+        self.arena, self.reading = arena, reading
+        self.size = os.fstat(arena).st_size
+        self.memory_key = derive(admit.key, "memory") if admit.encrypted else b""
+        self._spill_bytes = admit.spill_bytes
+        folder = spill / hashlib.sha256(admit.tenant.encode()).hexdigest()[:16]
+        self._disk = Disk(folder, Cipher(derive(admit.key, "spill"), admit.tenant)) if admit.key else None
+        self._fetch = fetch
+        self._map = Mapping(arena, self.size, writable=True)
+        self._journal = Journal(journal)
+        self.catalogue = Catalogue(self._remember, map(_changes.decode, self._journal.entries()))
+        self.warm = self._found_warm()
+        self._extents = self.catalogue.extents(self.warm)
+
+    def _found_warm(self) -> int:
+        """How far the arena was touched by a process before this one."""
+        used = max((one.offset + aligned(one.nbytes) for one in self.catalogue.entries.values()), default=0)
+        page = os.sysconf("SC_PAGE_SIZE")
+        touched = min(os.fstat(self.arena).st_blocks * 512, self.quota, self.size) // page * page
+        return max(touched, min(aligned(max(used, 0), page), self.size))
+
+    def _remember(self, change: Change) -> None:
+        try:
+            if self._journal.crowded:
+                self._journal.rewrite(map(_encode, self.catalogue.everything()))
+            self._journal.append(_encode(change))
+        except Full as error:
+            raise Refusal(f"{error}: it has too many blocks", fix="put fewer and larger blocks, or drop some") from None
+
+    # ------------------------------------------------------------ put
+
+    def reserve(self, session: str, block: str, nbytes: int) -> Placed:
+        """Room to write into; the same again when it was given already."""
+        found = self.catalogue.entries.get(block)
+        if found is not None:
+            if found.state != RESERVED or found.session != session or found.nbytes != nbytes:
+                raise Refusal(f"block {block} is there already", "conflict")
+            return self._placed(found)
+        entry = Entry(block, nbytes, RESERVED, self._room(nbytes), session=session)
+        return self._placed(self._enter(entry))
+
+    def commit(self, session: str, said: Commit) -> Placed:
+        """It is a block from now on."""
+        found = self.catalogue.entries.get(said.id)
+        if found is None or (found.state == RESERVED and found.session != session):
+            raise Refusal(f"block {said.id} was not reserved", "not-found")
+        if not 0 <= said.header <= found.nbytes:
+            raise Refusal("a header longer than its block", "invalid-spec")
+        if found.state == RESERVED:
+            found = msgspec.structs.replace(found, state=RESIDENT, header=said.header, kind=said.kind, label=said.label,
+                                            cost_s=said.cost_s, session="")  # fmt: skip
+            self.catalogue.apply(found)
+        return self._placed(found)
+
+    def put(self, session: str, said: PutSmall) -> Placed:
+        """Both at once, with the bytes."""
+        if said.id in self.catalogue.entries:  # said again, after an answer was lost
+            return self._placed(self.catalogue.entries[said.id])
+        placed = self.reserve(session, said.id, len(said.data))
+        self._map.view(placed.offset, placed.nbytes)[:] = said.data
+        return self.commit(session, Commit(said.id, said.header, said.kind, said.label, said.cost_s))
+
+    def _enter(self, entry: Entry) -> Entry:
+        try:
+            self.catalogue.apply(entry)
+        except Refusal:
+            self._extents.give_back(entry.offset, entry.nbytes)
+            raise
+        return entry
+
+    def _placed(self, entry: Entry) -> Placed:
+        return Placed(entry.offset, entry.nbytes, entry.header, entry.kind, self.warm)
+
+    # ------------------------------------------------------------ room
+
+    def _room(self, nbytes: int) -> int:
+        """Where so many bytes are free now; others of this tenant, and of no other, may have to go for it."""
+        if nbytes > min(self.quota, self.size):
+            raise Refusal(f"{shown_size(nbytes)} are more than the {shown_size(self.quota)} that tenant {self.tenant} "
+                          "may have in the grid of a node", "too-large", "put smaller blocks, or raise the quota")
+        victims: list[Entry] | None = None
+        while True:
+            if self.catalogue.used + aligned(nbytes) <= self.quota:
+                offset = self._extents.take(nbytes)
+                if offset is None and self.grow(nbytes):
+                    offset = self._extents.take(nbytes)
+                if offset is not None:
+                    return offset
+            victims = self.catalogue.victims() if victims is None else victims
+            if not victims:
+                used, quota = shown_size(self.catalogue.used), shown_size(self.quota)
+                raise Refusal(f"the grid has no room for {shown_size(nbytes)}: {used} of the {quota} of tenant "
+                              f"{self.tenant} are in use", fix="close or drop blocks, or raise the quota")  # fmt: skip
+            self._evict(victims.pop(0))
+
+    def grow(self, nbytes: int) -> bool:
+        """Take more memory from the machine, within the quota; touched here, so that nobody else waits for it."""
+        wanted = max(SEGMENT, aligned(nbytes, SEGMENT))
+        end = min(self.warm + wanted, aligned(min(self.quota, self.size), os.sysconf("SC_PAGE_SIZE")), self.size)
+        if end <= self.warm:
+            return False
+        try:
+            os.posix_fallocate(self.arena, self.warm, end - self.warm)
+        except OSError as error:
+            log.warning("the arena of %s cannot grow: %s", self.tenant, error)
+            return False
+        self.warm = end
+        self._extents.grow(end)
+        return True
+
+    def _evict(self, entry: Entry) -> None:
+        """To disk, where that is allowed and there is room; it is lost otherwise."""
+        self.catalogue.went(entry)
+        gone: Change = Gone(entry.id)
+        if self._disk is not None and self.catalogue.spilled + entry.nbytes <= self._spill_bytes:
+            try:
+                self._disk.write(entry.id, self._map.view(entry.offset, entry.nbytes))
+                gone = msgspec.structs.replace(entry, state=SPILLED, offset=-1)
+            except OSError as error:
+                log.warning("block %s of %s could not be spilled and is dropped: %s", entry.id, self.tenant, error)
+        self.catalogue.apply(gone)
+        self._extents.give_back(entry.offset, entry.nbytes)
+
+    # ------------------------------------------------------------ open
+
+    def open(self, session: str, block: str) -> Placed:
+        """Pinned for this session, brought here first when it is elsewhere."""
+        entry = self.catalogue.entries.get(block) or self._from_peer(block)
+        if entry is None or entry.state == RESERVED:
+            raise Refusal(f"there is no block {block} in the grid of tenant {self.tenant}", "not-found",
+                          "put it again: it was dropped, or evicted while nobody used it")
+        if entry.state == SPILLED:
+            entry = self._from_disk(entry)
+        if session not in self.catalogue.pins.get(block, ()):
+            self.catalogue.apply(Pin(session, block))
+        return self._placed(entry)
+
+    def _from_disk(self, entry: Entry) -> Entry:
+        assert self._disk is not None
+        offset = self._room(entry.nbytes)
+        try:
+            self._disk.read(entry.id, self._map.view(offset, entry.nbytes))
+        except (OSError, Spoiled) as error:
+            self._extents.give_back(offset, entry.nbytes)
+            raise Refusal(f"block {entry.id} cannot be brought back: {error}", "unavailable") from None
+        here = self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
+        self._disk.drop(entry.id)
+        return here
+
+    def _from_peer(self, block: str) -> Entry | None:
+        found = self._fetch(self.tenant, block)
+        if found is None:
+            return None
+        entry, receive = found
+        offset = self._room(entry.nbytes)
+        try:
+            receive(self._map.view(offset, entry.nbytes))
+        except OSError as error:
+            self._extents.give_back(offset, entry.nbytes)
+            raise Refusal(f"block {block} did not arrive from its node: {error}", "unavailable") from None
+        return self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset, session=""))
+
+    def release(self, session: str, block: str) -> None:
+        entry = self.catalogue.entries.get(block)
+        if entry is not None and entry.state == RESERVED and entry.session == session:
+            self._remove(entry)
+        elif session in self.catalogue.pins.get(block, ()):
+            self.catalogue.apply(Unpin(session, block))
+
+    def drop(self, session: str, block: str) -> Placed:
+        """Away with it, unless somebody else uses it."""
+        entry = self.catalogue.entries.get(block)
+        if entry is None or entry.state == RESERVED:
+            raise Refusal(f"there is no block {block} in the grid of tenant {self.tenant}", "not-found")
+        if others := self.catalogue.pins.get(block, set()):
+            raise Refusal(f"block {block} is in use by {len(others)}", "conflict", "close it first")
+        self._remove(entry)
+        return Placed()
+
+    def _remove(self, entry: Entry) -> None:
+        self.catalogue.apply(Gone(entry.id))
+        if entry.state != SPILLED:
+            self._extents.give_back(entry.offset, entry.nbytes)
+        elif self._disk is not None:
+            self._disk.drop(entry.id)
+
+    # ------------------------------------------------------------ sessions, hashes
+
+    def meet(self, session: Session) -> None:
+        """A worker is there, or is there again."""
+        known = self.catalogue.sessions.get(session.id)
+        if known is not None and (known.pid, known.born) != (session.pid, session.born):
+            raise Refusal("this session belongs to another process", "forbidden")
+        if known is None:
+            self.catalogue.apply(session)
+
+    def part(self, session: str) -> None:
+        """A worker is gone, with all it held."""
+        for entry in self.catalogue.forget_session(session):
+            self._extents.give_back(entry.offset, entry.nbytes)
+
+    def next_unhashed(self) -> tuple[Entry, memoryview] | None:
+        """A block whose bytes nobody has summed yet; what becomes of it meanwhile is seen in :meth:`hashed`."""
+        for entry in self.catalogue.entries.values():
+            if entry.state == RESIDENT and not entry.digest:
+                return entry, self._map.view(entry.offset, entry.nbytes)
+        return None
+
+    def hashed(self, entry: Entry, digest: str) -> None:
+        """The sum holds if the block has stayed where it was all the time."""
+        if self.catalogue.entries.get(entry.id) is entry:
+            self.catalogue.apply(msgspec.structs.replace(entry, digest=digest))
+
+    def lend(self, block: str) -> tuple[Entry, memoryview] | None:
+        """A resident block for another node, as it lies here; the caller holds the lock until it is copied."""
+        entry = self.catalogue.entries.get(block)
+        if entry is None or entry.state != RESIDENT:
+            return None
+        return entry, self._map.view(entry.offset, entry.nbytes)
+
+    def usage(self) -> Usage:
+        return self.catalogue.usage(self.quota, self.warm)

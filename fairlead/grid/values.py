@@ -1,0 +1,49 @@
+"""What the grid tells about itself: ids, blocks, usage; and the sizes that it is built on."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+import msgspec
+
+BlockId = NewType("BlockId", str)
+
+ALIGN = 64
+"""Of every part: what Arrow and vector units like to find."""
+SEGMENT = 64 << 20
+"""Memory is taken from the machine in pieces of this size, touched once, and kept warm."""
+DEFAULT_QUOTA = 2 << 30
+"""Of a tenant on one node, where nobody has said anything."""
+VARIABLE, TOKEN_VARIABLE = "FAIRLEAD_GRID", "FAIRLEAD_GRID_TOKEN"
+
+
+def aligned(nbytes: int, to: int = ALIGN) -> int:
+    """Rounded up."""
+    return -(-nbytes // to) * to
+
+
+class BlockInfo(msgspec.Struct, frozen=True):
+    """One block as its tenant sees it."""
+
+    id: BlockId
+    kind: str
+    nbytes: int
+    label: str = ""
+    digest: str = ""  # of its bytes, once the grid process has had the time
+    where: str = "resident"  # or spilled
+    pins: int = 0
+    cost_s: float = 0.0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What one tenant has on one node. A block counts once, however many use it; by job, those who use it share it."""
+
+    quota: int
+    used: int = 0
+    pinned: int = 0
+    spilled: int = 0
+    warm: int = 0  # taken from the machine
+    blocks: int = 0
+    evictions: int = 0
+    by_label: dict[str, int] = {}  # resident bytes
+    by_job: dict[str, int] = {}
