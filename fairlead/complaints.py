@@ -15,6 +15,7 @@ from fairlead.errors import InvalidSpec
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 SECRET_PATTERN = r"^[A-Z_][A-Z0-9_]{0,63}$"
 PLACE_PATTERN = r"^[A-Za-z0-9][\w.:/-]{0,62}$"
+DATA_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?(@[0-9a-f]{6,64})?$"
 
 _UNION_PARTS = ("class_", "datetime", "timedelta", "[key]")  # pydantic's own path elements, which nobody wrote
 _OWN_FIELD = re.compile(r"^([^\s:]+): (.+)$")
@@ -58,6 +59,8 @@ def _pattern(value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
     pattern = context.get("pattern")
     if pattern == SECRET_PATTERN:
         return "is not the name of a secret", "use capital letters, digits and _, such as API_KEY"
+    if pattern == DATA_PATTERN:
+        return "is no data set", "write its name, such as bank, or one of its versions, such as bank@3f2a9c"
     if pattern == PLACE_PATTERN:
         return "is not the name of a place", "use a zone, rack, label or node that fairlead nodes --json shows"
     if pattern != NAME_PATTERN:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from fairlead.complaints import NAME_PATTERN, PLACE_PATTERN, SECRET_PATTERN, invalid
+from fairlead.complaints import DATA_PATTERN, NAME_PATTERN, PLACE_PATTERN, SECRET_PATTERN, invalid
 from fairlead.errors import InvalidSpec
 from fairlead.units import is_duration, parse_duration, parse_size
 
@@ -96,6 +96,8 @@ class WorkerResources(Spec):
 
 
 Place = Annotated[str, Field(pattern=PLACE_PATTERN)]
+DataRef = Annotated[str, Field(pattern=DATA_PATTERN)]
+"""A data set: ``bank``, as it is when the job is handed in, or one version of it, ``bank@3f2a9c``."""
 
 
 class Placement(Spec):
@@ -158,6 +160,7 @@ class JobSpec(Spec):
     workload: Literal["training", "tuning", "inference", "batch"] = "training"
     plan: Literal["auto", "single", "dp", "ddp", "fsdp", "tp", "pp"] = "auto"  # how a Training is spread
     takes: Annotated[Seconds, Field(gt=0)] | None = None  # about so long with the fewest workers; None: not known
+    data: list[DataRef] = Field(default_factory=list, max_length=64)  # data sets it reads; it runs near them if it can
     env: dict[str, str] = Field(default_factory=dict)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
     venv: str | None = None

@@ -120,6 +120,9 @@ class Finished(msgspec.Struct, tag="finished", frozen=True):
     step: int
     metrics: dict[str, float] = {}
     artifacts: list[str] = []
+    value: dict[str, Any] = {}  # of a stage: a reference to its result, for the next ones; opened by nobody in between
+    lineage: dict[str, Any] = {}  # what it came from: data, seed, course, environment, the weights' hash
+    made: dict[str, Any] = {}  # a data set that it loaded: its manifest and fitted recipe
 
 
 class Raised(msgspec.Struct, tag="raised", frozen=True):
@@ -128,6 +131,7 @@ class Raised(msgspec.Struct, tag="raised", frozen=True):
     error: str  # one line
     trace: str = ""
     permanent: bool = False  # trying again cannot help: the Training itself is refused
+    missing: list[str] = []  # stages whose results were gone when this one wanted them
 
 
 FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised
@@ -159,6 +163,10 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     files: int = 65_536  # open at once, in each process
     processes: int = 4096  # and threads
     disk_bytes: int = 10 << 30  # of the whole job, and so of each of its files
+    data: dict[str, Any] = {}  # manifests of the data sets that it may read, by name
+    course: list[Any] = []  # of a rerun: who took which part of the batch from which step on
+    stage: dict[str, Any] = {}  # of a pipeline: its names, and whether it trains; empty: a job of its own
+    pool: str = ""  # whose memory folder it shares; empty: its own job's
     looks: str = ""  # the worker that looks at the model when training has begun; empty: nobody, it is known already
 
 

@@ -10,7 +10,20 @@ from pydantic.json_schema import models_json_schema
 
 import fairlead
 from fairlead import dashboard
-from fairlead.api import accounts, events, files, jobs, logs, nodes, problems, secrets, sessions, system, tenants
+from fairlead.api import (
+    accounts,
+    datasets,
+    events,
+    files,
+    jobs,
+    logs,
+    nodes,
+    problems,
+    secrets,
+    sessions,
+    system,
+    tenants,
+)
 from fairlead.api.context import Context
 from fairlead.api.door import PlatformDoor
 from fairlead.api.edge import BodyLimit, Edge
@@ -31,6 +44,7 @@ TAGS = {
     "bundles": "The folders that jobs run from, packed and named by their hash.",
     "tenants": "Teams with their weight, quota and default SLA.",
     "tokens": "Who may do what.",
+    "data": "Data sets by name and version, where results came from, and making them again.",
     "secrets": "Values that jobs get as variables, and nobody is shown.",
     "sessions": "Logging in on the page.",
     "nodes": "The machines, and taking them out of use.",
@@ -55,7 +69,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
     )
     app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits), secure)
     problems.install(app)
-    for room in (jobs, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
+    for room in (jobs, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
         app.include_router(room.router, prefix=PREFIX)
     app.include_router(system.open_router)
     dashboard.install(app)

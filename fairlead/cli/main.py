@@ -14,8 +14,10 @@ from fairlead.cli import (
     begin,
     checkup,
     completion,
+    datasets,
     jobs,
     keeping,
+    lineage,
     nodes,
     plan,
     platform,
@@ -65,6 +67,9 @@ app.command("why", short_help="Why a job waits, runs as it does, or ended so.")(
 app.command("cancel", short_help="End a job; its snapshots are kept.")(work.cancel)
 app.command("result")(jobs.result)
 app.command("metrics")(jobs.metrics)
+app.command("lineage", short_help="Where a job's result came from.")(lineage.lineage)
+app.command("rerun", short_help="Run a job once more, to get the same.")(lineage.rerun)
+app.add_typer(datasets.data, name="data")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(tenants.app, name="tenant")
 app.command("tenants", short_help="Tenants: their weights, claims and devices.")(tenants.list_tenants)

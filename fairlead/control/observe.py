@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from fairlead import wire
 from fairlead.backends.protocol import WorkerEvent
-from fairlead.control import knowing
+from fairlead.control import datasets, knowing
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
@@ -23,6 +24,8 @@ from fairlead.units import shown_size
 
 SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
 LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
+LARGEST_VALUE = 64 << 10  # bytes of a reference to what a stage gave
+MOST_MISSING = 500
 MOST = 2**53  # of anything that a worker counts
 
 
@@ -91,6 +94,8 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
             counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation, body.slow_s)
         case wire.Snapshot() | wire.Finished():
             counts = (body.step, body.generation)
+            if isinstance(body, wire.Finished) and len(msgspec.json.encode(body.value)) > LARGEST_VALUE:
+                raise ValueError("a reference that is no reference")
     if not all(math.isfinite(count) and 0 <= count <= MOST for count in counts):
         raise ValueError("a count out of bounds")
 
@@ -108,14 +113,18 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             jobs.update(connection, job.id, snapshot_step=max(step, job.snapshot_step))
         case wire.Finished() as finished if job.training and _is_leader(connection, event):
             result = {"metrics": finished.metrics, "artifacts": finished.artifacts}
+            result |= {"value": finished.value} if finished.value else {}
             changes: dict[str, Any] = {"result": result, "step": finished.step}
             if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
                 changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, now_s)
             jobs.update(connection, job.id, **changes)
+            datasets.store_origin(connection, job, finished, now_s)
         case wire.Profiled() as profiled if job.training:
             knowing.store_profile(connection, job, profiled, now_s)
         case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
             final = raised.permanent or job.failures >= job.retries
+            if raised.missing:
+                jobs.update(connection, job.id, result={"missing": raised.missing[:MOST_MISSING]})
             fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=now_s)
         case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
             message = failure_of(exited, job, event.worker)

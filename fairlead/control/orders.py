@@ -6,11 +6,13 @@ import os
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
+from fairlead.control.datasets import handed
 from fairlead.control.records import Job
-from fairlead.control.store import jobs, secrets, tenants
+from fairlead.control.store import jobs, lineage, secrets, tenants
 from fairlead.control.vault import Vault
 from fairlead.errors import NotFound, Refused
 from fairlead.home import Home
@@ -57,9 +59,19 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             files=policy.files,
             processes=policy.processes,
             disk_bytes=policy.disk,
+            stage=dict(job.facts.get("stage", {})),
+            pool=f"stages-{job.tenant}" if "stage" in job.facts else "",
+            data=handed(connection, job, spec),
+            course=_course(connection, job),
         )
 
     return order
+
+
+def _course(connection: Connection, job: Job) -> list[Any]:
+    """Of a rerun: the course that it follows."""
+    origin = lineage.get(connection, job.id) if "again" in job.facts else None
+    return [] if origin is None or origin.again is None else list(origin.again.get("course", []))
 
 
 def launch_secrets(vault: Vault) -> Callable[[Connection, Job], dict[str, str]]:

@@ -18,7 +18,7 @@ from fairlead.control.knowing import model_key, usable
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import Known, Review, plain, review, told
 from fairlead.control.rounds import in_full_swing, restart_cost_s
-from fairlead.control.store import events, generations, jobs, models
+from fairlead.control.store import events, generations, jobs, lineage, models
 from fairlead.control.store.engine import Store
 from fairlead.planning.choosing import MARGIN, UNMEASURED, blind, choose
 from fairlead.planning.learning import corrected, understood
@@ -111,10 +111,20 @@ class Plans:
         """The plan for these members, before they are told to meet; a command has none."""
         if not job.training:
             return Meeting(generation.members, None)
-        known = await self.known(job)
         ranked = sorted(generation.members, key=lambda member: member.rank)
+        if "again" in job.facts and (plan := await self._first_time(job)) is not None:
+            return Meeting(tuple(replace(member, rank=rank) for rank, member in enumerate(ranked)), plan)
+        known = await self.known(job)
         hardware = self._hardware(job, ranked)
         return await asyncio.to_thread(_meeting, job, ranked, known, hardware, self._gauge.machine().sure)
+
+    async def _first_time(self, job: Job) -> Mapping[str, object] | None:
+        """Of a rerun: the plan that its workers ran the first time, if they ran one from beginning to end."""
+        origin = await self._store.read(lambda connection: lineage.get(connection, job.id))
+        plan = None if origin is None or origin.again is None else origin.again.get("plan")
+        kept = ("id", "kind", "plan", "workers_used")
+        reason = f"as in {job.facts['again']}, which this job repeats"
+        return None if plan is None else {**{name: plan[name] for name in kept}, "reason": reason, "chosen": "repeated"}
 
     def _hardware(self, job: Job, ranked: Sequence[Member]) -> Hardware | None:
         nodes = self._nodes()
@@ -134,6 +144,8 @@ class Plans:
         pairs = await self._store.read(_running)
         changed: set[str] = set()
         for job, generation in pairs:
+            if "again" in job.facts:
+                continue  # it is there to repeat what was, not to be faster
             known, hardware = await self.known(job), self._hardware(job, generation.members)
             if known is None or known.profile is None or hardware is None:
                 continue

@@ -211,3 +211,33 @@ class AuditEntry:
     target: str
     detail: Mapping[str, Any] = field(default_factory=dict)
     tenant: str | None = None  # whose things it is about; None: the platform's
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """One version of a data set; the version is the hash of its content, and never changes."""
+
+    tenant: str
+    name: str
+    version: str
+    number: int  # 1, 2, 3, ...: in the order in which they came
+    parent: str | None  # the version that it appends to
+    rows: int
+    size_bytes: int
+    recipe: str  # hash of the fitted recipe; empty: none
+    manifest: Mapping[str, Any]
+    fitted: Mapping[str, Any] | None
+    job: str  # that loaded it
+    created_s: float
+    created_by: str  # token id
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a job came from, as far as its generations and its spec do not tell it."""
+
+    job: str
+    tenant: str
+    record: Mapping[str, Any]  # what its workers said when they had finished; empty: not yet
+    again: Mapping[str, Any] | None  # of a rerun: what it repeats
+    created_s: float

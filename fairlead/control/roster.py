@@ -52,6 +52,12 @@ class Roster:
         """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
         return frozenset(self.nodes) - self.joined.keys() - self._asleep - self._lost
 
+    def resident(self, tenant: str, name: str, version: str) -> dict[str, int]:
+        """Bytes of this version of a data set that each node holds in memory, as they last said."""
+        label = f"{tenant}/dataset/{name}@{version}"
+        held = {node: int(getattr(said, "resident", {}).get(label, 0)) for node, said in self.telemetry.items()}
+        return {node: size for node, size in sorted(held.items()) if size > 0}
+
     async def refresh(self) -> None:
         """Read the nodes anew, with what an admin wants of them and how warm they are."""
         states = await self._store.read(nodes.states)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.sdk.datasets import DataVerbs
 from fairlead.sdk.jobs import Job
 from fairlead.sdk.profile import locate
 from fairlead.sdk.transport import Transport
@@ -43,7 +44,7 @@ if TYPE_CHECKING:  # packing and checking are imported by those who hand somethi
 V = TypeVar("V", bound=View)
 
 
-class Client:
+class Client(DataVerbs):
     """A platform, found by arguments, ``FAIRLEAD_URL`` and ``FAIRLEAD_TOKEN``, or the profile in its home."""
 
     def __init__(

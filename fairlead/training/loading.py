@@ -22,7 +22,7 @@ TRACE_LIMIT = 20_000
 def load_training(run: str, params: Mapping[str, Any]) -> Training:
     """Call the function that ``run`` names with ``params``; anything but a Training is refused."""
     function = load_function(run)
-    _check_params(function, run, params)
+    check_params(function, run, params)
     training = function(**params)
     if not isinstance(training, Training):
         raise InvalidSpec(
@@ -98,7 +98,8 @@ def _require_file(run: str, path: Path) -> None:
         )
 
 
-def _check_params(function: Callable[..., Any], run: str, params: Mapping[str, Any]) -> None:
+def check_params(function: Callable[..., Any], run: str, params: Mapping[str, Any], *, typed: bool = True) -> None:
+    """Refuse a parameter that the function does not take, one that it misses, and plain values of a wrong type."""
     try:
         accepted = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -111,7 +112,7 @@ def _check_params(function: Callable[..., Any], run: str, params: Mapping[str, A
             raise InvalidSpec(
                 f"{run} has no parameter {name}; {takes}", field=f"params.{name}", fix="rename or remove it"
             )
-        if name in named:
+        if name in named and typed:
             _check_type(name, value, named[name].annotation)
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in params:

@@ -47,6 +47,7 @@ class Loop:
         self._in_parts = plan is not None and is_spread(plan) and session.in_parts
         self._engine = make_engine(session, group, plan)
         self.reporter = Reporter(channel, session, group, self._engine.balance)
+        self._plan = "replicas" if plan is None else plan.id
         self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
         self.leave: wire.Leave | None = None
 
@@ -67,6 +68,7 @@ class Loop:
         session = self._session
         session.model.train()
         while True:
+            self._follow_course()
             if session.epoch_is_open:
                 self._close_epoch()
             if session.done:
@@ -89,6 +91,15 @@ class Loop:
             self._snapshot()
         # Only when everybody has heard of it: then nobody is left waiting for a message or in a collective.
         return heard.leaving == self._group.size and session.step < session.total_steps
+
+    def _follow_course(self) -> None:
+        """Note in which shares the next step is taken; a rerun takes it in those of the first time."""
+        session, balance, world = self._session, self._engine.balance, self._group.size
+        again = None if session.replay is None else session.replay.shares(session.step, world, self._plan)
+        if again is not None:
+            balance.shares = again
+        if not session.done:
+            session.course.note(session.step, world, self._plan, balance.shares)
 
     def _hand_back(self, outcome: Outcome) -> None:
         """The session has its plain model again; of one in parts only the weights, and only who writes the result."""

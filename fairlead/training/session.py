@@ -13,6 +13,7 @@ import torch
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.memory import LARGE_BYTES
+from fairlead.training.course import Course, course_from
 from fairlead.training.data import Resident, Samples, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.history import History
@@ -44,6 +45,8 @@ class Session:
         self.total_steps = self.steps_per_epoch * training.epochs
         self.history = History(self.steps_per_epoch)
         self.judgement = Judgement(training)
+        self.course = Course()
+        self.replay: Course | None = None  # of a rerun: what it follows
         self.step = 0
         self.speed = 0.0  # samples per second of this worker's computing, as last measured; 0: not yet
         self.spoiled = False  # whether the weights are those of nothing
@@ -205,6 +208,8 @@ class Session:
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "history": self.history.state(),
             "judgement": self.judgement.state(),
+            "course": self.course.plain(),
+            "course_whole": self.course.whole,
         }
 
     def state(self) -> dict[str, Any]:
@@ -261,6 +266,8 @@ class Session:
         self.history.load(state["history"])
         if "judgement" in state:  # not in snapshots of the first version
             self.judgement.load(state["judgement"])
+        if "course" in state:
+            self.course = course_from(state["course"], whole=bool(state["course_whole"]))
         self.step = int(state["step"])
         self.live, self.spoiled = True, False
 

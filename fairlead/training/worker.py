@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -15,7 +16,10 @@ from fairlead.errors import FairleadError
 from fairlead.planning.plan import plan_from
 from fairlead.training.agreement import agree
 from fairlead.training.channel import Channel, log
+from fairlead.training.course import course_from
+from fairlead.training.definition import Training
 from fairlead.training.group import Group, PeerLost
+from fairlead.training.lineage import lineage
 from fairlead.training.loading import describe, load_training
 from fairlead.training.loop import End, Loop, Outcome
 from fairlead.training.own.loop import OwnLoop
@@ -25,15 +29,24 @@ from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
 from fairlead.training.snapshots import Snapshots
 
+Load = Callable[[], Training]
+"""Gives the Training where it is not simply the function of ``run`` with its params."""
+
+Keep = Callable[[Session | OwnSession], dict[str, Any]]
+"""Called by rank 0 when the training is done: says where others find what it gave."""
+
 Look = Callable[[Session, Channel], None]
 """Called once, when the model is loaded and the others are not there yet: begins to look at it, and returns at once."""
 
 
-def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket, look: Look | None = None) -> int:
+def main(
+    spec: wire.WorkerSpec, worker: str, channel: socket.socket, look: Look | None = None, load: Load | None = None,
+    keep: Keep | None = None,
+) -> int:  # fmt: skip
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
     line = Channel(channel)
     try:
-        return _Life(spec, worker, line, look).run()
+        return _Life(spec, worker, line, look, load, keep).run()
     except (SyntaxError, FairleadError) as error:
         return _raised(line, error, permanent=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
@@ -45,26 +58,31 @@ def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
     log(f"ends: {text}")
     if trace:
         print(trace, flush=True)
-    line.send(wire.Raised(error=text, trace=trace, permanent=permanent))
+    missing = list(getattr(error, "missing", []))
+    line.send(wire.Raised(error=text, trace=trace, permanent=permanent, missing=missing))
     return 1
 
 
 class _Life:
     """What a worker holds, and what it does between and in generations."""
 
-    def __init__(self, spec: wire.WorkerSpec, worker: str, line: Channel, look: Look | None) -> None:
+    def __init__(
+        self, spec: wire.WorkerSpec, worker: str, line: Channel, look: Look | None, load: Load | None, keep: Keep | None
+    ) -> None:
+        self._keep = keep
         torch.set_num_threads(max(1, int(spec.cpu)))
         self._spec, self._worker, self._line, self._look = spec, worker, line, look
         self._generation = 0  # the newest it was called to
         self._folder = Path(spec.folder)
         self._snapshots = Snapshots(self._folder, Path(spec.memory_folder), self._report_snapshot)
         seed_everything(spec.seed)
-        training = load_training(spec.run or "", spec.params)
+        training = load_training(spec.run or "", spec.params) if load is None else load()
         self._session: Session | OwnSession
         if training.loop is not None:
             self._session = OwnSession(training, spec.seed)
             return
         self._session = Session(training, spec.seed)
+        self._session.replay = course_from(spec.course) if spec.course else None
         for warning in self._session.findings.warnings:
             log(warning)
 
@@ -140,12 +158,16 @@ class _Life:
         session = self._session
         if outcome.end is End.FINISHED:
             artifacts = self._write_result() if group.rank == 0 else []
+            value = self._keep(session) if self._keep is not None and group.rank == 0 else {}
+            came_from = lineage(session, self._folder) if group.rank == 0 else {}
             loop.reporter.flush()
             group.broadcast(b"written", 0)
             self._close_finished(group)
             self._snapshots.finish()
             log(f"finished at step {session.step}")
-            self._line.send(wire.Finished(group.generation, session.step, self._metrics(), artifacts))
+            self._line.send(wire.Finished(
+                group.generation, session.step, self._metrics(), artifacts, value=value, lineage=came_from,
+            ))  # fmt: skip
             return True
         leave = outcome.leave
         assert leave is not None

@@ -24,6 +24,8 @@ GET /api/v1/events/stream, GET /api/v1/report, GET /api/v1/state, GET /api/v1/wh
 GET /api/v1/usage,
 POST /api/v1/shutdown,
 GET /api/v1/secrets, PUT /api/v1/secrets/{name}, DELETE /api/v1/secrets/{name},
+GET /api/v1/datasets, GET /api/v1/datasets/{name}, DELETE /api/v1/datasets/{name}, GET /api/v1/jobs/{job}/lineage,
+POST /api/v1/jobs/{job}/rerun,
 GET /healthz, GET /metrics, POST /api/v1/session, GET /api/v1/session, DELETE /api/v1/session, GET /api/v1/shares
 """
 METHODS = ("get", "put", "post", "delete", "head", "patch")

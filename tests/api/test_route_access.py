@@ -57,6 +57,12 @@ MATRIX: dict[str, Access] = {
     "GET /api/v1/jobs/{job}/result": Access("viewer", 404),
     "GET /api/v1/jobs/{job}/logs": Access("viewer", 404),
     "GET /api/v1/jobs/{job}/artifacts/{name}": Access("viewer", 404),
+    "GET /api/v1/jobs/{job}/lineage": Access("viewer", 404),
+    "POST /api/v1/jobs/{job}/rerun": Access("member", 404),
+    # data sets
+    "GET /api/v1/datasets": Access("viewer", 404, query="?tenant=alpha"),
+    "GET /api/v1/datasets/{name}": Access("viewer", 404, query="?tenant=alpha"),
+    "DELETE /api/v1/datasets/{name}": Access("member", 404, query="?tenant=alpha"),
     # bundles
     "HEAD /api/v1/bundles/{digest}": Access("viewer", 404),
     "PUT /api/v1/bundles/{digest}": Access("member", 404, body=BUNDLE, query="?tenant=alpha"),
@@ -120,6 +126,7 @@ def things(alpha: Team, finished: dict[str, Any]) -> dict[str, str]:
         "/tenants/{name}": "/tenants/alpha",
         "/nodes/{name}": "/nodes/node-0",
         "/secrets/{name}": "/secrets/ALPHA_KEY",
+        "/datasets/{name}": "/datasets/bank",
         "/artifacts/{name}": "/artifacts/answer.txt",
     }
 

@@ -13,8 +13,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect
 
-from fairlead.control.records import AuditEntry, Generation, Job, KnownModel, LoggedEvent, Tenant, Token, Usage
-from fairlead.control.store import Store, migrate, schema, tenants
+from fairlead.control.records import (
+    AuditEntry,
+    DataSet,
+    Generation,
+    Job,
+    KnownModel,
+    Lineage,
+    LoggedEvent,
+    Tenant,
+    Token,
+    Usage,
+)
+from fairlead.control.store import Store, data_schema, migrate, schema, tenants
 from fairlead.control.store.connections import connect
 from fairlead.errors import InvalidSpec, Unavailable
 
@@ -53,6 +64,7 @@ def test_the_newest_version_is_the_one_the_code_names() -> None:
     [
         (Job, schema.jobs), (Generation, schema.generations), (Tenant, schema.tenants), (Token, schema.tokens),
         (LoggedEvent, schema.events), (AuditEntry, schema.audit), (KnownModel, schema.models),
+        (DataSet, data_schema.datasets), (Lineage, data_schema.lineage),
     ],
 )  # fmt: skip
 def test_every_field_of_a_record_has_its_column(record: type, table: object) -> None:

@@ -9,17 +9,17 @@ from fairlead.control.service.accounting import AccountVerbs
 from fairlead.control.service.bundling import BundleVerbs
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
+from fairlead.control.service.data import DataVerbs
 from fairlead.control.service.foresight import ForesightVerbs
 from fairlead.control.service.live import LiveVerbs
 from fairlead.control.service.secrets import SecretVerbs
 from fairlead.control.service.sessions import SessionVerbs
-from fairlead.control.service.submitting import SubmitVerbs
 from fairlead.control.service.tenancy import TenantVerbs
 from fairlead.control.service.watching import WatchVerbs
 
 
 class Platform(
-    SubmitVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs,
+    DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs,
     LiveVerbs, ForesightVerbs,
 ):  # fmt: skip
     """The platform as its doors see it."""

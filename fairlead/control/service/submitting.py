@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection
 
 from fairlead.control import tracing
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.budgets import afford
+from fairlead.control.datasets import pinned
 from fairlead.control.failpoints import failpoint
 from fairlead.control.knowing import model_fact
 from fairlead.control.observe import stop_changes
@@ -23,7 +26,7 @@ from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import FEW, PAUSE, asked, at_once, expectations, promise_view, refusal, sla_of
-from fairlead.control.store import bundles, events, generations, jobs, secrets, tenants
+from fairlead.control.store import bundles, events, generations, jobs, lineage, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Reason
@@ -34,8 +37,13 @@ from fairlead.views import DryRun, JobView
 class SubmitVerbs(Verbs):
     """How work comes in and is taken back."""
 
-    async def submit(self, who: Token, spec: JobSpec, key: str | None) -> tuple[JobView, bool]:
-        """The job, durable before this returns, and whether it is new; the same key twice is one job."""
+    async def submit(
+        self, who: Token, spec: JobSpec, key: str | None, again: Mapping[str, Any] | None = None
+    ) -> tuple[JobView, bool]:
+        """The job, durable before this returns, and whether it is new; the same key twice is one job.
+
+        ``again`` is what a rerun repeats.
+        """
         require(who, Role.MEMBER, "submit jobs")
         tenant_name = acting_for(who, spec.tenant)
         spec = spec.model_copy(update={"tenant": tenant_name})
@@ -46,14 +54,19 @@ class SubmitVerbs(Verbs):
 
         def work(checked: bool, connection: Connection) -> tuple[Job, bool] | Job:
             tenant = tenant_named(connection, tenant_name)
-            job = new_job(spec, tenant, who, now_s)
+            job = new_job(spec, tenant, who, now_s, again)
             self._admit(connection, job, spec, tenant)
+            data = pinned(connection, tenant_name, spec.data)
             _need_secrets(connection, tenant, spec)
             strict = bool(sla_of(spec.sla, tenant.sla).strict) and not checked
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
                 return job  # first it has to be known whether its promise can be kept
-            stored, created = jobs.insert(connection, job, document, spec.labels, key, digest)
+            written = {**document, "data": data} if data else document
+            stored, created = jobs.insert(connection, job, written, spec.labels, key, digest)
             if created:
+                if again is not None:
+                    lineage.begin(connection, stored.id, tenant_name, again, now_s)
+                lineage.reads(connection, stored.id, tenant_name, [_version(each) for each in data])
                 _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
                 _need_room(connection, tenant)
                 afford(connection, tenant, now_s)
@@ -175,9 +188,10 @@ class SubmitVerbs(Verbs):
         return view
 
 
-def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
+def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float, again: Mapping[str, Any] | None = None) -> Job:
     """The record of a job that has just been submitted."""
     sla = sla_of(spec.sla, tenant.sla)
+    repeated = {} if again is None else {"again": again["of"]}
     job = Job(
         id=jobs.new_id(spec.name),
         tenant=tenant.name,
@@ -194,9 +208,14 @@ def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float) -> Job:
         training=spec.run is not None,
         retries=spec.retries,
         since_s=now_s,
-        facts={"application": f"{tenant.name}/{spec.name}", **model_fact(spec), **spec.facts()},
+        facts={"application": f"{tenant.name}/{spec.name}", **model_fact(spec), **spec.facts(), **repeated},
     )
     return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
+
+
+def _version(ref: str) -> tuple[str, str]:
+    name, _, version = ref.partition("@")
+    return name, version
 
 
 def _is_environment(place: Path) -> bool:

@@ -1,0 +1,123 @@
+"""Data sets in the control plane: versions registered when the job that loads them ends well, and handed to jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.complaints import NAME_PATTERN
+from fairlead.control.lineage import accepted
+from fairlead.control.records import DataSet, Job
+from fairlead.control.store import datasets, events, lineage
+
+MOST_BYTES = 16 << 20  # of one manifest with its recipe
+MOST_HANDED = 8 << 20  # of all manifests that a job gets without asking for them
+_VERSION = re.compile(r"^[0-9a-f]{6,64}$")
+_MOST = 2**53
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """One block of a data set; what else its manifest says of it is kept as it is."""
+
+    id: str
+    rows: int
+    bytes: int = 0
+
+
+class Outline(msgspec.Struct, frozen=True):
+    """What the control plane reads in a manifest."""
+
+    name: str
+    version: str
+    rows: int
+    blocks: list[Piece]
+    parent: str | None = None
+    recipe: str = ""
+
+
+def outline(manifest: Mapping[str, Any]) -> Outline:
+    """The manifest, if an honest worker could have written it; ValueError otherwise."""
+    if len(msgspec.msgpack.encode(manifest)) > MOST_BYTES:
+        raise ValueError("a manifest that is too large")
+    try:
+        found = msgspec.convert(dict(manifest), Outline)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a manifest that cannot be read: {error}") from None
+    counts = [found.rows, *(count for block in found.blocks for count in (block.rows, block.bytes))]
+    good_parent = found.parent is None or _VERSION.match(found.parent)
+    if not re.match(NAME_PATTERN, found.name) or not _VERSION.match(found.version) or not good_parent:
+        raise ValueError("a manifest without a proper name and version")
+    if not all(0 <= count <= _MOST for count in counts) or sum(block.rows for block in found.blocks) != found.rows:
+        raise ValueError("a manifest with impossible numbers")
+    return found
+
+
+def store_origin(connection: Connection, job: Job, finished: wire.Finished, now_s: float) -> None:
+    """Keep where the result came from, and the data set if that is the result."""
+    if finished.made:
+        register(connection, job, finished.made, now_s)
+    try:
+        said = accepted(finished.lineage)
+    except ValueError as error:  # no reason to lose a model that was trained
+        plain: dict[str, Any] = {"why_not": str(error)}
+    else:
+        plain = msgspec.to_builtins(said) if finished.lineage else {}
+        lineage.reads(connection, job.id, job.tenant, [(each.name, each.version) for each in said.data])
+    lineage.record(connection, job.id, job.tenant, plain, now_s)
+
+
+def register(connection: Connection, job: Job, made: Mapping[str, Any], now_s: float) -> DataSet:
+    """A new version; ValueError if what was said makes no sense."""
+    manifest, fitted = made.get("manifest"), made.get("recipe")
+    if not isinstance(manifest, dict) or not (fitted is None or isinstance(fitted, dict)):
+        raise ValueError("a data set without a manifest")
+    if fitted is not None and len(msgspec.msgpack.encode(fitted)) > MOST_BYTES:
+        raise ValueError("a recipe that is too large")
+    found = outline(manifest)
+    stored = datasets.add(connection, DataSet(
+        tenant=job.tenant, name=found.name, version=found.version, number=0, parent=found.parent, rows=found.rows,
+        size_bytes=sum(block.bytes for block in found.blocks), recipe=found.recipe, manifest=manifest, fitted=fitted,
+        job=job.id, created_s=now_s, created_by=job.submitted_by,
+    ))  # fmt: skip
+    text = f"{found.name}@{found.version[:12]} has {found.rows} rows in {len(found.blocks)} blocks"
+    events.append(connection, time_s=now_s, kind="data-loaded", text=text, tenant=job.tenant, job=job.id,
+                  facts={"name": found.name, "version": found.version, "number": stored.number})  # fmt: skip
+    return stored
+
+
+def split(ref: str) -> tuple[str, str | None]:
+    """Name and version, or its beginning, of ``bank@3f2a9c``."""
+    name, _, version = ref.partition("@")
+    return name, version or None
+
+
+def pinned(connection: Connection, tenant: str, refs: Sequence[str]) -> list[str]:
+    """The same data sets, each with the version that is meant by it now; raises NotFound."""
+    found = (datasets.find(connection, tenant, *split(ref)) for ref in refs)
+    return [f"{each.name}@{each.version}" for each in found]
+
+
+def handed(connection: Connection, job: Job, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifests that a job's workers get: of the data sets that it names, or else of all, as they were when it
+    was handed in; in whatever generation a worker comes, it gets the same."""
+    if not job.training:
+        return {}
+    if refs := spec.get("data"):
+        return {each.name: _told(each) for each in (datasets.find(connection, job.tenant, *split(ref)) for ref in refs)}
+    told: dict[str, Any] = {}
+    room = MOST_HANDED
+    for each in sorted(datasets.newest(connection, job.tenant, job.submitted_s), key=lambda one: one.size_bytes):
+        room -= len(msgspec.msgpack.encode(_told(each)))
+        if room < 0:
+            break  # a job that means one of the rest names it
+        told[each.name] = _told(each)
+    return told
+
+
+def _told(data: DataSet) -> dict[str, Any]:
+    return {"manifest": dict(data.manifest), "recipe": None if data.fitted is None else dict(data.fitted)}

@@ -1,0 +1,181 @@
+"""Data sets and lineage: what versions there are, what a result came from, and running a job once more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection
+
+from fairlead.control.access import acting_for, require, scope
+from fairlead.control.datasets import pinned
+from fairlead.control.lineage import Repeat, Said, differences, repeatable
+from fairlead.control.records import DataSet, Generation, Job, Lineage, Role, Token
+from fairlead.control.service.core import tenant_named
+from fairlead.control.service.submitting import SubmitVerbs
+from fairlead.control.store import bundles, datasets, events, generations, jobs, lineage
+from fairlead.dataviews import (
+    DataSetDetail,
+    DataSetView,
+    InputView,
+    LineageView,
+    RerunView,
+    StretchView,
+)
+from fairlead.errors import NotFound, Refused
+from fairlead.specs import JobSpec, parse_job
+
+
+class DataVerbs(SubmitVerbs):
+    """How people see what they trained on, and make the same again."""
+
+    async def datasets(self, who: Token, tenant: str | None) -> list[DataSetView]:
+        """The newest version of each data set that this token may see."""
+        wanted = scope(who) if tenant is None else acting_for(who, tenant)
+
+        def work(connection: Connection) -> list[DataSet]:
+            if wanted is not None:
+                tenant_named(connection, wanted)
+            return datasets.newest(connection, wanted)
+
+        return [self._view(each) for each in await self._read(work)]
+
+    async def dataset(self, who: Token, name: str, version: str | None, tenant: str | None) -> DataSetDetail:
+        """One version (the newest, if none is named) with its manifest, its siblings, and who read them."""
+        owner = acting_for(who, tenant)
+
+        def work(connection: Connection) -> DataSetDetail:
+            tenant_named(connection, owner)
+            found = datasets.find(connection, owner, name, version)
+            every = datasets.versions(connection, owner, name)
+            return DataSetDetail(
+                **self._view(found).model_dump(), manifest=dict(found.manifest),
+                fitted=None if found.fitted is None else dict(found.fitted),
+                versions=[self._view(each) for each in every], readers=lineage.readers(connection, owner, name),
+            )  # fmt: skip
+
+        return await self._read(work)
+
+    async def drop_dataset(self, who: Token, name: str, version: str | None, tenant: str | None) -> list[DataSetView]:
+        """Forget a version, or all of them. What was trained on it stays, and says what it was trained on."""
+        require(who, Role.MEMBER, "drop data sets")
+        owner, now_s = acting_for(who, tenant), self._core.clock()
+
+        def work(connection: Connection) -> list[DataSet]:
+            tenant_named(connection, owner)
+            gone = datasets.drop(connection, owner, name, version)
+            for each in gone:
+                self._audit(connection, who, "data.drop", f"{name}@{each.version}", tenant=owner)
+            events.append(connection, time_s=now_s, kind="data-dropped", tenant=owner, facts={"name": name},
+                          text=f"{name}: {len(gone)} version{'s' if len(gone) > 1 else ''} dropped")  # fmt: skip
+            return gone
+
+        return [self._view(each) for each in await self._write(work)]
+
+    def _view(self, data: DataSet) -> DataSetView:
+        where = self._core.controller.roster.resident(data.tenant, data.name, data.version)
+        return DataSetView(
+            name=data.name, tenant=data.tenant, version=data.version, number=data.number, parent=data.parent,
+            rows=data.rows, size_bytes=data.size_bytes, blocks=len(data.manifest.get("blocks", ())), recipe=data.recipe,
+            job=data.job, created_s=data.created_s, created_by=data.created_by, resident=where,
+        )  # fmt: skip
+
+    # ------------------------------------------------------------ lineage
+
+    async def lineage(self, who: Token, ref: str) -> LineageView:
+        """From data and code over the run to the weights, as far as it is known."""
+
+        def work(connection: Connection) -> LineageView:
+            job = jobs.find(connection, ref, scope(who))
+            origin = lineage.get(connection, job.id)
+            made = [each for each in datasets.newest(connection, job.tenant) if each.job == job.id]
+            first = None if origin is None or origin.again is None else str(origin.again["of"])
+            return _lineage(
+                job, jobs.spec(connection, job.id), generations.of_job(connection, job.id), origin,
+                _inputs(connection, job, _said(origin)), [self._view(each) for each in made],
+                None if first is None else (first, _said(lineage.get(connection, first))),
+            )  # fmt: skip
+
+        return await self._read(work)
+
+    async def rerun(self, who: Token, ref: str, key: str | None) -> RerunView:
+        """Hand the same in once more: code, parameters, seed, versions of data, and what can be kept of its course."""
+        require(who, Role.MEMBER, "submit jobs")
+
+        def work(connection: Connection) -> tuple[Job, dict[str, Any], Repeat, Said | None]:
+            job = jobs.find(connection, ref, scope(who))
+            spec, said = jobs.spec(connection, job.id), _said(lineage.get(connection, job.id))
+            code = spec.get("code")
+            if code is not None and not bundles.has(connection, job.tenant, code):
+                raise NotFound(f"the code of {job.id} was removed since", field="code", value=code,
+                               fix="submit its folder again: fairlead submit")  # fmt: skip
+            read = [(each.name, each.version) for each in said.data] if said is not None else []
+            data = [f"{name}@{version}" for name, version in read or lineage.inputs(connection, job.id)]
+            spec = {**spec, "data": pinned(connection, job.tenant, data)} if data else spec
+            return job, spec, repeatable(said, generations.of_job(connection, job.id)), said
+
+        job, written, repeat, said = await self._read(work)
+        if not job.training:
+            raise Refused(f"{job.id} is a command, of which nothing is known that could be repeated",
+                          fix="submit it again")  # fmt: skip
+        sla = written.get("sla", {})
+        if not str(sla.get("deadline", "P")).startswith("P"):  # a moment that may be past, not a time from now
+            written["sla"] = {name: value for name, value in sla.items() if name != "deadline"}
+        if repeat.workers is not None:
+            written["workers"] = {"min": repeat.workers, "max": repeat.workers}
+        again = {"of": job.id, "course": [] if said is None else msgspec.to_builtins(said.course), "plan": repeat.plan}
+        spec: JobSpec = parse_job(written)
+        view, _ = await self.submit(who, spec, key, again=again)
+        return RerunView(job=view, rerun_of=job.id, repeats=repeat.gives, why=repeat.why)
+
+
+def _said(origin: Lineage | None) -> Said | None:
+    return None if origin is None or not origin.record else msgspec.convert(dict(origin.record), Said)
+
+
+def _inputs(connection: Connection, job: Job, said: Said | None) -> list[InputView]:
+    """What it read: as its worker said, or while it runs as it was handed to it."""
+    told = {(each.name, each.version): each for each in (said.data if said is not None else ())}
+    found = []
+    for name, version in sorted({*told, *lineage.inputs(connection, job.id)}):
+        every = datasets.versions(connection, job.tenant, name)
+        stored = next((each for each in every if each.version == version), None)
+        one = told.get((name, version))
+        found.append(InputView(
+            name=name, version=version, recipe=stored.recipe if stored else one.recipe if one else "",
+            rows=stored.rows if stored else one.rows if one else 0, blocks=one.blocks if one else [],
+            loaded_by=stored.job if stored else "",
+        ))  # fmt: skip
+    return found
+
+
+def _lineage(
+    job: Job, spec: dict[str, Any], every: list[Generation], origin: Lineage | None, data: list[InputView],
+    made: list[DataSetView], first: tuple[str, Said | None] | None,
+) -> LineageView:  # fmt: skip
+    said = _said(origin)
+    repeat = repeatable(said, every)
+    gives, why, same = repeat.gives, repeat.why, None
+    if first is not None and said is not None and said.weights is not None and first[1] is not None:
+        same = said.weights == first[1].weights
+        changed = differences(first[1].environment, said.environment)
+        if not same and changed:
+            why = f"the environment is another: {changed}"
+        elif not same and not said.followed:
+            why = f"it did not take the same course as {first[0]}"
+    return LineageView(
+        job=job.id, tenant=job.tenant, state=str(job.phase), code=spec.get("code"), run=spec.get("run"),
+        command=spec.get("command"), params=spec.get("params", {}), seed=None if said is None else said.seed, data=data,
+        history=[_stretch(each) for each in every if each.running_s is not None],
+        environment={} if said is None else dict(said.environment), weights=None if said is None else said.weights,
+        made=made, rerun_of=None if first is None else first[0], same_weights=same, repeats=gives, why=why,
+    )  # fmt: skip
+
+
+def _stretch(generation: Generation) -> StretchView:
+    plan = generation.plan or {}
+    return StretchView(
+        generation=generation.number, workers=len(generation.at_work), plan=plan.get("id"),
+        nodes=[member.node for member in generation.at_work], first_step=generation.first_step,
+        outcome=generation.outcome,
+    )  # fmt: skip
