@@ -1,0 +1,99 @@
+"""How a file of separated values is written: separator, header, comments; found by looking at its first lines."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fairlead.data.faults import BadData
+from fairlead.data.options import Options
+
+_SEPARATORS = (",", ";", "\t", "|")
+_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the parser has to know, and the columns' names."""
+
+    delimiter: str
+    skip: int  # comment lines above everything
+    header: bool
+    names: tuple[str, ...]
+    padded: bool  # a blank follows each separator
+
+
+def sniff(path: Path, sample: str, options: Options, known: tuple[str, ...] = ()) -> Dialect:
+    """The dialect of a sample that consists of whole lines."""
+    lines = [line for line in sample.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
+    delimiter = options.delimiter or max(_SEPARATORS, key=lambda letter: _plausible(lines, letter))
+    rows = _rows(lines, delimiter)
+    if not rows:
+        raise BadData(path, "is empty", fix="nothing is to be read from it")
+    width = _width(rows)
+    skip = 0
+    while skip < len(rows) - 1 and len(rows[skip]) != width and lines[skip][:1] in ("#", "|", "%"):
+        skip += 1
+    rows = rows[skip:]
+    names = tuple(options.columns or ())
+    if not names and known and len(known) == width and options.header is not True:
+        return Dialect(delimiter, skip, False, known, _padded(lines[skip:], delimiter))
+    header = options.header if options.header is not None else not names and _has_header(rows)
+    found = Dialect(delimiter, skip, header, names, _padded(lines[skip:], delimiter))
+    return replace(found, names=names or _names(path, rows[0], header))
+
+
+def _rows(lines: list[str], delimiter: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines, delimiter=delimiter))
+    except csv.Error:  # a cell longer than that module takes: nothing to learn from this sample's structure
+        return [line.split(delimiter) for line in lines]
+
+
+def _width(rows: list[list[str]]) -> int:
+    return Counter(len(row) for row in rows).most_common(1)[0][0]
+
+
+def _plausible(lines: list[str], delimiter: str) -> tuple[float, int]:
+    """How many lines have the most frequent number of columns, if that is more than one; then how many columns."""
+    rows = _rows(lines, delimiter)
+    width = _width(rows) if rows else 1
+    same = sum(len(row) == width for row in rows) / max(1, len(rows))
+    return (round(same, 1), width) if width > 1 else (0.0, 1)
+
+
+def _has_header(rows: list[list[str]]) -> bool:
+    """Words above numbers; or words that do not come up again below."""
+    first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    if any(not cell.strip() or _number(cell) for cell in first):
+        return False
+    columns = list(zip(*below, strict=True))
+    if any(any(_number(cell) for cell in column) for column in columns):
+        return True
+    return not any(name in column for name, column in zip(first, columns, strict=False))
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _padded(lines: list[str], delimiter: str) -> bool:
+    """``39, State-gov, 77516``: a blank behind nearly every separator."""
+    separators = sum(line.count(delimiter) for line in lines)
+    return separators > 0 and sum(line.count(delimiter + " ") for line in lines) > 0.9 * separators
+
+
+def _names(path: Path, first: list[str], header: bool) -> tuple[str, ...]:
+    if not header:
+        return tuple(f"column_{place}" for place in range(1, len(first) + 1))
+    names = tuple(name.strip() or f"column_{place}" for place, name in enumerate(first, start=1))
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        fix = "give them names of their own: columns=[...] with header=True"
+        raise BadData(path, "two columns have this name", column=twice[0], fix=fix)
+    return names

@@ -1,0 +1,112 @@
+"""Text as chunks that end where a line ends, in UTF-8 whatever it was written in, parsed side by side in order."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fairlead.data.faults import BadData
+from fairlead.data.options import Options
+from fairlead.data.readers.streams import blocks
+
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_UTF8 = ("utf-8", "utf8", "us-ascii", "ascii")
+T = TypeVar("T")
+
+
+def decoded(path: Path, options: Options) -> Iterator[bytes]:
+    """The text as UTF-8 without a byte order mark; another encoding is said by the caller or by such a mark."""
+    source = blocks(path, options)
+    first = next(source, b"")
+    marked = next((name for mark, name in _MARKS.items() if not options.window[0] and first.startswith(mark)), None)
+    encoding = (options.encoding or marked or "utf-8").lower()
+    if encoding == "utf-8-sig" or (marked == "utf-8-sig" and encoding in _UTF8):
+        first, encoding = first.removeprefix(codecs.BOM_UTF8), "utf-8"
+    if b"\0" in first and encoding in _UTF8:
+        fix = "if it is text in another encoding, say so: encoding='utf-16'"
+        raise BadData(path, "holds NUL bytes: this is no text, or not in UTF-8", fix=fix)
+    if encoding in _UTF8:
+        yield first
+        yield from source
+        return
+    yield from _transcoded(path, first, source, encoding)
+
+
+def _transcoded(path: Path, first: bytes, source: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    try:
+        decoder = codecs.getincrementaldecoder(encoding)()
+    except LookupError:
+        raise BadData(path, f"{encoding!r} is no known encoding", fix="write it like utf-8 or latin-1") from None
+    block, seen = first, 0
+    try:
+        while block:
+            yield decoder.decode(block).encode()
+            seen += len(block)
+            block = next(source, b"")
+        yield decoder.decode(b"", final=True).encode()
+    except UnicodeError as error:
+        what = f"near byte {seen:,}: this is not {encoding} ({str(error).partition(':')[2].strip() or error})"
+        raise BadData(path, what, fix="say the encoding that it has: encoding='latin-1'") from None
+
+
+def chunks(path: Path, options: Options, *, quote: bytes = b"", least: int = 0) -> Iterator[bytes]:
+    """Whole lines, about ``chunk_bytes`` at a time; a line break between quotes does not end a line."""
+    rest, pieces, size, lines, least = b"", list[bytes](), 0, 0, least or options.chunk_bytes
+    for block in decoded(path, options):
+        pieces.append(block)
+        size += len(block)
+        if size < least:
+            continue
+        text = b"".join([rest, *pieces])
+        cut = _last_end(text, quote)
+        if len(text) - cut > options.row_bytes + len(block):  # this much of one row, and still no end of it
+            raise too_long(path, options, lines + text.count(b"\n", 0, cut) + 1)
+        if cut:
+            lines += text.count(b"\n", 0, cut)
+            yield text[:cut]
+        rest, pieces, size = text[cut:], [], (0 if cut else size)
+    if text := b"".join([rest, *pieces]):
+        yield text
+
+
+def too_long(path: Path, options: Options, line: int | None = None, **place: Any) -> BadData:
+    at = f"line {line:,} on, " if line is not None else ""
+    what = f"{at}more than {options.row_bytes:,} bytes in one row: a huge cell, a quote never closed, or no table"
+    return BadData(path, what, **place, fix="mend the row, or read with a higher cell_bytes= (and memory_bytes=)")
+
+
+def _last_end(text: bytes, quote: bytes) -> int:
+    """Just behind the last line break that lies outside of quotes: an even number of quotes lies before it."""
+    cut = text.rfind(b"\n") + 1
+    if not quote or not cut:
+        return cut
+    odd = text.count(quote, 0, cut) % 2
+    while odd and cut:
+        last = text.rfind(quote, 0, cut)
+        before = text.rfind(b"\n", 0, last) + 1
+        odd = (odd + text.count(quote, before, cut)) % 2
+        cut = before
+    return cut
+
+
+def in_order(work: Callable[[T], object], items: Iterator[T], threads: int) -> Iterator[object]:
+    """``map`` over threads: results in the order of the items, and never more than two items a thread under way."""
+    if threads <= 1:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="read") as pool:
+        waiting: deque[Future[object]] = deque()
+        try:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for late in waiting:
+                late.cancel()

@@ -1,0 +1,105 @@
+"""Files as blocks of bytes, unpacked on the way: bounded memory, and an end to what unpacks for ever."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+
+from fairlead.data.faults import BadData
+from fairlead.data.options import MIB, Options
+
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
+_BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, ValueError)
+
+
+def packing(path: Path) -> str | None:
+    """How a file is compressed, by its first bytes: names lie more often."""
+    with path.open("rb") as file:
+        begin = file.read(6)
+    return next((kind for magic, kind in _MAGIC.items() if begin.startswith(magic)), None)
+
+
+def locate(path: Path) -> tuple[Path, str | None]:
+    """A path, or an archive and the member of it that ``bank.zip/bank-full.csv`` names."""
+    for parent in path.parents:
+        if parent.is_file():
+            return parent, path.relative_to(parent).as_posix()
+    return path, None
+
+
+def blocks(path: Path, options: Options) -> Iterator[bytes]:
+    """The unpacked bytes of a file, in blocks of limited size; of a plain one only those in the window."""
+    archive, member = locate(path)
+    kind = packing(archive)
+    if kind is None:
+        yield from _plain(archive, *options.window)
+        return
+    packed = max(1, archive.stat().st_size)
+    unpacked = _zipped(archive, member) if kind == "zip" else _unpacked(archive, kind)
+    seen = 0
+    while True:
+        try:
+            block = next(unpacked, b"")
+        except _BROKEN as error:  # of the library that unpacks; whoever takes the blocks is not in here
+            what = f"cannot be unpacked as {kind}: {str(error) or 'it ends too early'}"
+            raise BadData(path, what, fix="get the file again and compare its checksum") from error
+        if not block:
+            return
+        seen += len(block)
+        if seen > options.unpacked_free_bytes and seen > packed * options.expansion:
+            what = f"{packed:,} bytes unpack to more than {options.expansion:g} times as many: a decompression bomb?"
+            raise BadData(path, what, fix="if it is genuine, read it with a higher expansion=")
+        yield block
+
+
+def _plain(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
+    left = (path.stat().st_size if stop is None else stop) - start  # what is appended meanwhile is for the next read
+    with path.open("rb") as file:
+        file.seek(start)
+        while block := file.read(max(0, min(MIB, left))):
+            left -= len(block)
+            yield block
+
+
+def _unpacked(path: Path, kind: str) -> Iterator[bytes]:
+    """Arrow's codecs compare checksums, notice an early end and refuse frames that want too much memory."""
+    with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, kind) as stream:
+        while block := stream.read(MIB):
+            yield block
+
+
+def _zipped(path: Path, member: str | None) -> Iterator[bytes]:
+    with ExitStack() as stack:
+        inner = stack.enter_context(_member(stack, path, member))
+        while block := inner.read(MIB):
+            yield block
+
+
+def _member(stack: ExitStack, path: Path, member: str | None) -> IO[bytes]:
+    archive = stack.enter_context(zipfile.ZipFile(path))
+    files = [info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/")]
+    chosen = [info for info in files if member is None or info.filename == member]
+    if len(chosen) != 1:
+        names = ", ".join(info.filename for info in files[:4]) + (", …" if len(files) > 4 else "")
+        what = f"holds {len(files)} files ({names})" if member is None else f"holds no file {member!r} ({names})"
+        example = files[0].filename if files else "NAME"
+        raise BadData(path, what, fix=f"name one of them: {path}/{example}")
+    if chosen[0].flag_bits & 1:
+        raise BadData(path, f"{chosen[0].filename} is encrypted", fix="unpack it first")
+    return archive.open(chosen[0])
+
+
+def whole(path: Path, options: Options) -> bytes:
+    """A small file, unpacked; one that is larger than a cell may be is refused."""
+    found = bytearray()
+    for block in blocks(path, options):
+        found += block
+        if len(found) > options.row_bytes:
+            raise BadData(path, f"is larger than {options.row_bytes:,} bytes", fix="read it with a higher cell_bytes=")
+    return bytes(found)

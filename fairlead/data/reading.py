@@ -1,0 +1,160 @@
+"""read(): whatever is given becomes a Source; the format is found by looking, unless it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead.data import watermarks
+from fairlead.data.finding import Found, find
+from fairlead.data.options import MIB, Options
+from fairlead.data.readers import arrays, columnar, compact, documents, pixels, queries, separated, texts
+from fairlead.data.readers.streams import locate, packing
+from fairlead.data.schema import agree, settled
+from fairlead.data.source import Batches, Source, sliced
+from fairlead.data.watermarks import Span
+from fairlead.errors import InvalidSpec
+
+Each = Callable[[Span], Batches]
+
+
+def read(
+    source: Any, *, format: str = "auto", schema: Any = None, batch_rows: int = 65_536,
+    memory_bytes: int = 512 * MIB, **how: Any,
+) -> Source:  # fmt: skip
+    """Looks at a source and says what it is; rows are read when ``batches()`` is called, within the memory given.
+
+    ``source`` is a path, a pattern, a folder or several paths; a database URL with ``query=`` or ``table=``; arrays,
+    tensors, or anything that speaks Arrow. ``how`` is any field of `fairlead.data.options.Options`.
+    """
+    if unknown := set(how) - {field.name for field in fields(Options)}:
+        known = ", ".join(sorted(field.name for field in fields(Options)))
+        raise InvalidSpec("is not something that read() knows", field=min(unknown), fix=f"it takes {known}")
+    options = Options(schema=schema, batch_rows=batch_rows, memory_bytes=memory_bytes, **how)
+    if batch_rows < 1 or memory_bytes < MIB:
+        raise InvalidSpec("is too small", field="batch_rows" if batch_rows < 1 else "memory_bytes", fix="1 row, 1 MiB")
+    if isinstance(source, str) and (":/" in source or source.startswith("duckdb:")):
+        return queries.source(source, options)
+    if not isinstance(source, str | Path) and (made := _in_memory(source, options)) is not None:
+        return made
+    found = find(source, format)
+    if found.format == "database":
+        return queries.source(found.name, options)
+    return _READERS[found.format](found, options)
+
+
+def _in_memory(given: Any, options: Options) -> Source | None:
+    if isinstance(given, pa.RecordBatch):
+        given = pa.Table.from_batches([given])
+    if hasattr(given, "__arrow_c_stream__"):  # Polars, pandas, DuckDB, PyArrow itself
+        table = pa.table(given)
+        table = table.cast(settled("memory", table.schema, options.schema)) if options.schema is not None else table
+        return Source("memory", "arrow", table.schema, partial(_of_table, table, options), dict, table.num_rows)
+    held = arrays.in_memory(given)
+    return None if held is None else _of_arrays("memory", held, options, dict)
+
+
+def _of_table(table: pa.Table, options: Options) -> Batches:
+    for batch in table.to_batches(max_chunksize=options.batch_rows):
+        yield from sliced(batch, options.batch_rows)
+
+
+def _of_arrays(name: str, held: arrays.Arrays, options: Options, mark: Callable[[], dict[str, Any]]) -> Source:
+    schema = arrays.schema_of(name, held)
+    rows = next(iter(held.values())).shape[0]
+    return Source(name, "arrays", schema, partial(arrays.batches, held, schema, options), mark, rows)
+
+
+def _files(found: Found, options: Options, schema: pa.Schema, each: Each, *, grows: bool = False) -> Source:
+    """A source over files, one after the other, of which only what is new counts."""
+    every, fresh = watermarks.spans(found.files, options.after, grows=grows)
+    mark = partial(watermarks.mark, every, options.after)
+    return Source(found.name, found.format, schema, partial(_chained, fresh, each), mark)
+
+
+def _chained(fresh: Sequence[Span], each: Each) -> Batches:
+    for span in fresh:
+        yield from each(span)
+
+
+def _windowed(options: Options, span: Span) -> Options:
+    return replace(options, window=(span.start, span.stop))
+
+
+def _plain(found: Found) -> bool:
+    return all(locate(path)[1] is None and packing(path) is None for path in found.files)
+
+
+def _separated(found: Found, options: Options) -> Source:
+    names = compact.known_names(found.files[0])
+    dialect, inferred = separated.look(found.files[0], options, names)
+    schema = settled(found.files[0], inferred, options.schema)
+
+    def each(span: Span) -> Batches:
+        own = dialect
+        if span.path != found.files[0]:
+            unnamed = None if dialect.header else dialect.names
+            own, _ = separated.look(span.path, replace(options, columns=unnamed), names)
+            agree(span.path, schema, list(own.names), found.files[0])
+        return separated.batches(span.path, own, schema, _windowed(options, span))
+
+    return _files(found, options, schema, each, grows=_plain(found))
+
+
+def _documents(found: Found, options: Options) -> Source:
+    schema = settled(found.files[0], documents.look(found.files[0], options), options.schema)
+    each = lambda span: documents.batches(span.path, schema, _windowed(options, span))  # noqa: E731
+    return _files(found, options, schema, each, grows=_plain(found))
+
+
+def _lines(found: Found, options: Options) -> Source:
+    each = lambda span: texts.line_batches(span.path, _windowed(options, span))  # noqa: E731
+    return _files(found, options, texts.LINES, each, grows=_plain(found))
+
+
+def _columnar(found: Found, options: Options) -> Source:
+    looks = [columnar.look(path, options) for path in found.files]
+    schema = settled(found.files[0], looks[0][0], options.schema)
+    for path, (own, _) in zip(found.files[1:], looks[1:], strict=True):
+        agree(path, schema, own.names, found.files[0])
+    made = _files(found, options, schema, lambda span: columnar.batches(span.path, schema, options))
+    return made if options.after else replace(made, rows=sum(rows for _, rows in looks))
+
+
+def _arrays(found: Found, options: Options) -> Source:
+    every, _ = watermarks.spans(found.files, None, grows=False)
+    held = arrays.opened(found.files[0], options)
+    return _of_arrays(found.name, held, options, partial(watermarks.mark, every))
+
+
+def _compact(found: Found, options: Options) -> Source:
+    return _files(found, options, compact.PICTURES, lambda span: compact.batches(span.path, options))
+
+
+def _documents_in_folders(found: Found, options: Options) -> Source:
+    return _folder(found, options, texts.LABELLED, partial(texts.folder_batches, options=options))
+
+
+def _pictures_in_folders(found: Found, options: Options) -> Source:
+    schema, size = pixels.look(found.files, options)
+    return _folder(found, options, schema, partial(pixels.batches, schema=schema, size=size, options=options))
+
+
+def _folder(found: Found, options: Options, schema: pa.Schema, all_of: Callable[[list[Path]], Batches]) -> Source:
+    every, fresh = watermarks.spans(found.files, options.after, grows=False)
+
+    def start() -> Iterator[pa.RecordBatch]:
+        return all_of([span.path for span in fresh])
+
+    return Source(found.name, found.format, schema, start, partial(watermarks.mark, every, options.after), len(fresh))
+
+
+_READERS: dict[str, Callable[[Found, Options], Source]] = {
+    "csv": _separated, "json": _documents, "text": _lines, "parquet": _columnar, "arrays": _arrays,
+    "cifar10": _compact, "texts": _documents_in_folders, "images": _pictures_in_folders,
+}  # fmt: skip

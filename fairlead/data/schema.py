@@ -1,0 +1,98 @@
+"""Schemas: written by people, inferred from samples, compared between one load and the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead.data.faults import BadData
+from fairlead.errors import InvalidSpec
+
+_ALSO = {"float": "float64", "int": "int64", "str": "string", "text": "string", "boolean": "bool", "date": "date32"}
+
+
+def type_of(column: str, name: Any) -> pa.DataType:
+    """An Arrow type by the name that a person gives it."""
+    if isinstance(name, pa.DataType):
+        return name
+    try:
+        return pa.type_for_alias(_ALSO.get(str(name), str(name)))
+    except ValueError:
+        fix = "write one such as int64, float32, string, bool, date32 or timestamp[us]"
+        raise InvalidSpec(f"{name!r} is no type of a column", field=f"schema.{column}", fix=fix) from None
+
+
+def settled(file: object, inferred: pa.Schema, wanted: Any) -> pa.Schema:
+    """The schema that counts: what was inferred, with whatever the caller said in its place."""
+    if wanted is None:
+        return inferred
+    if isinstance(wanted, pa.Schema):
+        said = {field.name: field.type for field in wanted}
+    elif isinstance(wanted, Mapping):
+        said = {str(name): type_of(str(name), kind) for name, kind in wanted.items()}
+    else:
+        raise InvalidSpec("is neither a pyarrow.Schema nor a mapping of column to type", field="schema")
+    if missing := [name for name in said if name not in inferred.names]:
+        fix = f"it has {_some(inferred.names)}"
+        raise BadData(file, "has no such column", column=missing[0], fix=fix)
+    return pa.schema([pa.field(f.name, said.get(f.name, f.type), metadata=f.metadata) for f in inferred])
+
+
+def agree(file: object, schema: pa.Schema, names: list[str], first: object) -> None:
+    """Every further file has the columns of the first one, in its order."""
+    if names == schema.names:
+        return
+    fix = "read the files apart, or give them the same columns"
+    if len(names) != len(schema.names):
+        raise BadData(file, f"has {len(names)} columns, {first} has {len(schema.names)}", fix=fix)
+    place = next(i for i, (one, other) in enumerate(zip(names, schema.names, strict=True)) if one != other)
+    raise BadData(file, f"is called {schema.names[place]!r} in {first}", column=names[place], fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between two schemas, and whether rows of the new one still fit the old one."""
+
+    column: str
+    what: str
+    fits: bool
+
+
+def changes(before: pa.Schema, after: pa.Schema) -> tuple[Change, ...]:
+    """What a later load found different: added, lost, other types; in the order of the columns."""
+    found = []
+    for field in before:
+        if field.name not in after.names:
+            found.append(Change(field.name, f"is gone (was {field.type})", False))
+        elif (now := after.field(field.name).type) != field.type:
+            found.append(Change(field.name, f"was {field.type}, is {now}", _widens(now, field.type)))
+    found += [Change(f.name, f"is new ({f.type})", False) for f in after if f.name not in before.names]
+    return tuple(found)
+
+
+def report(schema: pa.Schema) -> str:
+    """One line that names every column with its type."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def plain(schema: pa.Schema) -> list[dict[str, Any]]:
+    """A schema as values for JSON."""
+    return [
+        {"name": f.name, "type": str(f.type)}
+        | ({"meta": {k.decode(): v.decode() for k, v in f.metadata.items()}} if f.metadata else {})
+        for f in schema
+    ]
+
+
+def _widens(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    if pa.types.is_integer(narrow) and pa.types.is_integer(wide):
+        return bool(narrow.bit_width <= wide.bit_width)
+    numbers = pa.types.is_integer(narrow) or pa.types.is_floating(narrow)
+    return bool(numbers and pa.types.is_floating(wide))
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
