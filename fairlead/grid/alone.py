@@ -19,9 +19,11 @@ from fairlead.grid.values import DEFAULT_QUOTA, TOKEN_VARIABLE, VARIABLE
 class Alone:
     """A keeper with a thread that listens to it; more tenants may be let in."""
 
-    def __init__(self, folder: Path, name: str = "fl-grid") -> None:
+    def __init__(self, folder: Path, name: str = "grid", peers: Path | None = None, key: bytes = b"") -> None:
+        """With a folder for peers, grids of the same folder and key lend each other what their tenants ask for."""
         self.folder = folder
-        self.keeper = Keeper(folder / "spill", name=name)
+        peer_path = None if peers is None else peers / f"{name}.grid"
+        self.keeper = Keeper(folder / "spill", name=f"fl-{name}", peer_path=peer_path, peer_key=key)
         self._lock = threading.Lock()
         self._ending, self._end = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="grid-keeper", daemon=True)

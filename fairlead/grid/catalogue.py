@@ -136,9 +136,7 @@ class Catalogue:
     def went(self, entry: Entry) -> None:
         """This one had to go for want of room: from now on everybody else has to be worth more."""
         uses, floor = self._uses.get(entry.id, (1, 0.0))
-        self._inflation = max(
-            self._inflation, worth(Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor))
-        )
+        self._inflation = max(self._inflation, worth(Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor)))
         self.evictions += 1
 
     def forget_session(self, session: str) -> list[Entry]:

@@ -19,10 +19,11 @@ from pathlib import Path
 import msgspec
 
 from fairlead.grid import mapping
-from fairlead.grid.keeping import receive_packet, send_packet
-from fairlead.grid.messages import Admit, Forget, FromKeeper, Listen, Report, ToKeeper
+from fairlead.grid.keeping import bind, connect, receive_packet, send_packet
+from fairlead.grid.messages import Admit, Forget, FromKeeper, Listen, Peer, PeerDoor, Report, ToKeeper
 from fairlead.grid.values import Usage
 
+_CONNECT_S = 1.0
 _RESTART_S = 0.2  # between two starts: one that cannot live must not eat the machine
 
 log = logging.getLogger("fairlead.grid")
@@ -54,6 +55,8 @@ class Keeper:
     name: str = "fl-grid"
     arena_bytes: int = 64 << 30  # of address space; memory is only used within the quota
     log_path: Path | None = None
+    peer_path: Path | None = None  # where other nodes' keepers knock; theirs lie beside it, with the same suffix
+    peer_key: bytes = b""
     environment: Mapping[str, str] | None = None
     usage: dict[str, Usage] = field(default_factory=dict)
     _tenants: dict[str, Tenancy] = field(default_factory=dict)
@@ -61,6 +64,7 @@ class Keeper:
     _process: subprocess.Popen[bytes] | None = None
     _control: socket.socket | None = None
     _pidfd: int = -1
+    _peer_listener: socket.socket | None = None
     _started_s: float = float("-inf")
     _poll: select.epoll = field(default_factory=select.epoll)
 
@@ -92,7 +96,7 @@ class Keeper:
         """Let this job's workers connect at the path; returns the token that they must show."""
         if job in self._doors:
             return self._doors[job].listen.token
-        listener = _bind(path, uid)
+        listener = bind(path, uid)
         door = Door(Listen(job, tenant, secrets.token_urlsafe(24), uid), path, listener)
         self._doors[job] = door
         if self._process is None:
@@ -142,6 +146,9 @@ class Keeper:
             self._tell(tenancy.admit, tenancy.descriptors)
         for door in self._doors.values():
             self._tell(door.listen, [door.listener.fileno()])
+        if self.peer_path is not None:
+            self._peer_listener = self._peer_listener or bind(self.peer_path, None)
+            self._tell(PeerDoor(os.geteuid(), self.peer_key), [self._peer_listener.fileno()])
 
     def _spawn(self, control: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "fairlead.grid.process", "--control", str(control),
@@ -169,6 +176,18 @@ class Keeper:
         said = msgspec.msgpack.decode(data, type=ToKeeper)
         if isinstance(said, Report):
             self.usage |= said.tenants
+        else:
+            self._introduce()
+
+    def _introduce(self) -> None:
+        """Lines to the grid processes of the other nodes, and then the word that these were all."""
+        own = self.peer_path
+        for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
+            with contextlib.suppress(OSError):  # nobody is there any more
+                if path != own:
+                    with connect(path, _CONNECT_S) as line:
+                        self._tell(Peer(path.stem), [line.fileno()])
+        self._tell(Peer(""))
 
     def _buried(self) -> None:
         code = self._settle()
@@ -199,26 +218,11 @@ class Keeper:
             for descriptor in tenancy.descriptors:
                 os.close(descriptor)
         self._tenants.clear()
+        if self._peer_listener is not None and self.peer_path is not None:
+            self._peer_listener.close()
+            self.peer_path.unlink(missing_ok=True)
         self._poll.close()
         shutil.rmtree(self.spill, ignore_errors=True)
-
-
-def _bind(path: Path, uid: int | None) -> socket.socket:
-    """A socket at the path, for one user alone; a stale one in its place is removed."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    before = os.umask(0o177)
-    try:
-        name = f"/proc/self/fd/{folder}/{path.name}"  # an address has 108 bytes, a path may have more
-        listener.bind(name)
-        if uid is not None and os.geteuid() == 0:
-            os.chown(path, uid, uid, follow_symlinks=False)
-    finally:
-        os.umask(before)
-        os.close(folder)
-    listener.listen(128)
-    return listener
 
 
 def _own(folder: Path, uid: int | None) -> None:

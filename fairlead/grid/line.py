@@ -18,6 +18,7 @@ import msgspec
 from fairlead import wire
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.grid import messages as m
+from fairlead.grid.keeping import connect
 from fairlead.grid.mapping import Mapping
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
@@ -144,7 +145,7 @@ class Line:
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                self._socket = _dial(self._path)
+                self._socket = connect(self._path, _ANSWER_S)
                 self._socket.sendall(wire.pack(m.Hello(self._token, self._session)))
                 welcome, descriptors = self._hear(1)
                 break
@@ -187,19 +188,3 @@ class Line:
         with self._speaking:
             self._closed = True
             self._hang_up()
-
-
-def _dial(path: Path) -> socket.socket:
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line.settimeout(_ANSWER_S)
-    folder = -1
-    try:
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-        line.connect(f"/proc/self/fd/{folder}/{path.name}")
-    except OSError:
-        line.close()
-        raise
-    finally:
-        if folder >= 0:
-            os.close(folder)
-    return line

@@ -156,6 +156,16 @@ class Peer(msgspec.Struct, tag="peer", frozen=True):
     node: str
 
 
+class PeerDoor(msgspec.Struct, tag="peer-door", frozen=True):
+    """Comes with the socket at which the grid processes of other nodes knock."""
+
+    uid: int  # that their keepers run as
+    key: bytes
+
+    def __repr__(self) -> str:
+        return "PeerDoor()"
+
+
 class Report(msgspec.Struct, tag="report", frozen=True):
     """From the grid process, every second in which something changed: usage by tenant."""
 
@@ -166,5 +176,26 @@ class AskPeers(msgspec.Struct, tag="ask-peers", frozen=True):
     """From the grid process: connections to the others, please."""
 
 
-FromKeeper = Admit | Listen | Forget | Peer
+FromKeeper = Admit | Listen | Forget | Peer | PeerDoor
 ToKeeper = Report | AskPeers
+
+# ---------------------------------------------------------------- between grid processes
+
+
+class Fetch(msgspec.Struct, tag="fetch", frozen=True):
+    tenant: str
+    id: str
+
+
+class Found(msgspec.Struct, tag="found", frozen=True):
+    """The bytes follow."""
+
+    nbytes: int
+    header: int
+    kind: str
+    label: str
+    cost_s: float
+
+
+class Missing(msgspec.Struct, tag="missing", frozen=True):
+    pass

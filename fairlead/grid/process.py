@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.grid.keeping import receive_packet
-from fairlead.grid.messages import Admit, AskPeers, Forget, FromKeeper, Listen, Peer, Report
+from fairlead.grid.messages import Admit, AskPeers, Forget, FromKeeper, Listen, Peer, PeerDoor, Report
 from fairlead.grid.peers import Peers
 from fairlead.grid.serving import TenantServer
 from fairlead.grid.store import Store
@@ -65,6 +65,8 @@ class GridProcess:
                     server.forget(said.job)
             case Peer():
                 self._peers.arrived(said, [socket.socket(fileno=descriptor) for descriptor in descriptors])
+            case PeerDoor():
+                self._peers.open_door(said, socket.socket(fileno=descriptors[0]))
 
     def _admit(self, said: Admit, descriptors: list[int]) -> None:
         known = self._servers.get(said.tenant)
@@ -75,8 +77,8 @@ class GridProcess:
                 os.close(descriptor)
             return
         arena, reading, journal = descriptors
-        store = Store(said, arena, reading, journal, self._spill, self._peers.fetch)
-        self._servers[said.tenant] = server = TenantServer(store)
+        store = Store(said, arena, reading, journal, self._spill)
+        self._servers[said.tenant] = server = TenantServer(store, self._peers)
         server.start()
 
     def _store(self, tenant: str) -> Store | None:

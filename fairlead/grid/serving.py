@@ -7,9 +7,7 @@ import logging
 import os
 import selectors
 import socket
-import struct
 import threading
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,22 +15,14 @@ import msgspec
 from fairlead import wire
 from fairlead.grid import messages as m
 from fairlead.grid.catalogue import RESERVED, Session
+from fairlead.grid.credentials import born, peer
+from fairlead.grid.peers import Peers
 from fairlead.grid.store import Refusal, Store
 
-_CREDENTIALS = struct.Struct("iII")
 _ANSWER_S = 10.0  # a worker that does not read its answers is let go
 _PAGE = 512
 
 log = logging.getLogger("fairlead.grid")
-
-
-def born(pid: int) -> int:
-    """When this process started, in ticks since the machine did; 0: there is none."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return 0
-    return int(text[text.rindex(")") + 2 :].split()[19])
 
 
 class Connection:
@@ -63,9 +53,9 @@ class Connection:
 class TenantServer(threading.Thread):
     """Only its own tenant waits for what happens here."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, peers: Peers) -> None:
         super().__init__(name=f"tenant-{store.tenant}", daemon=True)
-        self.store = store
+        self.store, self._peers = store, peers
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[str, socket.socket] = {}
         self._lines: dict[str, Connection] = {}  # by session
@@ -112,7 +102,7 @@ class TenantServer(threading.Thread):
             return
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             line, _ = listener.accept()
-            pid, uid, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            pid, uid = peer(line)
             if uid != (os.geteuid() if job.uid is None else job.uid):
                 log.warning("user %d knocked at the grid of %s and was refused", uid, self.store.tenant)
                 line.close()
@@ -152,6 +142,8 @@ class TenantServer(threading.Thread):
         elif isinstance(request, m.Writer):
             connection.answer(m.Placed(warm=self.store.warm), self.store.arena)
         else:
+            if isinstance(request, m.Open) and request.id not in self.store.catalogue.entries:
+                self._peers.fetch(self.store, connection.session, request.id)  # without the lock: they may ask us, too
             with self.store.lock:
                 answer = self._carry_out(connection.session, request)
             if answer is not None:

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -23,8 +22,6 @@ log = logging.getLogger("fairlead.grid")
 _changes = msgspec.msgpack.Decoder(Change)
 _encode = msgspec.msgpack.Encoder().encode
 
-Fetch = Callable[[str, str], "tuple[Entry, Callable[[memoryview], None]] | None"]
-
 
 class Refusal(Exception):
     """Answered to whoever asked, as a Problem."""
@@ -37,7 +34,7 @@ class Refusal(Exception):
 class Store:
     """All methods are for whoever holds :attr:`lock`."""
 
-    def __init__(self, admit: Admit, arena: int, reading: int, journal: int, spill: Path, fetch: Fetch) -> None:
+    def __init__(self, admit: Admit, arena: int, reading: int, journal: int, spill: Path) -> None:
         self.lock = threading.RLock()
         self.tenant, self.quota = admit.tenant, admit.quota
         self.arena, self.reading = arena, reading
@@ -46,7 +43,6 @@ class Store:
         self._spill_bytes = admit.spill_bytes
         folder = spill / hashlib.sha256(admit.tenant.encode()).hexdigest()[:16]
         self._disk = Disk(folder, Cipher(derive(admit.key, "spill"), admit.tenant)) if admit.key else None
-        self._fetch = fetch
         self._map = Mapping(arena, self.size, writable=True)
         self._journal = Journal(journal)
         self.catalogue = Catalogue(self._remember, map(_changes.decode, self._journal.entries()))
@@ -118,7 +114,8 @@ class Store:
         """Where so many bytes are free now; others of this tenant, and of no other, may have to go for it."""
         if nbytes > min(self.quota, self.size):
             raise Refusal(f"{shown_size(nbytes)} are more than the {shown_size(self.quota)} that tenant {self.tenant} "
-                          "may have in the grid of a node", "too-large", "put smaller blocks, or raise the quota")
+                          "may have in the grid of a node", "too-large",
+                          "put smaller blocks, or raise the quota")  # fmt: skip
         victims: list[Entry] | None = None
         while True:
             if self.catalogue.used + aligned(nbytes) <= self.quota:
@@ -166,10 +163,10 @@ class Store:
 
     def open(self, session: str, block: str) -> Placed:
         """Pinned for this session, brought here first when it is elsewhere."""
-        entry = self.catalogue.entries.get(block) or self._from_peer(block)
+        entry = self.catalogue.entries.get(block)
         if entry is None or entry.state == RESERVED:
             raise Refusal(f"there is no block {block} in the grid of tenant {self.tenant}", "not-found",
-                          "put it again: it was dropped, or evicted while nobody used it")
+                          "put it again: it was dropped, or evicted while nobody used it")  # fmt: skip
         if entry.state == SPILLED:
             entry = self._from_disk(entry)
         if session not in self.catalogue.pins.get(block, ()):
@@ -187,19 +184,6 @@ class Store:
         here = self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
         self._disk.drop(entry.id)
         return here
-
-    def _from_peer(self, block: str) -> Entry | None:
-        found = self._fetch(self.tenant, block)
-        if found is None:
-            return None
-        entry, receive = found
-        offset = self._room(entry.nbytes)
-        try:
-            receive(self._map.view(offset, entry.nbytes))
-        except OSError as error:
-            self._extents.give_back(offset, entry.nbytes)
-            raise Refusal(f"block {block} did not arrive from its node: {error}", "unavailable") from None
-        return self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset, session=""))
 
     def release(self, session: str, block: str) -> None:
         entry = self.catalogue.entries.get(block)
@@ -252,12 +236,14 @@ class Store:
         if self.catalogue.entries.get(entry.id) is entry:
             self.catalogue.apply(msgspec.structs.replace(entry, digest=digest))
 
-    def lend(self, block: str) -> tuple[Entry, memoryview] | None:
-        """A resident block for another node, as it lies here; the caller holds the lock until it is copied."""
+    def has(self, block: str) -> bool:
+        """Whether it is here, in memory or on disk."""
         entry = self.catalogue.entries.get(block)
-        if entry is None or entry.state != RESIDENT:
-            return None
-        return entry, self._map.view(entry.offset, entry.nbytes)
+        return entry is not None and entry.state != RESERVED
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """The bytes of what was reserved or pinned."""
+        return self._map.view(offset, nbytes)
 
     def usage(self) -> Usage:
         return self.catalogue.usage(self.quota, self.warm)
