@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.browser.conftest import chromium, visit  # noqa: F401 (fixtures: who looks at a live platform in a browser)
 from tests.chaos.crashable import Crashable
 
 

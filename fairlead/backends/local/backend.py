@@ -25,7 +25,7 @@ from fairlead.backends.local.keeper import NodeKeeper
 from fairlead.backends.local.levels import LEVELS
 from fairlead.backends.local.link import NodeGone, NodeRefused
 from fairlead.backends.local.logs import read_logs
-from fairlead.backends.local.records import NodeRecord, isolation, records
+from fairlead.backends.local.records import records
 from fairlead.backends.local.shapes import Division, NodeShape, load_division, parse_nodes, save_division
 from fairlead.backends.protocol import (
     BackendEvent,
@@ -342,20 +342,17 @@ def _node(keeper: NodeKeeper) -> Node:
     return dataclasses.replace(node, outdated=keeper.outdated, asleep=keeper.asleep, wake_s=keeper.wake_s)
 
 
-def _isolation(record: NodeRecord) -> str:
-    return isolation(record.isolation, None if record.fork_server is None else record.version)
-
-
 def _facts(keeper: NodeKeeper) -> dict[str, Any]:
     status, telemetry = keeper.status, keeper.telemetry
     if status is None:
-        return {"state": "waking" if keeper.waking else "asleep" if keeper.asleep else "lost"}
+        last = {"isolation": keeper.isolation} if keeper.isolation else {}  # as it was, and will be again
+        return {"state": "waking" if keeper.waking else "asleep" if keeper.asleep else "lost", **last}
     load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
     return {
         "state": "ready",
         "pid": status.pid,
         "incarnation": status.incarnation,
-        "isolation": _isolation(keeper.record) if keeper.record else status.isolation,
+        "isolation": keeper.isolation,
         "warm": telemetry.warm if telemetry else status.warm,
         **load,
     }

@@ -13,6 +13,7 @@ from fairlead.backends.local.fencing import fence
 from fairlead.backends.local.link import NodeGone, NodeLink
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.records import NodeRecord, read_record, socket_path
+from fairlead.backends.local.records import isolation as isolation_of
 from fairlead.backends.local.shapes import NodeShape
 from fairlead.backends.protocol import BackendEvent, NodeJoined, NodeLost, NodeSlept, NodeTelemetry, WorkerEvent
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
@@ -37,7 +38,7 @@ class NodeKeeper:
         self.link: NodeLink | None = None
         self.status: wire.NodeStatus | None = None
         self.telemetry: wire.Telemetry | None = None
-        self.record: NodeRecord | None = None  # as of the last change of its fork server
+        self.isolation = ""  # as of the last change of its fork server
         self.settled = asyncio.Event()  # the first attempt is over
         self.failure: FairleadError | None = None
         self._home, self._epoch, self._emit = home, epoch, emit
@@ -80,7 +81,7 @@ class NodeKeeper:
             self._not_woken(str(error))
             return
         self.failure, born_s = None, time.monotonic()
-        incarnation = self.status.incarnation
+        incarnation, self.isolation = self.status.incarnation, self.status.isolation
         self._delivered = 0
         workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._woken_in_s()
         self._emit(NodeJoined(self.shape.name, incarnation, workers, sequence, woken_in_s))
@@ -157,13 +158,18 @@ class NodeKeeper:
                 assert reply.status is not None
                 return reply.status
 
+    def _note_isolation(self, record: NodeRecord | None) -> None:
+        """What keeps tenants apart there: known also while it sleeps, when there is no record."""
+        if record is not None:
+            self.isolation = isolation_of(record.isolation, None if record.fork_server is None else record.version)
+
     def _listen(self, incarnation: str) -> None:
         name = self.shape.name
 
         def hear(event: wire.Event) -> None:
             if isinstance(event.body, wire.Telemetry):
                 if self.telemetry is None or self.telemetry.warm != event.body.warm:
-                    self.record = read_record(self._home, name)
+                    self._note_isolation(read_record(self._home, name))
                 self.telemetry = event.body
                 self._emit(NodeTelemetry(name, event.body))
                 return

@@ -19,6 +19,10 @@ export function figure(value) {
   return size >= 1000 ? group.format(value) : String(Number(value.toPrecision(4)));
 }
 
+export function cores(value) {
+  return `${figure(Math.round(value * 100) / 100)} ${value === 1 ? "core" : "cores"}`;
+}
+
 export function percent(fraction, digits = 0) {
   return fraction == null ? NONE : `${(fraction * 100).toFixed(digits)} %`;
 }

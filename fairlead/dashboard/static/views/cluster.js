@@ -41,19 +41,22 @@ export function ClusterView() {
   `;
 }
 
+const RESTING = new Set(["asleep", "waking"]);
+
 function Summary({ nodes: all, teams }) {
   const sum = (pick) => all.reduce((total, node) => total + pick(node), 0);
   const up = all.filter((node) => node.state !== "lost");
   const devices = sum((node) => (node.state === "lost" ? 0 : node.devices)), used = sum((node) => node.devices_used);
   const cores = up.reduce((total, node) => total + node.cpu, 0);
   const busy = up.reduce((total, node) => total + node.cpu * (node.cpu_fraction ?? 0), 0);
-  const away = all.length - up.length;
+  const away = all.length - up.length, resting = all.filter((node) => RESTING.has(node.state)).length;
   const count = (name) => (teams ?? []).reduce((total, team) => total + team[name], 0);
   return html`<dl class="figures">
-    <${Figure} label="Nodes" value=${`${up.length} of ${all.length}`} note=${away ? `${away} lost` : "up"}
+    <${Figure} label="Nodes" value=${`${up.length - resting} of ${all.length}`}
+      note=${[away ? `${away} lost` : "", resting ? `${resting} asleep` : ""].filter(Boolean).join(", ") || "up"}
       tone=${away ? "bad" : ""} />
     <${Figure} label="Devices in use" value=${`${used} of ${devices}`} note=${format.percent(devices ? used / devices : 0)} />
-    <${Figure} label="CPU" value=${format.percent(cores ? busy / cores : 0)} note=${`of ${format.figure(cores)} cores`} />
+    <${Figure} label="CPU" value=${format.percent(cores ? busy / cores : 0)} note=${`of ${format.cores(cores)}`} />
     <${Figure} label="Memory" value=${format.bytes(sum((node) => node.memory_used_bytes ?? 0))}
       note=${`of ${format.bytes(sum((node) => node.memory_bytes))}`} />
     <${Figure} label="Running" value=${format.number(count("running"))} note="jobs" />
@@ -90,7 +93,7 @@ const Node = memo(({ node, open }) => html`<li class=${`node n-${node.state}`}>
 </li>`);
 
 function facts(node) {
-  const told = [`${node.device_type} × ${node.devices}`, `${format.figure(node.cpu)} ${node.cpu === 1 ? "core" : "cores"}`];
+  const told = [`${node.device_type} × ${node.devices}`, format.cores(node.cpu)];
   if (node.temperature_c != null) told.push(`${Math.round(node.temperature_c)} °C`);
   if (node.power_w != null) told.push(`${Math.round(node.power_w)} W`);
   told.push(node.isolation === "none" ? "not isolated" : node.isolation);
@@ -156,7 +159,7 @@ function NodeDialog({ node, onClose }) {
     <dl class="pairs">
       <dt>State</dt><dd><${State} of=${node.state} /></dd>
       <dt>Devices</dt><dd>${node.devices_used} of ${node.devices} in use, type ${node.device_type}, speed ${format.figure(node.speed)}</dd>
-      <dt>CPU</dt><dd>${format.percent(node.cpu_fraction)} of ${format.figure(node.cpu)} cores</dd>
+      <dt>CPU</dt><dd>${format.percent(node.cpu_fraction)} of ${format.cores(node.cpu)}</dd>
       <dt>Memory</dt><dd>${format.bytes(node.memory_used_bytes)} of ${format.bytes(node.memory_bytes)}</dd>
       <dt>Temperature</dt><dd>${node.temperature_c == null ? "not known" : `${format.figure(node.temperature_c)} °C`}</dd>
       <dt>Power</dt><dd>${node.power_w == null ? "not known" : `${format.figure(node.power_w)} W`}</dd>
