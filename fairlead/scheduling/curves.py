@@ -44,8 +44,11 @@ class SpeedCurve:
         """On the best devices there are: of gangs of one size, or of any; 0 when the curve does not know it."""
         found = self._fastest.get(size)
         if found is None:
-            wanted = [i for i, one in enumerate(self.sizes) if size in (None, one)]
-            known = [level[i] for levels in self.speeds.values() for level in levels for i in wanted]
+            rows = [level for levels in self.speeds.values() for level in levels]
+            if size is None:
+                known = [max(row, default=0.0) for row in rows]
+            else:
+                known = [row[self.sizes.index(size)] for row in rows] if size in self.sizes else []
             found = self._fastest[size] = max(known, default=0.0)
         return found
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from fairlead.scheduling.carry.round import carried
 from fairlead.scheduling.market.policy import Market
 from fairlead.scheduling.state import ClusterState, Round
@@ -16,4 +20,19 @@ def decide(state: ClusterState) -> Round:
     simulator, that is the round. On a live cluster they are free only when their workers are gone, some gangs settle
     and some nodes take nothing new: there the round is as much of it as can be done now, and room is made for the rest.
     """
-    return _MARKET(state) if state.at_once else carried(state)
+    with _undisturbed():
+        return _MARKET(state) if state.at_once else carried(state)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """The collector waits until the round is over: it would look at all that the process holds, time and again, as a
+    round makes many small values, and hardly any of them is garbage that only it can find."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -22,7 +22,7 @@ _GETTERS = tuple(map(attrgetter, NAMES))
 class Read(tuple[JobState, ...]):
     """The jobs, and next to them their columns: it goes wherever a sequence of jobs does."""
 
-    columns: dict[str, list[Any]]
+    columns: dict[str, Sequence[Any]]
 
     @classmethod
     def in_order(cls, jobs: Iterable[JobState]) -> Read:
@@ -40,7 +40,19 @@ class Read(tuple[JobState, ...]):
         found.columns = dict(zip(NAMES, columns, strict=True))
         return found
 
+    @classmethod
+    def lazily(cls, jobs: Iterable[JobState]) -> Read:
+        """For when only a few fields are asked for, each maybe several times: it is read when it is asked for first."""
+        found = cls(jobs)
+        found.columns = {}
+        return found
+
 
 def read(jobs: Sequence[JobState], name: str) -> Sequence[Any]:
     """One field of all these jobs, from what was read already if it was."""
-    return jobs.columns[name] if isinstance(jobs, Read) else [getattr(job, name) for job in jobs]
+    if not isinstance(jobs, Read):
+        return [getattr(job, name) for job in jobs]
+    column = jobs.columns.get(name)
+    if column is None:
+        column = jobs.columns[name] = list(map(attrgetter(name), jobs))
+    return column

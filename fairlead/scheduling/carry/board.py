@@ -108,15 +108,13 @@ class Board:
 
     def sit(self, job: JobState, seats: tuple[str, ...]) -> None:
         """Give the job these seats on top of those it has."""
-        self._take(job, seats, 1.0)
+        self._count(job.tenant, self._take(job, seats, 1.0), 1)
         self._seat(job, (*self.seats.get(job.id, ()), *seats))
-        self._count(job.tenant, seats, 1)
 
     def leave(self, job: JobState, seats: tuple[str, ...]) -> None:
         """Take these seats from the job; the others keep their order."""
-        self._take(job, seats, -1.0)
+        self._count(job.tenant, self._take(job, seats, -1.0), -1)
         self._seat(job, without(self.seats[job.id], seats))
-        self._count(job.tenant, seats, -1)
 
     def _seat(self, job: JobState, seats: tuple[str, ...]) -> None:
         before = self.seats.get(job.id, ())
@@ -124,11 +122,11 @@ class Board:
         self.gangs[job.tenant] = self.gangs.get(job.tenant, 0) + bool(seats) - bool(before)
         self.seats[job.id] = seats
 
-    def _count(self, tenant: str, seats: tuple[str, ...], sign: int) -> None:
-        self.used[tenant] = self.used.get(tenant, 0) + sign * len(seats)
-        for name in seats:
+    def _count(self, tenant: str, taken: Mapping[str, int], sign: int) -> None:
+        self.used[tenant] = self.used.get(tenant, 0) + sign * sum(taken.values())
+        for name, many in taken.items():
             key = (tenant, self.nodes[name].device_type)
-            self.used_of[key] = self.used_of.get(key, 0) + sign
+            self.used_of[key] = self.used_of.get(key, 0) + sign * many
 
     def hold(self, job: JobState, seats: tuple[str, ...]) -> None:
         """Keep free seats for a waiting job: nobody else gets them this round."""
@@ -139,9 +137,10 @@ class Board:
         """Give up what is held for the job."""
         self._take(job, self.held.pop(job.id, ()), -1.0)
 
-    def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> None:
-        need = self.shape(job).need if seats else ()
-        for name, many in Counter(seats).items():
+    def _take(self, job: JobState, seats: tuple[str, ...], sign: float) -> Mapping[str, int]:
+        """Says how many seats those were on each node."""
+        need, taken = self.shape(job).need if seats else (), counted(seats)
+        for name, many in taken.items():
             free = dict(self.free[name])
             for resource, amount in need:
                 left = free.get(resource, 0.0)
@@ -155,12 +154,13 @@ class Board:
                 self._open[node.device_type].add(name)
             elif node.schedulable:
                 self._open[node.device_type].discard(name)
+        return taken
 
     def shape(self, job: JobState) -> Shape:
         """The job's shape, worked out once a round; the same object for all that are alike."""
         shape = self._shapes.get(job.id)
         if shape is None:
-            alike = (job.device_type, job.only, job.near, self.company.kind(job))
+            alike = (job.device_type, job.only, job.near, self.company.kind(job) if self.company.known else "")
             shape = None if job.demand else self._plain_shapes.get(alike)
             if shape is None:
                 shape = Shape.of(job, alike[-1])
@@ -305,11 +305,19 @@ def warmths(nodes: Iterable[Node]) -> dict[str, int]:
     return {name: round((usual if degrees is None else degrees) / WARMER_C) for name, degrees in told.items()}
 
 
+def counted(seats: Iterable[str]) -> dict[str, int]:
+    """How many seats there are on each node; a ``Counter`` takes several times as long to make."""
+    found: dict[str, int] = {}
+    for name in seats:
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
 def without(seats: tuple[str, ...], gone: Iterable[str]) -> tuple[str, ...]:
     """The seats that remain; of several on one node the last ones go first."""
-    left, remaining = Counter(gone), []
+    left, remaining = counted(gone), []
     for name in reversed(seats):
-        if left[name] > 0:
+        if left.get(name, 0) > 0:
             left[name] -= 1
         else:
             remaining.append(name)

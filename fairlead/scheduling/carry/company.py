@@ -22,6 +22,11 @@ class Company:
     def copy(self) -> Company:
         return Company(self._table, self._on)
 
+    @property
+    def known(self) -> bool:
+        """Whether anything is known of any class."""
+        return bool(self._table)
+
     def kind(self, job: JobState) -> str:
         """The class by which a job is known to its neighbours; empty where nothing is known of any."""
         return workload(job.facts) if self._table else ""

@@ -17,6 +17,7 @@ from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.market.rules import charges, heaviness
 from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.read import Read
 from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
 
 PROMISE_S = 30.0
@@ -118,6 +119,8 @@ class Draft:
 
     def lacking(self, tenant: str, kind: str) -> int | None:
         """Devices of a type that are guaranteed to it, or to whom it stands below, and not held; None: nothing is."""
+        if kind not in self.sure:
+            return None
         rooms = [sure - self.held(self.board, name, kind) for name in self.parts.tree.path(tenant)
                  if (sure := self.guaranteed(name, kind))]  # fmt: skip
         return max(rooms, default=None)
@@ -210,11 +213,6 @@ def _at_home(kinds: Iterable[str]) -> bool:
     return len(set(kinds)) <= 1
 
 
-def barred(tenants: Mapping[str, TenantState], job: JobState) -> bool:
-    """Whether the job cannot start before another period: nobody waits behind it."""
-    return tenants[job.tenant].spent is not None
-
-
 def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState:
     """Without a budget left it keeps what its gangs have, or need to be whole again, and gets nothing on top."""
     if tenant.spent is None:
@@ -227,9 +225,9 @@ def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState
 def _seen(
     state: ClusterState, board: Board, jobs: Mapping[str, JobState], tenants: Mapping[str, TenantState]
 ) -> dict[str, JobState]:
-    found = {}
+    found, spent = {}, {name for name, tenant in tenants.items() if tenant.spent is not None}
     for job in jobs.values():
-        if not job.seats and barred(tenants, job):
+        if spent and not job.seats and job.tenant in spent:
             continue
         put_so = put(job, board, state.now_s)
         if put_so is not None:
@@ -237,7 +235,7 @@ def _seen(
     return found
 
 
-def _wanting(board: Board, jobs: Mapping[str, JobState], seen: Mapping[str, JobState]) -> list[JobState]:
+def _wanting(board: Board, jobs: Mapping[str, JobState], seen: Mapping[str, JobState]) -> Sequence[JobState]:
     """The jobs with as many workers as they could use: what no node could ever give is no demand, so it is lent."""
     there: Counter[str] = Counter()
     for node in board.nodes.values():
@@ -245,17 +243,18 @@ def _wanting(board: Board, jobs: Mapping[str, JobState], seen: Mapping[str, JobS
     asked: Counter[tuple[str, str]] = Counter()
     wanting = []
     for name, job in jobs.items():
-        sitting = len(board.seats.get(name, ()))
-        want = seen[name].max_workers if name in seen else 0
-        if sitting and not job.elastic:
-            want = 0
-        want = max(want, sitting, job.min_workers if job.broken and name in seen else 0)
+        sitting, asks = len(board.seats.get(name, ())), seen.get(name)
+        want = 0 if asks is None or (sitting and not job.elastic) else asks.max_workers
+        if sitting > want:
+            want = sitting
+        if job.broken and asks is not None:
+            want = max(want, job.min_workers)
         if job.device_type is not None:
             want = min(want, there[job.device_type] - asked[job.tenant, job.device_type])
             asked[job.tenant, job.device_type] += want
         if want > 0:
             wanting.append(replace(job, max_workers=want) if want != job.max_workers else job)
-    return wanting
+    return Read.lazily(wanting)
 
 
 def _still_promised(state: ClusterState, jobs: Mapping[str, JobState]) -> dict[str, dict[str, Any]]:

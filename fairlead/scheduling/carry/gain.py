@@ -66,9 +66,13 @@ def speed_on(job: JobState, kind: str, size: int) -> float:
     """Of a gang of this size on this type by the curve that the job brought; 1 without one: all types are alike."""
     if job.curve is None:
         return 1.0
-    levels = job.curve.speeds.get(kind, ())
-    at = job.curve.sizes.index(size) if size in job.curve.sizes else -1
-    return max((level[at] for level in levels if level), default=0.0) if at >= 0 else 0.0
+    sizes, best = job.curve.sizes, 0.0
+    if size in sizes:
+        at = sizes.index(size)
+        for level in job.curve.speeds.get(kind, ()):
+            if level and level[at] > best:
+                best = level[at]
+    return best
 
 
 def larger(job: JobState, size: int) -> int | None:
@@ -84,8 +88,11 @@ def smaller(job: JobState, size: int) -> int | None:
     """The next size that the gang could shrink to."""
     if job.curve is None:
         return size - 1 if size > job.min_workers else None
-    sizes, least = job.curve.sizes, job.min_workers
-    return next((one for one in reversed(sizes) if least <= one < size and job.curve.fastest(one) > 0), None)
+    curve, least = job.curve, job.min_workers
+    for one in reversed(curve.sizes):
+        if least <= one < size and curve.fastest(one) > 0:
+            return one
+    return None
 
 
 def relative_gain(job: JobState, size: int) -> float:

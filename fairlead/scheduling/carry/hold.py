@@ -54,7 +54,8 @@ class _Blocked:
 
     def reason(self, job: JobState, ahead: int) -> Reason:
         said, told, name = self._said(job), self.draft.target, job.id
-        facts, bid = {**said.facts, "ahead": ahead}, told.bid.get(name)
+        facts, bid = said.facts.copy(), told.bid.get(name)
+        facts["ahead"] = ahead
         if bid is not None:  # what the market thinks of it: in going prices, and how much longer than alone it takes
             facts["bid"] = bid / told.price if told.price > 0 else 0.0
             facts["stretch"], facts["remaining_s"] = told.stretch[name], told.remaining_s[name]

@@ -22,6 +22,12 @@ def waited_s(job: JobState, now_s: float) -> float:
     return max(0.0, now_s - max(job.since_s, job.submitted_s))
 
 
+def waits(jobs: Sequence[JobState], now_s: float) -> list[float]:
+    """The same of many."""
+    since_s = [job.since_s if job.since_s > job.submitted_s else job.submitted_s for job in jobs]
+    return [now_s - one if now_s > one else 0.0 for one in since_s]
+
+
 def line_up(draft: Draft) -> Sequence[JobState]:
     """All waiting jobs in the order in which they are looked at.
 
@@ -34,7 +40,7 @@ def line_up(draft: Draft) -> Sequence[JobState]:
             queues.setdefault(job.tenant, []).append(job)
     target = draft.target
     for name, queue in queues.items():
-        waits_s = [waited_s(job, draft.now_s) for job in queue]
+        waits_s = waits(queue, draft.now_s)
         draft.waits_s[name] = max(waits_s)
         draft.turns |= _turn_of(draft, name, queue, waits_s)
     bids, due, sizes, turns = target.bid, target.due, target.size, draft.turns
@@ -86,12 +92,15 @@ def _in_turns(
     heapq.heapify(turns)
     line: list[JobState] = []
     while turns:
-        name = heapq.heappop(turns)[-1]
-        job = lines[name].pop()
+        name = turns[0][-1]
+        queue = lines[name]
+        job = queue.pop()
         line.append(job)
         holding[name] += job.min_workers
-        if lines[name]:
-            heapq.heappush(turns, (*turn(name), name))
+        if queue:
+            heapq.heapreplace(turns, (*turn(name), name))
+        else:
+            heapq.heappop(turns)
     return line
 
 

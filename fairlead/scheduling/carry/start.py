@@ -121,10 +121,13 @@ def kinds_for(draft: Draft, job: JobState) -> list[str]:
     kinds = board.kinds(board.shape(job))
     if job.curve is None:
         return list(kinds) if len(kinds) == 1 else [kind for kind in board.fastest_first(prefer) if kind in kinds]
-    speed = {kind: speed_on(job, kind, job.min_workers) for kind in kinds}
-    fit = [kind for kind in kinds if speed[kind] > 0]
-    worth = {kind: speed[kind] / (draft.target.prices.get(kind, 0.0) + 1e-12) for kind in fit}
-    return sorted(fit, key=lambda kind: (kind != prefer, -worth[kind], -like_speed(board.fastest(kind)), kind))
+    prices, least, ranks = draft.target.prices, job.min_workers, []
+    for kind in kinds:
+        speed = speed_on(job, kind, least)
+        if speed > 0:
+            worth = speed / (prices.get(kind, 0.0) + 1e-12)
+            ranks.append((kind != prefer, -worth, -like_speed(board.fastest(kind)), kind))
+    return [rank[-1] for rank in sorted(ranks)]
 
 
 class _Full:

@@ -84,6 +84,8 @@ def _work(job: JobState, unit: float | None, now_s: float) -> tuple[float | None
 
 def urgent(job: JobState, now_s: float) -> bool:
     """Whether a promise is about to be broken; one that is broken already no longer pushes others aside."""
+    if job.finish_by_s is None and job.start_by_s is None:
+        return False
     slack_s = np.inf if job.start_by_s is None or job.seats else job.start_by_s - now_s
     if job.finish_by_s is not None:
         slack_s = min(slack_s, job.finish_by_s - now_s - _least_s(job, now_s))
@@ -106,9 +108,9 @@ def target(
     jobs = Read.in_order(job for name, job in seen.items() if name not in fixed)
     asked = {job.id: job for job in state.jobs}
     history = _history(state, seen, asked)
-    pool = _pool(board, {job.id for job in jobs}, asked, any(job.curve is not None for job in state.jobs))
-    promised = (job.id for job in jobs if job.start_by_s is not None or asked[job.id].finish_by_s is not None)
-    due = frozenset(name for name in promised if urgent(asked[name], state.now_s))
+    names = read(jobs, "id")
+    pool = _pool(board, frozenset(names), asked, any(job.curve is not None for job in state.jobs))
+    due = frozenset(name for name in names if urgent(asked[name], state.now_s))
     beside = _beside(parts, board, [asked[name] for name in fixed])
     sold = sale(state, jobs, pool, history, beside, dials, due)
     return _told(sold, pool, due, history)
@@ -119,7 +121,7 @@ def _history(state: ClusterState, seen: Mapping[str, JobState], asked: Collectio
     known = History.of(state.memory)
     aside = {name: one for name, one in known.seen.items() if name in asked and name not in seen}
     others = {name: one for name, one in known.seen.items() if name not in aside}
-    found = History(known.finished, others).updated(list(seen.values()), begun=True)
+    found = History(known.finished, others).updated(Read.lazily(seen.values()), begun=True)
     return replace(found, seen={**found.seen, **aside})
 
 

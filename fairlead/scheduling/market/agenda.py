@@ -36,7 +36,7 @@ class Plan:
 
     def reserve(self, ladder: Ladder, left: float, deadline_s: float) -> Ints | None:
         """The smallest gang that makes it, from as late as possible on; devices by stretch, or None if nothing does."""
-        last = int(np.searchsorted(self.ends_s, deadline_s + 1e-6, side="right"))
+        last = int(self.ends_s.searchsorted(deadline_s + 1e-6, side="right"))
         if last == 0:
             return None
         free, seconds = self.free[:last], self.seconds[:last]
@@ -63,13 +63,13 @@ class Plan:
         """The same for the smallest gang alone, which is nearly always enough, and found in a few steps."""
         size, speed = int(ladder.sizes[0]), float(ladder.speeds[0])
         fits = free >= size
-        from_end = np.where(fits, speed * seconds, 0.0)[::-1].cumsum()[::-1]
-        if from_end[0] < left:
+        to_end = (fits * (speed * seconds))[::-1].cumsum()
+        if to_end[-1] < left:
             return None
-        since = len(from_end) - int((from_end[::-1] >= left).argmax())  # one beyond the last that is early enough
-        taken = np.where(fits, size, 0)
-        taken[: since - 1] = 0
-        return np.asarray(taken, dtype=np.int64)
+        since = len(to_end) - 1 - int((to_end >= left).argmax())  # the last that is early enough
+        taken = fits * size
+        taken[:since] = 0
+        return taken
 
     def soonest(self, ladder: Ladder, left: float, rung: int) -> float:
         """When so much work can be done on gangs of up to this rung, beside all that is reserved already."""

@@ -63,7 +63,7 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | 
 
 def promised(left: float, ladder: Ladder, restart_s: float, dials: Dials) -> float:
     """The work that has to fit before a deadline: a little more than there is, and a restart."""
-    return left * dials.deadline_margin + float(ladder.speeds.max(initial=0.0)) * restart_s
+    return left * dials.deadline_margin + max(ladder.speeds.tolist(), default=0.0) * restart_s
 
 
 def edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
@@ -85,10 +85,13 @@ def _distinct(values: Floats) -> Floats:
 
 
 def ladder_of(offers: Offers, job: int) -> Ladder:
+    """The sizes in which a job can run at all, each on the type where it is fastest."""
     best: dict[int, int] = {}
     speeds, sizes = offers.speed[job].tolist(), offers.size[job].tolist()
     for column, (speed, size) in enumerate(zip(speeds, sizes, strict=True)):
         if speed > 0 and (size not in best or speed > speeds[best[size]]):
             best[size] = column
-    columns = np.array([best[one] for one in sorted(best)], dtype=np.int64)
-    return Ladder(offers.size[job, columns], offers.speed[job, columns], columns)
+    found = sorted(best)
+    columns = [best[size] for size in found]
+    fastest = np.array([speeds[column] for column in columns], dtype=np.float64)
+    return Ladder(np.array(found, dtype=np.int64), fastest, np.array(columns, dtype=np.int64))

@@ -53,11 +53,11 @@ class History:
             if last.done > 0:
                 finished[last.kind] = (*finished.get(last.kind, ()), last)[-KEPT:]
         seen, known = self.seen, {}
-        for job, name, done in zip(jobs, read(jobs, "id"), read(jobs, "work_done"), strict=True):
+        for at, (name, done) in enumerate(zip(read(jobs, "id"), read(jobs, "work_done"), strict=True)):
             if begun and done <= 0:
                 continue
             before = seen.get(name)
-            known[name] = before if before is not None and before.done == done else _look(job, before)
+            known[name] = before if before is not None and before.done == done else _look(jobs[at], before)
         return History(finished, known)
 
     def memory(self) -> dict[str, Any]:
@@ -114,8 +114,11 @@ def _best_speed(curve: SpeedCurve, size: int) -> float:
 
 def class_of(job: JobState) -> str:
     """Jobs of one class are expected to be about as long, and to be as wrong about it."""
-    kind = job.facts.get("application") or job.facts.get("kind") or job.tenant
-    return f"{kind}/{job.facts.get('mode', '')}/{job.min_workers}"
+    facts = job.facts
+    if not facts:
+        return f"{job.tenant}//{job.min_workers}"
+    kind = facts.get("application") or facts.get("kind") or job.tenant
+    return f"{kind}/{facts.get('mode', '')}/{job.min_workers}"
 
 
 def _rigid(job: JobState) -> bool:
@@ -123,7 +126,7 @@ def _rigid(job: JobState) -> bool:
 
 
 def _said_s(job: JobState) -> float:
-    if job.curve is None or job.work_left is None or not _rigid(job):
+    if job.max_workers != job.min_workers or job.curve is None or job.work_left is None:
         return 0.0
     return job.work_left / _best_speed(job.curve, job.min_workers)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -131,21 +130,25 @@ class Menus:
 
     def _speeds(self, jobs: Sequence[JobState], of: Sequence[Frame], place: Ints) -> tuple[Floats, Floats]:
         """On one node and over several, for each shape, type and size: all curves as one row, and then picked from."""
-        blocks: list[Sequence[float]] = []
+        row: list[float] = []
+        begins: list[int] = []
         for job, frame in zip(jobs, of, strict=True):
             curve, blank = job.curve, frame.blank
             if curve is None:
                 for some in frame.sizes:
-                    blocks += [[float(size**SCALING) for size in some] or blank] * 2
+                    begins += (len(row), len(row))
+                    row += [float(size**SCALING) for size in some] or blank
                 continue
+            speeds = curve.speeds
             for name in self.types:
-                levels = curve.speeds.get(name, ())
-                blocks.append(levels[0] if levels and levels[0] else blank)
-                blocks.append(levels[1] if len(levels) > 1 and levels[1] else blank)
-        lengths = np.fromiter(map(len, blocks), dtype=np.int64, count=len(blocks))
-        row = np.fromiter(chain.from_iterable(blocks), dtype=np.float64, count=int(lengths.sum()))
-        begins = (np.cumsum(lengths) - lengths).reshape(len(jobs), len(self.types), 2, 1)
-        return row[begins[:, :, 0] + place], row[begins[:, :, 1] + place]
+                levels = speeds.get(name, ())
+                begins.append(len(row))
+                row += (levels[0] or blank) if levels else blank
+                begins.append(len(row))
+                row += (levels[1] or blank) if len(levels) > 1 else blank
+        begin = np.array(begins, dtype=np.int64).reshape(len(jobs), len(self.types), 2, 1)
+        speed = np.array(row, dtype=np.float64)
+        return speed[begin[:, :, 0] + place], speed[begin[:, :, 1] + place]
 
 
 def considered(job: JobState, capacity: int, width: int, has: int, *, fine: bool = False) -> list[int]:

@@ -50,18 +50,19 @@ def said(
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
     figures, possible = Figures.of(bids), (bids.utility.max(axis=1, initial=0.0) > 0).tolist()
     names, seated, sizes = (read(jobs, name) for name in ("id", "seats", "min_workers"))
+    wants = {size: f"waits for {devices(size)}: others bid more; its bid is " for size in set(sizes)}
     for at, (name, has, size) in enumerate(zip(names, seated, sizes, strict=True)):
         wanted = seats.get(name, ())
         if not wanted and not has:
             if waits:
-                why = _outbid(size, figures, at, lowest) if possible[at] else _no_such_gang(size)
+                why = _outbid(wants[size], figures, at, lowest) if possible[at] else _no_such_gang(size)
                 made.append(Hold(name, why if short is None or at not in short else _besides(why, short[at])))
             continue
         job = jobs[at]
         if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
             continue
         if not wanted:
-            made.append(Preempt(job.id, _outbid(size, figures, at, lowest)))
+            made.append(Preempt(job.id, _outbid(wants[size], figures, at, lowest)))
         elif job.seats:
             made.append(Resize(job.id, wanted, _moves(job, wanted, figures, at)))
         else:
@@ -90,9 +91,8 @@ def _no_such_gang(size: int) -> Reason:
     return Reason("no-such-gang", text, {"size": size})
 
 
-def _outbid(size: int, figures: Figures, at: int, price: float) -> Reason:
+def _outbid(wants: str, figures: Figures, at: int, price: float) -> Reason:
     bid = figures.bid[at]
-    share = f"{bid / price:.2g} times" if price > 0 else "less than"
-    text = f"waits for {devices(size)}: others bid more; its bid is {share} the going price"
+    text = f"{wants}{bid / price:.2g} times the going price" if price > 0 else f"{wants}less than the going price"
     facts = {"price": price, "bid": bid, "stretch": figures.stretch[at], "remaining_s": figures.remaining_s[at]}
     return Reason("outbid", text, facts)
