@@ -84,7 +84,7 @@ def _walk(root: Path, home: Path) -> Iterator[str]:
         for entry in entries:
             name = inside / entry.name
             folder = entry.is_dir(follow_symlinks=False)
-            if ignoring.left_out(name, folder, rules) or (folder and _foreign(Path(entry.path), home)):
+            if ignoring.left_out(name, folder, rules) or (entry.is_dir() and _foreign(Path(entry.path), home)):
                 continue
             yield name.as_posix()
             if folder:
@@ -92,7 +92,7 @@ def _walk(root: Path, home: Path) -> Iterator[str]:
 
 
 def _foreign(folder: Path, home: Path) -> bool:
-    """A virtual environment by any name, or a platform's own home with everybody's data in it."""
+    """A virtual environment by any name, or a platform's own home with everybody's data in it; also behind a link."""
     return (folder / "pyvenv.cfg").exists() or folder.resolve() == home.resolve()
 
 

@@ -74,6 +74,13 @@ def test_what_nobody_means_to_send_stays_at_home(tmp_path: Path) -> None:
     assert files(pack(folder)) == {"train.py", "pkg/z.py"}
 
 
+def test_a_link_to_a_virtual_environment_elsewhere_stays_at_home_too(tmp_path: Path) -> None:
+    make(tmp_path, {"shared/pyvenv.cfg": "x"})
+    folder = make(tmp_path / "work", {"train.py": "x\n"})
+    (folder / ".venv").symlink_to(tmp_path / "shared")
+    assert files(pack(folder)) == {"train.py"}
+
+
 def test_a_platforms_home_never_goes_along_whatever_its_name(tmp_path: Path) -> None:
     folder = make(tmp_path / "work", {"train.py": "x\n", "platform/profile.json": "secret"})
     assert files(pack(folder, home=folder / "platform")) == {"train.py"}
