@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlead.data.faults import BadData
+    from fairlead.data.named import dataset
     from fairlead.data.reading import read
     from fairlead.data.source import Source
 
 _HOMES = {
     "BadData": "fairlead.data.faults",
     "Source": "fairlead.data.source",
+    "dataset": "fairlead.data.named",
     "read": "fairlead.data.reading",
 }
 
-__all__ = ["BadData", "Source", "read"]
+__all__ = ["BadData", "Source", "dataset", "read"]
 
 
 def __getattr__(name: str) -> Any:

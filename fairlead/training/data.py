@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from fairlead.data.named import Named
 from fairlead.errors import InvalidSpec
 from fairlead.training.seeds import mix, seed_everything
 
@@ -32,7 +33,10 @@ class Resident:
     faster on (measured); their shape and values are the same.
     """
 
-    def __init__(self, columns: Sequence[torch.Tensor], *, channels_last: bool = False) -> None:
+    def __init__(
+        self, columns: Sequence[torch.Tensor], *, channels_last: bool = False, source: Mapping[str, Any] | None = None
+    ) -> None:
+        self.source = source  # the version of a data set that it is
         self._columns = [_Column(column, channels_last and _is_image(column)) for column in columns]
 
     def __len__(self) -> int:
@@ -44,7 +48,7 @@ class Resident:
         return any(column.order is None and _is_image(column.rows) for column in self._columns)
 
     def with_channels_last(self) -> Resident:
-        return Resident([column.whole() for column in self._columns], channels_last=True)
+        return Resident([column.whole() for column in self._columns], channels_last=True, source=self.source)
 
     def take(self, index: torch.Tensor, draw: int) -> Batch:
         return tuple(column.take(index) for column in self._columns)
@@ -100,6 +104,10 @@ class Indexed:
 
 def open_samples(name: str, data: Any, device: torch.device) -> Samples:
     """The data of a Training, ready to be taken from."""
+    if isinstance(data, str | Named):
+        from fairlead.training.named import open_named
+
+        return open_named(name, data)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | list):

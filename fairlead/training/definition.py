@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from fairlead.data.named import Named, check_name
 from fairlead.errors import InvalidSpec
 from fairlead.planning.choosing import WANTED
 
@@ -17,8 +18,9 @@ RESERVED_METRICS = frozenset({"step", "epoch", "time_s", "loss", "eval_loss"})
 class Training:
     """A model, its data and how to fit it. The result does not depend on how many workers the job gets.
 
-    ``data`` is a tuple of tensors or arrays ``(input, ..., target)`` or a ``torch.utils.data.Dataset`` of such tuples;
-    the model is called with the inputs and the loss with ``(outputs, target)``. ``batch_size`` is the global one.
+    ``data`` is a tuple of tensors or arrays ``(input, ..., target)``, a ``torch.utils.data.Dataset`` of such tuples, or
+    the name of a data set: ``"bank"``, ``fairlead.data.dataset("bank", target="y")``. The model is called with the
+    inputs and the loss with ``(outputs, target)``. ``batch_size`` is the global one.
     The loss must be a mean over the samples. A metric is a function of all ``(outputs, targets)`` of ``eval_data``.
     ``scheduler`` is a factory of the optimizer; it steps once per epoch unless ``scheduler_every`` says ``"step"``.
     ``monitor`` is the figure by which ``early_stopping`` and ``keep_best`` judge an epoch.
@@ -170,10 +172,9 @@ def _check_factory(name: str, value: Any, example: str) -> None:
 
 def _check_data(name: str, data: Any) -> None:
     if isinstance(data, str):
-        raise InvalidSpec(
-            f"{data!r}: data sets by name are not available yet", field=name, value=data,
-            fix="pass a tuple of tensors or arrays, or a torch Dataset",
-        )  # fmt: skip
+        check_name(data, name)
+    if isinstance(data, str | Named):
+        return  # whether there is such a data set is known where the job runs
     columns = data if isinstance(data, tuple | list) else None
     if columns is None:
         sized = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, Mapping)

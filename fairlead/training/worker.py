@@ -22,6 +22,7 @@ from fairlead.training.group import Group, PeerLost
 from fairlead.training.lineage import lineage
 from fairlead.training.loading import describe, load_training
 from fairlead.training.loop import End, Loop, Outcome
+from fairlead.training.named import hand_over
 from fairlead.training.own.loop import OwnLoop
 from fairlead.training.own.session import OwnSession
 from fairlead.training.result import final_metrics, write_result
@@ -76,6 +77,7 @@ class _Life:
         self._folder = Path(spec.folder)
         self._snapshots = Snapshots(self._folder, Path(spec.memory_folder), self._report_snapshot)
         seed_everything(spec.seed)
+        hand_over(spec.data)
         training = load_training(spec.run or "", spec.params) if load is None else load()
         self._session: Session | OwnSession
         if training.loop is not None:

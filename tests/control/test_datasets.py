@@ -31,8 +31,8 @@ def test_versions_are_numbered_and_the_newest_is_meant_by_the_name(db: Opened) -
 
 def test_the_same_content_again_is_the_same_version(db: Opened) -> None:
     db.write(datasets.add, BANK)
-    again = db.write(datasets.add, replace(BANK, job="load-2", created_s=9.0))
-    assert (again.number, again.job) == (1, "load-1")
+    again = db.write(datasets.add, replace(BANK, job="load-2", created_s=9.0, manifest={"blocks": ["new"]}))
+    assert (again.number, again.job, again.manifest) == (1, "load-1", {"blocks": ["new"]})
 
 
 def test_a_tenant_finds_only_its_own(db: Opened) -> None:

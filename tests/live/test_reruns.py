@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.errors import NotFound, Refused
-from tests.chaos.crashable import Crashable
+from tests.chaos.crashable import PROGRAMS, Crashable
 
 NODES = "2"
 PATIENCE_S = 400.0
@@ -35,7 +35,7 @@ def test_a_rerun_gives_the_same_weights_bit_by_bit(platform: Crashable, workers:
 
 def test_a_command_is_not_repeated_and_a_stranger_sees_no_lineage(platform: Crashable) -> None:
     client = platform.client
-    job = client.submit(["true"], name="plain", tenant="alpha")
+    job = client.submit(["true"], folder=PROGRAMS, name="plain", tenant="alpha")
     platform.wait_for_end(job.id, PATIENCE_S)
     told = client.lineage(job.id)
     assert (told.command, told.weights, told.repeats) == (["true"], None, "tolerance")

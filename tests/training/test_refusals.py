@@ -168,13 +168,13 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("model", 3), ("data", "bank"), ("data", 3), ("data", (torch.zeros(5, 4),)), ("data", ([1, 2], [3, 4])),
+        ("model", 3), ("data", "Bank"), ("data", 3), ("data", (torch.zeros(5, 4),)), ("data", ([1, 2], [3, 4])),
         ("data", (torch.zeros(5, 4), torch.zeros(4))), ("data", (torch.zeros(0, 4), torch.zeros(0))), ("loss", None),
         ("data", torch.utils.data.TensorDataset(torch.zeros(0))), ("batch_size", 0), ("batch_size", True),
         ("batch_size", 2.5), ("epochs", -1),
         ("optimizer", torch.optim.SGD(GOOD["model"].parameters())), ("optimizer", "adam"),
         ("scheduler", 3), ("seed", "x"), ("clip_grad_norm", 0), ("clip_grad_norm", "x"), ("metrics", [1]),
-        ("metrics", {"accuracy": 3}), ("metrics", {"loss": len}), ("metrics", {"accuracy": len}), ("eval_data", "bank"),
+        ("metrics", {"accuracy": 3}), ("metrics", {"loss": len}), ("metrics", {"accuracy": len}), ("eval_data", "a@1"),
         ("accumulate", 0), ("scheduler_every", "hour"), ("early_stopping", 0), ("keep_best", 3), ("monitor_mode", "up"),
         ("exact", "no"),
     ],

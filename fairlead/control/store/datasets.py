@@ -16,11 +16,14 @@ _ROW = [datasets.c[name] for name in DataSet.__slots__]
 
 
 def add(conn: Connection, made: DataSet) -> DataSet:
-    """Keep this version under the next number; content that is there already stays as it was."""
+    """Keep this version under the next number; of content that is known already, only where it lies may be new."""
     own = (datasets.c.tenant == made.tenant) & (datasets.c.name == made.name)
     newest = conn.execute(select(func.max(datasets.c.number)).where(own)).scalar()
     numbered = replace(made, number=int(newest or 0) + 1)
-    conn.execute(insert_into(conn.dialect.name, datasets).on_conflict_do_nothing(), fields(numbered))
+    row = fields(numbered)
+    again = {name: row[name] for name in ("manifest", "fitted", "size_bytes")}
+    statement = insert_into(conn.dialect.name, datasets)
+    conn.execute(statement.on_conflict_do_update(index_elements=["tenant", "name", "version"], set_=again), row)
     return find(conn, made.tenant, made.name, made.version)
 
 
