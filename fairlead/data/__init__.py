@@ -7,18 +7,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlead.data.faults import BadData
+    from fairlead.data.manifest import Manifest, SchemaChanged
     from fairlead.data.named import dataset
+    from fairlead.data.partitioning import partition
+    from fairlead.data.parts import Part, split
+    from fairlead.data.preparing import prepare, refine
     from fairlead.data.reading import read
+    from fairlead.data.recipes.fitted import FittedRecipe
+    from fairlead.data.recipes.recipe import Recipe
     from fairlead.data.source import Source
 
 _HOMES = {
     "BadData": "fairlead.data.faults",
+    "FittedRecipe": "fairlead.data.recipes.fitted",
+    "Manifest": "fairlead.data.manifest",
+    "Part": "fairlead.data.parts",
+    "Recipe": "fairlead.data.recipes.recipe",
+    "SchemaChanged": "fairlead.data.manifest",
     "Source": "fairlead.data.source",
     "dataset": "fairlead.data.named",
+    "partition": "fairlead.data.partitioning",
+    "prepare": "fairlead.data.preparing",
     "read": "fairlead.data.reading",
+    "refine": "fairlead.data.preparing",
+    "split": "fairlead.data.parts",
 }
 
-__all__ = ["BadData", "Source", "dataset", "read"]
+__all__ = [
+    "BadData", "FittedRecipe", "Manifest", "Part", "Recipe", "SchemaChanged", "Source", "dataset", "partition",
+    "prepare", "read", "refine", "split",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

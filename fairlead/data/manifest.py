@@ -1,0 +1,123 @@
+"""The manifest of a data set: which blocks it is made of, from what, by which recipe, and what came before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from fairlead.data.recipes.packing import content_hash
+from fairlead.errors import FairleadError, InvalidSpec
+
+FORMAT = "fairlead/data-set/1"
+_OF_THE_MOMENT = ("mtime_ns", "mtime")  # a copy of a file is no other data
+
+
+class SchemaChanged(FairleadError):
+    """Data that is to follow other data has other columns."""
+
+    code, status, exit_code = "schema-changed", 409, 4
+
+
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column of the data set: the type and shape of a row, and what its numbers stand for."""
+
+    name: str
+    dtype: str
+    shape: list[int] = []
+    labels: list[str] = []
+
+
+class BlockRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A block and the rows of the data set that it holds. Its hash is known once the grid has computed it."""
+
+    id: str
+    first: int
+    rows: int
+    bytes: int
+    hash: str = ""
+    keys: list[Any] | None = None  # the least and the largest value of the key column
+
+
+class RowPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which rows of the source are in the data set."""
+
+    part: list[float] | None = None  # from .. to of the lots, for a training or test part
+    part_seed: int = 0
+    part_key: str | None = None
+    flagged: str = "keep"
+
+
+class Flagged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was flagged as unlike the rest: how many, the first of them by row and score, and all as they came."""
+
+    count: int = 0
+    rows: list[tuple[int, float]] = []
+    block: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One version of a data set. The version is the hash of what it was made from."""
+
+    name: str
+    version: str
+    schema: list[Column]
+    source_schema: dict[str, str]
+    recipe: str
+    rows: int
+    blocks: list[BlockRef]
+    watermark: dict[str, Any]
+    policy: RowPolicy = RowPolicy()
+    parent: str | None = None
+    target: str | None = None
+    flagged: list[Flagged] = []
+    source_rows: int = 0
+    format: str = FORMAT
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.bytes for block in self.blocks)
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        try:
+            read = msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise InvalidSpec(f"is not the manifest of a data set: {error}", field="manifest",
+                              fix="prepare the data set again") from None  # fmt: skip
+        if read.format != FORMAT:
+            raise InvalidSpec(f"is {read.format!r}, which is not known here", field="format", fix=f"needs {FORMAT}")
+        return read
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse to append what has other columns, and name them."""
+        now, then = said(schema), self.source_schema
+        gone, new = sorted(set(then) - set(now)), sorted(set(now) - set(then))
+        other = [f"{name} ({then[name]} -> {now[name]})" for name in then if name in now and now[name] != then[name]]
+        told = [f"{what} {', '.join(names)}" for what, names in
+                (("without", gone), ("with the new", new), ("with the changed", other)) if names]  # fmt: skip
+        if told:
+            raise SchemaChanged(f"{self.name}: the source now comes {'; '.join(told)}", field="schema",
+                                fix="read it with the former schema, or prepare it as a new data set")  # fmt: skip
+
+
+def said(schema: pa.Schema) -> dict[str, str]:
+    """Names and types, as a manifest keeps them."""
+    return {field.name: str(field.type) for field in schema}
+
+
+def version_of(document: dict[str, Any]) -> str:
+    """The version of what was made from this."""
+    return content_hash(_lasting(document))[:16]
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _lasting(each) for key, each in value.items() if key not in _OF_THE_MOMENT}
+    if isinstance(value, list | tuple):
+        return [_lasting(each) for each in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)

@@ -1,0 +1,148 @@
+"""Who takes which samples: every one goes to exactly one worker. Pure: the same seed always deals the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fairlead.errors import InvalidSpec
+
+Array = np.ndarray[Any, np.dtype[Any]]
+How = Literal["equal", "weighted", "key", "label", "length"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deal:
+    """Samples in the order in which they are taken: worker i takes order[cuts[i]:cuts[i + 1]]."""
+
+    order: Array
+    cuts: tuple[int, ...]
+
+    @property
+    def workers(self) -> int:
+        return len(self.cuts) - 1
+
+    def of(self, worker: int) -> Array:
+        """The samples of one worker, in its order."""
+        return self.order[self.cuts[worker] : self.cuts[worker + 1]]
+
+    def rest(self, seen: Sequence[int]) -> Array:
+        """What nobody has taken yet, when worker i has taken the first seen[i] of its own; deal it anew."""
+        if len(seen) != self.workers:
+            raise InvalidSpec(f"tells of {len(seen)} workers, not of {self.workers}", field="seen", fix="one each")
+        left = [self.of(worker)[max(0, count) :] for worker, count in enumerate(seen)]
+        return np.concatenate(left) if left else self.order[:0]
+
+
+def partition(
+    samples: int | Array,
+    workers: int,
+    *,
+    how: How = "equal",
+    seed: int = 0,
+    epoch: int = 0,
+    weights: Sequence[float] | None = None,
+    values: Any = None,
+) -> Deal:
+    """Deal samples (a number of them, or those that are left) to workers; every one goes to exactly one worker.
+
+    ``weighted`` gives fast workers more, ``key`` keeps samples of equal ``values`` together, ``label`` gives every
+    worker the same mix of them, ``length`` about the same sum of them, alike ones together. ``values`` has one entry
+    for each sample of the whole data set. After a resize deal ``deal.rest(seen)`` to the new workers.
+    """
+    known = np.arange(samples) if isinstance(samples, int | np.integer) else np.asarray(samples)
+    shares = _shares(workers, how, weights)
+    order = known[_generator(seed, epoch).permutation(len(known))]
+    if how in ("equal", "weighted"):
+        return Deal(order, _cuts(len(order), shares))
+    if values is None:
+        raise InvalidSpec(f"{how} needs a value for every sample", field="values", fix="give the column to deal by")
+    chosen = np.asarray(values)[order]
+    if how == "label":
+        return Deal(order[_mixed(chosen)], _cuts(len(order), shares))
+    return _together(order, chosen, shares) if how == "key" else _alike(order, chosen, shares, seed, epoch)
+
+
+def _shares(workers: int, how: str, weights: Sequence[float] | None) -> Array:
+    if workers < 1:
+        raise InvalidSpec(f"{workers} is too few", field="workers", value=workers, fix="use at least 1")
+    if how not in ("equal", "weighted", "key", "label", "length"):
+        raise InvalidSpec(f"{how!r} is no way to deal samples", field="how",
+                          fix="use equal, weighted, key, label or length")  # fmt: skip
+    if weights is None:
+        if how == "weighted":
+            raise InvalidSpec("are needed", field="weights", fix="give each worker's speed")
+        return np.full(workers, 1.0 / workers)
+    shares = np.asarray(weights, np.float64)
+    if len(shares) != workers or not np.isfinite(shares).all() or (shares < 0).any() or shares.sum() <= 0:
+        raise InvalidSpec("are not one number of 0 or more for each worker", field="weights",
+                          fix="give each worker's speed")  # fmt: skip
+    return np.asarray(shares / shares.sum())
+
+
+def _cuts(total: int, shares: Array) -> tuple[int, ...]:
+    """Where each worker's part ends, rounded so that nothing is lost; the same as training cuts its batches."""
+    ends = np.cumsum(shares)
+    return (0, *(round(total * float(end / ends[-1])) for end in ends))
+
+
+def _mixed(labels: Array) -> Array:
+    """An order in which every stretch has about the same mix of labels: each label spread evenly over all of it."""
+    _, codes = np.unique(labels, return_inverse=True)
+    by_label = np.argsort(codes, kind="stable")
+    counts = np.bincount(codes)
+    within = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    spread = np.empty(len(codes))
+    spread[by_label] = (within + 0.5) / np.repeat(counts, counts)
+    return np.argsort(spread, kind="stable")
+
+
+def _together(order: Array, keys: Array, shares: Array) -> Deal:
+    """All samples of a key with one worker, the largest keys first, each to who lacks most of its share."""
+    _, first, codes, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    owner, load = np.zeros(len(counts), np.int64), np.zeros(len(shares))
+    wanted = np.where(shares > 0, shares, 1e-12) * max(1, len(keys))
+    for key in np.lexsort((first, -counts)):
+        worker = int(np.argmin((load + counts[key]) / wanted))
+        owner[key] = worker
+        load[worker] += counts[key]
+    workers = owner[codes]
+    cuts = np.cumsum(np.bincount(workers, minlength=len(shares)))
+    return Deal(order[np.argsort(workers, kind="stable")], (0, *cuts.tolist()))
+
+
+def _alike(order: Array, lengths: Array, shares: Array, seed: int, epoch: int) -> Deal:
+    """About the same work for everybody (for their share), samples of like length next to each other."""
+    by_length = np.argsort(lengths, kind="stable")
+    turn = _turns(len(order), shares)
+    owned = [by_length[turn == worker] for worker in range(len(shares))]  # each in the order of length
+    cuts = np.cumsum([len(each) for each in owned])
+    mixed = [_shuffled_runs(each, _generator(seed, epoch, worker + 1)) for worker, each in enumerate(owned)]
+    return Deal(order[np.concatenate(mixed)] if mixed else order, (0, *cuts.tolist()))
+
+
+def _turns(total: int, shares: Array) -> Array:
+    """Whose turn it is, as often as the shares say and back and forth, so that nobody always gets the longer one."""
+    spread = [(np.arange(round(total * share) + 2) + 0.5) / max(share, 1e-12) for share in shares]
+    turns = np.concatenate([np.full(len(each), worker) for worker, each in enumerate(spread)])
+    wave = np.lexsort((turns, np.concatenate(spread)))
+    found = turns[wave][:total]
+    workers = len(shares)
+    if np.allclose(shares, shares[0]):
+        laps = np.arange(total) // workers
+        place = np.arange(total) % workers
+        found = np.where(laps % 2 == 0, place, workers - 1 - place)
+    return found
+
+
+def _shuffled_runs(samples: Array, generator: np.random.Generator, run: int = 64) -> Array:
+    """Runs of alike samples in a random order: batches are cut from them, and short ones do not all come first."""
+    starts = generator.permutation(np.arange(0, len(samples), run))
+    return np.concatenate([samples[start : start + run] for start in starts]) if len(starts) else samples
+
+
+def _generator(*parts: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([part & 0xFFFFFFFFFFFFFFFF for part in parts])))

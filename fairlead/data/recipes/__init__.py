@@ -1,0 +1,39 @@
+"""Recipes: declared steps, fitted once on the training part and replayed everywhere. Names are loaded when used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairlead.data.recipes.anomalies import Flag
+    from fairlead.data.recipes.assembling import Assemble, Select
+    from fairlead.data.recipes.categories import Encode
+    from fairlead.data.recipes.fitted import FittedRecipe
+    from fairlead.data.recipes.images import Image
+    from fairlead.data.recipes.lengths import Pad
+    from fairlead.data.recipes.numbers import Impute, Normalise
+    from fairlead.data.recipes.recipe import Recipe
+    from fairlead.data.recipes.texts import Tokenise
+
+_ROOM = "fairlead.data.recipes."
+_HOMES = {
+    "Assemble": "assembling", "Encode": "categories", "FittedRecipe": "fitted", "Flag": "anomalies", "Image": "images",
+    "Impute": "numbers", "Normalise": "numbers", "Pad": "lengths", "Recipe": "recipe", "Select": "assembling",
+    "Tokenise": "texts",
+}  # fmt: skip
+
+__all__ = [
+    "Assemble", "Encode", "FittedRecipe", "Flag", "Image", "Impute", "Normalise", "Pad", "Recipe", "Select",
+    "Tokenise",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fairlead.data.recipes' has no attribute {name!r}")
+    return getattr(import_module(_ROOM + _HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

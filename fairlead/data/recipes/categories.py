@@ -1,0 +1,112 @@
+"""Steps for categories: codes, one-hot columns and hashes, and a place for values that were never seen."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fairlead.data.faults import BadData, shown
+from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.recipes.numbers import tally
+from fairlead.data.recipes.statistics import Counts
+from fairlead.data.recipes.step import Learner, State, Step
+
+
+class OneHot:
+    """Codes as columns of zeros with at most a single one a row."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, codes: Array, width: int) -> None:
+        self._codes = codes
+        self.shape = (len(codes), width)
+
+    def write(self, out: Array, start: int, stop: int) -> None:
+        out[...] = 0
+        self.mark(out, start, stop)
+
+    def mark(self, out: Array, start: int, stop: int, at: int = 0) -> None:
+        """Set the ones only, ``at`` columns to the right, where zeros are already."""
+        codes = self._codes[start:stop]
+        rows = np.arange(len(codes))
+        if len(codes) and codes.min() < 0:
+            rows, codes = rows[codes >= 0], codes[codes >= 0]
+        out[rows, codes + at] = 1
+
+
+class Encode(Step):
+    """Categories become numbers.
+
+    ``ordinal`` gives 0, 1, ... in the order of the values, ``onehot`` a column for each, ``hash`` one of ``buckets``
+    numbers without learning anything. A value that the training part did not have, and what is missing, gets a code
+    (or column) of its own at the end, or ``none`` (-1, or zeros), or is refused.
+    """
+
+    name: ClassVar[str] = "encode"
+    columns: tuple[str, ...] = ("text",)
+    how: Literal["ordinal", "onehot", "hash"] = "ordinal"
+    unseen: Literal["own", "none", "refuse"] = "own"
+    buckets: int = Field(default=1_024, ge=2, le=1 << 24)
+    at_least: int = Field(default=1, ge=1)  # rarer values count as unseen
+    limit: int = Field(default=10_000, ge=1, le=1_000_000)  # of so many values the most frequent are kept
+
+    @property
+    def renames(self) -> bool:
+        return self.how != "onehot"
+
+    def learner(self, columns: list[str], frame: Frame) -> Learner | None:
+        return None if self.how == "hash" else _Values(columns, self)
+
+    def apply(self, state: State, frame: Frame) -> None:
+        for place, name in self.present(state, frame):
+            places, values = frame.coded(name)
+            if self.how == "hash":
+                codes = np.array([bucket(value, self.buckets) for value in values] + [0], np.int64)
+            else:
+                codes = self._codes(name, state["known"][place], values, len(places) and int(places.min()) < 0)
+            found = codes[places]  # -1, what is missing, is the last one
+            if self.how == "onehot":
+                frame.columns[name] = OneHot(found, len(labels(self, state, place)))
+            else:
+                frame.columns[name] = found
+
+    def _codes(self, name: str, known: list[Any], values: list[Any], missing: object) -> Array:
+        codes = {value: code for code, value in enumerate(known)}
+        other = len(known) if self.unseen == "own" else -1
+        if self.unseen == "refuse":
+            strange = [value for value in values if value not in codes] + ([None] if missing else [])
+            if strange:
+                raise BadData("the data", f"{shown(strange[0])} was not in the training part", column=name,
+                              fix="let unseen be own or none, or fit the recipe again")  # fmt: skip
+        return np.array([codes.get(value, other) for value in values] + [other], np.int64)
+
+
+class _Values:
+    def __init__(self, columns: list[str], step: Encode) -> None:
+        self._columns, self._step = columns, step
+        self._seen = [Counts(max(65_536, 2 * step.limit)) for _ in columns]
+
+    def look(self, frame: Frame) -> list[dict[Any, int]]:
+        return [tally(frame, name) for name in self._columns]
+
+    def add(self, seen: list[dict[Any, int]]) -> None:
+        for mine, theirs in zip(self._seen, seen, strict=True):
+            mine.add(theirs)
+
+    def state(self) -> State:
+        step = self._step
+        return {"columns": self._columns, "known": [seen.common(step.at_least, step.limit) for seen in self._seen]}
+
+
+def labels(step: Encode, state: State, place: int) -> list[str]:
+    """What the columns of a one-hot encoding stand for, in their order."""
+    known = [str(value) for value in state["known"][place]]
+    return [*known, "(unseen)"] if step.unseen == "own" else known
+
+
+def bucket(value: Any, buckets: int) -> int:
+    """The same number for the same value everywhere (Python's own hash differs from process to process)."""
+    return zlib.crc32(str(value).encode()) % buckets

@@ -1,0 +1,114 @@
+"""Fitting: as few passes over the training part as its steps allow, several batches at a time, in bounded memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fairlead.data.faults import BadData
+from fairlead.data.parts import Part
+from fairlead.data.recipes.fitted import FittedRecipe, describe
+from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.recipes.recipe import Recipe
+from fairlead.data.recipes.statistics import scrambled
+from fairlead.data.recipes.step import Learner, State
+from fairlead.data.spool import Readable, Spool, in_order, threads
+
+
+def fit(recipe: Recipe, source: Readable, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
+        workers: int | None = None) -> FittedRecipe:  # fmt: skip
+    """Learn every step from the rows of the training part and from nothing else."""
+    chosen = _Chosen(source if isinstance(source, Spool) else Spool(source), part, sample, seed, threads(workers))
+    probe = chosen.probe()
+    states: list[State | None] = [None] * len(recipe.steps)
+    rows = 0
+    while None in states:
+        learners, _ = _ready(recipe, states, probe.copy())
+        if learners:
+            rows = _pass(recipe, states, learners, chosen)
+    done = tuple(state for state in states if state is not None)
+    _, out = _ready(recipe, states, probe.copy())
+    inputs = {field.name: str(field.type) for field in source.schema}
+    return FittedRecipe(recipe, done, inputs, describe(recipe, done, out), rows)
+
+
+def _ready(recipe: Recipe, states: list[State | None], frame: Frame) -> tuple[dict[int, Learner], Frame]:
+    """Who can learn in the next pass: every step whose columns no step that is still to be learned will change."""
+    learners: dict[int, Learner] = {}
+    changing: set[str] = set()
+    renaming = False
+    for place, step in enumerate(recipe.steps):
+        state = states[place]
+        if state is not None:
+            step.apply(state, frame)
+            continue
+        if renaming and (step.matches or not set(step.columns) <= set(frame.columns)):
+            break  # which columns are meant, is known after the next pass only
+        columns = step.resolve(frame, recipe.target)
+        if not set(columns) & changing:
+            learner = step.learner(columns, frame)
+            if learner is None:
+                states[place] = state = {"columns": columns}
+                step.apply(state, frame)
+                continue
+            learners[place] = learner
+        changing |= set(columns)
+        renaming = renaming or step.renames
+        if step.leaves_out:
+            break  # everything after it sees other rows
+    return learners, frame
+
+
+def _pass(recipe: Recipe, states: list[State | None], learners: dict[int, Learner], chosen: _Chosen) -> int:
+    """One pass over the training part; returns its rows."""
+
+    def look(frame: Frame) -> tuple[int, dict[int, Any]]:
+        rows, seen = frame.rows, {}
+        for place in range(max(learners) + 1):
+            state = states[place]
+            if state is not None:
+                recipe.steps[place].apply(state, frame)
+            elif place in learners:
+                seen[place] = learners[place].look(frame)
+        return rows, seen
+
+    total = 0
+    for rows, seen in chosen.each(look):
+        total += rows
+        for place, found in seen.items():
+            learners[place].add(found)
+    for place, learner in learners.items():
+        states[place] = learner.state()
+    return total
+
+
+class _Chosen:
+    """The rows of a source that are learned from."""
+
+    def __init__(self, spool: Spool, part: Part | None, sample: float | None, seed: int, workers: int) -> None:
+        self._spool, self._part, self._sample, self._seed, self._workers = spool, part, sample, seed, workers
+
+    def each(self, look: Any) -> Any:
+        """What ``look`` makes of every batch, in the order of the source."""
+        return in_order(lambda each: look(self._frame(*each)), self._spool.numbered(), self._workers)
+
+    def probe(self) -> Frame:
+        """A batch to see the columns of."""
+        batch = self._spool.peek()
+        if batch is None:
+            raise BadData("the training part", "has no rows", fix="give a source that is not empty")
+        return Frame.of(batch)
+
+    def _frame(self, first: int, batch: pa.RecordBatch) -> Frame:
+        mask: Array | None = None
+        if self._part is not None:
+            mask = self._part.mask(first, batch)
+        if self._sample is not None:
+            lots = scrambled(np.arange(first, first + batch.num_rows, dtype=np.uint64), self._seed + 1)
+            drawn = lots < np.uint64(min(self._sample, 1.0) * (2**64 - 1025))
+            mask = drawn if mask is None else mask & drawn
+        if mask is None:
+            return Frame.of(batch, first)
+        return Frame.of(batch.filter(pa.array(mask)), places=first + np.flatnonzero(mask))

@@ -1,0 +1,95 @@
+"""Steps for lists of unlike length: pad them to one length, and say which bucket each belongs to."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from fairlead.data.faults import BadData
+from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.recipes.statistics import Quantiles
+from fairlead.data.recipes.step import Learner, State, Step
+
+
+class Pad(Step):
+    """Lists become rows of one length, NAME_length says how much of it counts, NAME_bucket who is about as long.
+
+    ``length`` is what is cut and padded to, or as much as ``coverage`` of the lists need; ``buckets`` is how many
+    there shall be (about as many lists in each) or the lengths that they end with.
+    """
+
+    name: ClassVar[str] = "pad"
+    length: int | None = Field(default=None, ge=1, le=1_000_000)
+    coverage: float = Field(default=0.95, gt=0, le=1)
+    buckets: int | tuple[int, ...] = 1
+    value: float = 0
+    side: Literal["right", "left"] = "right"
+    dtype: Literal["int32", "int64", "float32"] = "int32"
+
+    @property
+    def renames(self) -> bool:
+        return True
+
+    def learner(self, columns: list[str], frame: Frame) -> Learner | None:
+        return _Lengths(columns, self)
+
+    def apply(self, state: State, frame: Frame) -> None:
+        for place, name in self.present(state, frame):
+            length, ends = int(state["length"][place]), np.asarray(state["ends"][place])
+            values, lengths = _lists(frame, name)
+            lengths_cut = np.minimum(lengths, length).astype(np.int32)
+            frame.columns[name] = self._padded(values, lengths, lengths_cut, length)
+            frame.columns[f"{name}_length"] = lengths_cut
+            frame.columns[f"{name}_bucket"] = np.searchsorted(ends, lengths_cut).astype(np.int32)
+
+    def _padded(self, values: Array, lengths: Array, cut: Array, length: int) -> Array:
+        out = np.full((len(lengths), length), self.value, np.dtype(self.dtype))
+        places = np.arange(length)
+        starts = np.cumsum(lengths) - lengths
+        taken = (places < cut[:, None]).nonzero()
+        into = taken[1] if self.side == "right" else taken[1] + (length - cut)[taken[0]]
+        out[taken[0], into] = values[starts[taken[0]] + taken[1]]
+        return out
+
+
+class _Lengths:
+    def __init__(self, columns: list[str], step: Pad) -> None:
+        self._columns, self._step = columns, step
+        self._seen = [Quantiles() for _ in columns]
+
+    def look(self, frame: Frame) -> list[Array]:
+        return [_lists(frame, name)[1] for name in self._columns]
+
+    def add(self, seen: list[Array]) -> None:
+        for sketch, lengths in zip(self._seen, seen, strict=True):
+            sketch.add(lengths)
+
+    def state(self) -> State:
+        found = [self._one(sketch) for sketch in self._seen]
+        return {
+            "columns": self._columns,
+            "length": [length for length, _ in found],
+            "ends": [ends for _, ends in found],
+        }
+
+    def _one(self, sketch: Quantiles) -> tuple[int, list[int]]:
+        step = self._step
+        length = step.length or max(1, int(np.ceil(np.nan_to_num(sketch.at(step.coverage)[0]))))
+        if isinstance(step.buckets, int):
+            parts = [(place + 1) / step.buckets for place in range(step.buckets - 1)]
+            ends = [int(np.ceil(end)) for end in np.nan_to_num(sketch.at(*parts))] if parts else []
+        else:
+            ends = list(step.buckets)
+        return length, [*sorted({end for end in ends if 0 < end < length}), length]
+
+
+def _lists(frame: Frame, name: str) -> tuple[Array, Array]:
+    """The values of all lists in a row, and how long each is."""
+    column: Any = frame.columns[name]
+    if not isinstance(column, pa.Array) or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        raise BadData("the recipe", "holds no lists", column=name, fix="tokenise it with pad: false, or leave it out")
+    lengths = np.nan_to_num(column.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+    return column.flatten().to_numpy(zero_copy_only=False), lengths

@@ -1,0 +1,93 @@
+"""What every step of a recipe is: declared once, learned from a stream where it needs to, replayed on any batch."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from fairlead.data.recipes.frame import Frame, kinds
+from fairlead.errors import InvalidSpec
+
+State = dict[str, Any]
+"""What a step has learned, as JSON and arrays; ``columns`` are the names that it was resolved to."""
+
+
+class Learner(Protocol):
+    """Learns from batches: ``look`` may run for several batches at once, ``add`` is called in their order."""
+
+    def look(self, frame: Frame) -> Any: ...
+
+    def add(self, seen: Any) -> None: ...
+
+    def state(self) -> State: ...
+
+
+class Step(BaseModel):
+    """Columns are names, patterns such as ``*_rate``, or ``numeric``, ``text``, ``*``; these never mean the target."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    name: ClassVar[str]
+
+    columns: tuple[str, ...] = ("numeric",)
+    leave: tuple[str, ...] = Field(default=(), alias="except")
+
+    @field_validator("columns", "leave", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @property
+    def renames(self) -> bool:
+        """Whether another set of columns counts as numeric or text after this step."""
+        return False
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the step takes rows out."""
+        return False
+
+    @property
+    def matches(self) -> bool:
+        """Whether the columns follow from what is there, rather than being said by name."""
+        return any(each in ("numeric", "text", "*") or "*" in each for each in self.columns)
+
+    def resolve(self, frame: Frame, target: str | None) -> list[str]:
+        """The columns that are meant, in the order of the data; refuses names that are not there."""
+        names = list(frame.columns)
+        kind = kinds(frame, names)
+        chosen: dict[str, None] = {}
+        for each in self.columns:
+            chosen |= dict.fromkeys(_meant(each, names, kind, target, self.name))
+        return [name for name in chosen if not any(fnmatchcase(name, each) for each in self.leave)]
+
+    def learner(self, columns: list[str], frame: Frame) -> Learner | None:
+        """Who learns this step; None where there is nothing to learn."""
+        return None
+
+    def apply(self, state: State, frame: Frame) -> None:
+        """Replay the step on a batch."""
+        raise NotImplementedError
+
+    def present(self, state: State, frame: Frame) -> list[tuple[int, str]]:
+        """The columns of the state with their places. A target may be absent: nobody knows it when a model serves."""
+        return [(place, name) for place, name in enumerate(state["columns"]) if name in frame.columns]
+
+
+def _meant(each: str, names: list[str], kind: dict[str, str], target: str | None, step: str) -> list[str]:
+    open_to_all = [name for name in names if name != target]
+    if each == "*":
+        return open_to_all
+    if each in ("numeric", "text"):
+        wanted = "number" if each == "numeric" else "text"
+        return [name for name in open_to_all if kind[name] == wanted]
+    if "*" in each:
+        return [name for name in open_to_all if fnmatchcase(name, each)]
+    if each not in kind:
+        close = get_close_matches(each, names, n=1)
+        guess = f"did you mean {close[0]}? " if close else ""
+        there = ", ".join(names[:20]) + (" ..." if len(names) > 20 else "")
+        raise InvalidSpec("there is no such column", field=f"{step}.columns: {each}", fix=f"{guess}there are: {there}")
+    return [each]

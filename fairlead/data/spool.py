@@ -1,0 +1,121 @@
+"""What was read once is kept in memory as long as it fits, so that fitting and preparing do not read it again."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+MEMORY_BYTES = 1 << 30
+"""What a spool keeps at most, unless it is told otherwise."""
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Readable(Protocol):
+    """What recipes are fitted on and data sets are prepared from: a Source, or a spool of one."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def rows(self) -> int | None: ...
+
+    @property
+    def watermark(self) -> dict[str, Any]: ...
+
+    def batches(self) -> Iterator[pa.RecordBatch]: ...
+
+
+class Spool:
+    """A source whose batches are kept after the first reading; beyond ``memory_bytes`` it is read again instead."""
+
+    def __init__(self, source: Readable, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._source, self._memory_bytes = source, memory_bytes
+        self._kept: list[pa.RecordBatch] | None = None
+        self._first: tuple[pa.RecordBatch, Iterator[pa.RecordBatch]] | None = None
+        self._rows: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._source.schema
+
+    @property
+    def rows(self) -> int | None:
+        return self._rows if self._rows is not None else self._source.rows
+
+    @property
+    def watermark(self) -> dict[str, Any]:
+        return self._source.watermark
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, from memory if they are there."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[pa.RecordBatch] | None = []
+        rows = size = 0
+        for batch in self._reading():
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if kept is not None:
+                kept.append(batch)
+                if size > self._memory_bytes:
+                    kept = None
+            yield batch
+        self._rows, self._kept = rows, kept
+
+    def numbered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches with the number of their first row."""
+        first = 0
+        for batch in self.batches():
+            yield first, batch
+            first += batch.num_rows
+
+    def peek(self) -> pa.RecordBatch | None:
+        """The first batch that has rows; whoever reads next does not read it again."""
+        if self._kept is not None:
+            return next((batch for batch in self._kept if batch.num_rows), None)
+        if self._first is None:
+            following = self._source.batches()
+            first = next((batch for batch in following if batch.num_rows), None)
+            if first is None:
+                return None
+            self._first = first, following
+        return self._first[0]
+
+    def _reading(self) -> Iterator[pa.RecordBatch]:
+        if self._first is None:
+            yield from self._source.batches()
+            return
+        (batch, following), self._first = self._first, None
+        yield batch
+        yield from following
+
+
+def threads(wanted: int | None) -> int:
+    """How many threads work at a time: as many as there are cores, up to 8."""
+    return max(1, wanted or min(8, len(os.sched_getaffinity(0))))
+
+
+def in_order(work: Callable[[A], B], items: Iterable[A], workers: int) -> Iterator[B]:
+    """What the work makes of each item, in their order, with only a few of them under way."""
+    if workers == 1:
+        yield from map(work, items)
+        return
+    feed = iter(items)
+    with ThreadPoolExecutor(workers, thread_name_prefix="recipe") as pool:
+        under_way: deque[Future[B]] = deque(pool.submit(work, item) for item in islice(feed, workers + 1))
+        try:
+            while under_way:
+                done = under_way.popleft().result()
+                under_way.extend(pool.submit(work, item) for item in islice(feed, 1))
+                yield done
+        finally:
+            for future in under_way:
+                future.cancel()

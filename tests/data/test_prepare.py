@@ -1,0 +1,151 @@
+"""A data set is prepared in parallel and in bounded memory, is versioned, and grows without being loaded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fairlead.data import BadData, read
+from fairlead.data.manifest import Manifest, SchemaChanged
+from fairlead.data.parts import split
+from fairlead.data.preparing import prepare, refine
+from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
+from fairlead.data.spool import Spool
+from fairlead.errors import InvalidSpec
+
+RECIPE = Recipe([Normalise(), Encode(columns="c", how="onehot"), Encode(columns="y"), Assemble()], target="y")
+
+
+class Blocks(dict[str, pa.RecordBatch]):
+    """Where blocks go when there is no grid."""
+
+    def put(self, batch: pa.RecordBatch) -> str:
+        name = f"block-{len(self)}"
+        self[name] = batch
+        return name
+
+
+def table(rows: int, seed: int = 0) -> pa.Table:
+    draw = np.random.default_rng(seed)
+    return pa.table({"a": draw.normal(size=rows), "b": draw.integers(0, 9, rows), "c": draw.choice(["p", "q"], rows),
+                     "y": draw.choice(["no", "yes"], rows)})  # fmt: skip
+
+
+def rows_of(blocks: Blocks, manifest: Manifest) -> pa.Table:
+    return pa.Table.from_batches([blocks[block.id] for block in manifest.blocks])
+
+
+def csv(path: Path, rows: pa.Table, *, more: bool = False) -> Path:
+    text = rows.to_pandas().to_csv(index=False, header=not more)
+    with path.open("a" if more else "w") as file:
+        file.write(text)
+    return path
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_blocks_hold_what_the_recipe_makes_of_every_row_in_its_order(workers: int) -> None:
+    data, blocks = table(1_000), Blocks()
+    fitted = RECIPE.fit(read(data, batch_rows=70))
+    manifest = prepare(read(data, batch_rows=70), fitted, blocks.put, workers=workers, block_bytes=300 * 28)
+    assert [block.rows for block in manifest.blocks] == [300, 300, 300, 100]
+    assert [block.first for block in manifest.blocks] == [0, 300, 600, 900]
+    wanted = pa.Table.from_batches([fitted.apply(data.combine_chunks().to_batches()[0])])
+    assert rows_of(blocks, manifest).combine_chunks().equals(wanted.combine_chunks())
+    assert manifest.rows == manifest.source_rows == 1_000 and manifest.target == "y"
+
+
+def test_a_source_is_read_once_where_memory_allows_and_again_where_not() -> None:
+    for memory_bytes, times in ((1 << 30, 1), (1_000, 2)):
+        opened = []
+        data = read(table(500), batch_rows=50)
+        counted = Spool(_Counted(data, opened), memory_bytes)  # type: ignore[arg-type]
+        refine(counted, RECIPE, Blocks().put)
+        assert len(opened) == times
+
+
+class _Counted:
+    def __init__(self, source: object, opened: list[int]) -> None:
+        self._source, self._opened = source, opened
+
+    def __getattr__(self, name: str) -> object:
+        if name == "batches":
+            self._opened.append(1)
+        return getattr(self._source, name)
+
+
+def test_a_manifest_reads_back_and_its_version_is_what_it_was_made_from(tmp_path: Path) -> None:
+    file, blocks = csv(tmp_path / "data.csv", table(300)), Blocks()
+    fitted, manifest = refine(read(file), RECIPE, blocks.put, name="bank")
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert manifest.recipe == fitted.hash and manifest.version
+    file.touch()
+    assert refine(read(file), RECIPE, blocks.put, name="bank")[1].version == manifest.version
+    csv(file, table(1, seed=3), more=True)
+    assert refine(read(file), RECIPE, blocks.put, name="bank")[1].version != manifest.version
+    with pytest.raises(InvalidSpec, match="is not the manifest"):
+        Manifest.from_json('{"name": 1}')
+
+
+def test_a_later_sync_appends_to_the_blocks_that_are_there_with_the_recipe_of_then(tmp_path: Path) -> None:
+    file, blocks = csv(tmp_path / "data.csv", table(300)), Blocks()
+    fitted, parent = refine(read(file), RECIPE, blocks.put, name="bank")
+    before = list(parent.blocks)
+    csv(file, table(40, seed=1), more=True)
+    child = prepare(read(file, after=parent.watermark), fitted, blocks.put, name="bank", parent=parent)
+    assert child.parent == parent.version != child.version
+    assert child.blocks[: len(before)] == before and len(blocks) == len(before) + 1
+    assert (child.rows, child.blocks[-1].first, child.blocks[-1].rows) == (340, 300, 40)
+    assert rows_of(blocks, child).num_rows == 340
+
+
+def test_a_changed_schema_is_seen_and_refused_with_the_columns_named(tmp_path: Path) -> None:
+    blocks = Blocks()
+    fitted, parent = refine(read(table(50)), RECIPE, blocks.put, name="bank")
+    changed = table(5).drop(["a"]).append_column("z", pa.array([1] * 5)).set_column(0, "b", pa.array([0.5] * 5))
+    with pytest.raises(SchemaChanged, match=r"without a; with the new z; with the changed b \(int64 -> double\)"):
+        parent.check(changed.schema)
+    with pytest.raises((SchemaChanged, BadData), match=r"'a'|without a"):
+        prepare(read(changed), fitted, blocks.put, name="bank", parent=parent)
+    other = RECIPE.fit(read(table(60, seed=5)))
+    with pytest.raises(InvalidSpec, match="recipe: was fitted anew"):
+        prepare(read(table(5)), other, blocks.put, name="bank", parent=parent)
+
+
+def test_training_and_test_part_are_prepared_by_what_the_training_part_taught() -> None:
+    data, blocks = table(1_000), Blocks()
+    train, rest = split(0.8, seed=2)
+    spool = Spool(read(data, batch_rows=90))
+    fitted = RECIPE.fit(spool, part=train)
+    parts = [prepare(spool, fitted, blocks.put, part=part) for part in (train, rest)]
+    assert sum(part.rows for part in parts) == 1_000 and fitted.rows == parts[0].rows
+    assert parts[0].policy.part == [0.0, 0.8] and parts[0].version != parts[1].version
+
+
+@pytest.mark.parametrize("action", ["keep", "drop"])
+def test_what_was_flagged_is_kept_as_it_came(action: str) -> None:
+    data = table(400).set_column(0, "a", pa.array(np.append(np.random.default_rng(0).normal(size=399), 1e4)))
+    recipe = Recipe([Flag(columns=["a", "b"], trees=20, action=action), *RECIPE.steps], target="y")
+    blocks = Blocks()
+    _, manifest = refine(read(data, batch_rows=64), recipe, blocks.put)
+    told = manifest.flagged[0]
+    assert 399 in dict(told.rows) and told.count == 4 and told.block is not None
+    kept = blocks[told.block].to_pylist()
+    assert {"a", "c", "source_row", "score"} <= set(kept[0]) and 1e4 in [row["a"] for row in kept]
+    assert manifest.rows == (400 if action == "keep" else 396) and manifest.policy.flagged == action
+
+
+def test_a_column_without_a_fixed_size_is_refused_before_anything_is_put() -> None:
+    blocks = Blocks()
+    with pytest.raises(BadData, match="column 'c': is still string at the end"):
+        refine(read(table(20)), Recipe([Encode(columns="y"), Normalise()], target="y"), blocks.put)
+    assert not blocks
+
+
+def test_missing_values_that_nobody_imputes_are_refused_by_column() -> None:
+    data = pa.table({"a": pa.array([*range(100), None], pa.int64())})
+    recipe = Recipe([])
+    with pytest.raises(BadData, match="column 'a': has missing values"):
+        refine(read(data, batch_rows=50), recipe, Blocks().put)
