@@ -48,6 +48,14 @@ ToWorker = Join | Leave | Quit
 # ---------------------------------------------------------------- from a worker
 
 
+class Glance(msgspec.Struct, frozen=True):
+    """What a few first passes of a model show, before anybody has looked at it: enough to say whether copies pay."""
+
+    fixed_s: float  # cpu time of forward and backward, however small the batch
+    sample_s: float  # and per sample
+    kept_bytes: float  # per sample, for the backward pass
+
+
 class Ready(msgspec.Struct, tag="ready", frozen=True):
     """Code, data and model are loaded; waiting for a Join."""
 
@@ -57,6 +65,7 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
     parameters: int = 0
     resumable_step: int = 0  # newest snapshot it could start from
     plan: str = "auto"  # how the Training wants to be spread: a family of plans, or as the planner thinks best
+    glance: Glance | None = None  # by the worker that is to look at the model
 
 
 class Joined(msgspec.Struct, tag="joined", frozen=True):

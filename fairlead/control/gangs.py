@@ -204,7 +204,9 @@ def _stop(view: GangView) -> Action | None:
             return TellLeave(newest, exits=alive, snapshot=True)
         if graceful and waited_s < LEAVE_GRACE_S:
             return None
-        patience_s = STOP_GRACE_S if job.outcome == "finished" else 0.0  # the other ranks are finishing by themselves
+        at_work = set() if newest is None else {member.worker for member in newest.at_work}
+        finishing = job.outcome == "finished" and not at_work.isdisjoint(alive)  # by themselves; who rests does not
+        patience_s = STOP_GRACE_S if finishing else 0.0
         if waited_s < patience_s or "stop" in view.told:
             return None
         return StopWorkers(alive, 0.0 if job.outcome == "worker-lost" else STOP_GRACE_S)

@@ -243,7 +243,7 @@ class Controller:
                 self.known.company.hear(event.job, event.body)
                 if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                     self.plans.forget(event.job)
-                elif isinstance(event.body, wire.Progress):
+                elif isinstance(event.body, wire.Progress | wire.Ready):
                     self.plans.hear(event.job, event.body)
             self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or not all(_can_wait(event) for event in fresh)

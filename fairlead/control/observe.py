@@ -88,6 +88,8 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
     match body:
         case wire.Ready():
             counts = (body.samples, body.epochs, body.batch_size, body.samples * body.epochs)
+            if body.glance is not None:
+                counts += (body.parameters, body.glance.fixed_s, body.glance.sample_s, body.glance.kept_bytes)
             if body.plan not in WANTED:
                 raise ValueError("a plan of no known kind")
         case wire.Progress():

@@ -24,6 +24,7 @@ from fairlead.planning.choosing import MARGIN, UNMEASURED, blind, choose
 from fairlead.planning.learning import corrected, understood
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Hardware
+from fairlead.planning.sketching import sketch
 from fairlead.profiling.kept import disagrees
 
 EVERY_S = 2.0  # running gangs are looked at again so often
@@ -75,6 +76,7 @@ class Plans:
         self._reviewed_s = 0.0
         self._places: dict[str, tuple[str, str]] = {}  # by job: tenant and key
         self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
+        self._glances: dict[str, wire.Ready] = {}  # by job: what a worker saw of a model that nobody knows
         self._curves = Curves()
 
     # ------------------------------------------------------------ what is known
@@ -90,9 +92,15 @@ class Plans:
         """Something about its model may have been stored: read it anew when it is needed."""
         self._known.pop(self._places.get(job, ("", "")), None)
 
-    def hear(self, job: str, said: wire.Progress) -> None:
-        """How long a replica computes before each exchange, counted as if all had equal shares of the batch."""
-        if said.compute_s > 0 and said.share > 0:
+    def hear(self, job: str, said: wire.Progress | wire.Ready) -> None:
+        """How long a replica computes before each exchange, counted as if all had equal shares of the batch.
+
+        And, before the first, what its first passes show.
+        """
+        if isinstance(said, wire.Ready):
+            if said.glance is not None:
+                self._glances[job] = said
+        elif said.compute_s > 0 and said.share > 0:
             self._computing[job] = said.generation, said.compute_s / said.share
 
     def _compute_s(self, generation: Generation) -> float | None:
@@ -115,8 +123,11 @@ class Plans:
         if "again" in job.facts and (plan := await self._first_time(job)) is not None:
             return Meeting(tuple(replace(member, rank=rank) for rank, member in enumerate(ranked)), plan)
         known = await self.known(job)
-        hardware = self._hardware(job, ranked)
-        return await asyncio.to_thread(_meeting, job, ranked, known, hardware, self._gauge.machine().sure)
+        hardware, sure = self._hardware(job, ranked), self._gauge.machine().sure
+        ready = self._glances.get(job.id)
+        if known is None and ready is not None and hardware is not None and job.facts.get("plan", "auto") == "auto":
+            return await asyncio.to_thread(_at_a_glance, ready, ranked, hardware, sure)
+        return await asyncio.to_thread(_meeting, job, ranked, known, hardware, sure)
 
     async def _first_time(self, job: Job) -> Mapping[str, object] | None:
         """Of a rerun: the plan that its workers ran the first time, if they ran one from beginning to end."""
@@ -194,6 +205,7 @@ class Plans:
     async def refresh(self, active: Sequence[Job]) -> None:
         """Work out the curves of jobs whose model is known, for the next round; forget all that nobody needs."""
         stored = await self._store.read(models.keys)
+        self._glances = {job.id: self._glances[job.id] for job in active if job.id in self._glances}
         if not stored and not self._known and not self._computing:
             return
         places = self._places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
@@ -228,6 +240,15 @@ def _meeting(
     margin = MARGIN if sure else UNMEASURED
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=margin)
     return Meeting(_seated(ranked, found.plan), told(found.estimate, found.reason, chosen))
+
+
+def _at_a_glance(ready: wire.Ready, ranked: Sequence[Member], hardware: Hardware, sure: bool) -> Meeting:
+    """One process, some copies or one on each: as much as the first passes of a model say about how to run it."""
+    assert ready.glance is not None
+    model = sketch(ready.parameters, ready.batch_size, ready.samples, ready.glance)
+    found = choose(model, hardware, margin=MARGIN if sure else UNMEASURED)
+    reason = f"{found.reason} (judged by its first passes: nothing else is known of this model yet)"
+    return Meeting(_seated(ranked, found.plan), told(found.estimate, reason, "planner"))
 
 
 def _unless_asked(wanted: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import socket
 import threading
@@ -22,6 +23,7 @@ import torch
 from fairlead import wire
 from fairlead.planning.profiles import Calibration, ModelProfile, to_plain
 from fairlead.profiling.analyse import measured
+from fairlead.profiling.glancing import glance
 from fairlead.profiling.model import profile_model
 from fairlead.training import worker as training_worker
 from fairlead.training.channel import Channel
@@ -34,6 +36,9 @@ WORTH_IT_S = 20.0
 
 SLOW_STEP_S = 1.0
 """Steps that take longer are not tried again beside the training: what it takes itself says enough."""
+
+GLANCE_S = 1.0
+"""So long a gang waits for the first passes of a model; without them it starts as replicas."""
 
 SAMPLES = 64
 NICENESS = 10  # a tenth of a core that the training wants as well
@@ -67,25 +72,27 @@ class Looking:
         self._go = -1
         self._batch = 0
 
-    def begin(self, session: Session, line: Channel) -> None:
-        """Fork, and wait for the training to be well on its way."""
+    def begin(self, session: Session, line: Channel) -> wire.Glance | None:
+        """Fork, and wait for the training to be well on its way; returns what the first passes there show."""
         weights = sum(p.numel() * p.element_size() for p in session.model.parameters())
         if session.device.type != "cpu" or weights > _room_bytes(self._spec.memory_bytes):
-            return  # a fork cannot use what lies on a card, and keeps the weights as they were: they need room twice
+            return None  # a fork cannot use what lies on a card, and the weights as they were need room twice
         count = min(SAMPLES, len(session.samples))
         rows = session.samples.take(torch.arange(count), 0)  # by the parent: open files are shared with a fork
         self._batch = session.training.batch_size
         woken, self._go = os.pipe()
         answer, told = os.pipe()
+        seen, shown = os.pipe()
         child = os.fork()
         if not child:
-            for end in (self._go, answer):
+            for end in (self._go, answer, seen):
                 os.close(end)
-            _live(session, rows, line, woken, told, self._spec)
-        os.close(woken)
-        os.close(told)
+            _live(session, rows, line, (woken, told, shown), self._spec)
+        for end in (woken, told, shown):
+            os.close(end)
         line.overheard = self._hear
         threading.Thread(target=_wait, args=(child, answer, line), name="fairlead-looking", daemon=True).start()
+        return _seen(seen)
 
     def _hear(self, message: msgspec.Struct) -> None:
         """From the progress it follows when to begin, or that it is not worth it."""
@@ -113,16 +120,27 @@ def _wait(child: int, answer: int, line: Channel) -> None:
         line.send(msgspec.msgpack.decode(said, type=wire.Profiled))
 
 
+def _seen(end: int) -> wire.Glance | None:
+    """What the process beside shows at once; None if its passes raise, or take too long to be waited for."""
+    with os.fdopen(end, "rb", buffering=0) as pipe:
+        there, _, _ = select.select([pipe], [], [], GLANCE_S)
+        said = pipe.read(_ANSWER_BYTES) if there else b""
+    return msgspec.msgpack.decode(said, type=wire.Glance) if said else None
+
+
 # ---------------------------------------------------------------- in the process beside
 
 
 def _live(
-    session: Session, rows: tuple[torch.Tensor, ...], line: Channel, woken: int, told: int, spec: wire.WorkerSpec
+    session: Session, rows: tuple[torch.Tensor, ...], line: Channel, ends: tuple[int, int, int], spec: wire.WorkerSpec
 ) -> None:
     """Never returns: whatever happens here is nothing to the training."""
+    woken, told, shown = ends
     try:
         _settle()
         line.close()
+        _show(session, rows, shown)
+        os.nice(NICENESS)
         with os.fdopen(woken, "rb") as pipe:
             asked = pipe.read()
         if asked:
@@ -145,10 +163,20 @@ def _settle() -> None:
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.nice(NICENESS)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     torch.set_num_threads(1)
+
+
+def _show(session: Session, rows: tuple[torch.Tensor, ...], shown: int) -> None:
+    try:
+        os.write(shown, msgspec.msgpack.encode(glance(session, rows)))
+    except BrokenPipeError:
+        return  # nobody waits for it any more
+    except Exception:  # noqa: BLE001 (a process's edge: the training itself will tell what is wrong, with its step)
+        return
+    finally:
+        os.close(shown)
 
 
 def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.WorkerSpec) -> wire.Profiled:

@@ -36,8 +36,8 @@ Load = Callable[[], Training]
 Keep = Callable[[Session | OwnSession], dict[str, Any]]
 """Called by rank 0 when the training is done: says where others find what it gave."""
 
-Look = Callable[[Session, Channel], None]
-"""Called once, when the model is loaded and the others are not there yet: begins to look at it, and returns at once."""
+Look = Callable[[Session, Channel], wire.Glance | None]
+"""Called once, when the model is loaded: begins to look at it beside the training; returns what a glance shows."""
 
 
 def main(
@@ -91,8 +91,6 @@ class _Life:
     def run(self) -> int:
         """Wait for messages and follow them; returns the exit code."""
         self._line.send(self._ready())
-        if self._look is not None and isinstance(self._session, Session):
-            self._look(self._session, self._line)
         while True:
             match self._line.take():
                 case wire.Quit():
@@ -114,7 +112,7 @@ class _Life:
         return wire.Ready(
             samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
             parameters=sum(p.numel() for p in session.model.parameters()), resumable_step=resumable,
-            plan=session.training.plan,
+            plan=session.training.plan, glance=None if self._look is None else self._look(session, self._line),
         )  # fmt: skip
 
     # ------------------------------------------------------------ a generation

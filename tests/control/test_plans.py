@@ -12,10 +12,10 @@ from fairlead import wire
 from fairlead.cluster import Member, Node
 from fairlead.control import knowing
 from fairlead.control.curving import Pace, paced
-from fairlead.control.gangs import GangView, MarkRunning, TellJoin, WorkerFact, next_action
+from fairlead.control.gangs import GangView, MarkRunning, StopWorkers, TellJoin, WorkerFact, next_action
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
-from fairlead.control.observe import fail
+from fairlead.control.observe import _check, fail
 from fairlead.control.plans import Plans
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import ENOUGH_S, LONG_S, Known, measured_step_s, plain, review
@@ -262,6 +262,43 @@ def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Ope
     meeting = run(plans.meeting(job, generation))
     assert meeting.plan is not None
     assert "it draws" in str(meeting.plan["reason"])
+
+
+SMALL, LARGE = wire.Glance(3e-4, 1e-6, 1000.0), wire.Glance(1e-3, 1e-3, 1000.0)
+
+
+@pytest.mark.parametrize(("seen", "wanted"), [(SMALL, "single"), (LARGE, "dp2")])
+def test_the_first_passes_of_an_unknown_model_say_whether_copies_pay(
+    db: Opened, seen: wire.Glance, wanted: str
+) -> None:
+    plans, job = placed(db, None)
+    (generation,) = db.read(generations.of_job, job.id)
+    plans.hear(job.id, wire.Ready(samples=6400, epochs=1, batch_size=64, parameters=10_000, glance=seen))
+    meeting = run(plans.meeting(job, generation))
+    assert meeting.plan is not None
+    assert (meeting.plan["id"], meeting.plan["chosen"]) == (wanted, "planner")
+    assert "first passes" in str(meeting.plan["reason"])
+    assert len(meeting.members) == 2  # who has nothing to do rests
+    asked = run(plans.meeting(replace(job, facts={"plan": "dp"}), generation))
+    assert asked.plan is not None
+    assert asked.plan["id"] == "dp2"
+
+
+def test_impossible_first_passes_fail_their_own_job_only(db: Opened) -> None:
+    with pytest.raises(ValueError, match="out of bounds"):
+        _check(wire.Ready(batch_size=1, glance=wire.Glance(float("nan"), 0.0, 0.0)))
+
+
+def test_a_resting_worker_does_not_hold_up_the_end() -> None:
+    generation = replace(running(), plan={"id": "single", "workers_used": 1})
+    resting, done = WorkerFact("node-1", "ready"), WorkerFact("node-0", "finished", generation=1, exited=True)
+    job = made.job(phase=JobPhase.STOPPING, outcome="finished", then=JobPhase.SUCCEEDED, since_s=10.0)
+    here = frozenset({"node-0", "node-1"})
+    ends = next_action(GangView(job, [generation], {"w0": done, "w1": resting}, frozenset(), 10.0, here))
+    assert isinstance(ends, StopWorkers)
+    both = replace(generation, plan=None)
+    late = WorkerFact("node-1", "joined", generation=1)
+    assert next_action(GangView(job, [both], {"w0": done, "w1": late}, frozenset(), 10.0, here)) is None
 
 
 def test_what_the_author_asked_for_is_run(db: Opened) -> None:

@@ -43,7 +43,7 @@ def stop(platform: Crashable, job: Job) -> None:
 def test_a_gang_begins_as_whole_copies_and_changes_to_the_plan_that_suits_its_model(platform: Crashable) -> None:
     alone = train(platform, "alone", "small", workers="1", epochs=20)
     platform.wait_for_end(alone.id)
-    job = train(platform, "small", "small")
+    job = train(platform, "sleepy", "sleepy")
     wait_until(lambda: runs(platform, job, "dp2"), PATIENCE_S, "it begins at once, as two copies")
     first = plan_of(platform, job)
     assert first is not None
@@ -69,7 +69,7 @@ def test_a_gang_begins_as_whole_copies_and_changes_to_the_plan_that_suits_its_mo
 
 
 def test_the_same_model_again_begins_with_its_plan(platform: Crashable) -> None:
-    job = train(platform, "again", "small")
+    job = train(platform, "again", "sleepy")
     wait_until(lambda: runs(platform, job, "single"), PATIENCE_S, "it runs")
     assert platform.view(job.id).generation == 1
     found = plan_of(platform, job)
@@ -79,6 +79,17 @@ def test_the_same_model_again_begins_with_its_plan(platform: Crashable) -> None:
     result = platform.call(lambda client: client.result(job.id))
     assert result.plan is not None
     assert result.plan.id == "single"
+
+
+def test_a_small_model_that_nobody_knows_begins_on_one_worker_and_the_other_rests(platform: Crashable) -> None:
+    job = train(platform, "brief", "small", epochs=20)
+    platform.wait_for_end(job.id)
+    result = platform.call(lambda client: client.result(job.id))
+    said = platform.call(lambda client: client.why(job.id))
+    assert [len(generation.members) for generation in said.generations] == [2]
+    assert result.plan is not None
+    assert (result.plan.id, result.plan.chosen, result.plan.workers_used) == ("single", "planner", 1)
+    assert "first passes" in result.plan.reason
 
 
 def test_a_plan_that_its_author_asked_for_is_run_as_soon_as_the_model_is_known(platform: Crashable) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 from torch import nn
 
@@ -21,6 +23,25 @@ def _training(model: nn.Module, width: int, epochs: int, plan: str = "auto") -> 
 def small(epochs: int = 20_000) -> fairlead.Training:
     torch.manual_seed(3)
     return _training(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)), 16, epochs)
+
+
+class _Sleepy(nn.Module):
+    """Takes its time over the first pass, as models do that compile themselves: a glance at it shows nothing."""
+
+    asleep = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.asleep and torch.is_grad_enabled():
+            self.asleep = False
+            until_s = time.process_time() + 1.5
+            while time.process_time() < until_s:
+                pass
+        return x
+
+
+def sleepy(epochs: int = 20_000) -> fairlead.Training:
+    torch.manual_seed(3)
+    return _training(nn.Sequential(_Sleepy(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)), 16, epochs)
 
 
 def deep(epochs: int = 20_000) -> fairlead.Training:

@@ -1,0 +1,36 @@
+"""A model of which only the first passes are known, as a profile: one piece that runs in whole copies."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fairlead.planning.profiles import Calibration, Layer, ModelProfile
+
+STATE_BYTES = 8.0
+COPIED_BYTES_PER_S = 5e9
+
+
+class Glance(Protocol):
+    """What was seen of it; :class:`fairlead.wire.Glance` is one."""
+
+    @property
+    def fixed_s(self) -> float: ...
+
+    @property
+    def sample_s(self) -> float: ...
+
+    @property
+    def kept_bytes(self) -> float: ...
+
+
+def sketch(parameters: int, batch_size: int, samples: int, seen: Glance) -> ModelProfile:
+    """Enough to weigh one process against copies; an optimiser as large as Adam's is assumed."""
+    update_s = parameters * (8.0 + 2 * STATE_BYTES) / COPIED_BYTES_PER_S
+    return ModelProfile(
+        layers=(Layer(name="model", parameters=parameters, activation_bytes=seen.kept_bytes),),
+        batch_size=batch_size, samples=samples, copies_only=True, state_bytes=STATE_BYTES,
+        working_bytes=seen.kept_bytes / 4,
+        calibration=Calibration(
+            device="cpu", fixed_s=seen.fixed_s, sample_s=seen.sample_s, optimizer_s=update_s
+        ),
+    )  # fmt: skip
