@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fairlead.cli import show
 from fairlead.cli.drawing import Column
-from fairlead.cli.options import Json, Tenant, client
+from fairlead.cli.options import Json, Tenant, Watch, client, pairs, plain_value
+
+if TYPE_CHECKING:
+    from fairlead.sdk.jobs import Job
 
 data = typer.Typer(help="Load, list, show and drop data sets.", rich_markup_mode=None)
 
 Ref = Annotated[str, typer.Argument(metavar="NAME[@VERSION]", help="Its name, with a version (or its beginning).")]
 SHORT = 12
+
+
+@data.command("load")
+def load_dataset(
+    source: Annotated[str, typer.Argument(metavar="FILE|FOLDER|URL", help="A file, a folder, or a database's URL.")],
+    name: Annotated[str, typer.Option("--name", help="The data set's name.")],
+    recipe: Annotated[Path | None, typer.Option("--recipe", help="How it is prepared: a YAML file.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="The column that is to be predicted.")] = None,
+    test: Annotated[float, typer.Option("--test", min=0, max=0.9, help="Part of the rows for NAME-test.")] = 0.0,
+    like: Annotated[str | None, typer.Option("--like", help="Prepare it as this data set was.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Threads that prepare it; 0: all cores.")] = 0,
+    option: Annotated[list[str] | None, typer.Option("--option", "-o", help="name=value for the reader.")] = None,
+    of: Tenant = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Load a data set: a job reads, prepares and keeps it in memory, under a name that trainings use.
+
+    Without a recipe gaps are filled, numbers normalised and words encoded, all side by side as one input.
+    """
+    how = {key: plain_value(text) for key, text in pairs("--option", option).items()}
+    job = client().load_data(
+        source, name, recipe=recipe, target=target, test=test, like=like, workers=workers, tenant=of, **how
+    )
+    _follow(job, name, watch, as_json)
+
+
+@data.command("sync")
+def sync_dataset(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set's name.")],
+    source: Annotated[str | None, typer.Option("--from", help="Where it is now; default: where it was.")] = None,
+    of: Tenant = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Append what has come since to a data set: a new version, through the recipe that was fitted the first time."""
+    _follow(client().sync_data(name, source=source, tenant=of), name, watch, as_json)
+
+
+def _follow(job: Job, name: str, watch: bool, as_json: bool) -> None:
+    if watch:
+        from fairlead.cli.watch import watch as follow
+
+        raise typer.Exit(follow(job, as_json=as_json))
+    if as_json:
+        show.print_json(job.view)
+        return
+    show.line(f"submitted {job.name} ({job.id}) for {job.view.tenant}: {job.state}")
+    show.line(f"  follow it: fairlead logs {job.id} -f    when it has ended: fairlead data show {name}", style="dim")
 
 
 @data.command("list")
@@ -34,7 +87,7 @@ def list_datasets(of: Tenant = None, as_json: Json = False) -> None:
         ]
         for each in found
     )  # fmt: skip
-    show.table(columns, rows, empty="no data sets")
+    show.table(columns, rows, empty="no data sets; load one: fairlead data load FILE --name NAME")
 
 
 @data.command("show")
@@ -61,11 +114,12 @@ def show_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
     show.table(columns, rows, empty="")
 
 
-def _columns(manifest: dict[str, object]) -> str:
-    schema = manifest.get("schema")
-    if isinstance(schema, dict):
-        return ", ".join(f"{name} {kind}" for name, kind in schema.items())
-    return ", ".join(map(str, schema)) if isinstance(schema, list) else str(schema or "–")
+def _columns(manifest: dict[str, Any]) -> str:
+    told = []
+    for each in manifest.get("schema", []):
+        shape = "×".join(map(str, each.get("shape", [])))
+        told.append(f"{each['name']} {each['dtype']}{f'[{shape}]' if shape else ''}")
+    return ", ".join(told)
 
 
 def _where(resident: dict[str, int]) -> str:

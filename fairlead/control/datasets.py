@@ -16,6 +16,7 @@ from fairlead.control.records import DataSet, Job
 from fairlead.control.store import datasets, events, lineage
 
 MOST_BYTES = 16 << 20  # of one manifest with its recipe
+MOST_SETS = 16  # that one job makes
 MOST_HANDED = 8 << 20  # of all manifests that a job gets without asking for them
 _VERSION = re.compile(r"^[0-9a-f]{6,64}$")
 _MOST = 2**53
@@ -59,8 +60,8 @@ def outline(manifest: Mapping[str, Any]) -> Outline:
 
 def store_origin(connection: Connection, job: Job, finished: wire.Finished, now_s: float) -> None:
     """Keep where the result came from, and the data set if that is the result."""
-    if finished.made:
-        register(connection, job, finished.made, now_s)
+    for made in _sets(finished.made):
+        register(connection, job, made, now_s)
     try:
         said = accepted(finished.lineage)
     except ValueError as error:  # no reason to lose a model that was trained
@@ -69,6 +70,13 @@ def store_origin(connection: Connection, job: Job, finished: wire.Finished, now_
         plain = msgspec.to_builtins(said) if finished.lineage else {}
         lineage.reads(connection, job.id, job.tenant, [(each.name, each.version) for each in said.data])
     lineage.record(connection, job.id, job.tenant, plain, now_s)
+
+
+def _sets(made: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    sets = made.get("sets", [])
+    if not isinstance(sets, list) or len(sets) > MOST_SETS or not all(isinstance(each, dict) for each in sets):
+        raise ValueError("data sets that are none")
+    return sets
 
 
 def register(connection: Connection, job: Job, made: Mapping[str, Any], now_s: float) -> DataSet:

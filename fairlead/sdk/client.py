@@ -75,7 +75,9 @@ class Client(DataVerbs):
         """
         from fairlead.sdk.requests import prepare
 
-        request = prepare(what, folder, fields)
+        return self._hand_in(prepare(what, folder, fields), key)
+
+    def _hand_in(self, request: Request, key: str | None = None) -> Job:
         bundle = request.pack()
         try:
             tenant = request.spec.tenant

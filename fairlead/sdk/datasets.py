@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairlead.dataviews import DataSetDetail, DataSetView, LineageView, RerunView
+from fairlead.views import JobDetail, TenantView
 
 if TYPE_CHECKING:
+    from fairlead.sdk.jobs import Job
+    from fairlead.sdk.requests import Request
     from fairlead.sdk.transport import Transport
 
 
@@ -16,6 +20,46 @@ class DataVerbs:
     """The part of the client that is about data."""
 
     _wire: Transport
+
+    def _hand_in(self, request: Request, key: str | None = None) -> Job:
+        raise NotImplementedError
+
+    def load_data(
+        self, source: str | Path, name: str, *, recipe: Any = None, target: str | None = None, test: float = 0.0,
+        workers: int = 0, like: str | None = None, tenant: str | None = None, **how: Any,
+    ) -> Job:  # fmt: skip
+        """The job that loads a file, folder or database as a data set; a version exists when it has succeeded.
+
+        ``recipe`` is a YAML file, a mapping or a Recipe, fitted on what is loaded; with ``like`` the fitted recipe of
+        another data set is replayed instead. ``test`` puts that part of the rows into ``NAME-test``, unseen by the
+        recipe. ``how`` is said to the reader: ``format``, ``query``, ``delimiter``, ...
+        """
+        from fairlead.sdk.loading import loading
+
+        params = {"target": target, "test": test or None, "workers": workers or None, "like": like, "how": how or None}
+        read = [like] if like is not None else []
+        return self._hand_in(loading(
+            source, name, recipe=recipe, tenant=tenant, data=read, folders=self._granted(tenant), **params
+        ))  # fmt: skip
+
+    def sync_data(self, name: str, *, source: str | Path | None = None, tenant: str | None = None) -> Job:
+        """The job that appends what has come since to a data set, from where it was read the last time."""
+        from fairlead.sdk.loading import loading
+
+        known = self.dataset(name, tenant=tenant)
+        loaded = JobDetail.model_validate(self._wire.call("GET", f"/jobs/{quote(known.job, safe='')}"))
+        params = dict(loaded.spec.get("params", {}))
+        place = source or params.get("local") or params["source"]
+        how = {"workers": params.get("workers"), "how": params.get("how"), "append": True}
+        return self._hand_in(loading(
+            place, name, tenant=tenant, data=[f"{name}@{known.version}"], folders=self._granted(tenant), **how
+        ))  # fmt: skip
+
+    def _granted(self, tenant: str | None) -> list[str]:
+        """The folders that the tenant's sandbox sees."""
+        found = [TenantView.model_validate(each) for each in self._wire.call("GET", "/tenants")]
+        own = [each for each in found if tenant is None or each.name == tenant]
+        return list(own[0].policy.get("folders", [])) if len(own) == 1 else []
 
     def datasets(self, *, tenant: str | None = None) -> list[DataSetView]:
         """The newest version of each data set."""

@@ -25,6 +25,11 @@ def hand_over(manifests: Mapping[str, Any]) -> None:
     _handed.update(manifests)
 
 
+def handed(name: str) -> dict[str, Any] | None:
+    """Manifest and fitted recipe of a data set that this worker may read."""
+    return _handed.get(name)
+
+
 class Pieces:
     """A data set in several blocks: a batch is gathered from those that hold some of it."""
 

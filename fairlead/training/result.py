@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_model
 
 from fairlead.training.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class DataMade:
+    """Returned by a loop that made data sets: the manifest and fitted recipe of each, to be registered."""
+
+    sets: list[dict[str, Any]] = field(default_factory=list)
 
 
 def final_metrics(session: Session) -> dict[str, float]:

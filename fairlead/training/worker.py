@@ -167,6 +167,7 @@ class _Life:
             log(f"finished at step {session.step}")
             self._line.send(wire.Finished(
                 group.generation, session.step, self._metrics(), artifacts, value=value, lineage=came_from,
+                made=session.made if isinstance(session, OwnSession) and group.rank == 0 else {},
             ))  # fmt: skip
             return True
         leave = outcome.leave

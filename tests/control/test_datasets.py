@@ -75,7 +75,7 @@ def test_a_result_says_what_was_read_and_registers_what_was_made(db: Opened) -> 
     db.write(jobs.insert, job, {}, {}, None, "")
     manifest = {"name": "bank", "version": BANK.version, "rows": 0, "blocks": []}
     read = {"data": [{"name": "raw", "version": "cc" * 32}], "weights": "sha256:1"}
-    finished = wire.Finished(1, 5, lineage=read, made={"manifest": manifest, "recipe": {"steps": []}})
+    finished = wire.Finished(1, 5, lineage=read, made={"sets": [{"manifest": manifest, "recipe": {}}]})
     for _ in range(2):  # an event may come again
         db.write(registry.store_origin, job, finished, 5.0)
     assert db.read(datasets.find, "vision", "bank").job == job.id

@@ -33,7 +33,7 @@ def find(conn: Connection, tenant: str, name: str, version: str | None = None) -
     fitting = found if version is None else [each for each in found if each.version.startswith(version)]
     if not found:
         raise NotFound(f"there is no data set {name!r}", field="data", value=name,
-                       fix="see fairlead data list")  # fmt: skip
+                       fix=f"see fairlead data list, or load it: fairlead data load FILE --name {name}")  # fmt: skip
     exact = [each for each in fitting if each.version == version]
     if not fitting or (version is not None and len(fitting) > 1 and not exact):
         what = "no version" if not fitting else "several versions"

@@ -14,7 +14,7 @@ from safetensors.torch import save_file, save_model
 
 from fairlead.errors import InvalidSpec
 from fairlead.training.definition import Training
-from fairlead.training.result import put
+from fairlead.training.result import DataMade, put
 from fairlead.training.seeds import mix
 
 
@@ -76,6 +76,11 @@ class OwnSession:
     @property
     def point(self) -> int:
         return 2 * self.kept_step
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """The data sets that the loop made."""
+        return {"sets": self.returned.sets} if isinstance(self.returned, DataMade) and self.returned.sets else {}
 
     def description(self) -> list[str]:
         return [f"the loop {getattr(self.loop, '__qualname__', 'of its own')}", f"seed {self.seed}"]

@@ -1,0 +1,139 @@
+"""The job that loads a data set: read, fit, prepare, put into the grid, and say what was made.
+
+It is a Training with a loop of its own, so that it waits its turn, is limited, logged and recovered like any other job
+of its tenant, in the tenant's sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fairlead.errors import InvalidSpec
+from fairlead.training.channel import log
+from fairlead.training.definition import Training
+from fairlead.training.named import handed
+from fairlead.training.own.context import Context
+from fairlead.training.result import DataMade
+
+if TYPE_CHECKING:
+    from fairlead.data.manifest import Manifest
+    from fairlead.data.recipes.fitted import FittedRecipe
+    from fairlead.data.source import Source
+    from fairlead.grid import Grid
+
+RUN = "fairlead.training.ingest:load"
+"""By which jobs name it."""
+
+
+def load(
+    source: str, name: str, recipe: Any = None, target: str | None = None, test: float = 0.0, workers: int = 0,
+    like: str | None = None, append: bool = False, how: Any = None, local: str | None = None,
+) -> Training:  # fmt: skip
+    """The Training that loads ``source`` as ``name``; ``local`` only tells where the source came from."""
+
+    def loop(context: Context) -> DataMade:
+        if context.world > 1:
+            raise InvalidSpec("a data set is loaded by one worker", field="workers", fix="leave workers out")
+        return _loaded(source, name, recipe, target, test, workers or None, like, append, dict(how or {}))
+
+    return Training(loop=loop)
+
+
+def _loaded(
+    source: str, name: str, recipe: Any, target: str | None, test: float, workers: int | None, like: str | None,
+    append: bool, how: Mapping[str, Any],
+) -> DataMade:  # fmt: skip
+    from fairlead.data.parts import split
+    from fairlead.data.preparing import prepare
+    from fairlead.data.reading import read
+    from fairlead.data.spool import Spool
+    from fairlead.grid import Grid
+
+    grid = Grid.of_this_worker()
+    if grid is None:
+        raise InvalidSpec("this worker has no grid to put data into", field="data", fix="run it as a job")
+    if append:
+        return _appended(source, name, grid, workers, how)
+    opened = read(source, **how)
+    spool = Spool(opened)
+    train, rest = split(1.0 - test) if test else (None, None)
+    if like is not None:
+        fitted = _fitted(like)[1]
+    else:
+        fitted = _recipe(recipe, target, opened).fit(spool, part=train, workers=workers)
+    sets = [prepare(spool, fitted, grid, name=name, part=train, workers=workers)]
+    if rest is not None:
+        sets.append(prepare(spool, fitted, grid, name=f"{name}-test", part=rest, workers=workers))
+    return _made(sets, fitted, grid)
+
+
+def _appended(source: str, name: str, grid: Grid, workers: int | None, how: Mapping[str, Any]) -> DataMade:
+    """What has come since the parent was read, through the parent's own recipe."""
+    from fairlead.data.preparing import prepare
+    from fairlead.data.reading import read
+
+    parent, fitted = _fitted(name)
+    fresh = read(source, **{**how, "after": parent.watermark})
+    child = prepare(fresh, fitted, grid, name=name, parent=parent, workers=workers)
+    if child.rows == parent.rows:
+        log(f"{name}@{parent.version} is up to date")
+        return DataMade()
+    return _made([child], fitted, grid)
+
+
+def _fitted(name: str) -> tuple[Manifest, FittedRecipe]:
+    """A data set that was handed to this job, and the recipe it was prepared with."""
+    from fairlead.data.manifest import Manifest
+    from fairlead.data.recipes.fitted import FittedRecipe
+
+    told = handed(name)
+    if told is None or told.get("recipe") is None:
+        raise InvalidSpec(f"there is no data set {name!r} with a recipe", field="data", value=name,
+                          fix="see fairlead data list")  # fmt: skip
+    manifest = Manifest.from_json(msgspec.json.encode(told["manifest"]))
+    return manifest, FittedRecipe.from_json(msgspec.json.encode(told["recipe"]), expect=manifest.recipe)
+
+
+def _recipe(written: Any, target: str | None, source: Source) -> Any:
+    """The recipe that was given, or the usual one: gaps filled, numbers normalised, words encoded, side by side."""
+    import pyarrow as pa
+
+    from fairlead.data.recipes.recipe import Recipe
+
+    if written is not None:
+        document = dict(written) if isinstance(written, Mapping) else {"steps": written}
+        return Recipe.from_dict(document | ({"target": target} if target is not None else {}))
+    if target is not None and target not in source.schema.names:
+        raise InvalidSpec(f"there is no column {target}", field="target", value=target,
+                          fix=f"name one of {', '.join(source.schema.names[:20])}")  # fmt: skip
+    said = {field.name: field.type for field in source.schema if field.name != target}
+    words = any(_is_text(kind) for kind in said.values())
+    numbers = any(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in said.values())
+    steps: list[dict[str, Any]] = [{"impute": {}}, {"normalise": {}}] if numbers else []
+    steps += [{"encode": {"how": "onehot"}}] if words else []
+    if target is not None and _is_text(source.schema.field(target).type):
+        steps.append({"encode": {"columns": target, "unseen": "refuse"}})
+    return Recipe.from_dict({"steps": [*steps, {"assemble": {}}], "target": target})
+
+
+def _is_text(kind: Any) -> bool:
+    import pyarrow as pa
+
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
+
+
+def _made(sets: list[Manifest], fitted: FittedRecipe, grid: Grid) -> DataMade:
+    """Manifests with the hashes of the blocks that the grid has got to, as plain values."""
+    digests = {str(each.id): each.digest for each in grid.blocks()}
+    recipe = msgspec.json.decode(fitted.to_json())
+    told = []
+    for each in sets:
+        blocks = [msgspec.structs.replace(one, hash=one.hash or digests.get(one.id, "")) for one in each.blocks]
+        manifest = msgspec.to_builtins(msgspec.structs.replace(each, blocks=blocks))
+        told.append({"manifest": manifest, "recipe": recipe})
+        log(f"{each.name}@{each.version}: {each.rows} rows in {len(each.blocks)} blocks, {each.nbytes} bytes")
+    return DataMade(told)
