@@ -14,6 +14,7 @@ from fairlead.cli import (
     begin,
     checkup,
     completion,
+    data,
     datasets,
     jobs,
     keeping,
@@ -69,6 +70,8 @@ app.command("result")(jobs.result)
 app.command("metrics")(jobs.metrics)
 app.command("lineage", short_help="Where a job's result came from.")(lineage.lineage)
 app.command("rerun", short_help="Run a job once more, to get the same.")(lineage.rerun)
+datasets.data.command("get", short_help="Get cifar10, bank, imdb or kdd99.")(data.get)
+datasets.data.command("describe", short_help="Profile a file, folder or query.")(data.describe)
 app.add_typer(datasets.data, name="data")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(tenants.app, name="tenant")

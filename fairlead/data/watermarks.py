@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlead.data.faults import BadData
 from fairlead.data.options import MIB
+from fairlead.data.readers.streams import locate
 
 _ANEW = "load the data set anew: it is another version, not a later one"
 
@@ -29,7 +30,7 @@ def spans(files: Sequence[Path], after: Mapping[str, Any] | None, *, grows: bool
     known = (after or {}).get("files", {})
     every, fresh = [], []
     for path in files:
-        state = path.stat()
+        state = locate(path)[0].stat()
         span = Span(path, 0, state.st_size, state.st_mtime_ns)
         every.append(span)
         past = known.get(str(path))
@@ -71,7 +72,7 @@ def mark(every: Sequence[Span], after: Mapping[str, Any] | None = None) -> dict[
 def digest(path: Path, size: int) -> str:
     """SHA-256 of the first so many bytes."""
     sum_, left = hashlib.sha256(), size
-    with path.open("rb") as file:
+    with locate(path)[0].open("rb") as file:
         while left > 0 and (block := file.read(min(MIB, left))):
             sum_.update(block)
             left -= len(block)

@@ -46,7 +46,7 @@ def in_memory(given: Any) -> dict[str, np.ndarray] | None:
         parts = {"x": _plain(given)}
     else:
         return None
-    return {name: value for name, value in parts.items() if value is not None} if None not in parts.values() else None
+    return None if any(value is None for value in parts.values()) else parts
 
 
 def _is_array(value: Any) -> bool:

@@ -62,7 +62,7 @@ def _chunks(path: Path, options: Options, least: int = 0) -> Iterator[bytes]:
         if len(chunk) > options.row_bytes and max(map(len, chunk.split(b"\n"))) > options.row_bytes:
             raise too_long(path, options, lines + 1)
         lines += chunk.count(b"\n")
-        if chunk.strip():
+        if not chunk.isspace():
             yield chunk
 
 
@@ -110,7 +110,7 @@ def _unknown_field(path: Path, done: int, schema: pa.Schema) -> BadData:
     """The parser does not say which field it was: it is looked for, from the rows on that were still fine."""
     known = set(schema.names)
     fix = "it does not come up in the first rows; say its type: schema={...}, or take it out"
-    with path.open("rb") if packing(path) is None else nullcontext(None) as file:
+    with path.open("rb") if path.is_file() and packing(path) is None else nullcontext(None) as file:
         for row, line in enumerate(file or ()):
             if row >= done and (new := set(_fields(line)) - known):
                 return BadData(path, "is a field that the schema does not have", row=row + 1, column=min(new), fix=fix)

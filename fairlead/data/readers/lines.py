@@ -55,7 +55,7 @@ def _transcoded(path: Path, first: bytes, source: Iterator[bytes], encoding: str
 
 def chunks(path: Path, options: Options, *, quote: bytes = b"", least: int = 0) -> Iterator[bytes]:
     """Whole lines, about ``chunk_bytes`` at a time; a line break between quotes does not end a line."""
-    rest, pieces, size, lines, least = b"", list[bytes](), 0, 0, least or options.chunk_bytes
+    rest, pieces, size, done, least = b"", list[bytes](), 0, 0, least or options.chunk_bytes
     for block in decoded(path, options):
         pieces.append(block)
         size += len(block)
@@ -64,13 +64,24 @@ def chunks(path: Path, options: Options, *, quote: bytes = b"", least: int = 0) 
         text = b"".join([rest, *pieces])
         cut = _last_end(text, quote)
         if len(text) - cut > options.row_bytes + len(block):  # this much of one row, and still no end of it
-            raise too_long(path, options, lines + text.count(b"\n", 0, cut) + 1)
+            raise too_long(path, options, _lines(path, options, done + cut) + 1)
         if cut:
-            lines += text.count(b"\n", 0, cut)
             yield text[:cut]
+            done += cut
         rest, pieces, size = text[cut:], [], (0 if cut else size)
     if text := b"".join([rest, *pieces]):
         yield text
+
+
+def _lines(path: Path, options: Options, before: int) -> int:
+    """Lines in the first so many bytes: counted when there is something to say about the next one, not before."""
+    count = 0
+    for block in decoded(path, options):
+        count += block.count(b"\n", 0, max(0, before))
+        before -= len(block)
+        if before <= 0:
+            break
+    return count
 
 
 def too_long(path: Path, options: Options, line: int | None = None, **place: Any) -> BadData:

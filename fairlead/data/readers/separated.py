@@ -63,7 +63,7 @@ def batches(path: Path, dialect: Dialect, schema: pa.Schema, options: Options) -
 def _bodies(path: Path, dialect: Dialect, options: Options) -> Iterator[bytes]:
     for place, chunk in enumerate(chunks(path, options, quote=b'"')):
         body = _without_head(chunk, dialect) if place == 0 and not options.window[0] else chunk
-        if body.strip():
+        if body and not body.isspace():
             yield body
 
 

@@ -1,0 +1,83 @@
+"""What was published becomes what is read: archives are unpacked member by known member, and nothing else of them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlead.data.faults import BadData
+from fairlead.data.options import MIB
+from fairlead.data.origins import Origin
+
+_REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
+_REVIEWS = pa.schema([("id", pa.int32()), ("text", pa.string()), ("label", pa.int8()), ("rating", pa.int8())])
+_BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, KeyError)
+
+
+def _cifar10(origin: Origin, folder: Path) -> None:
+    with tarfile.open(folder / origin.downloads[0].name, "r:gz") as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if member.isfile() and name in origin.contents and (file := archive.extractfile(member)) is not None:
+                with (folder / name).open("wb") as target:
+                    shutil.copyfileobj(file, target, MIB)
+
+
+def _bank(origin: Origin, folder: Path) -> None:
+    """The table lies in an archive, which lies in another one at some of the places it is published at."""
+    with zipfile.ZipFile(folder / origin.downloads[0].name) as outer:
+        if "bank-full.csv" in outer.namelist():
+            table = outer.read("bank-full.csv")
+        else:
+            with zipfile.ZipFile(io.BytesIO(outer.read("bank.zip"))) as inner:
+                table = inner.read("bank-full.csv")
+    (folder / "bank-full.csv.gz").write_bytes(gzip.compress(table, mtime=0))
+
+
+def _imdb(origin: Origin, folder: Path) -> None:
+    found: dict[str, list[tuple[int, str, int, int]]] = {"train": [], "test": []}
+    with tarfile.open(folder / origin.downloads[0].name, "r|gz") as archive:
+        for member in archive:
+            named = _REVIEW.fullmatch(member.name)
+            if named and member.size < MIB and (file := archive.extractfile(member)) is not None:
+                label = int(named[2] == "pos")
+                found[named[1]].append((int(named[3]), file.read().decode(), label, int(named[4])))
+    for part, rows in found.items():
+        rows.sort(key=lambda row: (row[2], row[0]))
+        columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
+        arrays = [pa.array(values, f.type) for values, f in zip(columns, _REVIEWS, strict=True)]
+        pq.write_table(pa.table(arrays, schema=_REVIEWS), folder / f"imdb_{part}.parquet", compression="zstd")
+
+
+def _nothing(origin: Origin, folder: Path) -> None:
+    """It is read as it was published."""
+
+
+def _checked(unpack: Callable[[Origin, Path], None]) -> Callable[[Origin, Path], None]:
+    def run(origin: Origin, folder: Path) -> None:
+        if all((folder / name).is_file() for name in origin.contents):
+            return
+        try:
+            unpack(origin, folder)
+        except _BROKEN as error:
+            place = folder / origin.downloads[0].name
+            fix = f"remove it and get it again: fairlead data get {origin.name}"
+            raise BadData(place, f"cannot be unpacked: {error}", fix=fix) from error
+
+    return run
+
+
+UNPACK: Mapping[str, Callable[[Origin, Path], None]] = MappingProxyType(
+    {"cifar10": _checked(_cifar10), "bank": _checked(_bank), "imdb": _checked(_imdb), "kdd99": _nothing}
+)

@@ -1,0 +1,185 @@
+"""Promises of `fairlead data get`: whole and compared, or not at all; a cut connection costs only what was cut."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fairlead.data import BadData, read
+from fairlead.data.downloading import download
+from fairlead.data.getting import get
+from fairlead.data.origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, Download, origin
+from fairlead.errors import NotFound, Unavailable
+
+BODY = bytes(range(256)) * 4_000
+
+
+@dataclass
+class Site:
+    """A server whose connections end after so many bytes; it keeps what it was asked for."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    cut: int | None = None
+    ranges: bool = True
+    tag: str = '"one"'
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def wanted(self, name: str, body: bytes | None = None) -> Download:
+        data = self.files[name] if body is None else body
+        return Download(name, (f"{self.url}/{name}",), f"sha256:{hashlib.sha256(data).hexdigest()}")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    here = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body, asked = here.files.get(self.path.strip("/")), self.headers.get("Range", "")
+            here.asked.append(asked)
+            if body is None:
+                self.send_error(404)
+                return
+            start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and here.ranges else 0
+            start = start if self.headers.get("If-Range", here.tag) == here.tag else 0
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("ETag", here.tag)
+            if start:
+                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+            self.end_headers()
+            self.wfile.write(body[start : None if here.cut is None else start + here.cut])
+            self.close_connection = True
+
+        def log_message(self, *args: object) -> None:
+            """Nothing: the test says what matters."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    here.url = f"http://127.0.0.1:{server.server_port}"
+    yield here
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def silent(name: str, done: int, total: int | None) -> None:
+    """A report that nobody reads."""
+
+
+def test_a_connection_that_is_cut_is_taken_up_where_it_ended(site: Site, tmp_path: Path) -> None:
+    site.files["a.bin"], site.cut = BODY, 300_000
+    seen: list[int] = []
+    file = download(site.wanted("a.bin"), tmp_path, lambda _name, done, _total: seen.append(done))
+    assert file.read_bytes() == BODY
+    assert site.asked == ["", "bytes=300000-", "bytes=600000-", "bytes=900000-"]
+    assert seen == sorted(seen) and seen[-1] == len(BODY)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_what_an_earlier_attempt_brought_is_kept(site: Site, tmp_path: Path) -> None:
+    site.files["a.bin"] = BODY
+    (tmp_path / "a.bin.part").write_bytes(BODY[:1000])
+    (tmp_path / "a.bin.part.tag").write_text(site.tag)
+    assert download(site.wanted("a.bin"), tmp_path, silent).read_bytes() == BODY
+    assert download(site.wanted("a.bin"), tmp_path, silent).read_bytes() == BODY
+    assert site.asked == ["bytes=1000-"]  # and nothing was asked for the second time
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_another_version_is_begun_anew(ranges: bool, site: Site, tmp_path: Path) -> None:
+    site.files["a.bin"], site.ranges = BODY, ranges
+    (tmp_path / "a.bin.part").write_bytes(b"of yesterday")
+    (tmp_path / "a.bin.part.tag").write_text('"old"')
+    assert download(site.wanted("a.bin"), tmp_path, silent).read_bytes() == BODY
+
+
+def test_another_checksum_is_refused_and_nothing_takes_the_name(site: Site, tmp_path: Path) -> None:
+    site.files["a.bin"] = BODY[:-1] + b"!"
+    with pytest.raises(BadData, match="checksum"):
+        download(site.wanted("a.bin", BODY), tmp_path, silent)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_place_is_asked_when_the_first_has_nothing(site: Site, tmp_path: Path) -> None:
+    site.files["b.bin"] = BODY
+    wanted = replace(site.wanted("b.bin"), urls=(f"{site.url}/gone", f"{site.url}/b.bin"))
+    assert download(wanted, tmp_path, silent).read_bytes() == BODY
+    with pytest.raises(Unavailable, match="404"):
+        download(replace(wanted, name="c", urls=(f"{site.url}/gone",)), tmp_path, silent)
+
+
+def test_published_archives_become_what_is_read(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAIRLEAD_DATA", raising=False)
+    table = b'"age";"y"\n30;"no"\n'
+    inner, outer = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(inner, "w") as archive:
+        archive.writestr("bank-full.csv", table)
+    with zipfile.ZipFile(outer, "w") as archive:
+        archive.writestr("bank.zip", inner.getvalue())
+    site.files["bank.zip"] = outer.getvalue()
+    bank = replace(BANK, downloads=(site.wanted("bank.zip"),),
+                   contents={"bank-full.csv.gz": f"md5:{hashlib.md5(table, usedforsecurity=False).hexdigest()}"})  # fmt: skip
+    got = get(bank, to=tmp_path)
+    assert read(got.files[0]).table().to_pylist() == [{"age": 30, "y": "no"}]
+    reviews = io.BytesIO()
+    with tarfile.open(fileobj=reviews, mode="w:gz") as archive:
+        for name in ("train/pos/1_9", "train/pos/0_10", "train/neg/0_2", "test/neg/7_1", "train/unsup/1_0", "../x"):
+            member = tarfile.TarInfo(f"aclImdb/{name}.txt")
+            member.size = len(name)
+            archive.addfile(member, io.BytesIO(name.encode()))
+    site.files["r.tar.gz"] = reviews.getvalue()
+    imdb = replace(IMDB, downloads=(site.wanted("r.tar.gz"),),
+                   contents={"imdb_train.parquet": "rows:3", "imdb_test.parquet": "rows:1"})  # fmt: skip
+    got = get(imdb, to=tmp_path)
+    assert [tuple(row.values()) for row in read(got.files[0]).table().to_pylist()] == [
+        (0, "train/neg/0_2", 0, 2), (0, "train/pos/0_10", 1, 10), (1, "train/pos/1_9", 1, 9),
+    ]  # fmt: skip
+    assert get(imdb, to=tmp_path).files == got.files
+
+
+def test_cifar10_as_published_is_read_like_its_compact_form(tmp_path: Path) -> None:
+    planes = bytes([7]) + bytes([1]) * 1024 + bytes([2]) * 1024 + bytes([3]) * 1024
+    (tmp_path / "data_batch_1.bin").write_bytes(planes * 3)
+    found = read(tmp_path).table()
+    assert found.column("label").to_pylist() == [7, 7, 7]
+    assert found.column("image")[0].as_py() == [1, 2, 3] * 1024
+
+
+def test_a_local_folder_is_compared_and_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = gzip.compress(b"0,tcp\n", mtime=0)
+    sums = {name: f"sha256:{hashlib.sha256(data).hexdigest()}" for name in KDD99.kept}
+    kdd = replace(KDD99, kept=sums)
+    (tmp_path / "from" / "kdd99").mkdir(parents=True)
+    for name in sums:
+        (tmp_path / "from" / "kdd99" / name).write_bytes(data)
+    monkeypatch.setenv("FAIRLEAD_DATA", str(tmp_path / "from"))
+    assert get(kdd).folder == tmp_path / "from" / "kdd99"  # where it is already
+    assert get(kdd, source=tmp_path / "from", to=tmp_path / "to").files[0].read_bytes() == data
+    (tmp_path / "from" / "kdd99" / "corrected.gz").write_bytes(data[:-1] + b"!")
+    with pytest.raises(BadData, match="checksum differs"):
+        get(kdd)
+    with pytest.raises(NotFound, match="does not hold bank"):
+        get(BANK, source=tmp_path / "from")
+
+
+def test_every_data_set_of_record_says_where_it_comes_from() -> None:
+    assert set(ORIGINS) == {"cifar10", "bank", "imdb", "kdd99"}
+    assert all(url.startswith("http") for each in ORIGINS.values() for d in each.downloads for url in d.urls)
+    assert len(CIFAR10.contents) == 6
+    with pytest.raises(NotFound, match="no data set of record"):
+        origin("mnist")

@@ -1,0 +1,75 @@
+"""Promises of watermarks: a later read takes what came since, and refuses what has changed behind its back."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fairlead.data import BadData, read
+
+
+def test_a_file_that_grew_gives_its_new_lines_only(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b\n1,x\n2,y\n")
+    first = read(file)
+    file.write_text("a,b\n1,x\n2,y\n3,z\n")
+    assert first.table().num_rows == 2  # what came after the look belongs to the next read
+    again = read(file, after=first.watermark)
+    assert again.table().to_pylist() == [{"a": 3, "b": "z"}]
+    assert read(file, after=again.watermark).table().num_rows == 0
+
+
+def test_new_files_are_read_and_old_ones_are_not(tmp_path: Path) -> None:
+    for name in ("1", "2"):
+        (tmp_path / f"{name}.jsonl.gz").write_bytes(gzip.compress(b'{"a": %s}\n' % name.encode()))
+    mark = read(tmp_path).watermark
+    assert {Path(name).name for name in mark["files"]} == {"1.jsonl.gz", "2.jsonl.gz"}
+    (tmp_path / "3.jsonl.gz").write_bytes(gzip.compress(b'{"a": 3}\n'))
+    later = read(tmp_path, after=msgspec.json.decode(msgspec.json.encode(mark)))  # as a manifest keeps it
+    assert later.table().column("a").to_pylist() == [3]
+    assert len(later.watermark["files"]) == 3
+
+
+def test_a_file_that_was_only_touched_is_not_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a\n1\n")
+    mark = read(file).watermark
+    file.touch()
+    assert read(file, after=mark).table().num_rows == 0
+
+
+@pytest.mark.parametrize("now", ["a,b\n9,x\n", "a,b\n9,x\n2,y\n", "a\n"])
+def test_a_file_that_was_changed_is_refused(now: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b\n1,x\n")
+    mark = read(file).watermark
+    file.write_text(now)
+    with pytest.raises(BadData, match="has changed"):
+        read(file, after=mark)
+
+
+def test_a_row_that_was_read_in_part_is_not_completed_silently(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b\n1,x")
+    mark = read(file).watermark
+    file.write_text("a,b\n1,xyz\n")
+    with pytest.raises(BadData, match="whole lines"):
+        read(file, after=mark)
+
+
+def test_sql_goes_on_above_its_high_water_value(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "p.db") as database:
+        database.execute("CREATE TABLE calls (id INTEGER, what TEXT)")
+        database.executemany("INSERT INTO calls VALUES (?, ?)", [(i, "x") for i in range(5)])
+        database.commit()
+        first = read(tmp_path / "p.db", table="calls", order="id")
+        database.executemany("INSERT INTO calls VALUES (?, ?)", [(i, "y") for i in range(5, 8)])
+        database.commit()
+        assert first.table().num_rows == 5  # what came after the look belongs to the next read
+        later = read(tmp_path / "p.db", table="calls", order="id", after=first.watermark)
+        assert (later.table().column("id").to_pylist(), later.watermark["high"]) == ([5, 6, 7], 7)
+        assert read(tmp_path / "p.db", table="calls", order="id", after=later.watermark).table().num_rows == 0
