@@ -249,6 +249,8 @@ class Policy(Spec):
     files: int = Field(default=65_536, ge=64, le=1_048_576)  # open at once, in each process
     processes: int = Field(default=4096, ge=16, le=100_000)  # and threads, of one worker
     jobs: int = Field(default=10_000, ge=1, le=1_000_000)  # that run and wait at once
+    grid: Size = 2 * 1024**3  # of each node's memory, for blocks of its data; taken as it is used
+    grid_encrypted: bool = False  # in memory, too: no other way to the bytes, and no zero-copy
     retention: Retention = Retention()
 
     @field_validator("folders")

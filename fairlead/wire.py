@@ -131,7 +131,7 @@ class Finished(msgspec.Struct, tag="finished", frozen=True):
     artifacts: list[str] = []
     value: dict[str, Any] = {}  # of a stage: a reference to its result, for the next ones; opened by nobody in between
     lineage: dict[str, Any] = {}  # what it came from: data, seed, course, environment, the weights' hash
-    made: dict[str, Any] = {}  # a data set that it loaded: its manifest and fitted recipe
+    made: dict[str, Any] = {}  # data sets that it loaded: manifest and fitted recipe of each
 
 
 class Raised(msgspec.Struct, tag="raised", frozen=True):
@@ -177,6 +177,8 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     stage: dict[str, Any] = {}  # of a pipeline: its names, and whether it trains; empty: a job of its own
     pool: str = ""  # whose memory folder it shares; empty: its own job's
     looks: str = ""  # the worker that looks at the model when training has begun; empty: nobody, it is known already
+    grid_bytes: int = 0  # that its tenant may have in the memory of a node's grid; 0: it has none
+    grid_encrypted: bool = False  # there, too
 
 
 class Reserve(msgspec.Struct, tag="reserve", frozen=True):
@@ -197,6 +199,16 @@ class Secrets(msgspec.Struct, frozen=True):
         return f"Secrets({', '.join(self.values)})"
 
 
+class GridKeys(msgspec.Struct, frozen=True):
+    """What the grid encrypts this tenant's blocks with, and how grid processes know each other; in no log either."""
+
+    tenant: bytes = b""
+    peers: bytes = b""
+
+    def __repr__(self) -> str:
+        return "GridKeys()"
+
+
 class Launch(msgspec.Struct, tag="launch", frozen=True):
     """Start these workers of a reserved gang; those that live already are left alone."""
 
@@ -206,6 +218,7 @@ class Launch(msgspec.Struct, tag="launch", frozen=True):
     worker: WorkerSpec
     environment: dict[str, dict[str, str]] = {}  # per worker: RANK, WORLD_SIZE, MASTER_ADDR, ...
     secrets: Secrets = Secrets()  # for all of them
+    grid: GridKeys = GridKeys()
 
 
 class Tell(msgspec.Struct, tag="tell", frozen=True):
@@ -318,6 +331,16 @@ class WorkerUsage(msgspec.Struct, frozen=True):
     network_bytes: int = 0
 
 
+class GridUsage(msgspec.Struct, frozen=True):
+    """Bytes of one tenant in the grid of one node."""
+
+    quota: int
+    used: int
+    pinned: int = 0
+    spilled: int = 0
+    evictions: int = 0
+
+
 class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     """Health and use of the node; not stored one by one and not acknowledged (sequence 0)."""
 
@@ -327,6 +350,8 @@ class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     warm: bool = False
     temperature_c: float | None = None  # None: the machine does not tell
     power_w: float | None = None
+    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank@VERSION
+    grid: dict[str, GridUsage] = {}  # by tenant
 
 
 class Event(msgspec.Struct, tag="event", frozen=True):

@@ -35,6 +35,10 @@ Revoke = Annotated[list[str] | None, typer.Option("--revoke", help="A folder the
 Disk = Annotated[str | None, typer.Option("--disk", help="What one job may fill, such as 20GB.")]
 Kept = Annotated[str | None, typer.Option("--kept", help="What all its ended jobs may keep together, such as 100GB.")]
 Log = Annotated[str | None, typer.Option("--log", help="What is kept of each worker's log, such as 64MB.")]
+Grid = Annotated[str | None, typer.Option("--grid", help="Its part of each node's data grid in memory, such as 4GB.")]
+GridEncrypted = Annotated[
+    bool | None, typer.Option("--grid-encrypted/--grid-plain", help="Its blocks are encrypted in memory, too.")
+]
 Files = Annotated[int | None, typer.Option("--files", help="Files that a process may have open.")]
 Processes = Annotated[int | None, typer.Option("--processes", help="Processes and threads of one worker.")]
 Jobs = Annotated[int | None, typer.Option("--jobs", help="Jobs that it may have at once, running and waiting.")]
@@ -60,6 +64,7 @@ def changes(
     disk: str | None,
     kept: str | None,
     log: str | None,
+    grid: str | None,
     **policy: Any,
 ) -> dict[str, Any]:
     """The fields of a tenant that were given, as the API takes them; None takes a limit away."""
@@ -77,6 +82,7 @@ def changes(
     keeps = {"logs": keep_logs, "metrics": keep_metrics, "results": keep_results}
     retention = {kind: _kept(f"--keep-{kind}", text) for kind, text in keeps.items() if text is not None}
     sizes = {"disk": _size("--disk", disk), "kept": _size("--kept", kept), "log": _size("--log", log)}
+    sizes["grid"] = _size("--grid", grid)
     rules = {name: value for name, value in {**sizes, **policy}.items() if value is not None}
     rules |= {"retention": retention} if retention else {}
     return found | ({"policy": rules} if rules else {})

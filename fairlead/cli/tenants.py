@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,8 @@ from fairlead.cli.limits import (
     Disk,
     Files,
     Grant,
+    Grid,
+    GridEncrypted,
     Guarantee,
     Jobs,
     KeepLogs,
@@ -45,13 +47,15 @@ def create(
     name: Name, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
     most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, kept: Kept = None,
-    log: Log = None, files: Files = None, processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
+    log: Log = None, grid: Grid = None, grid_encrypted: GridEncrypted = None, files: Files = None,
+    processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
     keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Create a tenant; its first token is printed this one time."""
     written = limits.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
-        budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, files=files,
+        budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, grid=grid,
+        grid_encrypted=grid_encrypted, files=files,
         processes=processes, jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
         folders=limits.folders([], grant, None),
     )  # fmt: skip
@@ -69,7 +73,8 @@ def update(
     name: TenantRef, weight: Weight = None, quota: Quota = None, parent: Parent = None, guarantee: Guarantee = None,
     most: Most = None, promise: Promise = None, budget: Budget = None,
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, revoke: Revoke = None, disk: Disk = None,
-    kept: Kept = None, log: Log = None, files: Files = None, processes: Processes = None, jobs: Jobs = None,
+    kept: Kept = None, log: Log = None, grid: Grid = None, grid_encrypted: GridEncrypted = None, files: Files = None,
+    processes: Processes = None, jobs: Jobs = None,
     keep_logs: KeepLogs = None, keep_results: KeepResults = None, keep_metrics: KeepMetrics = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -79,7 +84,8 @@ def update(
     present = platform.tenant(name) if asks else None  # these change a part of what there is
     changed = limits.changes(
         weight=weight, quota=quota, parent=parent, guarantee=guarantee, most=most, promise=promise,
-        budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, files=files,
+        budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, grid=grid,
+        grid_encrypted=grid_encrypted, files=files,
         processes=processes, jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
         present_budget=present.budget if present else None,
         folders=limits.folders(present.policy.get("folders", []) if present else [], grant, revoke),
@@ -121,6 +127,7 @@ def _describe(tenant: TenantView) -> None:
         "folders": ", ".join(policy.get("folders", [])) or "none granted",
         "disk": f"{show.size(policy.get('disk'))} of one job, {show.size(policy.get('kept'))} of all that ended",
         "log": f"{show.size(policy.get('log'))} of one worker",
+        "grid": _grid(policy),
         "open files": f"{policy.get('files')} in one process",
         "processes": f"{policy.get('processes')} of one worker",
         "jobs": f"{policy.get('jobs')} at once, running and waiting",
@@ -142,6 +149,11 @@ def _holds(tenant: TenantView) -> str:
 
 
 _REACH = {"closed": "a gang reaches itself only", "open": "jobs reach what the machine reaches"}
+
+
+def _grid(policy: dict[str, Any]) -> str:
+    sealed = ", encrypted in memory too" if policy.get("grid_encrypted") else ""
+    return f"{show.size(policy.get('grid'))} in the memory of each node{sealed}"
 
 
 def _kept(seconds: float | None) -> str:

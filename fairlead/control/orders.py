@@ -59,6 +59,8 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             files=policy.files,
             processes=policy.processes,
             disk_bytes=policy.disk,
+            grid_bytes=policy.grid,
+            grid_encrypted=policy.grid_encrypted,
             stage=dict(job.facts.get("stage", {})),
             pool=f"stages-{job.tenant}" if "stage" in job.facts else "",
             data=handed(connection, job, spec),

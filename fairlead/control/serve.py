@@ -118,7 +118,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
             return 0
         facts["epoch"] = store.epoch
         strangers = len(await store.read(tenants.all)) > 1
-        backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers)
+        backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers, derive=vault.derive)
         settled = replace(settings, store=url, sleep_after_s=sleep_after(settings.sleep_after_s, home))
         return await _lead_on(settled, home, store, backend, vault, ready, door, ending)
     finally:

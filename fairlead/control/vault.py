@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import hashlib
+import hmac
 import os
 import re
 from collections.abc import Mapping
@@ -46,6 +47,12 @@ class Vault:
         nonce = os.urandom(_NONCE_BYTES)
         sealed = AESGCM(self._key).encrypt(nonce, value.encode(), _bound_to(tenant, name))
         return _VERSION + _identify(self._key) + nonce + sealed
+
+    def derive(self, *purpose: str) -> bytes:
+        """A key for something else than secrets, always the same for the same purpose; it tells nothing of this one."""
+        if self._key is None:
+            self._key = _make(self._path)
+        return hmac.digest(self._key, b"fairlead key for\0" + "\0".join(purpose).encode(), "sha256")
 
     def open(self, tenant: str, name: str, sealed: bytes) -> str:
         """The value; :class:`Refused` when this platform's key does not open it."""

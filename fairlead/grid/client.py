@@ -83,6 +83,22 @@ class Grid:
         parts, facts = flatten(tensors)
         return self.put(parts, kind=TENSORS, meta={**(meta or {}), "tensors": facts}, label=label, cost_s=cost_s)
 
+    def make_tensors(self, shapes: Mapping[str, tuple[str, Sequence[int]]],
+                     fill: Callable[[dict[str, np.ndarray[Any, Any]]], None], *, label: str = "", cost_s: float = 0.0,
+                     meta: Mapping[str, object] | None = None) -> BlockId:  # fmt: skip
+        """Tensors that are computed where they will lie: ``fill`` writes them before anybody sees them."""
+        import numpy as np
+
+        facts = [(name, np.dtype(kind).str, [int(side) for side in shape]) for name, (kind, shape) in shapes.items()]
+        lengths = [np.dtype(kind).itemsize * int(np.prod(shape, dtype=np.int64)) for _, kind, shape in facts]
+        layout = Layout(lengths, {**(meta or {}), "tensors": facts})
+
+        def write(block: memoryview) -> None:
+            fill({name: np.frombuffer(block[begin : begin + length], np.dtype(kind)).reshape(shape)
+                  for (name, kind, shape), (begin, length) in zip(facts, layout.parts, strict=True)})  # fmt: skip
+
+        return self._put(layout, write, TENSORS, label, cost_s)
+
     def _put(self, layout: Layout, write: _Write, kind: str, label: str, cost_s: float) -> BlockId:
         if len(label) > _LONGEST_LABEL or len(kind) > _LONGEST_LABEL:
             raise InvalidSpec(f"longer than {_LONGEST_LABEL} characters", field="label", value=label[:20], fix="cut it")

@@ -81,8 +81,10 @@ class Keeper:
     def admit(self, admit: Admit) -> None:
         """There is this tenant, with this quota from now on."""
         known = self._tenants.get(admit.tenant)
-        if known is not None and known.admit == admit:
-            return
+        if known is not None:  # what lies there is encrypted as it is
+            admit = msgspec.structs.replace(admit, key=known.admit.key, encrypted=known.admit.encrypted)
+            if admit == known.admit:
+                return
         descriptors = known.descriptors if known is not None else self._arena(admit)
         self._tenants[admit.tenant] = Tenancy(admit, descriptors)
         self._tell(admit, descriptors)
@@ -153,13 +155,12 @@ class Keeper:
     def _spawn(self, control: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "fairlead.grid.process", "--control", str(control),
                    "--spill", str(self.spill), "--name", self.name]  # fmt: skip
+        command += [] if self.uid is None else ["--uid", str(self.uid)]
         with contextlib.ExitStack() as opened:
             out = None if self.log_path is None else opened.enter_context(self.log_path.open("ab"))
-            apart = self.uid is not None
             return subprocess.Popen(
                 command, pass_fds=[control], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
                 env=None if self.environment is None else dict(self.environment), start_new_session=True,
-                user=self.uid, group=self.uid, extra_groups=() if apart else None,
             )  # fmt: skip
 
     def _tell(self, message: FromKeeper, descriptors: tuple[int, ...] | list[int] = ()) -> None:

@@ -39,7 +39,8 @@ class Layout:
 
     def finish(self, block: memoryview) -> None:
         """Write what lies around the parts: equal blocks are equal in every byte."""
-        for (begin, length), after in zip(self.parts, [*(one for one, _ in self.parts[1:]), self.body], strict=True):
+        for begin, length in self.parts:
+            after = aligned(begin + length)
             block[begin + length : after] = bytes(after - begin - length)
         block[self.body :] = self.header
 

@@ -132,14 +132,20 @@ def main() -> None:
     parser.add_argument("--control", type=int, required=True, help="descriptor of the line to the keeper")
     parser.add_argument("--spill", type=Path, required=True, help="folder for blocks that do not fit into memory")
     parser.add_argument("--name", default="fl-grid")
+    parser.add_argument("--uid", type=int, help="the user to become")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    spill = os.open(given.spill, os.O_PATH | os.O_DIRECTORY)  # the way there may be closed to that user
+    if given.uid is not None:  # not before: Python itself may lie where only root gets to
+        os.setgroups([])
+        os.setresgid(given.uid, given.uid, given.uid)
+        os.setresuid(given.uid, given.uid, given.uid)
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(_PR_SET_DUMPABLE, 0)  # nobody of the same user looks into it either
     libc.prctl(_PR_SET_NAME, given.name.encode()[:15])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    GridProcess(socket.socket(fileno=given.control), given.spill).run()
+    GridProcess(socket.socket(fileno=given.control), Path(f"/proc/self/fd/{spill}")).run()
 
 
 if __name__ == "__main__":

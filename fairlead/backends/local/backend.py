@@ -61,12 +61,14 @@ class LocalBackend:
     def __init__(
         self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0),
         preload: bool = True, isolation: str | None = None, strangers: bool = False,
+        derive: Callable[..., bytes] | None = None,
     ) -> None:  # fmt: skip
         self.capabilities = Capabilities(
             "local", "user" if os.geteuid() == 0 else "none", detection_s=1.0, one_machine=True
         )
         self._isolation = isolation  # None: as the last time, or the best that works
         self._strangers = strangers  # several tenants are here already: nothing less than a sandbox, unless told so
+        self._derive = derive  # keys from the platform's own; None: the grid of each node makes its own
         self._home = home
         self._shapes = tuple(nodes)
         self._restart_s = restart_s
@@ -238,12 +240,14 @@ class LocalBackend:
     async def launch(self, lease: Lease, order: LaunchOrder) -> None:
         """Start the members on every node at once; each node's workers keep its own snapshots in memory."""
         environment = {worker: dict(variables) for worker, variables in order.environment.items()}
-        secrets = wire.Secrets(dict(order.secrets))
+        secrets, keys = wire.Secrets(dict(order.secrets)), wire.GridKeys()
+        if self._derive is not None and order.worker.grid_bytes:
+            keys = wire.GridKeys(self._derive("grid", order.worker.tenant), self._derive("grid peers"))
 
         def ordered(node: str, workers: list[str]) -> wire.Launch:
-            memory = str(self._home.job_memory(node, lease.job))
+            memory = str(self._home.job_memory(node, order.worker.pool or lease.job))
             spec = msgspec.structs.replace(order.worker, memory_folder=memory)
-            return wire.Launch(lease.job, lease.generation, workers, spec, environment, secrets)
+            return wire.Launch(lease.job, lease.generation, workers, spec, environment, secrets, keys)
 
         await self._each(_by_node(lease), ordered)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlead.backends.local import cgroups, processes
+from fairlead.backends.local import cgroups, gridkeeping, processes
 from fairlead.backends.local.processes import Process
 from fairlead.backends.local.records import NodeRecord, forget_node, read_record
 from fairlead.errors import LostLeadership, Unavailable
@@ -24,6 +24,7 @@ def fence(home: Home, node: str, epoch: int | None) -> None:
             raise Unavailable(f"{node}: some of its processes cannot be killed", fix="restart the machine")
         processes.wait_gone(lambda: cgroups.discard(group), 2.0)
     home.forget_node_memory(node)
+    gridkeeping.forget(home, node)
     forget_node(home, node)
 
 

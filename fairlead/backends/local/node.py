@@ -17,6 +17,7 @@ from fairlead import wire
 from fairlead.backends.local import cgroups, gangnet, linux, messages, processes, sockets
 from fairlead.backends.local.control import ControlLine
 from fairlead.backends.local.diskwatch import DiskWatch
+from fairlead.backends.local.gridkeeping import NodeGrid
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.outbox import Outbox
 from fairlead.backends.local.records import (
@@ -57,6 +58,7 @@ class NodeManager:
         self._end = asyncio.Event()
         self._used_s = time.monotonic()
         self._disk = DiskWatch(self._home.run)
+        self._grid = NodeGrid(self._home, config)
 
     async def run(self) -> None:
         """Serve until told to end, or until nobody has needed this node for a while."""
@@ -84,6 +86,7 @@ class NodeManager:
         if self._line.last is not None:
             group = cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups)))
             processes.wait_gone(lambda: cgroups.discard(group), 2.0)
+        self._grid.close()
         self._home.forget_node_memory(self._config.name)
         forget_node(self._home, self._config.name)
 
@@ -105,7 +108,7 @@ class NodeManager:
                 log.warning("the home of this node was removed")
                 self._end.set()
             if self._control.connected:
-                telemetry = meter.read(self._workers.values(), warm=self._line.warm)
+                telemetry = self._grid.tell(meter.read(self._workers.values(), warm=self._line.warm))
                 self._control.push(wire.Event(sequence=0, time_s=time.time(), body=telemetry))
 
     # ------------------------------------------------------------ what the leader asks
@@ -156,9 +159,10 @@ class NodeManager:
         if len(workers) != len(body.workers):
             missing = sorted(set(body.workers) - {worker.name for worker in workers})
             return wire.Reply(number, error=f"not reserved: {', '.join(missing)}", code="unknown-worker")
+        grid = self._grid.admit(body.worker, body.grid)
         for worker in workers:
             if worker.phase == "reserved":
-                variables = body.environment.get(worker.name, {})
+                variables = body.environment.get(worker.name, {}) | grid
                 worker.prepare(body.worker, variables, body.generation, body.secrets.values)
         self._submit()
         return wire.Reply(number)
@@ -189,6 +193,8 @@ class NodeManager:
         if body.forget_memory and not stuck:
             gangnet.forget(self._home.gangs, body.job)
             await asyncio.to_thread(self._home.forget_job_memory, self._config.name, body.job)
+        if not any(worker.job == body.job for worker in self._workers.values()):
+            self._grid.forget(body.job)
         error = f"still alive: {', '.join(stuck)}" if stuck else None
         return wire.Reply(number, error=error, code="failed" if stuck else None)
 

@@ -1,0 +1,31 @@
+"""Grids without a platform, each ended whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.grid.alone import Alone
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def grids(tmp_path: Path) -> Iterator[Callable[..., Alone]]:
+    """Makes grids by name, of the same platform."""
+    with ExitStack() as ending:
+
+        def make(name: str = "node", **tenant: Any) -> Alone:
+            folder = tmp_path / name
+            folder.mkdir()
+            alone = Alone(folder, name, peers=tmp_path, key=b"k" * 32)
+            ending.callback(alone.close)
+            alone.admit(**({"quota": 8 * MB} | tenant))
+            return alone
+
+        yield make
+    assert not list(tmp_path.glob("*/*")) and not list(tmp_path.glob("*.grid")), "nothing is left behind"
