@@ -13,6 +13,8 @@ from fairlead.data.recipes.frame import Array
 from fairlead.data.recipes.statistics import scrambled
 from fairlead.errors import InvalidSpec
 
+_AT_A_TIME = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -35,6 +37,16 @@ class Part:
         lots = _lots(numbers, self.seed)
         return np.asarray((lots >= self.begin) & (lots < self.end))
 
+    def count(self, first: int, rows: int) -> int | None:
+        """How many of so many rows are in this part; None where that depends on their keys."""
+        if self.key is not None:
+            return None
+        total = 0
+        for begin in range(first, first + rows, _AT_A_TIME):
+            lots = _lots(np.arange(begin, min(begin + _AT_A_TIME, first + rows), dtype=np.uint64), self.seed)
+            total += int(((lots >= self.begin) & (lots < self.end)).sum())
+        return total
+
 
 def split(train: float = 0.8, *, seed: int = 0, key: str | None = None) -> tuple[Part, Part]:
     """The training part and the rest: no row, and no key, is in both."""
@@ -52,4 +64,4 @@ def _numbers_of(column: Any) -> Array:
     digests = [int.from_bytes(hashlib.blake2b(str(value).encode(), digest_size=8).digest(), "little")
                for value in coded.dictionary.to_pylist()]  # fmt: skip
     places = coded.indices.fill_null(len(digests)).to_numpy(zero_copy_only=False)
-    return np.array([*digests, 0], np.uint64)[places]
+    return np.asarray(np.array([*digests, 0], np.uint64)[places])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from fairlead.data.faults import BadData
 from fairlead.data.landing import Put, empty_columns, key_range, land, row_bytes, write
 from fairlead.data.manifest import BlockRef, Column, Flagged, Manifest, RowPolicy, said, version_of
 from fairlead.data.parts import Part
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
     from fairlead.grid import Grid
 
 BLOCK_BYTES = 256 << 20
-"""Of a block, and so of what is held before it is put: a data set that fits is one block, and a batch one gather."""
+"""Of a block that is held until it is put: a data set that fits is one block, and a batch one gather."""
 
+DIRECT_BYTES = 1 << 30
+"""Of a block that is computed in the grid itself, so that nothing is held for it."""
 FLAGGED_ROWS, FLAGGED_TOLD = 100_000, 1_000
+_UNDER_WAY = 8  # writes that may wait: as many batches are in memory
+_BYTES_PER_S = 1e8  # at which blocks can be made again: what they are worth when room is needed
 
 
 def prepare(
@@ -37,7 +41,7 @@ def prepare(
     name: str = "data",
     part: Part | None = None,
     workers: int | None = None,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
     parent: Manifest | None = None,
     key: str | None = None,
 ) -> Manifest:
@@ -48,14 +52,19 @@ def prepare(
     fitted.check(source.schema)
     if parent is not None:
         _follows(parent, source, fitted)
-    before = parent.rows if parent else 0
-    run = _Run(fitted, put, f"dataset/{name}", before, max(1, block_bytes // row_bytes(fitted.outputs)), key)
+    run = _Run(fitted, put, f"dataset/{name}", parent.rows if parent else 0, key)
     frames = in_order(lambda each: _frame(fitted, part, *each), _numbered(source, parent), threads(workers))
     with ThreadPoolExecutor(threads(workers), thread_name_prefix="landing") as pool:
-        for frame, batch, rows in frames:
-            run.take(pool, frame, batch, rows)
-        run.finish()
-    return _manifest(run, source, fitted, name, part, parent)
+        stream = _Stream(frames, pool)
+        run.land_all(stream, _expected(source, fitted, part, parent), block_bytes)
+    return _manifest(run, stream, source, fitted, name, part, parent)
+
+
+def _expected(source: Readable, fitted: FittedRecipe, part: Part | None, parent: Manifest | None) -> int | None:
+    """How many rows will come, where that can be known: they are then computed in the block itself."""
+    if source.rows is None or any(step.leaves_out for step in fitted.recipe.steps):
+        return None
+    return source.rows if part is None else part.count(parent.source_rows if parent else 0, source.rows)
 
 
 def _frame(fitted: FittedRecipe, part: Part | None, first: int, batch: pa.RecordBatch) -> tuple[Frame, Any, int]:
@@ -84,61 +93,102 @@ def _numbered(source: Readable, parent: Manifest | None) -> Iterator[tuple[int, 
         first += batch.num_rows
 
 
+class _Stream:
+    """Frames one after the other, written by several threads to where they belong."""
+
+    def __init__(self, frames: Iterator[tuple[Frame, pa.RecordBatch | None, int]], pool: ThreadPoolExecutor) -> None:
+        self._frames, self._pool = frames, pool
+        self._frame: Frame | None = None
+        self._start = self.source_rows = 0
+        self.flagged: dict[int, float] = {}
+        self.strange: list[pa.RecordBatch] = []
+
+    def fill(self, columns: Mapping[str, Array], capacity: int) -> int:
+        """Write as many rows as there is room for, or as there are; returns their number."""
+        filled, writes = 0, deque[Future[None]]()
+        while filled < capacity:
+            frame = self.current()
+            if frame is None:
+                break
+            stop = min(frame.rows, self._start + capacity - filled)
+            writes.append(self._pool.submit(write, frame, self._start, stop, columns, filled))
+            filled, self._start = filled + stop - self._start, stop
+            while len(writes) > _UNDER_WAY:
+                writes.popleft().result()
+        while writes:
+            writes.popleft().result()
+        return filled
+
+    def current(self) -> Frame | None:
+        """The frame whose rows come next; None when all have come."""
+        while self._frame is None or self._start == self._frame.rows:
+            following = next(self._frames, None)
+            if following is None:
+                return None
+            self._frame, strange, rows = following
+            self._start = 0
+            self.source_rows += rows
+            self.flagged |= self._frame.flagged
+            if strange is not None and sum(each.num_rows for each in self.strange) < FLAGGED_ROWS:
+                self.strange.append(strange)
+        return self._frame
+
+
 @dataclass
 class _Run:
-    """The block that is being filled, and what was put already."""
+    """Block after block, until nothing comes any more."""
 
     fitted: FittedRecipe
     put: Any
     label: str
     before: int
-    capacity: int
     key: str | None
     blocks: list[BlockRef] = field(default_factory=list)
-    rows: int = 0  # of the data set so far
-    source_rows: int = 0
-    flagged: dict[int, float] = field(default_factory=dict)
-    strange: list[pa.RecordBatch] = field(default_factory=list)
-    _columns: dict[str, Array] | None = None
-    _filled: int = 0
-    _writes: deque[Future[None]] = field(default_factory=deque)
-    _begun_s: float = field(default_factory=time.monotonic)
+    rows: int = 0
 
-    def take(self, pool: ThreadPoolExecutor, frame: Frame, strange: pa.RecordBatch | None, rows: int) -> None:
-        """Give the rows of a frame their places; threads write them there."""
-        self.source_rows += rows
-        self.flagged |= frame.flagged
-        if strange is not None and sum(each.num_rows for each in self.strange) < FLAGGED_ROWS:
-            self.strange.append(strange)
-        start = 0
-        while start < frame.rows:
-            if self._columns is None:
-                self._columns = empty_columns(self.fitted.outputs, self.capacity)
-            stop = min(frame.rows, start + self.capacity - self._filled)
-            self._writes.append(pool.submit(write, frame, start, stop, self._columns, self._filled))
-            self._filled += stop - start
-            start = stop
-            if self._filled == self.capacity:
-                self._land()
-        while len(self._writes) > 8:
-            self._writes.popleft().result()
+    def land_all(self, stream: _Stream, expected: int | None, block_bytes: int | None) -> None:
+        each = row_bytes(self.fitted.outputs)
+        direct = expected is not None and hasattr(self.put, "make_tensors")
+        capacity = max(1, (block_bytes or (DIRECT_BYTES if direct else BLOCK_BYTES)) // each)
+        while expected is None or self.rows < expected:
+            rows = capacity if expected is None else min(capacity, expected - self.rows)
+            if not (self._directly(stream, rows) if direct else self._by_hand(stream, rows)):
+                break
+        if stream.current() is not None:
+            raise _changed("more")
 
-    def finish(self) -> None:
-        if self._filled:
-            self._land()
+    def _directly(self, stream: _Stream, rows: int) -> bool:
+        """Computed where it will lie: nothing is held, and nothing is copied."""
+        keys: list[Any] = []
 
-    def _land(self) -> None:
-        assert self._columns is not None
-        while self._writes:
-            self._writes.popleft().result()
-        rows, columns = self._filled, self._columns
-        spent_s = time.monotonic() - self._begun_s
-        block = land(columns, rows, self.put, self.label, spent_s)
+        def fill(columns: dict[str, Array]) -> None:
+            if stream.fill(columns, rows) != rows:
+                raise _changed("fewer")
+            keys.append(key_range(columns, rows, self.key))
+
+        shapes = {each.name: (each.dtype, (rows, *each.shape)) for each in self.fitted.outputs}
         size = rows * row_bytes(self.fitted.outputs)
-        keys = key_range(columns, rows, self.key)
+        block = self.put.make_tensors(shapes, fill, label=self.label, cost_s=size / _BYTES_PER_S)
+        self._note(str(block), rows, keys[0])
+        return True
+
+    def _by_hand(self, stream: _Stream, rows: int) -> bool:
+        columns = empty_columns(self.fitted.outputs, rows)
+        filled = stream.fill(columns, rows)
+        if filled:
+            size = filled * row_bytes(self.fitted.outputs)
+            block = land(columns, filled, self.put, self.label, size / _BYTES_PER_S)
+            self._note(block, filled, key_range(columns, filled, self.key))
+        return filled == rows
+
+    def _note(self, block: str, rows: int, keys: list[Any] | None) -> None:
+        size = rows * row_bytes(self.fitted.outputs)
         self.blocks.append(BlockRef(block, self.before + self.rows, rows, size, keys=keys))
         self.rows += rows
-        self._columns, self._filled, self._begun_s = None, 0, time.monotonic()
+
+
+def _changed(how: str) -> BadData:
+    return BadData("the source", f"has {how} rows than it said", fix="it changed while it was read: do it again")
 
 
 def _follows(parent: Manifest, source: Readable, fitted: FittedRecipe) -> None:
@@ -149,14 +199,14 @@ def _follows(parent: Manifest, source: Readable, fitted: FittedRecipe) -> None:
                           fix="append with the recipe of the parent, or prepare a new data set")  # fmt: skip
 
 
-def _manifest(run: _Run, source: Readable, fitted: FittedRecipe, name: str, part: Part | None,
+def _manifest(run: _Run, stream: _Stream, source: Readable, fitted: FittedRecipe, name: str, part: Part | None,
               parent: Manifest | None) -> Manifest:  # fmt: skip
     drops = any(step.leaves_out for step in fitted.recipe.steps)
     policy = RowPolicy([part.begin, part.end] if part else None, part.seed if part else 0, part.key if part else None,
                        "drop" if drops else "keep")  # fmt: skip
     watermark = source.watermark
-    told = sorted(run.flagged.items())[:FLAGGED_TOLD]
-    kept = [Flagged(len(run.flagged), told, _kept_apart(run))] if run.flagged else []
+    told = sorted(stream.flagged.items())[:FLAGGED_TOLD]
+    kept = [Flagged(len(stream.flagged), told, _kept_apart(run, stream))] if stream.flagged else []
     made_from = {
         "name": name, "recipe": fitted.hash, "source": said(source.schema), "watermark": watermark,
         "rows": run.rows, "parent": parent.version if parent else None, "policy": [policy.part, policy.part_seed],
@@ -168,13 +218,13 @@ def _manifest(run: _Run, source: Readable, fitted: FittedRecipe, name: str, part
         rows=run.before + run.rows, blocks=[*(parent.blocks if parent else []), *run.blocks], watermark=watermark,
         policy=policy, parent=parent.version if parent else None, target=fitted.recipe.target,
         flagged=[*(parent.flagged if parent else []), *kept],
-        source_rows=(parent.source_rows if parent else 0) + run.source_rows,
+        source_rows=(parent.source_rows if parent else 0) + stream.source_rows,
     )  # fmt: skip
 
 
-def _kept_apart(run: _Run) -> str | None:
+def _kept_apart(run: _Run, stream: _Stream) -> str | None:
     """The flagged rows as a block of their own, for whoever looks into them."""
-    table = pa.Table.from_batches(run.strange).slice(0, FLAGGED_ROWS).combine_chunks()
+    table = pa.Table.from_batches(stream.strange).slice(0, FLAGGED_ROWS).combine_chunks()
     if hasattr(run.put, "put_table"):
         return str(run.put.put_table(table, label=f"{run.label}/flagged"))
     return str(run.put(table.to_batches()[0]))

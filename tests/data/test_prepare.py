@@ -13,8 +13,11 @@ from fairlead.data.manifest import Manifest, SchemaChanged
 from fairlead.data.parts import split
 from fairlead.data.preparing import prepare, refine
 from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
+from fairlead.data.recipes.frame import materialised
 from fairlead.data.spool import Spool
 from fairlead.errors import InvalidSpec
+from fairlead.grid import BlockId
+from fairlead.grid.alone import alone
 
 RECIPE = Recipe([Normalise(), Encode(columns="c", how="onehot"), Encode(columns="y"), Assemble()], target="y")
 
@@ -149,3 +152,22 @@ def test_missing_values_that_nobody_imputes_are_refused_by_column() -> None:
     recipe = Recipe([])
     with pytest.raises(BadData, match="column 'a': has missing values"):
         refine(read(data, batch_rows=50), recipe, Blocks().put)
+
+
+def test_a_data_set_is_computed_in_the_grid_and_read_from_it_as_one_block(tmp_path: Path) -> None:
+    data = table(2_000)
+    train, _ = split(0.75)
+    with alone(tmp_path, quota=64 << 20) as running, running.connect() as grid:
+        fitted, whole = refine(read(data, batch_rows=300), RECIPE, grid, name="bank")
+        part = prepare(Spool(read(data, batch_rows=300)), fitted, grid, name="part", part=train)
+        small = prepare(read(data), fitted, grid, name="small", block_bytes=800 * 28)
+        assert [block.rows for block in whole.blocks] == [2_000] and len(part.blocks) == 1
+        assert [block.rows for block in small.blocks] == [800, 800, 400]
+        found = grid.open(BlockId(whole.blocks[0].id)).arrays()
+        wanted = fitted.run(data.combine_chunks().to_batches()[0]).columns
+        np.testing.assert_array_equal(found["features"], materialised(wanted["features"]))
+        np.testing.assert_array_equal(found["y"], wanted["y"])
+        pieces = [grid.open(BlockId(block.id)).arrays()["features"] for block in small.blocks]
+        np.testing.assert_array_equal(np.concatenate(pieces), found["features"])
+        mask = train.mask(0, data.combine_chunks().to_batches()[0])
+        np.testing.assert_array_equal(grid.open(BlockId(part.blocks[0].id)).arrays()["y"], found["y"][mask])
