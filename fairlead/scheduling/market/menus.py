@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ Bools = NDArray[np.bool_]
 
 Gang = tuple[int, int]
 """(type by number, size)."""
+
+Pick = Callable[[tuple[float, ...]], tuple[float, ...]]
 
 Shape = tuple[object, ...]
 """All that a menu depends on, besides the devices that there are."""
@@ -38,12 +42,11 @@ WORTHWHILE = 1.005
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The sizes that are considered on each type, and where a curve of these sizes keeps their speeds."""
+    """The sizes that are considered on each type, and how their speeds are picked from a curve of these sizes."""
 
     number: int
     sizes: Sequence[Sequence[int]]  # by type
-    places: Sequence[Sequence[int]]
-    blank: tuple[float, ...]  # for types and levels of which a curve does not speak
+    picks: Sequence[tuple[str, Pick, tuple[float, ...]]]  # by type that has any; with what a silent curve says of them
 
 
 @dataclass(slots=True)
@@ -96,10 +99,9 @@ class Menus:
         of = [self._frame(frames, job, gang) for job, gang in new]
         number = np.array([frame.number for frame in of], dtype=np.int64)
         size = self._table([frame.sizes for frame in frames.values()])[number]
-        place = self._table([frame.places for frame in frames.values()])[number]
-        near, far = self._speeds([job for job, _ in new], of, place)
-        speed = np.where((near > 0) & (size <= np.array(self.width)[:, None]), near, far)
-        speed[size == 0] = 0.0
+        there, speed = size > 0, np.zeros(size.shape)
+        near, far = _speeds([job for job, _ in new], of)
+        speed[there] = np.where((near > 0) & (size <= np.array(self.width)[:, None])[there], near, far)
         has = np.array([gang or (-1, -1) for _, gang in new], dtype=np.int64)
         keeps = (size == has[:, 1, None, None]) & (np.arange(len(self.types))[:, None] == has[:, 0, None, None])
         return _compact(size, speed, _worthwhile(speed, keeps))
@@ -115,8 +117,12 @@ class Menus:
                 fits = job.device_type in (None, name)
                 some = considered(job, capacity, width, has, fine=self.fine) if fits else []
                 sizes.append([size for size in some if place is None or size in place])
-            places = [list(range(len(some))) if place is None else [place[size] for size in some] for some in sizes]
-            frame = frames[key] = Frame(len(frames), sizes, places, (0.0,) * max(len(grid or ()), 1))
+            picks = [
+                (name, _pick([place[size] for size in some]), (0.0,) * len(some))
+                for name, some in zip(self.types, sizes, strict=True)
+                if some and place is not None
+            ]
+            frame = frames[key] = Frame(len(frames), sizes, picks)
         return frame
 
     def _table(self, rows: Sequence[Sequence[Sequence[int]]]) -> Ints:
@@ -128,27 +134,29 @@ class Menus:
                 table[at, kind, : len(some)] = some
         return table
 
-    def _speeds(self, jobs: Sequence[JobState], of: Sequence[Frame], place: Ints) -> tuple[Floats, Floats]:
-        """On one node and over several, for each shape, type and size: all curves as one row, and then picked from."""
-        row: list[float] = []
-        begins: list[int] = []
-        for job, frame in zip(jobs, of, strict=True):
-            curve, blank = job.curve, frame.blank
-            if curve is None:
-                for some in frame.sizes:
-                    begins += (len(row), len(row))
-                    row += [float(size**SCALING) for size in some] or blank
-                continue
-            speeds = curve.speeds
-            for name in self.types:
-                levels = speeds.get(name, ())
-                begins.append(len(row))
-                row += (levels[0] or blank) if levels else blank
-                begins.append(len(row))
-                row += (levels[1] or blank) if len(levels) > 1 else blank
-        begin = np.array(begins, dtype=np.int64).reshape(len(jobs), len(self.types), 2, 1)
-        speed = np.array(row, dtype=np.float64)
-        return speed[begin[:, :, 0] + place], speed[begin[:, :, 1] + place]
+
+def _pick(places: Sequence[int]) -> Pick:
+    """What stands at these places of a tuple, as a tuple."""
+    return itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+
+
+def _speeds(jobs: Sequence[JobState], of: Sequence[Frame]) -> tuple[Floats, Floats]:
+    """On one node and over several, of every size that is considered: job by job, type by type."""
+    near: list[float] = []
+    far: list[float] = []
+    for job, frame in zip(jobs, of, strict=True):
+        curve = job.curve
+        if curve is None:
+            scaled = [float(size**SCALING) for some in frame.sizes for size in some]
+            near += scaled
+            far += scaled
+            continue
+        speeds = curve.speeds
+        for name, pick, blank in frame.picks:
+            levels = speeds.get(name, ())
+            near += pick(levels[0]) if levels and levels[0] else blank
+            far += pick(levels[1]) if len(levels) > 1 and levels[1] else blank
+    return np.array(array("d", near)), np.array(array("d", far))  # of a list, every number would be looked at twice
 
 
 def considered(job: JobState, capacity: int, width: int, has: int, *, fine: bool = False) -> list[int]:
