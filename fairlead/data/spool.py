@@ -41,6 +41,7 @@ class Spool:
         self._kept: list[pa.RecordBatch] | None = None
         self._first: tuple[pa.RecordBatch, Iterator[pa.RecordBatch]] | None = None
         self._rows: int | None = None
+        self._keeping: list[pa.RecordBatch] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -60,22 +61,29 @@ class Spool:
             yield from self._kept
             return
         kept: list[pa.RecordBatch] | None = []
+        self._keeping = kept
         rows = size = 0
         for batch in self._reading():
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if kept is not None:
                 kept.append(batch)
                 if size > self._memory_bytes:
-                    kept = None
+                    kept = self._keeping = None
             yield batch
-        self._rows, self._kept = rows, kept
+        self._rows, self._kept, self._keeping = rows, kept, None
 
-    def numbered(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Batches with the number of their first row."""
+    def numbered(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Batches with their place and the number of their first row."""
         first = 0
-        for batch in self.batches():
-            yield first, batch
+        for place, batch in enumerate(self.batches()):
+            yield place, first, batch
             first += batch.num_rows
+
+    def swap(self, place: int, batch: pa.RecordBatch) -> None:
+        """Keep a batch in another form, which costs whoever reads it again less."""
+        kept = self._keeping if self._kept is None else self._kept
+        if kept is not None and place < len(kept):
+            kept[place] = batch
 
     def peek(self) -> pa.RecordBatch | None:
         """The first batch that has rows; whoever reads next does not read it again."""

@@ -41,7 +41,8 @@ class FittedRecipe:
     states: tuple[State, ...]
     inputs: dict[str, str]  # column -> its Arrow type in the training part
     outputs: tuple[Output, ...]
-    rows: int = field(default=0)  # that were learned from
+    rows: int = 0  # that were learned from
+    _fits: list[pa.Schema] = field(default_factory=list, repr=False)  # schemas that were looked at already
 
     # ------------------------------------------------------------ replay
 
@@ -67,6 +68,8 @@ class FittedRecipe:
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse data of another schema, and say which columns."""
+        if any(schema.equals(each) for each in self._fits):
+            return
         missing = [name for name in self.inputs if name not in schema.names and name != self.recipe.target]
         if missing:
             fix = "give every column that the recipe was fitted on; only the target may be missing"
@@ -77,6 +80,7 @@ class FittedRecipe:
                 what = f"is {schema.field(name).type}, but was {self.inputs[name]}"
                 fix = "read it with the type that the recipe was fitted on, or fit the recipe again"
                 raise BadData("the data", what, column=name, fix=fix)
+        self._fits[:] = [schema, *self._fits[:3]]
 
     @cached_property
     def _kinds(self) -> dict[str, str]:

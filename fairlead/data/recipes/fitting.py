@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from fairlead.data.faults import BadData
 from fairlead.data.parts import Part
+from fairlead.data.recipes.categories import Encode
 from fairlead.data.recipes.fitted import FittedRecipe, describe
-from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.recipes.frame import Array, Frame, kinds
 from fairlead.data.recipes.recipe import Recipe
 from fairlead.data.recipes.statistics import scrambled
 from fairlead.data.recipes.step import Learner, State
+from fairlead.data.recipes.texts import Tokenise
 from fairlead.data.spool import Readable, Spool, in_order, threads
 
 
@@ -22,6 +24,7 @@ def fit(recipe: Recipe, source: Readable, *, part: Part | None = None, sample: f
     """Learn every step from the rows of the training part and from nothing else."""
     chosen = _Chosen(source if isinstance(source, Spool) else Spool(source), part, sample, seed, threads(workers))
     probe = chosen.probe()
+    chosen.words = _words(recipe, probe)
     states: list[State | None] = [None] * len(recipe.steps)
     rows = 0
     while None in states:
@@ -32,6 +35,18 @@ def fit(recipe: Recipe, source: Readable, *, part: Part | None = None, sample: f
     _, out = _ready(recipe, states, probe.copy())
     inputs = {field.name: str(field.type) for field in source.schema}
     return FittedRecipe(recipe, done, inputs, describe(recipe, done, out), rows)
+
+
+def _words(recipe: Recipe, probe: Frame) -> list[str]:
+    """Text that is going to be encoded: it is kept as places in its dictionary, which are looked up only once."""
+    found: set[str] = set()
+    for step in recipe.steps:
+        if isinstance(step, Encode) and (step.matches or set(step.columns) <= set(probe.columns)):
+            found |= set(step.resolve(probe, recipe.target))
+        elif isinstance(step, Tokenise):
+            found -= set(probe.columns if step.matches else step.columns)
+    kind = kinds(probe, sorted(found))
+    return [name for name in sorted(found) if kind[name] == "text"]
 
 
 def _ready(recipe: Recipe, states: list[State | None], frame: Frame) -> tuple[dict[int, Learner], Frame]:
@@ -89,6 +104,7 @@ class _Chosen:
 
     def __init__(self, spool: Spool, part: Part | None, sample: float | None, seed: int, workers: int) -> None:
         self._spool, self._part, self._sample, self._seed, self._workers = spool, part, sample, seed, workers
+        self.words: list[str] = []
 
     def each(self, look: Any) -> Any:
         """What ``look`` makes of every batch, in the order of the source."""
@@ -101,7 +117,8 @@ class _Chosen:
             raise BadData("the training part", "has no rows", fix="give a source that is not empty")
         return Frame.of(batch)
 
-    def _frame(self, first: int, batch: pa.RecordBatch) -> Frame:
+    def _frame(self, place: int, first: int, batch: pa.RecordBatch) -> Frame:
+        batch = self._coded(place, batch)
         mask: Array | None = None
         if self._part is not None:
             mask = self._part.mask(first, batch)
@@ -112,3 +129,14 @@ class _Chosen:
         if mask is None:
             return Frame.of(batch, first)
         return Frame.of(batch.filter(pa.array(mask)), places=first + np.flatnonzero(mask))
+
+    def _coded(self, place: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {name: batch.column(name) for name in self.words}
+        plain = {name: column for name, column in columns.items() if not pa.types.is_dictionary(column.type)}
+        for name, column in plain.items():
+            coded = column.dictionary_encode()
+            if len(coded.dictionary) <= max(256, batch.num_rows // 4):
+                batch = batch.set_column(batch.schema.get_field_index(name), name, coded)
+        if plain:
+            self._spool.swap(place, batch)
+        return batch

@@ -55,7 +55,7 @@ class _Spread:
     def look(self, frame: Frame) -> Moments:
         seen = Moments(len(self._columns))
         for place, name in enumerate(self._columns):
-            seen.set(place, frame.numbers(name))
+            seen.set(place, frame.numbers(name), range_too=self._how == "minmax")
         return seen
 
     def add(self, seen: Moments) -> None:
@@ -140,7 +140,7 @@ class _Middle:
         if self._how == "median":
             return _sketch(frame.numbers(name))
         moments = Moments(1)
-        moments.set(0, frame.numbers(name))
+        moments.set(0, frame.numbers(name), range_too=False)
         return moments
 
     def add(self, seen: list[Any]) -> None:

@@ -20,7 +20,7 @@ class Moments:
         self.count, self.mean, self.m2 = (np.zeros(columns) for _ in range(3))
         self.least, self.most = np.full(columns, np.inf), np.full(columns, -np.inf)
 
-    def set(self, column: int, values: Array) -> None:
+    def set(self, column: int, values: Array, *, range_too: bool = True) -> None:
         """Look at one column of a batch. Missing values are not counted."""
         if values.dtype.kind == "f":
             values = known(values)
@@ -32,7 +32,8 @@ class Moments:
         with np.errstate(invalid="ignore", over="ignore"):  # who learns from it looks whether it is finite
             away = values - mean
             self.count[column], self.mean[column], self.m2[column] = count, mean, float(np.dot(away, away))
-        self.least[column], self.most[column] = values.min(), values.max()
+        if range_too:
+            self.least[column], self.most[column] = values.min(), values.max()
 
     def add(self, other: Moments) -> None:
         both = self.count + other.count
