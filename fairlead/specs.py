@@ -222,6 +222,7 @@ class JobSpec(Spec):
         said: dict[str, Any] = {"class": None if self.workload == "training" else self.workload, "takes_s": self.takes}
         said |= {"plan": None if self.plan == "auto" else self.plan}
         said |= {"only": self.placement.only or None, "near": self.placement.near or None}
+        said |= {"data": list(dict.fromkeys(ref.partition("@")[0] for ref in self.data)) or None}
         return {name: value for name, value in said.items() if value is not None}
 
     @property

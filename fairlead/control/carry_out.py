@@ -17,6 +17,7 @@ from fairlead.control.company import Company
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
 from fairlead.control.knowing import blame_plan
+from fairlead.control.locality import Resident
 from fairlead.control.measured import Measured
 from fairlead.control.observe import stop_changes
 from fairlead.control.plans import BETTER_PLAN, Plans
@@ -45,6 +46,7 @@ class Gangs:
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
     used: Measured = field(default_factory=Measured)
     company: Company = field(default_factory=Company)
+    resident: Resident = field(default_factory=dict)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
         """Take in what a node says about its workers."""

@@ -14,6 +14,7 @@ from fairlead.control.carry_out import Gangs
 from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.locality import near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.control.rounds import Devices, cluster_state
@@ -94,7 +95,9 @@ async def read_state(
         {name: spending.spent for name, spending in budgets.items()},
         {name: known.used.facts(name) for name in facts}, curves,
     )  # fmt: skip
-    cluster = replace(cluster, colocation=known.company.table or None)
+    cluster = replace(
+        cluster, colocation=known.company.table or None, jobs=near_data(cluster.jobs, known.resident)
+    )
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
@@ -116,11 +119,13 @@ async def learn(store: Store, known: Gangs, now_s: float) -> None:
 def apply_round(connection: Connection, state: RoundInput, decided: Round, *, remember: bool = True) -> set[str]:
     """Store the decisions that still hold; returns the jobs that have something to carry out now."""
     devices = Devices(state.cluster.nodes, state.facts, state.generations)
+    reading = {job.id: job for job in state.cluster.jobs if "data_bytes" in job.facts}
     changed: set[str] = set()
     for decision in decided.decisions:
         match decision:
             case Start(job=job, seats=seats, reason=reason) | Resize(job=job, seats=seats, reason=reason):
-                if _new_generation(connection, state, devices, job, seats, reason):
+                why = with_data(reason, reading[job], seats) if job in reading else reason
+                if _new_generation(connection, state, devices, job, seats, why):
                     changed.add(job)
             case Preempt(job=job, reason=reason):
                 if not state.departing and _preempt(connection, state, job, reason):

@@ -74,7 +74,7 @@ class Repeat:
 
 def repeatable(said: Said | None, generations: Sequence[Generation]) -> Repeat:
     """Whether the same bits can be made again, and with what."""
-    ran = [each for each in generations if each.running_s is not None]
+    ran = [each for each in generations if worked(each)]
     if said is None or not said.course:
         why = said.why_not if said is not None else ""
         return Repeat(TOLERANCE, why or "it says nothing of the course that it took")
@@ -91,6 +91,11 @@ def repeatable(said: Said | None, generations: Sequence[Generation]) -> Repeat:
         return Repeat(TOLERANCE, said.why_not or "it says that it cannot be repeated", seats, plan)
     count = f"{worlds[0]} worker{'s' if worlds[0] > 1 else ''}"
     return Repeat(BITS, f"{count} under one plan ({plans[0]}) from the first step to the last", seats, plan)
+
+
+def worked(generation: Generation) -> bool:
+    """Whether it did anything: one that is over in a moment may never have been seen to run."""
+    return generation.running_s is not None or generation.outcome == "finished"
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

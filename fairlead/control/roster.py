@@ -13,6 +13,7 @@ from fairlead.backends.protocol import Backend, NodeAction, NodeChange, NodeJoin
 from fairlead.cluster import Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.locality import label
 from fairlead.control.store import events, generations, nodes, rests
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
@@ -52,10 +53,9 @@ class Roster:
         """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
         return frozenset(self.nodes) - self.joined.keys() - self._asleep - self._lost
 
-    def resident(self, tenant: str, name: str, version: str) -> dict[str, int]:
-        """Bytes of this version of a data set that each node holds in memory, as they last said."""
-        label = f"{tenant}/dataset/{name}@{version}"
-        held = {node: int(getattr(said, "resident", {}).get(label, 0)) for node, said in self.telemetry.items()}
+    def resident(self, tenant: str, name: str) -> dict[str, int]:
+        """Bytes of a data set that each node holds in memory, as they last said."""
+        held = {node: said.resident.get(label(tenant, name), 0) for node, said in self.telemetry.items()}
         return {node: size for node, size in sorted(held.items()) if size > 0}
 
     async def refresh(self) -> None:
@@ -69,6 +69,7 @@ class Roster:
             said = self.telemetry.get(node.name)
             warmth = said.temperature_c if said is not None else None
             fresh[node.name] = replace(node, state=state, asleep=node.name in self._asleep, temperature_c=warmth)
+        self._known.resident = {name: said.resident for name, said in self.telemetry.items()}
         self.nodes = fresh  # exchanged whole: threads of the store read it, too
 
     async def take(self, event: NodeChange) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError
 
 from fairlead.errors import InvalidSpec
-from fairlead.sdk import bundle, functions, naming
+from fairlead.sdk import bundle, functions, mentioned, naming
 from fairlead.sdk.documents import read_yaml
 from fairlead.sdk.ignoring import IGNORE_FILE
 from fairlead.specs import JobSpec, parse_job
@@ -97,7 +97,16 @@ def command_name(command: Sequence[str]) -> str:
 
 
 def _plain(data: Any, folder: Path, source: str | None = None) -> Request:
-    return Request(parse_job(data, source=source), folder, {}, source)
+    return Request(_reading(parse_job(data, source=source), folder), folder, {}, source)
+
+
+def _reading(spec: JobSpec, folder: Path) -> JobSpec:
+    """The spec with the data sets that its program names, unless it names some itself: it is placed near them."""
+    place = (spec.run or "").rpartition(":")[0]
+    if spec.data or not place.endswith(".py") or not (folder / place).is_file():
+        return spec
+    found = mentioned.data_sets((folder / place).read_text(encoding="utf-8", errors="replace"))
+    return spec.model_copy(update={"data": found}) if found else spec
 
 
 def _function(function: Callable[..., Any], folder: Path | None, given: Mapping[str, Any]) -> Request:

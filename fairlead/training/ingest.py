@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.errors import InvalidSpec
+from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.grid.values import BlockId
 from fairlead.training.channel import log
 from fairlead.training.definition import Training
 from fairlead.training.named import handed
@@ -132,8 +133,22 @@ def _made(sets: list[Manifest], fitted: FittedRecipe, grid: Grid) -> DataMade:
     recipe = msgspec.json.decode(fitted.to_json())
     told = []
     for each in sets:
+        _forget_former(each, grid)
         blocks = [msgspec.structs.replace(one, hash=one.hash or digests.get(one.id, "")) for one in each.blocks]
         manifest = msgspec.to_builtins(msgspec.structs.replace(each, blocks=blocks))
         told.append({"manifest": manifest, "recipe": recipe})
         log(f"{each.name}@{each.version}: {each.rows} rows in {len(each.blocks)} blocks, {each.nbytes} bytes")
     return DataMade(told)
+
+
+def _forget_former(made: Manifest, grid: Grid) -> None:
+    """Content that was loaded again lies in new blocks: nobody will ask for the old ones of this version."""
+    former = (handed(made.name) or {}).get("manifest", {})
+    kept = {block.id for block in made.blocks}
+    for block in former.get("blocks", []) if former.get("version") == made.version else []:
+        if block["id"] in kept:
+            continue
+        try:
+            grid.drop(BlockId(block["id"]))
+        except FairleadError as error:  # in use, or on another node: it goes when room is needed
+            log(f"{made.name}: an old block stays for now: {error.message}")

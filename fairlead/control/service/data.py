@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.datasets import pinned
-from fairlead.control.lineage import Repeat, Said, differences, repeatable
+from fairlead.control.lineage import Repeat, Said, differences, repeatable, worked
 from fairlead.control.records import DataSet, Generation, Job, Lineage, Role, Token
 from fairlead.control.service.core import tenant_named
 from fairlead.control.service.submitting import SubmitVerbs
@@ -73,7 +73,7 @@ class DataVerbs(SubmitVerbs):
         return [self._view(each) for each in await self._write(work)]
 
     def _view(self, data: DataSet) -> DataSetView:
-        where = self._core.controller.roster.resident(data.tenant, data.name, data.version)
+        where = self._core.controller.roster.resident(data.tenant, data.name)
         return DataSetView(
             name=data.name, tenant=data.tenant, version=data.version, number=data.number, parent=data.parent,
             rows=data.rows, size_bytes=data.size_bytes, blocks=len(data.manifest.get("blocks", ())), recipe=data.recipe,
@@ -166,7 +166,7 @@ def _lineage(
     return LineageView(
         job=job.id, tenant=job.tenant, state=str(job.phase), code=spec.get("code"), run=spec.get("run"),
         command=spec.get("command"), params=spec.get("params", {}), seed=None if said is None else said.seed, data=data,
-        history=[_stretch(each) for each in every if each.running_s is not None],
+        history=[_stretch(each) for each in every if worked(each)],
         environment={} if said is None else dict(said.environment), weights=None if said is None else said.weights,
         made=made, rerun_of=None if first is None else first[0], same_weights=same, repeats=gives, why=why,
     )  # fmt: skip

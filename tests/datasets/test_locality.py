@@ -1,0 +1,66 @@
+"""Jobs would rather run where their data lies: a wish, said with its reason, and no way to another tenant's data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.cluster import Node
+from fairlead.control.locality import holders, near_data, with_data
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.state import ClusterState, JobState, Reason, Start, TenantState
+
+MB = 10**6
+HELD = {"node-0": {"vision/stage/x": 5 * MB}, "node-1": {"vision/dataset/bank": 9 * MB}, "node-2": {}}
+
+
+def job(name: str = "j", tenant: str = "vision", **fields: Any) -> JobState:
+    return JobState(name, tenant, 0.0, **{"facts": {"data": ["bank"]}, **fields})
+
+
+def cluster(*jobs: JobState, nodes: int = 3) -> ClusterState:
+    there = [Node(f"node-{n}", {"device": 1.0, "cpu": 1.0, "memory": 1e9}) for n in range(nodes)]
+    return ClusterState(10.0, there, [TenantState("vision"), TenantState("text")], near_data(jobs, HELD))
+
+
+def starts(state: ClusterState) -> dict[str, tuple[str, ...]]:
+    return {each.job: each.seats for each in decide(state).decisions if isinstance(each, Start)}
+
+
+def test_a_job_starts_on_the_node_that_holds_its_data() -> None:
+    assert starts(cluster(job()))["j"] == ("node-1",)
+
+
+def test_another_tenants_data_of_the_same_name_draws_nobody() -> None:
+    stranger = near_data([job(tenant="text")], HELD)[0]
+    assert not stranger.near
+    assert "data_bytes" not in stranger.facts
+
+
+def test_who_finds_that_node_taken_runs_elsewhere_and_says_where_its_data_comes_from() -> None:
+    found = starts(cluster(job("a"), job("b")))
+    assert sorted(found) == ["a", "b"]
+    assert {seats[0] for seats in found.values()} > {"node-1"}
+    told = with_data(Reason("entitled", "starts"), near_data([job()], HELD)[0], ("node-2",))
+    assert told.text == "starts; its data (bank, 9.0 MB) is brought there from node-1"
+    assert told.facts["data"] == {"node-1": 9 * MB}
+
+
+def test_the_reason_names_the_data_that_is_there() -> None:
+    told = with_data(Reason("entitled", "starts"), near_data([job()], HELD)[0], ("node-1",))
+    assert told.text == "starts; node-1 holds its data in memory (bank, 9.0 MB)"
+    assert with_data(Reason("x", "y"), job(), ("node-1",)).text == "y"
+
+
+def test_a_job_that_names_no_data_stays_as_it_was() -> None:
+    plain = job(facts={"class": "batch"})
+    assert near_data([plain], HELD) == (plain,)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 100)))
+def test_whoever_holds_less_than_half_of_the_fullest_does_not_count(sizes: dict[str, int]) -> None:
+    found = holders({node: {"t/dataset/d": size} for node, size in sizes.items()}, "t", ["d"])
+    most = max(sizes.values(), default=0)
+    assert found == {node: size for node, size in sorted(sizes.items()) if size and 2 * size >= most}
