@@ -6,13 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fairlead.pipelines.declare import pipeline, stage
     from fairlead.sdk.client import Client, Job
     from fairlead.specs import JobSpec, TenantSpec
     from fairlead.training.definition import Training
 
     __version__: str
 
-__all__ = ["Client", "Job", "JobSpec", "TenantSpec", "Training", "__version__"]
+__all__ = ["Client", "Job", "JobSpec", "TenantSpec", "Training", "__version__", "pipeline", "stage"]
 
 _HOMES = {
     "Client": "fairlead.sdk.client",
@@ -20,6 +21,8 @@ _HOMES = {
     "JobSpec": "fairlead.specs",
     "TenantSpec": "fairlead.specs",
     "Training": "fairlead.training.definition",
+    "pipeline": "fairlead.pipelines.declare",
+    "stage": "fairlead.pipelines.declare",
 }
 
 

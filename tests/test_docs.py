@@ -15,6 +15,7 @@ from fairlead.cli.main import app
 from fairlead.control import failpoints
 from fairlead.errors import FairleadError
 from fairlead.sdk.documents import read_yaml
+from fairlead.sdk.graphs import prepare
 from fairlead.specs import (
     Budget,
     JobSpec,
@@ -63,10 +64,13 @@ def test_every_field_is_told_of_with_its_default(kind: type[Spec]) -> None:
 
 
 @pytest.mark.parametrize(("place", "text"), list(blocks("yaml")), ids=[place for place, _ in blocks("yaml")])
-def test_every_yaml_example_is_a_job_or_a_tenant(place: str, text: str, tmp_path: Path) -> None:
+def test_every_yaml_example_is_a_job_a_tenant_or_a_pipeline(place: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / "example.yaml"
     file.write_text(text)
     data = read_yaml(file)  # as submit reads it
+    if "stages" in data:
+        assert prepare(data, tmp_path, {}, {}).spec.stages
+        return
     parse = parse_tenant if data.get("kind") == "Tenant" else parse_job
     assert parse(data).name
     assert isinstance(yaml.safe_load(text), dict)

@@ -18,6 +18,7 @@ from fairlead.api import (
     jobs,
     logs,
     nodes,
+    pipelines,
     problems,
     secrets,
     sessions,
@@ -29,6 +30,7 @@ from fairlead.api.door import PlatformDoor
 from fairlead.api.edge import BodyLimit, Edge
 from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
 from fairlead.api.observed import Observed
+from fairlead.pipelines.graph import PipelineSpec
 from fairlead.specs import JobSpec, TenantSpec
 
 PREFIX = "/api/v1"
@@ -41,6 +43,7 @@ come from the platform's own origin. Whatever goes wrong is answered as
 field, its value and the fix. Times are seconds since the epoch."""
 TAGS = {
     "jobs": "Submit jobs, watch them, ask why, and fetch what they leave behind.",
+    "pipelines": "Run graphs of stages, and follow them.",
     "bundles": "The folders that jobs run from, packed and named by their hash.",
     "tenants": "Teams with their weight, quota and default SLA.",
     "tokens": "Who may do what.",
@@ -69,7 +72,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
     )
     app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits), secure)
     problems.install(app)
-    for room in (jobs, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
+    for room in (jobs, pipelines, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
         app.include_router(room.router, prefix=PREFIX)
     app.include_router(system.open_router)
     dashboard.install(app)
@@ -91,8 +94,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             title=app.title, version=app.version, description=app.description, routes=app.routes, tags=app.openapi_tags
         )
         kinds = (
-            JobSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec, sessions.SessionSpec,
-            problems.Problem,
+            JobSpec, PipelineSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec,
+            sessions.SessionSpec, problems.Problem,
         )  # fmt: skip
         _, schemas = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}"

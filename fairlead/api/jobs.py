@@ -47,6 +47,13 @@ IdempotencyKey = Annotated[
 ]
 
 
+def good_key(key: str | None) -> str | None:
+    """The key, or a problem that says what is wrong with it."""
+    if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
+        raise InvalidSpec("is not a key", field="Idempotency-Key", value=key, fix="use 1 to 255 printable characters")
+    return key
+
+
 @router.post(
     "",
     status_code=201,
@@ -57,9 +64,7 @@ IdempotencyKey = Annotated[
 )
 async def submit(request: Request, platform: Platform, who: Who, key: IdempotencyKey = None) -> Response:
     """Store the job durably, then answer. Refused at once if it can never run."""
-    if key is not None and not (1 <= len(key) <= 255 and key.isascii() and key.isprintable()):
-        raise InvalidSpec("is not a key", field="Idempotency-Key", value=key, fix="use 1 to 255 printable characters")
-    view, created = await platform.submit(who, parse_job(await read_json(request)), key)
+    view, created = await platform.submit(who, parse_job(await read_json(request)), good_key(key))
     return answer(view, 201 if created else 200)
 
 

@@ -20,6 +20,7 @@ from fairlead.cli import (
     keeping,
     lineage,
     nodes,
+    pipelines,
     plan,
     platform,
     reports,
@@ -73,6 +74,7 @@ app.command("rerun", short_help="Run a job once more, to get the same.")(lineage
 datasets.data.command("get", short_help="Get cifar10, bank, imdb or kdd99.")(data.get)
 datasets.data.command("describe", short_help="Profile a file, folder or query.")(data.describe)
 app.add_typer(datasets.data, name="data")
+app.add_typer(pipelines.pipeline, name="pipeline")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(tenants.app, name="tenant")
 app.command("tenants", short_help="Tenants: their weights, claims and devices.")(tenants.list_tenants)

@@ -22,6 +22,8 @@ NAMES = frozenset({
     "released",             # devices are free again, the job does not say so yet
     "concluded",            # the job's end is stored
     "metered",              # usage was written to the ledger
+    "pipeline-submitted",   # a pipeline is stored, nobody has been told
+    "pipeline-stored",      # steps of pipelines are stored, their jobs are in the queue
     "lease-taken",          # leadership is stored, no node manager knows of it
 })  # fmt: skip
 

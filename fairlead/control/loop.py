@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -84,6 +84,7 @@ class Controller:
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self._fatal: asyncio.Future[None] | None = None
+        self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
         self.plans = Plans(store, lambda: self.nodes, clock, gauge)
         self._carry_out = CarryOut(
             store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
@@ -166,6 +167,11 @@ class Controller:
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""
         await self._absorb(batch)
+        if self.orchestrate is not None and not self._paused:
+            handed_in = await self.orchestrate()
+            if handed_in is not None:
+                self._again |= handed_in
+                self._round_due = True
         live = await self.store.read(jobs.on_their_way)
         if self._round_due and not self._paused:
             with tracing.round():

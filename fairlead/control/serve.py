@@ -27,6 +27,7 @@ from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
 from fairlead.control.orders import launch_secrets, worker_orders
+from fairlead.control.pipelines import Pipelines
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import JobPhase, Role
 from fairlead.control.service.core import Core
@@ -145,6 +146,7 @@ async def _lead_on(
             store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge,
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
         )  # fmt: skip
+        controller.orchestrate = Pipelines(store, time.time).advance
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
         await follower.begin()

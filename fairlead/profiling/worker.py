@@ -57,10 +57,13 @@ class Pace(msgspec.Struct, frozen=True):
     cores: float = 1.0
 
 
-def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
+def main(
+    spec: wire.WorkerSpec, worker: str, channel: socket.socket, load: training_worker.Load | None = None,
+    keep: training_worker.Keep | None = None,
+) -> int:  # fmt: skip
     """Live as this worker, and look at the model if that was asked of it."""
     look = Looking(spec).begin if spec.looks == worker else None
-    return training_worker.main(spec, worker, channel, look)
+    return training_worker.main(spec, worker, channel, look, load, keep)
 
 
 class Looking:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.sdk.datasets import DataVerbs
 from fairlead.sdk.jobs import Job
+from fairlead.sdk.pipelines import PipelineVerbs
 from fairlead.sdk.profile import locate
 from fairlead.sdk.transport import Transport
 from fairlead.views import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:  # packing and checking are imported by those who hand somethi
 V = TypeVar("V", bound=View)
 
 
-class Client(DataVerbs):
+class Client(DataVerbs, PipelineVerbs):
     """A platform, found by arguments, ``FAIRLEAD_URL`` and ``FAIRLEAD_TOKEN``, or the profile in its home."""
 
     def __init__(

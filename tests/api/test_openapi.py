@@ -26,6 +26,8 @@ POST /api/v1/shutdown,
 GET /api/v1/secrets, PUT /api/v1/secrets/{name}, DELETE /api/v1/secrets/{name},
 GET /api/v1/datasets, GET /api/v1/datasets/{name}, DELETE /api/v1/datasets/{name}, GET /api/v1/jobs/{job}/lineage,
 POST /api/v1/jobs/{job}/rerun,
+POST /api/v1/pipelines, GET /api/v1/pipelines, GET /api/v1/pipelines/{pipeline},
+POST /api/v1/pipelines/{pipeline}/cancel,
 GET /healthz, GET /metrics, POST /api/v1/session, GET /api/v1/session, DELETE /api/v1/session, GET /api/v1/shares
 """
 METHODS = ("get", "put", "post", "delete", "head", "patch")
@@ -109,7 +111,7 @@ def test_the_bodies_are_the_specs_themselves(document: dict[str, Any]) -> None:
 def test_every_route_with_a_body_says_so(document: dict[str, Any]) -> None:
     with_body = {route for route, operation in _operations(document) if "requestBody" in operation}
     assert with_body == {
-        "POST /api/v1/jobs", "POST /api/v1/jobs/dry-run", "PUT /api/v1/bundles/{digest}",
+        "POST /api/v1/jobs", "POST /api/v1/pipelines", "POST /api/v1/jobs/dry-run", "PUT /api/v1/bundles/{digest}",
         "POST /api/v1/tenants", "PATCH /api/v1/tenants/{name}", "POST /api/v1/tokens",
         "POST /api/v1/session", "PUT /api/v1/secrets/{name}",
     }  # fmt: skip

@@ -24,6 +24,7 @@ from tests.waiting import until
 
 ORDER = ("viewer", "member", "tenant-admin", "admin")
 JOB = {"name": "not-allowed", "command": ["true"]}
+PIPELINE = {"name": "not-allowed", "stages": {"one": {"command": ["true"]}}}
 BUNDLE = b"code that is alpha's and nobody else's"
 DIGEST = "sha256:" + hashlib.sha256(BUNDLE).hexdigest()
 
@@ -59,6 +60,11 @@ MATRIX: dict[str, Access] = {
     "GET /api/v1/jobs/{job}/artifacts/{name}": Access("viewer", 404),
     "GET /api/v1/jobs/{job}/lineage": Access("viewer", 404),
     "POST /api/v1/jobs/{job}/rerun": Access("member", 404),
+    # pipelines
+    "POST /api/v1/pipelines": Access("member", 404, body=PIPELINE | {"tenant": "alpha"}),
+    "GET /api/v1/pipelines": Access("viewer", 404, query="?tenant=alpha"),
+    "GET /api/v1/pipelines/{pipeline}": Access("viewer", 404),
+    "POST /api/v1/pipelines/{pipeline}/cancel": Access("member", 404),
     # data sets
     "GET /api/v1/datasets": Access("viewer", 404, query="?tenant=alpha"),
     "GET /api/v1/datasets/{name}": Access("viewer", 404, query="?tenant=alpha"),
@@ -119,8 +125,11 @@ def things(alpha: Team, finished: dict[str, Any]) -> dict[str, str]:
     """What is alpha's, by the names that stand in the paths."""
     assert alpha.member.put(f"/api/v1/bundles/{DIGEST}", content=BUNDLE).status_code == 204
     viewer = alpha.viewer.get("/api/v1/whoami").json()["token"]
+    made = alpha.member.post("/api/v1/pipelines", json=PIPELINE | {"name": "alpha-own-flow"})
+    assert made.status_code == 201, made.text
     return {
         "{job}": finished["id"],
+        "{pipeline}": made.json()["id"],
         "{digest}": DIGEST,
         "{id}": viewer,
         "/tenants/{name}": "/tenants/alpha",
@@ -236,8 +245,8 @@ def test_a_stranger_is_told_nothing_of_another_tenant_s(beta: Team, things: dict
 @pytest.mark.parametrize("route", [route for route in GUARDED if MATRIX[route].stranger == 404])
 def test_what_is_another_tenant_s_looks_like_what_never_was(beta: Team, things: dict[str, str], route: str) -> None:
     """The answers differ only in the names that the asking one wrote itself."""
-    never = things | {"{job}": "finished-zzzzzz", "{digest}": "sha256:" + "0" * 64, "{id}": "0" * 10,
-                      "/tenants/{name}": "/tenants/nobody"}  # fmt: skip
+    never = things | {"{job}": "finished-zzzzzz", "{pipeline}": "flow-zzzzzz", "{digest}": "sha256:" + "0" * 64,
+                      "{id}": "0" * 10, "/tenants/{name}": "/tenants/nobody"}  # fmt: skip
     theirs, nobodys = _ask(beta.admin, route, things), _ask(beta.admin, route, never)
     assert theirs.status_code == nobodys.status_code == 404
     if theirs.request.method == "HEAD" or "tenant=alpha" in str(theirs.request.url):

@@ -44,9 +44,12 @@ STORIES = {
 }
 """Where the control plane dies, one place after the other, each time to be started again."""
 
+OF_PIPELINES = ("pipeline-submitted", "pipeline-stored")
+"""Only pipelines come there: tests/pipelines/test_crashes.py."""
+
 
 def test_every_failpoint_is_in_a_story() -> None:
-    assert sorted(place for places in STORIES.values() for place in places) == sorted(NAMES)
+    assert sorted([*OF_PIPELINES, *(place for places in STORIES.values() for place in places)]) == sorted(NAMES)
 
 
 @pytest.mark.timeout(600)

@@ -25,6 +25,7 @@ from fairlead.backends.local.sandbox import Namespaces
 from fairlead.backends.local.visible import CannotStart
 
 WORKER_MODULE = "fairlead.profiling.worker"
+STAGE_MODULE = "fairlead.pipelines.worker"
 _PLATFORM_PREFIX = "FAIRLEAD_"
 
 
@@ -185,10 +186,15 @@ def _execute_in_venv(birth: Birth, channel: socket.socket, environment: dict[str
         "PYTHONPATH": str(Path(fairlead.__file__).parent.parent),
     }
     try:
-        os.execve(python, [str(python), "-m", WORKER_MODULE], environment)
+        os.execve(python, [str(python), "-m", _module(birth.spec)], environment)
     except OSError as error:
         hint = "it must lie where the job's own user can read it"
         raise CannotStart(f"venv: {python} cannot be run: {error.strerror}; {hint}") from None
+
+
+def _module(spec: wire.WorkerSpec) -> str:
+    """What a worker becomes; named, not imported: nothing of it belongs to this process before the fork."""
+    return STAGE_MODULE if spec.stage else WORKER_MODULE
 
 
 def _run(birth: Birth, channel: socket.socket, environment: dict[str, str]) -> int:
@@ -197,7 +203,7 @@ def _run(birth: Birth, channel: socket.socket, environment: dict[str, str]) -> i
     os.environ.update(environment)
     tempfile.tempdir = None  # what the host found out holds for the host
     channel.setblocking(True)
-    code = importlib.import_module(WORKER_MODULE).main(birth.spec, birth.worker, channel)
+    code = importlib.import_module(_module(birth.spec)).main(birth.spec, birth.worker, channel)
     sys.stdout.flush()
     sys.stderr.flush()
     return int(code or 0)

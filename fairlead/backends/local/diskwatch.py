@@ -104,7 +104,7 @@ def _in_memory(spec: wire.WorkerSpec) -> str | None:
     held = disk.measure(folder)
     if held.problem is not None or held.files > _MOST_IN_MEMORY:
         return held.problem or f"it keeps more than {_MOST_IN_MEMORY} files in memory; only snapshots belong there"
-    allowed_bytes = spec.memory_bytes
+    allowed_bytes = None if spec.pool else spec.memory_bytes  # what others left there is not counted against it
     if allowed_bytes is None and held.files:
         allowed_bytes = shutil.disk_usage(folder).total // 2
     if allowed_bytes is None or held.total_bytes <= allowed_bytes:

@@ -12,6 +12,7 @@ from fairlead.control.service.core import Core
 from fairlead.control.service.data import DataVerbs
 from fairlead.control.service.foresight import ForesightVerbs
 from fairlead.control.service.live import LiveVerbs
+from fairlead.control.service.pipelining import PipelineVerbs
 from fairlead.control.service.secrets import SecretVerbs
 from fairlead.control.service.sessions import SessionVerbs
 from fairlead.control.service.tenancy import TenantVerbs
@@ -19,8 +20,8 @@ from fairlead.control.service.watching import WatchVerbs
 
 
 class Platform(
-    DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs, ClusterVerbs,
-    LiveVerbs, ForesightVerbs,
+    PipelineVerbs, DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs,
+    ClusterVerbs, LiveVerbs, ForesightVerbs,
 ):  # fmt: skip
     """The platform as its doors see it."""
 

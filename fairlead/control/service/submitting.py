@@ -57,7 +57,7 @@ class SubmitVerbs(Verbs):
             job = new_job(spec, tenant, who, now_s, again)
             self._admit(connection, job, spec, tenant)
             data = pinned(connection, tenant_name, spec.data)
-            _need_secrets(connection, tenant, spec)
+            need_secrets(connection, tenant, spec)
             strict = bool(sla_of(spec.sla, tenant.sla).strict) and not checked
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
                 return job  # first it has to be known whether its promise can be kept
@@ -68,7 +68,7 @@ class SubmitVerbs(Verbs):
                     lineage.begin(connection, stored.id, tenant_name, again, now_s)
                 lineage.reads(connection, stored.id, tenant_name, [_version(each) for each in data])
                 _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
-                _need_room(connection, tenant)
+                need_room(connection, tenant)
                 afford(connection, tenant, now_s)
                 self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
                 events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
@@ -139,7 +139,7 @@ class SubmitVerbs(Verbs):
         controller = self._core.controller
         now_s = self._core.clock()
         tenant = await self._read(lambda connection: tenant_named(connection, tenant_name))
-        await self._read(lambda connection: _need_secrets(connection, tenant, spec))
+        await self._read(lambda connection: need_secrets(connection, tenant, spec))
         _need_time(spec, now_s)
         await self._need_environment(spec)
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
@@ -150,7 +150,7 @@ class SubmitVerbs(Verbs):
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never))
         try:
-            await self._read(lambda connection: _need_room(connection, tenant, more=1))
+            await self._read(lambda connection: need_room(connection, tenant, more=1))
             await self._read(lambda connection: afford(connection, tenant, now_s))
         except (OverBudget, Refused) as error:
             return DryRun(admitted=False, reason=reason_view(Reason(error.code, f"{error.message}; {error.fix}")))
@@ -233,7 +233,7 @@ def _need_time(spec: JobSpec, now_s: float) -> None:
         raise InvalidSpec(f"{said} is past", field="sla.deadline", value=said, fix="write a time to come, or like 2h")
 
 
-def _need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
+def need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
     """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
     allowed = Policy.model_validate(dict(tenant.policy)).jobs
     if jobs.unfinished(connection, tenant.name) + more > allowed:
@@ -242,7 +242,7 @@ def _need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None
                       fix=f"wait for some to end, cancel some, or let an admin allow more: {raised}")  # fmt: skip
 
 
-def _need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
+def need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
     missing = secrets.unknown(connection, tenant.name, spec.secrets)
     if missing:
         raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],

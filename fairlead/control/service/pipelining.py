@@ -1,0 +1,156 @@
+"""Pipelines: taking them in, looking at them, taking them back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+
+from sqlalchemy import Connection
+
+from fairlead.control.access import acting_for, require, scope
+from fairlead.control.budgets import afford
+from fairlead.control.failpoints import failpoint
+from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
+from fairlead.control.records import Job, Role, Tenant, Token
+from fairlead.control.service.core import tenant_named
+from fairlead.control.service.submitting import SubmitVerbs, need_room, need_secrets, new_job
+from fairlead.control.store import events, jobs, pipelines
+from fairlead.errors import FairleadError, InvalidSpec, Refused
+from fairlead.pipelines.graph import PipelineSpec, order, stage_job
+from fairlead.pipelines.prints import fingerprints
+from fairlead.pipelines.steps import StagePhase
+from fairlead.pipelineviews import PipelineDetail, PipelinePage, PipelineView, StageView
+
+LONGEST_KEY = 255
+
+
+class PipelineVerbs(SubmitVerbs):
+    """How graphs of stages come in and are followed."""
+
+    async def run_pipeline(self, who: Token, spec: PipelineSpec, key: str | None) -> tuple[PipelineDetail, bool]:
+        """The pipeline, durable before this returns, and whether it is new; the same key twice is one pipeline."""
+        require(who, Role.MEMBER, "run pipelines")
+        if key is not None and len(key) > LONGEST_KEY:
+            raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key",
+                              fix=f"use at most {LONGEST_KEY} characters")  # fmt: skip
+        owner = acting_for(who, spec.tenant)
+        spec = spec.model_copy(update={"tenant": owner})
+        digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+        document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        marks = fingerprints(spec)
+        for name in spec.stages:
+            await self._need_environment(stage_job(spec, name, spec.name, {}))
+        now_s = self._core.clock()
+        made = PipelineRecord(jobs.new_id(spec.name), owner, spec.name, RUNNING, now_s, who.id, digest, document, key)
+
+        def work(connection: Connection) -> tuple[PipelineDetail, bool]:
+            tenant = tenant_named(connection, owner)
+            own = [StageRecord(made.id, name, owner, marks[name]) for name in sorted(spec.stages)]
+            stored, created = pipelines.insert(connection, made, own)
+            if created:
+                self._check_stages(connection, spec, tenant, who, now_s)
+                need_room(connection, tenant, more=1)
+                afford(connection, tenant, now_s)
+                self._audit(connection, who, "pipeline.run", stored.id, tenant=owner)
+                events.append(connection, time_s=now_s, kind="pipeline-submitted", tenant=owner,
+                              text=f"{stored.id} was submitted: {len(own)} stages",
+                              facts={"by": who.id, "pipeline": stored.id})  # fmt: skip
+            return _detail(connection, stored), created
+
+        view, created = await self._write(work)
+        failpoint("pipeline-submitted")
+        if created:
+            self._core.controller.nudge()
+            self._core.controller.publish()
+        return view, created
+
+    def _check_stages(
+        self, connection: Connection, spec: PipelineSpec, tenant: Tenant, who: Token, now_s: float
+    ) -> None:
+        """Refuse the whole at once if a stage of it could never run."""
+        for name in sorted(spec.stages):
+            job = stage_job(spec, name, spec.name, {})
+            try:
+                self._admit(connection, new_job(job, tenant, who, now_s), job, tenant)
+                need_secrets(connection, tenant, job)
+            except FairleadError as error:
+                place = error.field if error.field in ("code", None) else f"stages.{name}.{error.field}"
+                raise type(error)(error.message, field=place, value=error.value, fix=error.fix) from None
+
+    async def pipelines(self, who: Token, tenant: str | None, limit: int) -> PipelinePage:
+        """The newest pipelines that this token may see."""
+        wanted = scope(who) if tenant is None else acting_for(who, tenant)
+
+        def work(connection: Connection) -> PipelinePage:
+            if wanted is not None:
+                tenant_named(connection, wanted)
+            found = pipelines.newest(connection, wanted, limit)
+            own = pipelines.stages_of(connection, [each.id for each in found])
+            return PipelinePage(items=[PipelineView(**_facts(each, own[each.id], {})) for each in found])
+
+        return await self._read(work)
+
+    async def pipeline(self, who: Token, ref: str) -> PipelineDetail:
+        """One pipeline with the states of its stages."""
+        return await self._read(lambda connection: _detail(connection, pipelines.find(connection, ref, scope(who))))
+
+    async def cancel_pipeline(self, who: Token, ref: str) -> PipelineDetail:
+        """Start nothing more of it, and end what runs."""
+        require(who, Role.MEMBER, "cancel pipelines")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> PipelineDetail:
+            found = pipelines.find(connection, ref, scope(who))
+            if found.finished_s is not None:
+                raise Refused(f"{found.id} is {found.phase} already", fix="nothing is left to cancel")
+            pipelines.update(connection, found.id, cancelled_by=who.id, message=f"cancelled by {who.id}")
+            self._audit(connection, who, "pipeline.cancel", found.id, tenant=found.tenant)
+            events.append(connection, time_s=now_s, kind="pipeline-cancelling", tenant=found.tenant,
+                          text=f"{found.id} is being cancelled by {who.id}", facts={"pipeline": found.id})  # fmt: skip
+            return _detail(connection, pipelines.find(connection, found.id, found.tenant))
+
+        view = await self._write(work)
+        self._core.controller.nudge()
+        self._core.controller.publish()
+        return view
+
+
+def _detail(connection: Connection, record: PipelineRecord) -> PipelineDetail:
+    own = pipelines.stages_of(connection, [record.id])[record.id]
+    spec = PipelineSpec.model_validate(record.spec)
+    found = {name: jobs.get(connection, stage.job) for name, stage in own.items() if stage.job is not None}
+    runs = {name: job for name, job in found.items() if job is not None}
+    views = [_stage(spec, own[name], runs.get(name)) for name in order(spec.upstream)]
+    return PipelineDetail(**_facts(record, own, runs), stages=views)
+
+
+def _facts(record: PipelineRecord, own: Mapping[str, StageRecord], runs: Mapping[str, Job]) -> dict[str, object]:
+    counts = Counter(_state(stage, runs.get(name)) for name, stage in own.items())
+    return {
+        "id": record.id, "name": record.name, "tenant": record.tenant, "state": record.phase,
+        "labels": record.spec.get("labels", {}), "submitted_s": record.submitted_s,
+        "submitted_by": record.submitted_by, "finished_s": record.finished_s, "message": record.message,
+        "counts": dict(sorted(counts.items())),
+    }  # fmt: skip
+
+
+def _state(stage: StageRecord, job: Job | None) -> str:
+    """While it is on its way, what its job is."""
+    if stage.phase is not StagePhase.ACTIVE:
+        return stage.phase.value
+    return "running" if job is None else job.phase.value
+
+
+def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView:
+    written = spec.stages[stage.name]
+    gave = dict(stage.result or {})
+    return StageView(
+        name=stage.name, kind=written.kind, state=_state(stage, job), upstream=sorted(written.upstream), job=stage.job,
+        message=stage.message or (job.message if job is not None else None),
+        attempts=0 if job is None else job.failures + 1,
+        min_workers=written.workers.min, max_workers=written.workers.max, reused=stage.reused,
+        started_s=stage.started_s if job is None or job.started_s is None else job.started_s,
+        finished_s=stage.finished_s,
+        gave=gave.get("shown"), gave_bytes=gave.get("bytes"), value=gave.get("plain"),
+    )  # fmt: skip

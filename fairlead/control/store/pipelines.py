@@ -1,0 +1,115 @@
+"""Pipelines and their stages: handed in once per idempotency key, found by id, prefix or name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, select
+from sqlalchemy import insert as insert_rows
+from sqlalchemy import update as update_rows
+
+from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
+from fairlead.control.store.jobs import new_id
+from fairlead.control.store.pipeline_schema import pipelines, stages
+from fairlead.control.store.rows import column_values, fields
+from fairlead.errors import Conflict, NotFound
+from fairlead.pipelines.steps import StagePhase
+
+_PIPELINE = [pipelines.c[name] for name in PipelineRecord.__slots__]
+_STAGE = [stages.c[name] for name in StageRecord.__slots__]
+_PHASE = StageRecord.__slots__.index("phase")
+_MIN_PREFIX = 4
+
+
+def insert(
+    conn: Connection, made: PipelineRecord, own: Iterable[StageRecord]
+) -> tuple[PipelineRecord, bool]:
+    """The stored pipeline and whether it is new; the same key and request again gives the first one back."""
+    if made.key is not None:
+        same = (pipelines.c.tenant == made.tenant) & (pipelines.c.key == made.key)
+        row = conn.execute(select(*_PIPELINE).where(same)).one_or_none()
+        if row is not None:
+            first = PipelineRecord(*row)
+            if first.request_digest != made.request_digest:
+                raise Conflict(f"the idempotency key {made.key!r} already stands for another request, {first.id}",
+                               field="Idempotency-Key", value=made.key, fix="use a new key")  # fmt: skip
+            return first, False
+    while conn.execute(select(pipelines.c.id).where(pipelines.c.id == made.id)).one_or_none() is not None:
+        made = replace(made, id=new_id(made.name))
+    conn.execute(insert_rows(pipelines), fields(made))
+    conn.execute(insert_rows(stages), [fields(replace(stage, pipeline=made.id)) for stage in own])
+    return made, True
+
+
+def get(conn: Connection, pipeline: str) -> PipelineRecord | None:
+    row = conn.execute(select(*_PIPELINE).where(pipelines.c.id == pipeline)).one_or_none()
+    return None if row is None else PipelineRecord(*row)
+
+
+def find(conn: Connection, ref: str, tenant: str | None) -> PipelineRecord:
+    """The pipeline meant by an id, a name (its newest) or the beginning of an id; only the tenant's own if given."""
+    own = [] if tenant is None else [pipelines.c.tenant == tenant]
+    newest = select(*_PIPELINE).where(*own).order_by(pipelines.c.submitted_s.desc(), pipelines.c.id.desc())
+    for exact in (pipelines.c.id == ref, pipelines.c.name == ref):
+        row = conn.execute(newest.where(exact).limit(1)).one_or_none()
+        if row is not None:
+            return PipelineRecord(*row)
+    if len(ref) >= _MIN_PREFIX:
+        rows = conn.execute(newest.where(pipelines.c.id >= ref, pipelines.c.id < ref + "~").limit(2)).all()
+        if len(rows) == 1:
+            return PipelineRecord(*rows[0])
+        if rows:
+            raise NotFound(f"{ref!r} begins several pipelines", value=ref, fix="write more of the id")
+    raise NotFound(f"there is no pipeline {ref!r}", value=ref, fix="list them with fairlead pipeline list")
+
+
+def running(conn: Connection) -> list[str]:
+    """Ids of the pipelines that have not ended, oldest first."""
+    query = select(pipelines.c.id).where(pipelines.c.phase == RUNNING).order_by(pipelines.c.submitted_s, pipelines.c.id)
+    return list(conn.execute(query).scalars())
+
+
+def newest(conn: Connection, tenant: str | None, limit: int) -> list[PipelineRecord]:
+    own = [] if tenant is None else [pipelines.c.tenant == tenant]
+    query = select(*_PIPELINE).where(*own).order_by(pipelines.c.submitted_s.desc(), pipelines.c.id.desc())
+    return [PipelineRecord(*row) for row in conn.execute(query.limit(limit))]
+
+
+def update(conn: Connection, pipeline: str, **changes: Any) -> None:
+    conn.execute(update_rows(pipelines).where(pipelines.c.id == pipeline).values(column_values(changes)))
+
+
+def stages_of(conn: Connection, wanted: Collection[str]) -> dict[str, dict[str, StageRecord]]:
+    """By pipeline and name."""
+    found: dict[str, dict[str, StageRecord]] = {pipeline: {} for pipeline in wanted}
+    query = select(*_STAGE).where(stages.c.pipeline.in_(list(wanted))).order_by(stages.c.pipeline, stages.c.name)
+    for row in conn.execute(query):
+        stage = _stage(row)
+        found[stage.pipeline][stage.name] = stage
+    return found
+
+
+def update_stage(conn: Connection, pipeline: str, name: str, **changes: Any) -> None:
+    this = (stages.c.pipeline == pipeline) & (stages.c.name == name)
+    conn.execute(update_rows(stages).where(this).values(column_values(changes)))
+
+
+def reusable(conn: Connection, tenant: str, prints: Collection[str]) -> dict[str, StageRecord]:
+    """By fingerprint: the newest stage of this tenant whose result is still there, as far as is known."""
+    this = (stages.c.tenant == tenant) & stages.c.fingerprint.in_(list(prints)) & stages.c.kept
+    query = select(*_STAGE).where(this).order_by(stages.c.finished_s)
+    return {stage.fingerprint: stage for stage in map(_stage, conn.execute(query))} if prints else {}
+
+
+def forget_results(conn: Connection, tenant: str, fingerprint: str) -> None:
+    """What this stage gave is gone: it stands for nothing any more."""
+    this = (stages.c.tenant == tenant) & (stages.c.fingerprint == fingerprint)
+    conn.execute(update_rows(stages).where(this).values(kept=False))
+
+
+def _stage(row: Iterable[Any]) -> StageRecord:
+    values = list(row)
+    values[_PHASE] = StagePhase(values[_PHASE])
+    return StageRecord(*values)

@@ -1,0 +1,155 @@
+"""What a function's result can depend on, by its source: itself, what it names in its file, and the files it imports.
+
+Read as text, never run. Comments and layout do not count. A file that is read by other means than an import is not
+seen; ``cache=False`` is for stages that depend on such things.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Sources:
+    """The Python files of one folder, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._trees: dict[Path, ast.Module | None] = {}
+        self._wholes: dict[Path, str] = {}
+
+    def digest(self, file: str, function: str) -> str | None:
+        """``sha256:`` of all that the function depends on; None when its file cannot be read that way."""
+        path = (self._folder / file).resolve()
+        tree = self._tree(path)
+        definition = None if tree is None else find(tree, function)
+        if tree is None or definition is None:
+            return None
+        parts = [_text(each) for each in self._reached(tree, definition)]
+        used = [ast.dump(each) for each in tree.body if _acts(each)]
+        files = self._files(path, [each for each in ast.walk(tree) if isinstance(each, _IMPORTS)])
+        imported = sorted(self._whole(each) for each in files)
+        text = "\0".join([function, *sorted(parts), *used, *imported])
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def parameters(self, file: str, function: str) -> tuple[list[str], list[str]] | None:
+        """The names that a function takes and those that it needs; None when it takes any, or is not to be seen."""
+        tree = self._tree((self._folder / file).resolve())
+        found = None if tree is None else find(tree, function)
+        if not isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) or found.args.kwarg is not None:
+            return None
+        places = [each.arg for each in [*found.args.posonlyargs, *found.args.args]]
+        needed = places[: len(places) - len(found.args.defaults)]
+        only = zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)
+        needed += [each.arg for each, default in only if default is None]
+        return places + [each.arg for each in found.args.kwonlyargs], needed
+
+    def _tree(self, path: Path) -> ast.Module | None:
+        if path not in self._trees:
+            try:
+                self._trees[path] = ast.parse(path.read_bytes(), path.name)
+            except (OSError, SyntaxError, ValueError):  # the worker says what is wrong with it
+                self._trees[path] = None
+        return self._trees[path]
+
+    def _reached(self, tree: ast.Module, start: _Definition) -> list[ast.stmt]:
+        """The definitions and constants of this file that the function names, and those that they name."""
+        named = {name: each for each in tree.body for name in _gives(each)}
+        reached: dict[int, ast.stmt] = {id(start): start}
+        pending: list[ast.stmt] = [start]
+        while pending:
+            for name in _names(pending.pop()):
+                each = named.get(name)
+                if each is not None and id(each) not in reached:
+                    reached[id(each)] = each
+                    pending.append(each)
+        return list(reached.values())
+
+    def _files(self, path: Path, imports: Sequence[ast.AST]) -> set[Path]:
+        """All files of the folder that these imports lead to, one way or another."""
+        found: set[Path] = set()
+        pending = [(path, imports)]
+        while pending:
+            origin, statements = pending.pop()
+            for statement in statements:
+                for target in self._targets(origin, statement):
+                    if target not in found and target != path:
+                        found.add(target)
+                        tree = self._tree(target)
+                        further = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, _IMPORTS)]
+                        pending.append((target, further))
+        return found
+
+    def _targets(self, origin: Path, statement: ast.AST) -> Iterator[Path]:
+        if isinstance(statement, ast.Import):
+            names, roots = [alias.name for alias in statement.names], [self._folder, origin.parent]
+        elif isinstance(statement, ast.ImportFrom):
+            base = statement.module or ""
+            names = [base, *(f"{base}.{alias.name}".strip(".") for alias in statement.names)]
+            near = origin.parent if statement.level < 2 else origin.parents[min(statement.level - 1, 3)]
+            roots = [near] if statement.level else [self._folder, origin.parent]
+        else:
+            return
+        for root in roots:
+            for name in filter(None, names):
+                place = root.joinpath(*name.split("."))
+                for candidate in (place.with_suffix(".py"), place / "__init__.py"):
+                    inside = candidate.resolve()
+                    if inside.is_file() and inside.is_relative_to(self._folder.resolve()):
+                        yield inside
+
+    def _whole(self, path: Path) -> str:
+        if path not in self._wholes:
+            tree = self._tree(path)
+            text = ast.dump(tree) if tree is not None else path.read_bytes().hex()
+            name = path.relative_to(self._folder.resolve())
+            self._wholes[path] = f"{name}:{hashlib.sha256(text.encode()).hexdigest()}"
+        return self._wholes[path]
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def find(tree: ast.Module, name: str) -> _Definition | None:
+    """The definition of this name at the top of a file."""
+    return next((each for each in tree.body if isinstance(each, _DEFINITIONS) and each.name == name), None)
+
+
+def _text(statement: ast.stmt) -> str:
+    """Without decorators: they say what a stage runs on, not what it gives."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        kept = [statement.name, *map(ast.dump, (statement.args, *statement.body))]
+        return "\0".join(kept)
+    return ast.dump(statement)
+
+
+def _acts(statement: ast.stmt) -> bool:
+    """Whether it does something when the file is loaded, which anything in the file may depend on."""
+    if isinstance(statement, (*_DEFINITIONS, *_IMPORTS, ast.Assign, ast.AnnAssign)):
+        return False
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+        return False  # what it says of itself
+    return not (isinstance(statement, ast.If) and "__name__" in _names(statement))
+
+
+def _gives(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, _DEFINITIONS):
+        return [statement.name]
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+    return []
+
+
+def _names(statement: ast.stmt) -> set[str]:
+    """All names that it mentions, its decorators apart."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        parts: list[ast.AST] = [statement.args, *statement.body]
+    else:
+        parts = [statement]
+    return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}

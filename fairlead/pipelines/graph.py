@@ -1,0 +1,189 @@
+"""A pipeline as a value: its stages, what each takes from others, what each needs; YAML, JSON and Python alike."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fairlead.complaints import SECRET_PATTERN
+from fairlead.errors import InvalidSpec
+from fairlead.pipelines import wiring
+from fairlead.specs import JobSpec, Name, Placement, Seconds, Sla, Spec, WorkerResources, Workers, invalid
+
+MOST_STAGES = 500
+ESTIMATORS = "fairlead.pipelines.estimators:"
+"""The functions of this module are what stages of scikit-learn estimators run."""
+
+
+class StageSpec(Spec):
+    """One stage: a function with arguments, or a command; which results it takes stands in its arguments."""
+
+    run: str | None = None  # file.py:function or package.module:function
+    command: list[str] | None = None
+    args: dict[str, Any] = Field(default_factory=dict, max_length=200)
+    after: list[Name] = Field(default_factory=list, max_length=MOST_STAGES)  # stages that come first, besides
+    workers: Workers = Workers()
+    resources: WorkerResources = WorkerResources()
+    placement: Placement = Placement()
+    retries: int = Field(default=0, ge=0, le=100, strict=True)
+    cache: bool = Field(default=True, strict=True)  # whether an earlier result of the same stage may stand for it
+    trains: bool = Field(default=False, strict=True)  # it returns a fairlead.Training: its gang may grow and shrink
+    takes: Annotated[Seconds, Field(gt=0)] | None = None
+    env: dict[str, str] = Field(default_factory=dict, max_length=200)
+    secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
+    venv: str | None = None
+    source: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")  # of its own code; None: the bundle's
+
+    @property
+    def inputs(self) -> frozenset[str]:
+        """The stages whose results it takes."""
+        words = self.args if self.command is None else {**self.args, "command": self.command}
+        return frozenset(reference.stage for reference in wiring.references(words))
+
+    @property
+    def upstream(self) -> frozenset[str]:
+        """The stages that come before it."""
+        return self.inputs | frozenset(self.after)
+
+    @property
+    def kind(self) -> str:
+        """What it is, in a word for people."""
+        if self.command is not None:
+            return "command"
+        if (self.run or "").startswith(ESTIMATORS):
+            return "estimator"
+        return "training" if self.trains else "function"
+
+    @field_validator("args")
+    @classmethod
+    def _good_references(cls, args: dict[str, Any]) -> dict[str, Any]:
+        for name, value in args.items():
+            if not name.isidentifier():
+                raise ValueError(f"{name}: is not the name of an argument; use letters, digits and _")
+            try:
+                list(wiring.references(value))
+            except wiring.BadReference as error:
+                raise ValueError(f"{name}: {error}") from None
+        return args
+
+    @model_validator(mode="after")
+    def _one_thing_to_run(self) -> Self:
+        if (self.run is None) == (self.command is None):
+            raise ValueError("run: a stage runs one thing; write run: file.py:function, or command: [python, file.py]")
+        if self.command is not None and (self.args or self.trains):
+            raise ValueError("args: are for the function of run; put the arguments of a command into command")
+        if self.run is not None and not self.trains and self.workers.max > 1:
+            raise ValueError("workers: a plain function runs in one worker; leave workers out, give it more cpu, or "
+                             "let it return a fairlead.Training and say trains: true")  # fmt: skip
+        return self
+
+
+class PipelineSpec(Spec):
+    """A graph of stages, ready to be run."""
+
+    apiVersion: Literal["fairlead/v1"] = "fairlead/v1"
+    kind: Literal["Pipeline"] = "Pipeline"
+    name: Name
+    tenant: Name | None = None
+    labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
+        default_factory=dict, max_length=60
+    )
+    stages: dict[Name, StageSpec] = Field(min_length=1, max_length=MOST_STAGES)
+    priority: int = Field(default=0, ge=-1000, le=1000, strict=True)
+    sla: Sla | None = None  # of each of its stages
+    code: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+
+    @model_validator(mode="after")
+    def _is_a_graph(self) -> Self:
+        for name, stage in self.stages.items():
+            for other in sorted(stage.upstream):
+                if other not in self.stages:
+                    raise ValueError(f"stages.{name}: takes ${other}, and there is no such stage; "
+                                     f"{_meant(other, self.stages)}")  # fmt: skip
+        circle = cycle({name: stage.upstream for name, stage in self.stages.items()})
+        if circle:
+            way = " -> ".join([*circle, circle[0]])
+            raise ValueError(f"stages.{circle[0]}: waits for itself: {way}; take one of these arguments away")
+        return self
+
+    @property
+    def upstream(self) -> dict[str, frozenset[str]]:
+        return {name: stage.upstream for name, stage in self.stages.items()}
+
+
+def cycle(upstream: Mapping[str, Iterable[str]]) -> list[str]:
+    """Stages that wait for each other in a circle, in the order in which they run; empty when there are none."""
+    waits = {name: set(others) for name, others in upstream.items()}
+    while free := [name for name, others in waits.items() if not others & waits.keys()]:
+        for name in free:
+            del waits[name]
+    if not waits:
+        return []
+    way = [min(waits)]
+    while (further := min(waits[way[-1]] & waits.keys())) not in way:
+        way.append(further)
+    circle = way[way.index(further) :][::-1]
+    first = circle.index(min(circle))
+    return circle[first:] + circle[:first]
+
+
+def order(upstream: Mapping[str, Iterable[str]]) -> list[str]:
+    """The stages, each after all that it waits for; alike for every order of the same mapping."""
+    done: list[str] = []
+    waits = {name: set(others) for name, others in upstream.items()}
+    while waits:
+        free = sorted(name for name, others in waits.items() if not others & waits.keys())
+        if not free:
+            raise ValueError("the stages wait for each other in a circle")
+        for name in free:
+            del waits[name]
+        done += free
+    return done
+
+
+def stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str, Any]) -> JobSpec:
+    """The job that runs a stage, under the same rules as every other job of its tenant."""
+    stage = spec.stages[name]
+    return JobSpec(
+        name=f"{spec.name[: max(1, 39 - len(name))].rstrip('-')}-{name}"[:40].rstrip("-"),
+        tenant=spec.tenant,
+        labels={**spec.labels, "pipeline": pipeline, "stage": name},
+        run=stage.run,
+        command=stage.command,
+        params=dict(params) if stage.run is not None else {},
+        workers=stage.workers,
+        resources=stage.resources,
+        placement=stage.placement,
+        sla=spec.sla,
+        priority=spec.priority,
+        workload="training" if stage.trains else "batch",
+        takes=stage.takes,
+        env=stage.env,
+        secrets=stage.secrets,
+        venv=stage.venv,
+        retries=stage.retries,
+        code=spec.code,
+    )
+
+
+def parse_pipeline(data: Any, *, source: str | None = None) -> PipelineSpec:
+    """The pipeline that the data describes, or :class:`InvalidSpec` naming stage, field and fix."""
+    place = f"{source}: " if source else ""
+    if not isinstance(data, Mapping):
+        raise InvalidSpec(f"is a mapping of fields, and this is a {type(data).__name__}", field=f"{place}pipeline",
+                          fix="write name: ... and stages: ...")  # fmt: skip
+    try:
+        spec = PipelineSpec.model_validate(dict(data))
+        for name in spec.stages:  # what is wrong with it as a job is said now, not when its turn comes
+            stage_job(spec, name, spec.name, {})
+    except ValidationError as error:
+        raise invalid(error, PipelineSpec, source) from None
+    return spec
+
+
+def _meant(name: str, stages: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(stages), n=1)
+    return f"did you mean ${close[0]}?" if close else f"add it, or take one of: {', '.join(sorted(stages)[:8])}"

@@ -1,0 +1,94 @@
+"""How arguments name the results of other stages: ``$load``, ``$split[train]``; ``$$`` is a plain dollar sign."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_REFERENCE = re.compile(r"\$([a-z0-9][-a-z0-9]*)((?:\[[^\[\]]{1,100}\])*)")
+_KEY = re.compile(r"\[([^\[\]]+)\]")
+VALUE = "$@"
+"""Begins a text that names a value which travels in the code bundle, pickled; opened only in a worker."""
+
+MOST_DEEP = 20
+
+
+class BadReference(ValueError):
+    """A text that begins with a dollar sign and names nothing: what is wrong, and what to do about it."""
+
+    def __init__(self, text: str, what: str, fix: str) -> None:
+        super().__init__(f"{text!r} {what}; {fix}")
+        self.text, self.what, self.fix = text, what, fix
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The result of a stage, or the part of it that lies under these keys."""
+
+    stage: str
+    path: tuple[str | int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"${self.stage}" + "".join(f"[{key}]" for key in self.path)
+
+    def part_of(self, value: Any) -> Any:
+        """What is meant, given the stage's whole result."""
+        for key in self.path:
+            value = value[key]
+        return value
+
+
+def parse(text: str) -> Reference | None:
+    """The reference that a text is, or None if it is just a text; raises :class:`BadReference`."""
+    if not text.startswith("$") or text.startswith(("$$", VALUE)):
+        return None
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        raise BadReference(text, "names no stage", "write $stage or $stage[key], or $$ for a plain dollar sign")
+    path = tuple(int(key) if key.lstrip("-").isdecimal() else key for key in _KEY.findall(match[2]))
+    return Reference(match[1], path)
+
+
+def escaped(text: str) -> str:
+    """A plain text as it is written among arguments."""
+    return f"${text}" if text.startswith("$") else text
+
+
+def references(value: Any) -> Iterator[Reference]:
+    """All that a tree of arguments refers to, in order."""
+    for leaf in _leaves(value, 0):
+        if isinstance(leaf, str):
+            found = parse(leaf)
+            if found is not None:
+                yield found
+
+
+def resolve(value: Any, result: Callable[[Reference], Any], pickled: Callable[[str], Any] | None = None) -> Any:
+    """The tree of arguments with every reference replaced by what it means."""
+    if isinstance(value, Mapping):
+        return {key: resolve(each, result, pickled) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [resolve(each, result, pickled) for each in value]
+    if not isinstance(value, str):
+        return value
+    if pickled is not None and value.startswith(VALUE):
+        return pickled(value.removeprefix(VALUE))
+    found = parse(value)
+    if found is not None:
+        return result(found)
+    return value.removeprefix("$") if value.startswith("$$") else value
+
+
+def _leaves(value: Any, depth: int) -> Iterator[Any]:
+    if depth > MOST_DEEP:
+        raise BadReference("...", f"is nested more than {MOST_DEEP} deep", "pass it as the result of a stage")
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _leaves(each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _leaves(each, depth + 1)
+    else:
+        yield value

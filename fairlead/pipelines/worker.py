@@ -1,0 +1,229 @@
+"""The life of a worker that runs a stage: inputs from memory, the user's function, its result into memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import msgspec
+
+from fairlead import wire
+from fairlead.errors import FairleadError, InvalidSpec, NotFound
+from fairlead.pipelines import carry, wiring
+from fairlead.pipelines.places import place_of_this_worker
+from fairlead.profiling import worker as training_worker
+from fairlead.training.channel import Channel, log
+from fairlead.training.definition import Training
+from fairlead.training.loading import check_params, describe, load_function
+from fairlead.training.own.session import OwnSession
+from fairlead.training.result import final_metrics
+from fairlead.training.session import Session
+from fairlead.training.worker import handed_over
+
+VALUES = "fairlead_values"
+"""The folder of a bundle with arguments that went by value."""
+
+MOST_ARTIFACTS = 1000
+
+
+class Gone(Exception):
+    """Results that this stage needs are not in memory any more."""
+
+    def __init__(self, stages: list[str]) -> None:
+        super().__init__(f"what {', '.join(stages)} gave is not in memory any more")
+        self.stages = stages
+
+
+@dataclass
+class Work:
+    """What a worker is to do, as its job says."""
+
+    spec: wire.WorkerSpec
+    place: carry.Place
+    args: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return f"stage/{self.spec.stage.get('pipeline', '')}/{self.spec.stage.get('name', '')}"
+
+    def call(self) -> Any:
+        """Load code and inputs, and call the function."""
+        run = self.spec.run or ""
+        function = load_function(run)
+        function = getattr(function, "function", function)  # what is marked with @stage is wrapped
+        given = self.arguments()
+        check_params(function, run, dict.fromkeys(given), typed=False)
+        return function(**given)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments with the results of other stages in their places; raises :class:`Gone`."""
+        results: dict[str, Any] = {}
+        gone = []
+        for stage, reference in self.inputs.items():
+            try:
+                results[stage] = carry.get(reference, self.place)
+            except NotFound:
+                gone.append(stage)
+        if gone:
+            raise Gone(gone)
+
+        def part(reference: wiring.Reference) -> Any:
+            try:
+                return reference.part_of(results[reference.stage])
+            except (LookupError, TypeError):
+                what = carry.shown(results.get(reference.stage))
+                raise InvalidSpec(f"there is no such part in {what}", field=f"args: {reference}",
+                                  fix=f"look at what {reference.stage} returns") from None  # fmt: skip
+
+        return dict(wiring.resolve(dict(self.args), part, _pickled))
+
+
+def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
+    """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
+    work = Work(spec, place_of_this_worker(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
+    if spec.stage.get("trains"):
+        folder = Path(spec.memory_folder)
+        own = msgspec.structs.replace(spec, memory_folder=str(_snapshots(folder, spec.job)), params={})
+        return training_worker.main(own, worker, channel, lambda: _training(work), lambda session: _kept(session, work))
+    line = Channel(channel)
+    try:
+        return _Life(work, line).run()
+    except Gone as error:
+        line.send(wire.Raised(error=str(error), permanent=True, missing=error.stages))
+        return 1
+    except (SyntaxError, FairleadError) as error:
+        return _raised(line, error, permanent=True)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
+        return _raised(line, error, permanent=False)
+
+
+def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
+    text, trace = describe(error)
+    log(f"ends: {text}")
+    if trace:
+        print(trace, flush=True)
+    line.send(wire.Raised(error=text, trace=trace, permanent=permanent))
+    return 1
+
+
+class _Life:
+    """A plain function: it has no state that we know, so when it is told to leave it ends, and starts over later."""
+
+    def __init__(self, work: Work, line: Channel) -> None:
+        self._work, self._line = work, line
+        self._generation = 0
+
+    def run(self) -> int:
+        self._line.send(wire.Ready())
+        while True:
+            match self._line.take():
+                case wire.Quit():
+                    return 0
+                case wire.Leave() as leave:
+                    self._line.send(wire.Left(leave.generation, 0))
+                    return 0
+                case wire.Join() as join:
+                    self._generation = join.generation
+                    self._line.send(wire.Joined(join.generation, 0))
+                    return self._do()
+                case _:
+                    pass
+
+    def _do(self) -> int:
+        threading.Thread(target=self._listen, name="fairlead-listening", daemon=True).start()
+        value = self._work.call()
+        if isinstance(value, Training):
+            raise InvalidSpec("returned a fairlead.Training and did not say that it would", field=self._work.label,
+                              fix="annotate the function with -> fairlead.Training, or say trains: true")  # fmt: skip
+        reference = carry.put(value, self._work.place, self._work.label)
+        self._line.send(wire.Finished(self._generation, 0, figures(value), artifacts(), reference))
+        return 0
+
+    def _listen(self) -> None:
+        """In a thread of its own: user code has no place where it could be asked."""
+        while True:
+            match self._line.take():
+                case wire.Leave() as leave:
+                    log(f"generation {leave.generation}: told to leave; what was computed is lost")
+                    self._line.send(wire.Left(leave.generation, 0))
+                    os._exit(0)
+                case wire.Quit():
+                    os._exit(0)
+                case _:
+                    pass
+
+
+def figures(value: Any) -> dict[str, float]:
+    """The numbers that a result consists of, to be shown beside the job."""
+    if isinstance(value, bool):
+        return {}
+    if isinstance(value, int | float):
+        return {"value": float(value)}
+    if not isinstance(value, dict) or len(value) > 100:
+        return {}
+    numbers = {name: each for name, each in value.items() if isinstance(name, str) and type(each) in (int, float)}
+    return {name: float(each) for name, each in numbers.items()}
+
+
+def artifacts() -> list[str]:
+    """The files that the stage left in its output folder."""
+    folder = Path(os.environ.get("FAIRLEAD_OUTPUT", "output"))
+    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return found[:MOST_ARTIFACTS]
+
+
+def _pickled(name: str) -> Any:
+    """A value that its author put into the bundle, opened only here: in the author's own worker."""
+    path = Path(VALUES) / f"{name}.cloudpickle"
+    if not name.isalnum() or not path.is_file():
+        raise InvalidSpec(f"there is no value {name} in the code bundle", field="args", fix="run the pipeline again")
+    return cloudpickle.loads(path.read_bytes())
+
+
+# ---------------------------------------------------------------- stages that train
+
+
+def _training(work: Work) -> Training:
+    try:
+        training = work.call()
+    except Gone as error:
+        raise GoneFromTraining(error.stages) from None
+    if not isinstance(training, Training):
+        raise InvalidSpec(f"returned {type(training).__name__}, not a fairlead.Training", field=work.label,
+                          fix="return one, or leave out workers: a plain function runs in one worker")  # fmt: skip
+    return training
+
+
+class GoneFromTraining(FairleadError):
+    """The same as :class:`Gone`, for the worker of a training, which tells of errors in its own way."""
+
+    def __init__(self, stages: list[str]) -> None:
+        super().__init__(str(Gone(stages)))
+        self.missing = stages
+
+
+def _kept(session: Session | OwnSession, work: Work) -> dict[str, Any]:
+    """What a training gives to the next stages: the state of its model, and its metrics."""
+    model = getattr(session, "model", None)
+    state = {} if model is None else dict(model.state_dict())
+    metrics = session.history.last if isinstance(session, OwnSession) else final_metrics(session)
+    return carry.put({"state": state, "metrics": dict(metrics)}, work.place, work.label)
+
+
+def _snapshots(folder: Path, job: str) -> Path:
+    """A stage that trains keeps its snapshots apart from results."""
+    made = folder / f"snapshots-{job}" / folder.name
+    made.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+if __name__ == "__main__":
+    code = main(*handed_over())
+    os._exit(code)

@@ -1,0 +1,135 @@
+"""Pipelines in Python: the client's verbs, and one pipeline in the hands of a client."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fairlead.errors import JobCancelled, JobFailed, NotFound, StillRunning
+from fairlead.pipelineviews import PipelineDetail, PipelinePage, PipelineView, StageView
+
+if TYPE_CHECKING:
+    from fairlead.pipelines.declare import Declaration, Pipeline
+    from fairlead.sdk.transport import Transport
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+
+
+class PipelineRun:
+    """A pipeline as last seen; :meth:`refresh` looks again."""
+
+    def __init__(self, client: PipelineVerbs, view: PipelineDetail) -> None:
+        self._client = client
+        self.view = view
+
+    @property
+    def id(self) -> str:
+        return self.view.id
+
+    @property
+    def state(self) -> str:
+        """running, succeeded, failed or cancelled; as last seen."""
+        return self.view.state
+
+    @property
+    def ended(self) -> bool:
+        return self.view.state in ENDED
+
+    @property
+    def stages(self) -> dict[str, StageView]:
+        """By name, as last seen."""
+        return {stage.name: stage for stage in self.view.stages}
+
+    def refresh(self) -> PipelineRun:
+        self.view = self._client.pipeline_detail(self.id)
+        return self
+
+    def wait(self, timeout: float | None = None) -> PipelineRun:
+        """Until it has ended, however it did; ``StillRunning`` when the timeout (seconds) comes first."""
+        until = None if timeout is None else time.monotonic() + timeout
+        pause_s = 0.05
+        while not self.refresh().ended:
+            left_s = None if until is None else until - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise StillRunning(f"{self.id} is still {self.state} after {timeout:g} s", fix="wait longer")
+            time.sleep(pause_s if left_s is None else min(pause_s, left_s))
+            pause_s = min(pause_s * 1.5, 0.5)
+        return self
+
+    def value(self, stage: str) -> Any:
+        """What a stage gave, if that is small and plain; arrays and models stay where the stages are."""
+        check(self.wait().view)
+        found = self.stages.get(stage)
+        if found is None:
+            raise NotFound(f"there is no stage {stage!r}", fix=f"use one of: {', '.join(self.stages)}")
+        if found.value is None and found.gave not in (None, "None"):
+            raise NotFound(f"{stage} gave {found.gave}, which stays in the memory of the platform",
+                           fix="let a stage write it to a file in FAIRLEAD_OUTPUT, or give plain values")  # fmt: skip
+        return found.value
+
+    def cancel(self) -> PipelineRun:
+        self.view = self._client.cancel_pipeline(self.id).view
+        return self
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{count} {state}" for state, count in self.view.counts.items())
+        return f"<Pipeline {self.id} of {self.view.tenant}: {self.state} ({counts})>"
+
+
+def check(view: PipelineView) -> None:
+    """Raise what a pipeline that did not succeed means."""
+    said = f": {view.message}" if view.message else ""
+    if view.state == "failed":
+        raise JobFailed(f"{view.name} failed{said}", fix=f"see its stages: fairlead pipeline show {view.id}")
+    if view.state == "cancelled":
+        raise JobCancelled(f"{view.name} was cancelled{said}")
+    if view.state not in ENDED:
+        raise StillRunning(f"{view.name} is still {view.state}", fix=f"follow it: fairlead pipeline show {view.id}")
+
+
+class PipelineVerbs:
+    """The part of the client that is about pipelines."""
+
+    _wire: Transport
+
+    def run_pipeline(
+        self, what: Pipeline | Declaration | Mapping[str, Any] | str | Path, *, folder: str | Path | None = None,
+        key: str | None = None, tenant: str | None = None, name: str | None = None, priority: int | None = None,
+        labels: Mapping[str, str] | None = None, **params: Any,
+    ) -> PipelineRun:  # fmt: skip
+        """Run a graph of stages: a function marked with @pipeline and its parameters, ``file.py:pipeline``, or YAML."""
+        from fairlead.sdk.graphs import prepare
+
+        fields = {"tenant": tenant, "name": name, "priority": priority, "labels": dict(labels) if labels else None}
+        prepared = prepare(what, Path(folder).expanduser() if folder is not None else None, params, fields)
+        packed = prepared.pack()
+        place = f"/bundles/{packed.digest}"
+        if not self._wire.exists(place, params={"tenant": prepared.spec.tenant}):
+            self._wire.call("PUT", place, params={"tenant": prepared.spec.tenant}, content=packed.bytes)
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        answer = self._wire.call("POST", "/pipelines", body=prepared.body(packed.digest), headers=headers)
+        return PipelineRun(self, PipelineDetail.model_validate(answer))
+
+    def pipeline_detail(self, ref: str) -> PipelineDetail:
+        return PipelineDetail.model_validate(self._wire.call("GET", _place(ref)))
+
+    def pipeline(self, ref: str) -> PipelineRun:
+        """The pipeline with this id, with an id that begins so, or the newest of this name."""
+        return PipelineRun(self, self.pipeline_detail(ref))
+
+    def pipelines(self, *, tenant: str | None = None, limit: int = 100) -> list[PipelineView]:
+        """The newest pipelines."""
+        answer = self._wire.call("GET", "/pipelines", params={"tenant": tenant, "limit": limit})
+        return PipelinePage.model_validate(answer).items
+
+    def cancel_pipeline(self, ref: str) -> PipelineRun:
+        """Start nothing more of it, and end what runs."""
+        return PipelineRun(self, PipelineDetail.model_validate(self._wire.call("POST", f"{_place(ref)}/cancel")))
+
+
+def _place(ref: str) -> str:
+    return f"/pipelines/{quote(ref, safe='')}"

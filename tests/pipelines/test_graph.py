@@ -1,0 +1,108 @@
+"""Graphs as values: wiring, refusals with stage, field and fix, and fingerprints that change when they should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import InvalidSpec
+from fairlead.pipelines import wiring
+from fairlead.pipelines.graph import cycle, order, parse_pipeline
+from fairlead.pipelines.prints import fingerprints
+
+RUN = {"run": "flow.py:one"}
+
+
+def spec(**stages: dict[str, Any]) -> dict[str, Any]:
+    return {"name": "flow", "stages": stages}
+
+
+def refused(data: Any) -> str:
+    with pytest.raises(InvalidSpec) as found:
+        parse_pipeline(data, source="flow.yaml")
+    assert found.value.fix
+    text = f"{found.value} (fix: {found.value.fix})"
+    assert "\n" not in text
+    return text
+
+
+def test_arguments_name_the_stages_that_come_before() -> None:
+    made = parse_pipeline(
+        spec(load=RUN, fit={**RUN, "args": {"data": ["$load[x][0]", 3], "text": "$$5"}}, tell={**RUN, "after": ["fit"]})
+    )
+    assert made.upstream == {"load": frozenset(), "fit": {"load"}, "tell": {"fit"}}
+    assert order(made.upstream) == ["load", "fit", "tell"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (spec(fit={**RUN, "args": {"x": "$laod"}}, load=RUN), ["stages.fit", "$laod", "did you mean $load"]),
+        (spec(a={**RUN, "args": {"x": "$b"}}, b={**RUN, "args": {"x": "$a"}}), ["waits for itself", "a -> b -> a"]),
+        (spec(a={**RUN, "args": {"x": "$a"}}), ["stages.a", "waits for itself: a -> a"]),
+        (spec(a={}), ["stages.a.run", "a stage runs one thing"]),
+        (spec(a={**RUN, "workers": 2}), ["stages.a.workers", "runs in one worker"]),
+        (spec(a={**RUN, "args": {"x": "$no such"}}), ["stages.a.args.x", "names no stage", "$$"]),
+        (spec(a={**RUN, "wrokers": 2}), ["stages.a.wrokers", "unknown field"]),
+        (spec(a={"run": "nothing"}), ["run", "is not a function"]),
+        ({"name": "flow", "stages": {}}, ["stages"]),
+        ({"name": "Not A Name", "stages": {"a": RUN}}, ["name", "not-a-name"]),
+        ("text", ["is a mapping of fields"]),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_stage_field_and_fix(data: Any, words: list[str]) -> None:
+    said = refused(data)
+    assert not [word for word in words if word not in said], said
+
+
+def test_a_fingerprint_changes_with_code_arguments_and_what_comes_before_and_with_nothing_else() -> None:
+    source = "sha256:" + "0" * 64
+
+    def mark(**changes: Any) -> dict[str, str]:
+        first = {**RUN, "source": source, "args": {"n": 1}, **changes}
+        second = {**RUN, "source": source, "args": {"x": "$load"}}
+        return dict(fingerprints(parse_pipeline(spec(load=first, fit=second))))
+
+    usual = mark()
+    for same in ({"resources": {"cpu": 2}}, {"retries": 3}, {"takes": 60}):
+        assert mark(**same) == usual
+    for other in ({"args": {"n": 2}}, {"source": "sha256:" + "1" * 64}, {"run": "flow.py:two"}, {"env": {"A": "b"}}):
+        found = mark(**other)
+        assert found["load"] != usual["load"] and found["fit"] != usual["fit"]
+
+
+PLAIN = st.recursive(
+    st.text() | st.integers() | st.none(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(PLAIN)
+def test_plain_values_come_through_as_they_are(value: Any) -> None:
+    def written(each: Any) -> Any:
+        if isinstance(each, dict):
+            return {key: written(inner) for key, inner in each.items()}
+        if isinstance(each, list):
+            return [written(inner) for inner in each]
+        return wiring.escaped(each) if isinstance(each, str) else each
+
+    assert not list(wiring.references(written(value)))
+    assert wiring.resolve(written(value), lambda reference: None) == value
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcdef"), max_size=3), max_size=6))
+def test_a_circle_is_found_if_and_only_if_there_is_no_order(graph: dict[str, set[str]]) -> None:
+    inside = {name: others & graph.keys() for name, others in graph.items()}
+    circle = cycle(inside)
+    if not circle:
+        placed = order(inside)
+        assert all(placed.index(other) < placed.index(name) for name, others in inside.items() for other in others)
+    else:
+        for before, after in zip(circle, circle[1:] + circle[:1], strict=True):
+            assert before in inside[after]
+        with pytest.raises(ValueError, match="circle"):
+            order(inside)
