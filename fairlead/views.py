@@ -39,6 +39,7 @@ class PlanView(View):
     measured_step_s: float | None = None
     memory_bytes: int | None = None  # predicted, of the worker that needs most
     bottleneck: str | None = None
+    candidates: list[dict[str, Any]] = []  # with generations of one job: rows as of ``fairlead plan``, its own first
 
 
 class GenerationView(View):

@@ -159,17 +159,12 @@ def _too_large(one: Estimate, ground: Hardware) -> Refused:
 
 
 def _row(one: Estimate, why: str, trial: Trial | None) -> dict[str, Any]:
-    """What scripts rely on; a plan that does not fit is only there to be compared with."""
-    plan = one.plan
+    """What scripts rely on."""
+    from fairlead.planning.explain import row
+
     if trial is not None and trial.error:
         why += f"; could not be run: {trial.error}"
-    return {
-        "id": plan.id, "data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline,
-        "microbatches": plan.microbatches, "schedule": plan.schedule, "sync": plan.sync, "sharded": plan.sharded,
-        "workers_used": plan.workers_used, "step_s": one.step_s, "samples_per_s": one.samples_per_s,
-        "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory", "reason": why,
-        "measured_step_s": trial.step_s if trial else None,
-    }  # fmt: skip
+    return row(one, why, trial.step_s if trial else None)
 
 
 def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> None:

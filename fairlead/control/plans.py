@@ -16,7 +16,7 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import model_key, usable
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
-from fairlead.control.reviewing import Known, Review, plain, review, told
+from fairlead.control.reviewing import Known, Review, plain, review, told_choice
 from fairlead.control.rounds import in_full_swing, restart_cost_s
 from fairlead.control.store import events, generations, jobs, lineage, models
 from fairlead.control.store.engine import Store
@@ -239,7 +239,7 @@ def _meeting(
     model = corrected(usable(known), hardware, known.seen)
     margin = MARGIN if sure else UNMEASURED
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=margin)
-    return Meeting(_seated(ranked, found.plan), told(found.estimate, found.reason, chosen))
+    return Meeting(_seated(ranked, found.plan), told_choice(found, found.reason, chosen))
 
 
 def _at_a_glance(ready: wire.Ready, ranked: Sequence[Member], hardware: Hardware, sure: bool) -> Meeting:
@@ -248,7 +248,7 @@ def _at_a_glance(ready: wire.Ready, ranked: Sequence[Member], hardware: Hardware
     model = sketch(ready.parameters, ready.batch_size, ready.samples, ready.glance)
     found = choose(model, hardware, margin=MARGIN if sure else UNMEASURED)
     reason = f"{found.reason} (judged by its first passes: nothing else is known of this model yet)"
-    return Meeting(_seated(ranked, found.plan), told(found.estimate, reason, "planner"))
+    return Meeting(_seated(ranked, found.plan), told_choice(found, reason, "planner"))
 
 
 def _unless_asked(wanted: str) -> str:

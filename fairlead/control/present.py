@@ -100,7 +100,14 @@ def job_view(
     return JobView(**job_fields(job, labels, live, hold, now_s))
 
 
-def generation_view(generation: Generation) -> GenerationView:
+def generation_views(every: Sequence[Generation]) -> list[GenerationView]:
+    """All of a job; a candidate that one of them ran shows what was measured then."""
+    plans = [generation.plan for generation in every if generation.plan is not None]
+    measured = {plan["id"]: plan["measured_step_s"] for plan in plans if "measured_step_s" in plan}
+    return [generation_view(generation, measured) for generation in every]
+
+
+def generation_view(generation: Generation, measured: Mapping[str, float] | None = None) -> GenerationView:
     return GenerationView(
         number=generation.number,
         phase=str(generation.phase),
@@ -110,13 +117,18 @@ def generation_view(generation: Generation) -> GenerationView:
         running_s=generation.running_s,
         ended_s=generation.ended_s,
         outcome=generation.outcome,
-        plan=plan_view(generation),
+        plan=plan_view(generation, {} if measured is None else measured),
     )
 
 
-def plan_view(generation: Generation | None) -> PlanView | None:
-    """The plan that it runs or ran; None before it has met."""
-    return None if generation is None or generation.plan is None else PlanView.model_validate(dict(generation.plan))
+def plan_view(generation: Generation | None, measured: Mapping[str, float] | None = None) -> PlanView | None:
+    """The plan that it runs or ran; None before it has met. With measured times, also what it was weighed against."""
+    if generation is None or generation.plan is None:
+        return None
+    rows = [] if measured is None else generation.plan.get("candidates", [])
+    seen = measured or {}
+    shown = [{**row, "measured_step_s": seen.get(row["id"])} for row in rows]
+    return PlanView.model_validate({**generation.plan, "candidates": shown})
 
 
 def node_views(

@@ -50,6 +50,11 @@ def told(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def told_choice(found: Choice, reason: str, chosen: str) -> dict[str, Any]:
+    """A plan with what it was weighed against."""
+    return {**told(found.estimate, reason, chosen), "candidates": found.rows()}
+
+
 def plain(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
     """A plan of which nothing is predicted."""
     usual = plan == replicas(plan.workers_used) or (family(plan) == "dp" and _only_shares(plan))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
 from fairlead.planning.cost import Estimate, estimate, kind
-from fairlead.planning.explain import explain
+from fairlead.planning.explain import explain, row
 from fairlead.planning.ground import Ground
 from fairlead.planning.plan import SINGLE, Plan, ddp
 from fairlead.planning.profiles import Hardware, ModelProfile
@@ -23,6 +24,9 @@ MARGIN = 0.1
 UNMEASURED = 0.25
 """... where devices are only known by their type: such predictions are further off."""
 
+SHOWN = 6
+"""Other candidates that are kept with a choice, so that one can see what it was weighed against."""
+
 EVERYTHING = 400
 """Candidates that are ranked when one family is asked for: none of it may be crowded out by others."""
 
@@ -33,10 +37,16 @@ class Choice:
 
     estimate: Estimate
     reason: str
+    others: tuple[Estimate, ...] = ()  # that were weighed against it, best first
 
     @property
     def plan(self) -> Plan:
         return self.estimate.plan
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The candidates with figures and reasons, the chosen one first, as ``fairlead plan`` shows them."""
+        every = [self.estimate, *self.others]
+        return [row(one, why) for one, why in zip(every, [self.reason, *explain(every)[1:]], strict=True)]
 
 
 def replicas(workers: int) -> Plan:
@@ -79,12 +89,19 @@ def choose(
         return Choice(usual, asked)
     best = able[0]
     if best.plan == usual.plan:
-        return Choice(best, _with_limits(explain(able)[0], model))
+        return Choice(best, _with_limits(explain(able)[0], model), _weighed(every, best))
     if usual.fits and usual.worth_s < best.worth_s * (1 + margin):
         faster = usual.worth_s / best.worth_s - 1
         said = f"replicas: {best.plan.id} is predicted to be only {faster:.0%} faster, which may be an error"
-        return Choice(usual, _with_limits(said, model))
-    return Choice(best, _with_limits(explain(able)[0], model))
+        return Choice(usual, _with_limits(said, model), _weighed(every, usual))
+    return Choice(best, _with_limits(explain(able)[0], model), _weighed(every, best))
+
+
+def _weighed(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
+    """The others worth showing: the best few, and what everybody would do."""
+    others = [one for one in every if one.plan.id != chosen.plan.id]
+    few = others[:SHOWN]
+    return (*few, *(one for one in others[SHOWN:] if one.plan.id in ("ddp", "single")))
 
 
 def _asked_for(model: ModelProfile, hardware: Hardware, usual: Estimate, wanted: str) -> Choice:

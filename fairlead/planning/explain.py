@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fairlead.planning.cost import PARTS, Estimate
 
@@ -18,6 +19,18 @@ def explain(candidates: Sequence[Estimate]) -> list[str]:
     chosen = candidates[0]
     usual = next((one for one in candidates if one.plan.id == "ddp"), None)
     return [_chosen(chosen, usual), *(_other(one, chosen) for one in candidates[1:])]
+
+
+def row(one: Estimate, why: str, measured_step_s: float | None = None) -> dict[str, Any]:
+    """A candidate as people and scripts get it; one that does not fit is only there to be compared with."""
+    plan = one.plan
+    return {
+        "id": plan.id, "data": plan.data, "tensor": plan.tensor, "pipeline": plan.pipeline,
+        "microbatches": plan.microbatches, "schedule": plan.schedule, "sync": plan.sync, "sharded": plan.sharded,
+        "workers_used": plan.workers_used, "step_s": one.step_s, "samples_per_s": one.samples_per_s,
+        "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory", "reason": why,
+        "measured_step_s": measured_step_s,
+    }  # fmt: skip
 
 
 def _chosen(one: Estimate, usual: Estimate | None) -> str:

@@ -108,6 +108,24 @@ class Group:
         """A corner of the place where this generation met, for whoever builds groups of its own."""
         return c10d.PrefixStore(purpose, self._meeting)
 
+    def wait_for_all(self, purpose: str, longest_s: float) -> None:
+        """Until every rank has come this far. No collective: what it waits for may take longer than a silent peer may.
+
+        A rank that dies meanwhile is noticed by the control plane, which calls everybody else away.
+        """
+        if self.size == 1:
+            return
+        deadline = time.monotonic() + longest_s
+        try:
+            store = self.store(f"all-{purpose}")
+            store.set(str(self.rank), "1")
+            keys = [str(rank) for rank in range(self.size)]
+            while not store.check(keys):
+                self._check_wait(deadline)
+                time.sleep(0.01)
+        except RuntimeError as error:
+            raise PeerLost(f"the ranks did not meet: {in_words(error)}") from error
+
     def check_called_off(self) -> None:
         """For whoever waits by other means than a collective: raises if the control plane has moved on."""
         reason = self._given_up()
@@ -117,7 +135,7 @@ class Group:
     def _check_wait(self, deadline: float) -> None:
         reason = self._given_up()
         if reason is None and time.monotonic() > deadline:
-            reason = f"not all of {self.size} ranks came within {self.silence_s:g} s"
+            reason = f"not all of {self.size} ranks came in time"
         if reason is not None:
             raise PeerLost(reason)
 

@@ -11,7 +11,8 @@ import torch
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.engine import InParts
+from fairlead.training.building import building
+from fairlead.training.engine import Engine, InParts
 from fairlead.training.engines import is_spread, keeps_apart, make_engine
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
@@ -45,11 +46,25 @@ class Loop:
         if plan is not None and keeps_apart(plan) and group.rank == 0 and not snapshots.find():
             snapshots.write(session.step, session.save, wait=True)  # with a lost part all would be lost
         self._in_parts = plan is not None and is_spread(plan) and session.in_parts
-        self._engine = make_engine(session, group, plan)
+        self._engine = self._built(plan)
         self.reporter = Reporter(channel, session, group, self._engine.balance)
         self._plan = "replicas" if plan is None else plan.id
         self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
         self.leave: wire.Leave | None = None
+
+    def _built(self, plan: Plan | None) -> Engine:
+        session, group = self._session, self._group
+        if plan is None or not is_spread(plan):
+            return make_engine(session, group, plan)
+        engine: Engine | None = None
+        try:
+            with building(group, self._channel, wire.Progress(group.generation, session.step, session.total_steps)):
+                engine = make_engine(session, group, plan)
+        except PeerLost:
+            if engine is not None:
+                engine.abandon()
+            raise
+        return engine
 
     def run(self) -> Outcome:
         """Train to the end of the job or of the generation, whichever comes first."""

@@ -81,6 +81,22 @@ def test_a_training_shows_its_curves_while_it_trains(platform: Running, visit: V
     assert "step 3,000 of 3,000" in page.locator(".whole").inner_text()
 
 
+def test_a_training_shows_its_plan_and_what_it_was_weighed_against(platform: Running, visit: Visitor) -> None:
+    job = platform.train("planned", workers="2", steps=60, pause_s=0.0)
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], f"job/{job}")
+    page = window.page
+    page.locator(".sub .s-succeeded").wait_for()
+    page.get_by_role("heading", name="How it is spread").wait_for()
+    table = page.get_by_role("table", name="Candidates, the chosen one first")
+    told = platform.ask("GET", f"/jobs/{job}")["generations"][-1]["plan"]
+    names = [row["id"] for row in told["candidates"]]
+    assert names[0] == told["id"] and "ddp" in names
+    assert [cell.inner_text() for cell in table.locator("tbody td:first-child").all()] == names
+    assert told["reason"] in page.locator(".spread").inner_text()
+    assert all(row["step_s"] > 0 and row["reason"] for row in told["candidates"])
+
+
 def test_a_job_is_cancelled_only_when_that_is_confirmed(platform: Running, visit: Visitor) -> None:
     job = platform.command("sleeper", "sleep 86400")
     window = visit(platform.url)

@@ -17,7 +17,7 @@ from fairlead.control.access import acting_for, scope
 from fairlead.control.forecasts import expecting
 from fairlead.control.present import (
     event_view,
-    generation_view,
+    generation_views,
     job_fields,
     job_view,
     plan_view,
@@ -84,7 +84,7 @@ class WatchVerbs(Verbs):
             return JobDetail(
                 **job_fields(job, labels, live, expecting(holds.get(job.id), starts.get(job.id)), now_s),
                 spec=jobs.spec(connection, job.id),
-                generations=[generation_view(generation) for generation in every],
+                generations=generation_views(every),
             )
 
         return await self._read(work)

@@ -44,12 +44,36 @@ function Pairs({ title, rows, empty }) {
     : html`<p class="dim">${empty}</p>`}</div>`;
 }
 
+const CHOSEN = { planner: "chosen by the planner", asked: "asked for", repeated: "as the job that it repeats", default: "the default" };
+
+const perStep = (seconds) => (seconds == null ? format.NONE : seconds < 1 ? `${format.figure(seconds * 1000)} ms` : `${format.figure(seconds)} s`);
+
+// How the workers share the work, what a step was predicted to take and took, and what else was weighed.
+function Spread({ plan }) {
+  const rows = plan.candidates ?? [];
+  return html`<div class="spread">
+    <h3>How it is spread</h3>
+    <p><b class="mono">${plan.id}</b> on ${format.plural(plan.workers_used, "worker")}, ${CHOSEN[plan.chosen] ?? plan.chosen}${
+      plan.step_s == null ? null : html`: predicted <b class="num">${perStep(plan.step_s)}</b> a step`}${
+      plan.measured_step_s == null ? null : html`, measured <b class="num">${perStep(plan.measured_step_s)}</b>`}</p>
+    <p class="dim">${plan.reason}</p>
+    ${rows.length < 2 ? null : html`<div class="scroll-x" tabindex="0" role="group" aria-label="Candidates"><table class="grid compact"><caption class="sr">Candidates, the chosen one first</caption><thead><tr>
+        <th scope="col">Candidate</th><th scope="col" class="num">Workers</th><th scope="col" class="num">Predicted</th>
+        <th scope="col" class="num">Measured</th><th scope="col">Limited by</th><th scope="col">Why</th></tr></thead>
+      <tbody>${rows.map((row) => html`<tr key=${row.id}><td class="mono">${row.id}</td><td class="num">${row.workers_used}</td>
+        <td class="num">${perStep(row.step_s)}</td><td class="num">${perStep(row.measured_step_s)}</td>
+        <td>${row.bottleneck}</td><td class="dim">${row.id === plan.id ? "chosen" : row.reason}</td></tr>`)}</tbody></table></div>`}
+  </div>`;
+}
+
 export function Plan({ job }) {
   const members = job.generations.at(-1)?.members ?? [];
+  const plan = job.generations.findLast((generation) => generation.plan)?.plan;
   const text = JSON.stringify(job.spec, null, 2);
   const copy = () => navigator.clipboard.writeText(text).then(() => say("The spec is on the clipboard"), () => say("The browser does not allow that", { tone: "bad" }));
   return html`<section class="panel" aria-labelledby="plan-title">
     <div class="panel-head"><h2 id="plan-title">Plan</h2><button class="button small" onClick=${copy}>Copy the spec</button></div>
+    ${plan ? html`<${Spread} plan=${plan} />` : null}
     <div class="two even">
       <div><h3>Placement</h3>${members.length ? html`<table class="grid compact"><thead><tr>
           <th scope="col" class="num">Rank</th><th scope="col">Worker</th><th scope="col">Node</th></tr></thead>
