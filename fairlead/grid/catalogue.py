@@ -70,6 +70,7 @@ class Catalogue:
         self.evictions = 0
         self._inflation = 0.0
         self._uses: dict[str, tuple[int, float]] = {}  # block -> how often, and the inflation then
+        self._queue: list[tuple[float, str]] = []  # who goes next, the first one last
         self._remember: Callable[[Change], None] = lambda change: None
         for change in past:
             self.apply(change)
@@ -80,6 +81,8 @@ class Catalogue:
         self._remember(change)
         match change:
             case Entry():
+                if change.state == RESIDENT:
+                    self._uses.setdefault(change.id, (1, self._inflation))
                 self._count(self.entries.get(change.id), -1)
                 self.entries[change.id] = change
                 self._count(change, 1)
@@ -124,20 +127,38 @@ class Catalogue:
 
     # ------------------------------------------------------------ who goes
 
-    def victims(self) -> list[Entry]:
-        """The resident blocks that nobody uses, the least worth first."""
-        candidates = [
-            Candidate(entry.id, entry.nbytes, entry.cost_s, *self._uses.get(entry.id, (1, 0.0)),
-                      pinned=entry.id in self.pins)
-            for entry in self.entries.values() if entry.state == RESIDENT
-        ]  # fmt: skip
-        return [self.entries[one.id] for one in order(candidates)]
+    def victim(self) -> Entry | None:
+        """The resident block that nobody uses and that is worth least; None: there is none that could go.
+
+        Everybody is put in order once, and then taken one by one; who was used since, and is worth more, waits for the
+        next time.
+        """
+        for fresh in (False, True):
+            if fresh:
+                everybody = (self._candidate(entry) for entry in self.entries.values() if entry.state == RESIDENT)
+                self._queue = [(worth(one), one.id) for one in reversed(order(everybody))]
+            while self._queue:
+                then, block = self._queue.pop()
+                entry = self.entries.get(block)
+                there = entry is not None and entry.state == RESIDENT and block not in self.pins
+                if entry is not None and there and worth(self._candidate(entry)) <= then:
+                    return entry
+        return None
+
+    def _candidate(self, entry: Entry) -> Candidate:
+        uses, floor = self._uses.get(entry.id, (1, 0.0))
+        return Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor, pinned=entry.id in self.pins)
 
     def went(self, entry: Entry) -> None:
         """This one had to go for want of room: from now on everybody else has to be worth more."""
-        uses, floor = self._uses.get(entry.id, (1, 0.0))
-        self._inflation = max(self._inflation, worth(Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor)))
+        self._inflation = max(self._inflation, worth(self._candidate(entry)))
         self.evictions += 1
+
+    def held(self, session: str) -> set[str]:
+        """What a session has pinned or reserved."""
+        pinned = {block for block, holders in self.pins.items() if session in holders}
+        writes = {one.id for one in self.entries.values() if one.state == RESERVED and one.session == session}
+        return pinned | writes
 
     def forget_session(self, session: str) -> list[Entry]:
         """It is gone with its pins; returns what it had reserved, whose room is to be given back."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _Write = Callable[[memoryview], None]
 _LONGEST_LABEL = 200
+_LARGE = 1 << 20
 _AT_ONCE = 4 << 20  # so much is touched while the caller waits; more, beside it
 
 
@@ -35,8 +36,7 @@ class Grid:
     def __init__(self, path: Path | str, token: str = "", *, wait_s: float = 30.0) -> None:
         """Connect; a grid process that has died is waited for this long, now and later."""
         self._line = Line(Path(path), token, wait_s)
-        self._open: dict[str, weakref.ref[Any]] = {}
-        self._kinds: dict[str, tuple[str, int]] = {}
+        self._open: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     @classmethod
     def of_this_worker(cls) -> Grid | None:
@@ -55,7 +55,7 @@ class Grid:
 
         def write(block: memoryview) -> None:
             for (begin, length), view in zip(layout.parts, views, strict=True):
-                block[begin : begin + length] = view
+                copy(block[begin : begin + length], view)
 
         return self._put(layout, write, kind, label, cost_s)
 
@@ -125,7 +125,7 @@ class Grid:
             write(room)
             layout.finish(room)
         except BaseException:
-            self._line.release(block)
+            self._line.release(block, self._line.session)
             raise
         self._line.ask(commit)
 
@@ -147,13 +147,13 @@ class Grid:
 
     def open(self, block: BlockId) -> Block:
         """Pinned, and mapped; it is brought here first when it lies on this node's disk or in another node."""
-        known = self._open.get(block)
-        window = known() if known is not None else None
+        if self._line.forked():
+            self._open.clear()  # pinned by the parent, for the parent
+        window = self._open.get(block)
         if window is None:
             window = self._pin(block)
-        kind, header = self._kinds[block]
         data = memoryview(window).cast("B")
-        return Block(block, kind, read_header(data[len(data) - header :]), data)
+        return Block(block, window.kind, read_header(data[len(data) - window.header :]), data)
 
     def _pin(self, block: BlockId) -> Any:
         placed = self._line.ask(m.Open(block), m.Placed)
@@ -165,10 +165,11 @@ class Grid:
         window = arena.window(placed.offset, placed.nbytes)
         if self._line.welcome.memory_key:
             window = self._unseal(block, window)
-            self._line.release(block)
+            self._line.release(block, self._line.session)
         else:
-            weakref.finalize(window, self._line.release, block)
-        self._open[block], self._kinds[block] = weakref.ref(window), (placed.kind, placed.header)
+            weakref.finalize(window, self._line.release, block, self._line.session)
+        window.kind, window.header = placed.kind, placed.header
+        self._open[block] = window
         return window
 
     def _unseal(self, block: BlockId, window: Any) -> Any:
@@ -179,8 +180,6 @@ class Grid:
     def drop(self, block: BlockId) -> None:
         """Forget it everywhere on this node; refused while it is in use."""
         self._line.ask(m.Drop(block))
-        self._open.pop(block, None)
-        self._kinds.pop(block, None)
 
     # ------------------------------------------------------------ ask
 
@@ -206,6 +205,16 @@ class Grid:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def copy(to: memoryview, view: memoryview) -> None:
+    """Into the arena; what is large without holding up the other threads of this process."""
+    if len(view) < _LARGE:
+        to[:] = view
+        return
+    import numpy as np
+
+    np.copyto(np.frombuffer(to, np.uint8), np.frombuffer(view, np.uint8))
 
 
 @functools.lru_cache(maxsize=4)

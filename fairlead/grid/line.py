@@ -31,10 +31,6 @@ class Line:
 
     def __init__(self, path: Path, token: str, wait_s: float) -> None:
         self._path, self._token, self._wait_s = path, token, wait_s
-        self._speaking = threading.Lock()
-        self._unneeded: deque[str] = deque()
-        self._socket: socket.socket | None = None
-        self._warming: queue.SimpleQueue[tuple[Mapping, int, int]] = queue.SimpleQueue()
         self._read: Mapping | None = None
         self._write: Mapping | None = None
         self._closed = False
@@ -43,10 +39,22 @@ class Line:
             self.welcome = self._connect()
 
     def _begin(self) -> None:
-        """As a process of its own: also a forked child, whose parent's pins are the parent's."""
+        """As a process of its own: also a forked child, whose parent goes on with its pins and its line."""
         self._pid = os.getpid()
-        self._session = secrets.token_hex(16)
+        self.session = secrets.token_hex(16)
+        self._speaking = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._held: dict[str, int] = {}  # how often each block is open, or being written
+        self._unneeded: deque[str] = deque()
+        self._warming: queue.SimpleQueue[tuple[Mapping, int, int]] = queue.SimpleQueue()
         self._warmer: threading.Thread | None = None
+
+    def forked(self) -> bool:
+        """Whether this is another process than before; from now on it is this one's."""
+        if self._pid == os.getpid():
+            return False
+        self._begin()
+        return True
 
     # ------------------------------------------------------------ mappings
 
@@ -95,17 +103,27 @@ class Line:
 
     def ask(self, request: Any, kind: type[_Answer] = m.Placed) -> _Answer:  # type: ignore[assignment]
         """The answer; raises the error that the grid process answers with."""
+        self.forked()
         with self._speaking:
             answer, _ = self._say(request)
+            self._account(request)
             self._flush()
         if not isinstance(answer, kind):
             raise Unavailable(f"the grid process answers {type(answer).__name__}")
         return answer
 
-    def release(self, block: str) -> None:
-        """Called from anywhere, even while the collector runs in the middle of a request."""
+    def _account(self, request: Any) -> None:
+        if isinstance(request, m.Open | m.Reserve):
+            self._held[request.id] = self._held.get(request.id, 0) + 1
+        elif isinstance(request, m.Commit):
+            self._held.pop(request.id, None)
+
+    def release(self, block: str, session: str) -> None:
+        """Called from anywhere, even while the collector runs in the middle of a request; not for a parent's blocks."""
+        if self._pid != os.getpid() or session != self.session:
+            return
         self._unneeded.append(block)
-        if self._pid == os.getpid() and self._speaking.acquire(blocking=False):
+        if self._speaking.acquire(blocking=False):
             try:
                 self._flush()
             finally:
@@ -113,15 +131,19 @@ class Line:
 
     def _flush(self) -> None:
         while self._unneeded and self._socket is not None:
-            with contextlib.suppress(OSError):  # its successor is told by the next request
-                self._socket.sendall(wire.pack(m.Release(self._unneeded.popleft())))
+            block = self._unneeded.popleft()
+            if self._held.get(block, 0) > 1:
+                self._held[block] -= 1
+            elif self._held.pop(block, None):
+                with contextlib.suppress(OSError):  # its successor is told what is still held
+                    self._socket.sendall(wire.pack(m.Release(block)))
 
     def _say(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
         """Say it until somebody answers: all requests can be said twice."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
-                if self._socket is None or self._pid != os.getpid():
+                if self._socket is None:
                     self._connect()
                 assert self._socket is not None
                 self._flush()
@@ -139,14 +161,11 @@ class Line:
             return answer, received
 
     def _connect(self) -> m.Welcome:
-        if self._pid != os.getpid():
-            self._socket, self._unneeded = None, deque()  # the parent's, who goes on with it
-            self._begin()
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
                 self._socket = connect(self._path, _ANSWER_S)
-                self._socket.sendall(wire.pack(m.Hello(self._token, self._session)))
+                self._socket.sendall(wire.pack(m.Hello(self._token, self.session, list(self._held))))
                 welcome, descriptors = self._hear(1)
                 break
             except OSError as error:

@@ -18,6 +18,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
     token: str
     session: str
+    held: list[str] = []  # what it has open or writes: words that died with the grid process are made up for
 
 
 class Writer(msgspec.Struct, tag="writer", frozen=True):

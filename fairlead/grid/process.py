@@ -110,6 +110,8 @@ class GridProcess:
         entry, data = found
         digest = hashlib.blake2b(digest_size=32)
         for begin in range(0, len(data), _HASH_PIECE):
+            if not store.current(entry):
+                return True
             digest.update(data[begin : begin + _HASH_PIECE])
         with store.lock:
             store.hashed(entry, digest.hexdigest())

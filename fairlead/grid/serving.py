@@ -38,6 +38,8 @@ class Connection:
         try:
             data = self.line.recv(1 << 18)
             return self._unpacker.feed(data) if data else None
+        except ConnectionResetError:
+            return None
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             log.info("a worker of %s is let go: %s", self.job.job, error)
             return None
@@ -153,9 +155,9 @@ class TenantServer(threading.Thread):
         if hello.token != connection.job.token:
             raise Refusal("this token opens nothing here", "forbidden")
         with self.store.lock:
-            pid = connection.pid
-            self.store.meet(Session(f"{connection.job.job}/{hello.session}", pid, born(pid), connection.job.job))
-        connection.session = f"{connection.job.job}/{hello.session}"
+            session = f"{connection.job.job}/{hello.session}"
+            self.store.meet(Session(session, connection.pid, born(connection.pid), connection.job.job), hello.held)
+        connection.session = session
         self._lines[connection.session] = connection
         store = self.store
         connection.answer(m.Welcome(store.tenant, store.size, store.warm, store.memory_key), store.reading)

@@ -6,6 +6,8 @@ import hashlib
 import logging
 import os
 import threading
+from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -46,6 +48,7 @@ class Store:
         self._map = Mapping(arena, self.size, writable=True)
         self._journal = Journal(journal)
         self.catalogue = Catalogue(self._remember, map(_changes.decode, self._journal.entries()))
+        self._unhashed = deque(one.id for one in self.catalogue.entries.values() if not one.digest)
         self.warm = self._found_warm()
         self._extents = self.catalogue.extents(self.warm)
 
@@ -87,6 +90,7 @@ class Store:
             found = msgspec.structs.replace(found, state=RESIDENT, header=said.header, kind=said.kind, label=said.label,
                                             cost_s=said.cost_s, session="")  # fmt: skip
             self.catalogue.apply(found)
+            self._unhashed.append(found.id)
         return self._placed(found)
 
     def put(self, session: str, said: PutSmall) -> Placed:
@@ -116,7 +120,6 @@ class Store:
             raise Refusal(f"{shown_size(nbytes)} are more than the {shown_size(self.quota)} that tenant {self.tenant} "
                           "may have in the grid of a node", "too-large",
                           "put smaller blocks, or raise the quota")  # fmt: skip
-        victims: list[Entry] | None = None
         while True:
             if self.catalogue.used + aligned(nbytes) <= self.quota:
                 offset = self._extents.take(nbytes)
@@ -124,12 +127,12 @@ class Store:
                     offset = self._extents.take(nbytes)
                 if offset is not None:
                     return offset
-            victims = self.catalogue.victims() if victims is None else victims
-            if not victims:
+            victim = self.catalogue.victim()
+            if victim is None:
                 used, quota = shown_size(self.catalogue.used), shown_size(self.quota)
                 raise Refusal(f"the grid has no room for {shown_size(nbytes)}: {used} of the {quota} of tenant "
                               f"{self.tenant} are in use", fix="close or drop blocks, or raise the quota")  # fmt: skip
-            self._evict(victims.pop(0))
+            self._evict(victim)
 
     def grow(self, nbytes: int) -> bool:
         """Take more memory from the machine, within the quota; touched here, so that nobody else waits for it."""
@@ -182,6 +185,7 @@ class Store:
             self._extents.give_back(offset, entry.nbytes)
             raise Refusal(f"block {entry.id} cannot be brought back: {error}", "unavailable") from None
         here = self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
+        self._unhashed.append(entry.id)
         self._disk.drop(entry.id)
         return here
 
@@ -211,13 +215,16 @@ class Store:
 
     # ------------------------------------------------------------ sessions, hashes
 
-    def meet(self, session: Session) -> None:
-        """A worker is there, or is there again."""
+    def meet(self, session: Session, held: Iterable[str] = ()) -> None:
+        """A worker is there, or is there again and still holds this much of what it held."""
         known = self.catalogue.sessions.get(session.id)
         if known is not None and (known.pid, known.born) != (session.pid, session.born):
             raise Refusal("this session belongs to another process", "forbidden")
         if known is None:
             self.catalogue.apply(session)
+            return
+        for block in self.catalogue.held(session.id) - set(held):
+            self.release(session.id, block)
 
     def part(self, session: str) -> None:
         """A worker is gone, with all it held."""
@@ -225,15 +232,20 @@ class Store:
             self._extents.give_back(entry.offset, entry.nbytes)
 
     def next_unhashed(self) -> tuple[Entry, memoryview] | None:
-        """A block whose bytes nobody has summed yet; what becomes of it meanwhile is seen in :meth:`hashed`."""
-        for entry in self.catalogue.entries.values():
-            if entry.state == RESIDENT and not entry.digest:
+        """A block whose bytes nobody has summed yet; what becomes of it meanwhile is seen in :meth:`current`."""
+        while self._unhashed:
+            entry = self.catalogue.entries.get(self._unhashed.popleft())
+            if entry is not None and entry.state == RESIDENT and not entry.digest:
                 return entry, self._map.view(entry.offset, entry.nbytes)
         return None
 
+    def current(self, entry: Entry) -> bool:
+        """Whether the block has stayed where it was all the time."""
+        return self.catalogue.entries.get(entry.id) is entry
+
     def hashed(self, entry: Entry, digest: str) -> None:
-        """The sum holds if the block has stayed where it was all the time."""
-        if self.catalogue.entries.get(entry.id) is entry:
+        """What the sum of its bytes is, if they were its bytes to the end."""
+        if self.current(entry):
             self.catalogue.apply(msgspec.structs.replace(entry, digest=digest))
 
     def has(self, block: str) -> bool:
