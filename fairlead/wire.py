@@ -1,8 +1,7 @@
-"""What workers, node managers and the control plane say to each other: length-prefixed MessagePack."""
+"""What workers, node managers and the control plane say to each other."""
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import msgspec
@@ -365,40 +364,3 @@ class Event(msgspec.Struct, tag="event", frozen=True):
 
 
 FromNode = Reply | Event
-
-# ---------------------------------------------------------------- framing
-
-HEADER = struct.Struct(">I")
-LIMIT_BYTES = 64 * 1024 * 1024
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-def pack(message: msgspec.Struct) -> bytes:
-    """The message with its length in front, ready for a stream."""
-    body = _encoder.encode(message)
-    return HEADER.pack(len(body)) + body
-
-
-class Unpacker:
-    """Turns a stream of bytes back into messages of one kind, however it was cut."""
-
-    def __init__(self, kind: Any, limit_bytes: int = LIMIT_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self._decoder = msgspec.msgpack.Decoder(kind)
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> list[Any]:
-        """All messages complete so far; raises ``ValueError`` when the other side talks nonsense."""
-        self._buffer += data
-        messages = []
-        while len(self._buffer) >= HEADER.size:
-            (length,) = HEADER.unpack_from(self._buffer)
-            if length > self._limit_bytes:
-                raise ValueError(f"a message of {length} bytes is over the limit of {self._limit_bytes}")
-            end = HEADER.size + length
-            if len(self._buffer) < end:
-                break
-            messages.append(self._decoder.decode(bytes(self._buffer[HEADER.size : end])))
-            del self._buffer[:end]
-        return messages

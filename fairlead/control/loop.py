@@ -41,7 +41,8 @@ log = structlog.get_logger()
 
 TICK_S = 1.0  # how often time itself is a reason to look again while jobs are on their way
 IDLE_S = 10.0  # ... and while there are none
-ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held even when nothing happens
+ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held even when nothing happens; and while jobs
+# only wait, nothing but a round can change anything, so that there is no need to look more often than that
 IDLE_SPACING = 200.0  # ... but with a deep queue not so often that time alone eats more than half a percent of a core
 ROUND_AT_LEAST_S = 15.0
 BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
@@ -75,6 +76,7 @@ class Controller:
         self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
         self._nudged = asyncio.Event()
         self._round_due = True
+        self._on_their_way = False  # whether any job was at the last look
         self._unfinished = False  # the last round decided something that could not be stored yet
         self._paused = False
         self._unanswered = False
@@ -83,6 +85,7 @@ class Controller:
         self._metered_s = 0.0
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
+        self.published = 0  # how often: who has seen as many has missed nothing
         self._fatal: asyncio.Future[None] | None = None
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
         self.plans = Plans(store, lambda: self.nodes, clock, gauge)
@@ -119,11 +122,14 @@ class Controller:
 
     def publish(self) -> None:
         """Wake those who follow events."""
+        self.published += 1
         self._news.set()
         self._news = asyncio.Event()
 
-    async def news(self, timeout_s: float) -> None:
-        """Returns when something new may be in the store, or after the timeout."""
+    async def news(self, timeout_s: float, seen: int | None = None) -> None:
+        """Returns when something new may be in the store, or after the timeout; at once if more was ``published``."""
+        if seen is not None and seen != self.published:
+            return
         waiting = self._news
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):  # not wait_for: it may miss being cancelled
@@ -173,6 +179,7 @@ class Controller:
                 self._again |= handed_in
                 self._round_due = True
         live = await self.store.read(jobs.on_their_way)
+        self._on_their_way = bool(live)
         if self._round_due and not self._paused:
             with tracing.round():
                 await self._round()
@@ -188,12 +195,13 @@ class Controller:
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
-        waiting = bool(self.outlook.holds) or bool(self.known.cooling_until_s) or self._unfinished
-        busy = bool(self.known.workers) or waiting or self._round_due
+        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or bool(self._again)
+        soon = under_way or self._on_their_way or self._unfinished or self._round_due
+        busy = soon or bool(self.outlook.holds)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S if busy else idle_s):
+                async with asyncio.timeout(TICK_S if soon else ROUND_EVERY_S if busy else idle_s):
                     await self._nudged.wait()
         every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
         rests = self.roster.sleep_after_s is not None  # who is idle goes to sleep when nothing happens

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 from sqlalchemy import Connection
@@ -28,17 +29,28 @@ log = structlog.get_logger()
 
 _ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
 _LOOK_S = 1.0
+_IDLE_S = 10.0  # ... while nobody says that anything has happened
 _PASS_S = 60.0  # between two looks at what is too old
 _SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
 _JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
 _STALE_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
 
 
+class News(Protocol):
+    """Who tells that something may have happened."""
+
+    published: int
+
+    async def news(self, timeout_s: float, seen: int | None = None) -> None: ...
+
+
 class Pruner:
     """The leader's; whatever it did not get to before it ended, the next one does."""
 
-    def __init__(self, store: Store, home: Home, clock: Callable[[], float] = time.time) -> None:
-        self._store, self._home, self._clock = store, home, clock
+    def __init__(
+        self, store: Store, home: Home, clock: Callable[[], float] = time.time, news: News | None = None
+    ) -> None:
+        self._store, self._home, self._clock, self._news = store, home, clock, news
         self._event = 0  # the newest seen
         self._places: dict[tuple[str, str], End] = {}  # (tenant, kind) -> up to here it is done
         self._passed_s = 0.0
@@ -49,6 +61,7 @@ class Pruner:
         self._event = await self._store.read(events.newest_id)
         swept = False
         while True:
+            seen = 0 if self._news is None else self._news.published
             try:
                 if not swept:
                     await self.sweep()
@@ -62,6 +75,8 @@ class Pruner:
             except (Unavailable, OSError) as error:  # store or disk are away for a while; what is old gets no younger
                 log.warning("nothing could be pruned", error=str(error))
             await asyncio.sleep(_LOOK_S)
+            if self._news is not None:
+                await self._news.news(_IDLE_S, seen)
 
     # ------------------------------------------------------------ working folders
 

@@ -161,7 +161,7 @@ async def _lead_on(
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
-        tasks.append(asyncio.ensure_future(Pruner(store, home).run()))
+        tasks.append(asyncio.ensure_future(Pruner(store, home, news=controller).run()))
         tasks.append(asyncio.ensure_future(follower.run()))
         tasks.append(asyncio.ensure_future(gauging.run()))
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.data import watermarks
+from fairlead.data.faults import BadData
 from fairlead.data.finding import Found, find
 from fairlead.data.options import MIB, Options
 from fairlead.data.readers import arrays, columnar, compact, documents, pixels, queries, separated, texts
@@ -79,7 +80,11 @@ def _files(found: Found, options: Options, schema: pa.Schema, each: Each, *, gro
 
 def _chained(fresh: Sequence[Span], each: Each) -> Batches:
     for span in fresh:
-        yield from each(span)
+        try:
+            yield from each(span)
+        except MemoryError:
+            fix = "give the process more memory, or read with a lower memory_bytes= or fewer threads="
+            raise BadData(span.path, "needs more memory than this process may have", fix=fix) from None
 
 
 def _windowed(options: Options, span: Span) -> Options:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.grid import messages as m
 from fairlead.grid.keeping import connect
@@ -136,7 +136,7 @@ class Line:
                 self._held[block] -= 1
             elif self._held.pop(block, None):
                 with contextlib.suppress(OSError):  # its successor is told what is still held
-                    self._socket.sendall(wire.pack(m.Release(block)))
+                    self._socket.sendall(framing.pack(m.Release(block)))
 
     def _say(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
         """Say it until somebody answers: all requests can be said twice."""
@@ -147,7 +147,7 @@ class Line:
                     self._connect()
                 assert self._socket is not None
                 self._flush()
-                self._socket.sendall(wire.pack(request))
+                self._socket.sendall(framing.pack(request))
                 answer, received = self._hear(descriptors)
             except OSError as error:
                 self._hang_up()
@@ -165,7 +165,7 @@ class Line:
         while True:
             try:
                 self._socket = connect(self._path, _ANSWER_S)
-                self._socket.sendall(wire.pack(m.Hello(self._token, self.session, list(self._held))))
+                self._socket.sendall(framing.pack(m.Hello(self._token, self.session, list(self._held))))
                 welcome, descriptors = self._hear(1)
                 break
             except OSError as error:
@@ -186,7 +186,7 @@ class Line:
 
     def _hear(self, descriptors: int) -> tuple[Any, list[int]]:
         assert self._socket is not None
-        unpacker, received = wire.Unpacker(m.ToClient), []
+        unpacker, received = framing.Unpacker(m.ToClient), []
         while True:
             if descriptors:
                 data, got, _, _ = socket.recv_fds(self._socket, 1 << 18, descriptors)

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing
 from fairlead.grid.catalogue import Session
 from fairlead.grid.credentials import born, peer
 from fairlead.grid.messages import Commit, Fetch, Found, Missing, Peer, PeerDoor
@@ -64,7 +64,7 @@ def _fill(line: socket.socket, room: memoryview) -> None:
 
 
 def _message(line: socket.socket, kind: Any) -> Any:
-    (length,) = wire.HEADER.unpack(_exactly(line, wire.HEADER.size))
+    (length,) = framing.HEADER.unpack(_exactly(line, framing.HEADER.size))
     if length > 1 << 20:
         raise ConnectionResetError("the other node's grid process talks nonsense")
     return msgspec.msgpack.decode(_exactly(line, length), type=kind)
@@ -112,7 +112,7 @@ class Peers:
     def _lend(self, line: socket.socket, session: str, wanted: Fetch) -> None:
         store = self._store(wanted.tenant)
         if store is None or not store.has(wanted.id):
-            line.sendall(wire.pack(Missing()))
+            line.sendall(framing.pack(Missing()))
             return
         with store.lock:
             store.meet(Session(session, os.getpid(), born(os.getpid())))
@@ -120,10 +120,10 @@ class Peers:
                 found = store.open(session, wanted.id)
                 entry = store.catalogue.entries[wanted.id]
             except Refusal:
-                line.sendall(wire.pack(Missing()))
+                line.sendall(framing.pack(Missing()))
                 return
         try:
-            line.sendall(wire.pack(Found(found.nbytes, found.header, found.kind, entry.label, entry.cost_s)))
+            line.sendall(framing.pack(Found(found.nbytes, found.header, found.kind, entry.label, entry.cost_s)))
             line.sendall(store.view(found.offset, found.nbytes))
         finally:
             with store.lock:
@@ -162,7 +162,7 @@ class Peers:
 
 
 def _copy(line: socket.socket, store: Store, session: str, block: str) -> bool:
-    line.sendall(wire.pack(Fetch(store.tenant, block)))
+    line.sendall(framing.pack(Fetch(store.tenant, block)))
     found = _message(line, Found | Missing)
     if isinstance(found, Missing):
         return False

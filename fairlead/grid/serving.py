@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing
 from fairlead.grid import messages as m
 from fairlead.grid.catalogue import RESERVED, Session
 from fairlead.grid.credentials import born, peer
@@ -31,7 +31,7 @@ class Connection:
     def __init__(self, line: socket.socket, job: m.Listen, pid: int) -> None:
         self.line, self.job, self.pid = line, job, pid
         self.session = ""  # empty until it has said hello
-        self._unpacker = wire.Unpacker(m.FromClient, m.LONGEST)
+        self._unpacker = framing.Unpacker(m.FromClient, m.LONGEST)
 
     def receive(self) -> list[Any] | None:
         """What it said; None when it is gone or talks nonsense."""
@@ -45,7 +45,7 @@ class Connection:
             return None
 
     def answer(self, message: Any, *descriptors: int) -> None:
-        data = wire.pack(message)
+        data = framing.pack(message)
         if descriptors:
             sent = socket.send_fds(self.line, [data], list(descriptors))
             data = data[sent:]

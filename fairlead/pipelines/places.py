@@ -2,12 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fairlead import wire
+from fairlead.errors import NotFound
+from fairlead.grid.client import Grid
+from fairlead.grid.values import BlockId
 from fairlead.pipelines.carry import Folder, Place
+
+
+class Shared:
+    """Blocks in the grid, under the label of the stage that made them."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def put(self, parts: Sequence[Any], label: str) -> str:
+        return str(self._grid.put(parts, kind="stage", meta={}, label=label))
+
+    def open(self, block: str) -> list[memoryview]:
+        if not block.isalnum():
+            raise NotFound(f"there is no block {block!r} in the grid")
+        return self._grid.open(BlockId(block)).parts()
+
+
+class Nearby:
+    """Looked for when it is needed: a stage that takes and gives plain values connects to nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: Place | None = None
+
+    def put(self, parts: Sequence[Any], label: str) -> str:
+        return self._place().put(parts, label)
+
+    def open(self, block: str) -> list[memoryview]:
+        return self._place().open(block)
+
+    def _place(self) -> Place:
+        if self._found is None:
+            grid = Grid.of_this_worker()
+            self._found = Folder(self._folder) if grid is None else Shared(grid)
+        return self._found
 
 
 def place_of_this_worker(spec: wire.WorkerSpec) -> Place:
     """Where to put results and find those of others."""
-    return Folder(Path(spec.memory_folder))
+    return Nearby(Path(spec.memory_folder))

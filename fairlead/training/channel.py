@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing, wire
 
 ORPHANED = 3
 """Exit code of a worker whose node manager is gone; nobody is left to read it but a person with a debugger."""
@@ -38,7 +38,7 @@ class Channel:
     def send(self, message: msgspec.Struct) -> None:
         with self._sending:
             try:
-                self._stream.sendall(wire.pack(message))
+                self._stream.sendall(framing.pack(message))
             except OSError:
                 _leave_orphaned()
         if self.overheard is not None:
@@ -75,7 +75,7 @@ class Channel:
             self._arrived.notify_all()
 
     def _read(self) -> None:
-        unpacker = wire.Unpacker(wire.ToWorker)
+        unpacker = framing.Unpacker(wire.ToWorker)
         while True:
             try:
                 data = self._stream.recv(1 << 16)

@@ -229,7 +229,12 @@ class _Life:
 
 def handed_over() -> tuple[wire.WorkerSpec, str, socket.socket]:
     """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
-    spec = msgspec.json.decode(os.environ["FAIRLEAD_WORKER_SPEC"], type=wire.WorkerSpec)
+    if place := os.environ.pop("FAIRLEAD_WORKER_SPEC_FD", ""):
+        with os.fdopen(int(place), "rb") as file:
+            written = file.read()
+    else:
+        written = os.environ["FAIRLEAD_WORKER_SPEC"].encode()
+    spec = msgspec.json.decode(written, type=wire.WorkerSpec)
     stream = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
     return spec, os.environ["FAIRLEAD_WORKER"], stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from fairlead import wire
+from fairlead import framing, wire
 from fairlead.backends.local import control
 from fairlead.backends.local.control import ControlLine
 from fairlead.backends.local.outbox import Outbox
@@ -22,9 +22,9 @@ def test_a_leader_gets_all_that_was_kept_even_if_it_is_more_than_a_backlog(tmp_p
         path = tmp_path / "line.sock"
         server = await asyncio.start_unix_server(line.serve, path)
         reader, writer = await asyncio.open_unix_connection(path)
-        writer.write(wire.pack(wire.Request(1, 1, wire.Status())))
+        writer.write(framing.pack(wire.Request(1, 1, wire.Status())))
         heard: list[wire.FromNode] = []
-        unpacker = wire.Unpacker(wire.FromNode)
+        unpacker = framing.Unpacker(wire.FromNode)
         while len(heard) < 5 and (data := await reader.read(1 << 20)):
             heard += unpacker.feed(data)
             if not len(heard) % 2:

@@ -19,9 +19,9 @@ def test_a_worker_that_trained_and_fell_silent_is_killed_and_named_silent(home: 
             venv = fake_venv(
                 here,
                 """
-line.sendall(wire.pack(wire.Ready()))
+line.sendall(framing.pack(wire.Ready()))
 line.recv(1000)
-line.sendall(wire.pack(wire.Joined(1, 0)) + wire.pack(wire.Progress(1, 1, 9, step_s=0.01)))
+line.sendall(framing.pack(wire.Joined(1, 0)) + framing.pack(wire.Progress(1, 1, 9, step_s=0.01)))
 time.sleep(60)
 """,
             )
@@ -37,8 +37,8 @@ time.sleep(60)
 
 @pytest.mark.parametrize(
     "words",
-    ["b'hello, hello, hello, hello'", "bytes(1000)", "b'\\xff' * 1000", "wire.pack(wire.Quit())",
-     "wire.pack(wire.Snapshot(1, 1, 'disk', 1, 0.0)) * 50_000"],
+    ["b'hello, hello, hello, hello'", "bytes(1000)", "b'\\xff' * 1000", "framing.pack(wire.Quit())",
+     "framing.pack(wire.Snapshot(1, 1, 'disk', 1, 0.0)) * 50_000"],
 )  # fmt: skip
 def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home: Path, words: str) -> None:
     async def scene() -> None:

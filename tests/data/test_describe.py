@@ -42,7 +42,8 @@ def test_the_figures_of_a_table_are_right() -> None:
 
 def test_what_is_peculiar_is_said(tmp_path: Path) -> None:
     lines = ["id,charge,same,gone,kind,pad"]
-    lines += [f"k{i},{i / 2 if i % 10 else 'free'},1,,{'?' if i % 3 else 'x'},{'y ' if i % 2 else 'y'}" for i in range(100)]
+    for i in range(100):
+        lines.append(f"k{i},{i / 2 if i % 10 else 'free'},1,,{'?' if i % 3 else 'x'},{'y ' if i % 2 else 'y'}")
     (tmp_path / "t.csv").write_text("\n".join(lines))
     told = "\n".join(describe(tmp_path / "t.csv").anomalies)
     for expected in ("id: is different in every row", "charge: is text, but 90 of 100 values are numbers",

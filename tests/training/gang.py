@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing, wire
 from fairlead.planning.plan import Plan
 
 PATIENCE_S = 180.0
@@ -29,7 +29,7 @@ class Worker:
     name: str
     pid: int
     stream: socket.socket
-    unpacker: wire.Unpacker = field(default_factory=lambda: wire.Unpacker(wire.FromWorker))
+    unpacker: framing.Unpacker = field(default_factory=lambda: framing.Unpacker(wire.FromWorker))
     said: list[tuple[float, Any]] = field(default_factory=list)
     code: int | None = None  # as of os.waitstatus_to_exitcode
 
@@ -131,7 +131,7 @@ class Gang:
         for name in names:
             worker = self.workers[name]
             if worker.code is None:
-                worker.stream.sendall(wire.pack(message))
+                worker.stream.sendall(framing.pack(message))
 
     def join(
         self, *names: str, shares: list[float] | None = None, silence_s: float = 30.0, wait: bool = True,

@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgspec
 
 import fairlead
-from fairlead import logbook, wire
+from fairlead import framing, logbook, wire
 from fairlead.backends.local import attaching, bundles, cgroups, entering, linux
 from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.messages import Start
@@ -182,7 +182,7 @@ def _execute_in_venv(birth: Birth, channel: socket.socket, environment: dict[str
     channel.set_inheritable(True)
     environment |= {
         "FAIRLEAD_CHANNEL_FD": str(channel.fileno()),
-        "FAIRLEAD_WORKER_SPEC": msgspec.json.encode(birth.spec).decode(),
+        "FAIRLEAD_WORKER_SPEC_FD": str(_written(msgspec.json.encode(birth.spec))),
         "PYTHONPATH": str(Path(fairlead.__file__).parent.parent),
     }
     try:
@@ -190,6 +190,15 @@ def _execute_in_venv(birth: Birth, channel: socket.socket, environment: dict[str
     except OSError as error:
         hint = "it must lie where the job's own user can read it"
         raise CannotStart(f"venv: {python} cannot be run: {error.strerror}; {hint}") from None
+
+
+def _written(text: bytes) -> int:
+    """A file in memory that lives on in what this process becomes: a manifest may be longer than a variable."""
+    descriptor = os.memfd_create("fairlead-spec", 0)
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(text)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _module(spec: wire.WorkerSpec) -> str:
@@ -211,6 +220,6 @@ def _run(birth: Birth, channel: socket.socket, environment: dict[str, str]) -> i
 
 def _say(channel: socket.socket, message: wire.FromWorker) -> None:
     try:
-        channel.sendall(wire.pack(message))
+        channel.sendall(framing.pack(message))
     except OSError as error:  # the node manager is gone, and so are we in a moment
         print(f"fairlead: could not report to the node manager: {error}", file=sys.stderr)

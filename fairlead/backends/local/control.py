@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing, wire
 from fairlead.backends.local.outbox import Outbox
 
 _BACKLOG_BYTES = 16 << 20  # a leader that reads nothing is let go; it gets everything again when it comes back
@@ -35,7 +35,7 @@ class ControlLine:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection from its first request to its end."""
-        unpacker = wire.Unpacker(wire.Request)
+        unpacker = framing.Unpacker(wire.Request)
         try:
             while data := await reader.read(1 << 16):
                 for request in unpacker.feed(data):
@@ -52,7 +52,7 @@ class ControlLine:
     def _hear(self, request: wire.Request, writer: asyncio.StreamWriter) -> None:
         if request.epoch < self.epoch:
             why = f"epoch {request.epoch} is over: {self.epoch} leads"
-            writer.write(wire.pack(wire.Reply(request.id, error=why, code="stale-epoch")))
+            writer.write(framing.pack(wire.Reply(request.id, error=why, code="stale-epoch")))
             return
         if request.epoch > self.epoch:
             self.epoch = request.epoch
@@ -63,12 +63,12 @@ class ControlLine:
         self._live = writer
         answer = self._answer(request)
         if isinstance(answer, wire.Reply):
-            writer.write(wire.pack(answer))
+            writer.write(framing.pack(answer))
         else:
             answer.add_done_callback(lambda done: self._reply_late(writer, request.id, done))
         if fresh:
             for event in self._outbox.pending():
-                writer.write(wire.pack(event))
+                writer.write(framing.pack(event))
             # Whatever was kept may be sent: a leader let go for it would find as much again each time it came back.
             self._most_unread = _BACKLOG_BYTES + writer.transport.get_write_buffer_size()
 
@@ -78,14 +78,14 @@ class ControlLine:
             log.error("a request failed", exc_info=error)
         reply = done.result() if error is None else wire.Reply(number, error=str(error), code="failed")
         if not writer.is_closing():
-            writer.write(wire.pack(reply))
+            writer.write(framing.pack(reply))
 
     def push(self, event: wire.Event) -> None:
         """Send the event if somebody leads; it is kept in any case."""
         live = self._live
         if live is None or live.is_closing():
             return
-        live.write(wire.pack(event))
+        live.write(framing.pack(event))
         if live.transport.get_write_buffer_size() > self._most_unread:
             log.warning("the leader does not read; letting go of it")
             live.transport.abort()

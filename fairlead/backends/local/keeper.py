@@ -187,7 +187,8 @@ class NodeKeeper:
     async def _until_lost(self) -> str:
         """Why the node counts as lost, when it does."""
         while self.link is not None:
-            await asyncio.wait([self.link.reading], timeout=1.0)
+            silent_s = time.monotonic() - self.link.heard_s  # it says something every second, so this looks rarely
+            await asyncio.wait([self.link.reading], timeout=1.0 if self.outdated else max(1.0, FROZEN_S - silent_s))
             if self.link.reading.done():
                 if not await self._came_back():
                     return "its node manager died"

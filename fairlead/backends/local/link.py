@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing, wire
 from fairlead.backends.local import sockets
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 
@@ -67,7 +67,7 @@ class NodeLink:
         answer: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
         self._open[number] = answer
         try:
-            self._writer.write(wire.pack(wire.Request(number, self._epoch, body)))
+            self._writer.write(framing.pack(wire.Request(number, self._epoch, body)))
             async with asyncio.timeout(timeout_s):
                 reply = await answer
         except TimeoutError:
@@ -81,7 +81,7 @@ class NodeLink:
         return reply
 
     async def _read(self) -> None:
-        unpacker = wire.Unpacker(wire.FromNode)
+        unpacker = framing.Unpacker(wire.FromNode)
         try:
             while data := await self._reader.read(1 << 18):
                 self.heard_s = time.monotonic()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from fairlead import wire
+from fairlead import framing, wire
 from fairlead.backends.local import cgroups, folders, processes, silence
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
@@ -135,8 +135,8 @@ class Worker:
     async def _converse(self, channel: socket.socket) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=channel)
         if not self._command:
-            self._writer.write(b"".join(map(wire.pack, self._unsent)))
-        unpacker = wire.Unpacker(wire.FromWorker, _LONGEST_WORD_BYTES)
+            self._writer.write(b"".join(map(framing.pack, self._unsent)))
+        unpacker = framing.Unpacker(wire.FromWorker, _LONGEST_WORD_BYTES)
         try:
             while data := await reader.read(1 << 16):
                 for message in unpacker.feed(data):
@@ -187,7 +187,7 @@ class Worker:
             self._unsent.append(message)
         elif not self._command:
             if not self._writer.is_closing():
-                self._writer.write(wire.pack(message))
+                self._writer.write(framing.pack(message))
         elif isinstance(message, wire.Join):
             self.generation = message.generation
             self._say(wire.Joined(generation=message.generation, step=0))

@@ -79,8 +79,8 @@ def _store_url(home: Path) -> str | None:
     from fairlead.control.serve import read_profile
 
     named = read_profile(Home(home)).get("store")
-    if named and not named.startswith("sqlite"):
-        return named
+    if named and not str(named).startswith("sqlite"):
+        return str(named)
     return f"sqlite:///{Home(home).database}" if Home(home).database.exists() else None
 
 

@@ -11,12 +11,14 @@ import { ClusterView } from "./views/cluster.js";
 import { EventsView } from "./views/events.js";
 import { JobView } from "./views/job.js";
 import { LoginView } from "./views/login.js";
+import { PipelineView, PipelinesView } from "./views/pipelines.js";
 import { QueueView } from "./views/queue.js";
 import { TenantsView } from "./views/tenants.js";
 
 const VIEWS = {
   cluster: { name: "Cluster", draw: ClusterView, icon: "M3 4h14v5H3zM3 11h14v5H3zM6 6.5h.1M6 13.5h.1" },
   queue: { name: "Queue", draw: QueueView, icon: "M3 5h14M3 10h14M3 15h9" },
+  pipelines: { name: "Pipelines", draw: PipelinesView, icon: "M3 3.5h5v4H3zM12 3.5h5v4h-5zM12 12.5h5v4h-5zM8 5.5h4M10 5.5v9h2" },
   tenants: { name: "Tenants", draw: TenantsView, icon: "M3 16V9m4.7 7V5m4.6 11v-8m4.7 8V3" },
   events: { name: "Events", draw: EventsView, icon: "M3 10h3l2.5-6 4 12 2.2-6H17" },
 };
@@ -30,7 +32,7 @@ function Brand() {
 }
 
 function Nav({ view }) {
-  const present = view === "job" ? "queue" : view;
+  const present = { job: "queue", pipeline: "pipelines" }[view] ?? view;
   return html`<nav class="nav" aria-label="Views"><ul>
     ${Object.entries(VIEWS).map(
       ([key, { name, icon }]) => html`<li key=${key}>
@@ -106,7 +108,7 @@ function Frame({ me }) {
     event.preventDefault();
     main.current.querySelector("h1")?.focus();
   };
-  const chosen = view === "job" ? JobView : VIEWS[view]?.draw;
+  const chosen = { job: JobView, pipeline: PipelineView }[view] ?? VIEWS[view]?.draw;
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <header class="side">

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -99,7 +100,7 @@ def opened(path: Path, options: Options) -> Arrays:
     try:
         return by_suffix[path.suffix.lower()](path, options)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, SyntaxError, TypeError,
-            NotImplementedError, OverflowError, MemoryError) as error:  # fmt: skip
+            NotImplementedError, OverflowError, MemoryError, tokenize.TokenError) as error:  # fmt: skip
         if isinstance(error, FileNotFoundError | PermissionError):
             raise
         raise BadData(path, f"is no whole file of arrays: {shown(str(error))}", fix=_AGAIN) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,19 +22,20 @@ def look(path: Path, options: Options) -> tuple[pa.Schema, int]:
     """Schema and number of rows, from the footer."""
     with _open(path) as file:
         _weigh(path, file.metadata, options)
-        return file.schema_arrow.remove_metadata(), int(file.metadata.num_rows)
+        plain = [
+            pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in file.schema_arrow
+        ]
+        return pa.schema(plain), int(file.metadata.num_rows)
 
 
 def batches(path: Path, schema: pa.Schema, options: Options) -> Batches:
     """All rows of one file; columns of another type than the schema's are cast, where nothing is lost by it."""
     with _open(path) as file:
-        rows = _batch_rows(file.metadata, options)
-        packed = _spread(file)
-    done, found = 0, _decoded(path, packed, rows)
-    for batch in found:
-        for piece in _unpacked(path, batch, done, options):
-            yield _fitting(path, piece, schema, done)
-            done += piece.num_rows
+        plan = _plan(file, options)
+    done = 0
+    for batch in _joined(_unpacked(path, _decoded(path, plan), options), options):
+        yield _fitting(path, batch, schema, done)
+        done += batch.num_rows
 
 
 @contextmanager
@@ -49,9 +51,17 @@ def _open(path: Path, packed: list[str] | None = None) -> Iterator[pq.ParquetFil
         raise BadData(path, f"is no whole Parquet file: {shown(str(error))}", fix=_AGAIN) from error
 
 
-def _decoded(path: Path, packed: list[str], rows: int) -> Batches:
-    with _open(path, packed) as file:
-        yield from file.iter_batches(batch_size=rows, use_threads=False)
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a file is decoded: so many rows at a time, these columns as places in a dictionary."""
+
+    rows: int
+    packed: tuple[str, ...]
+
+
+def _decoded(path: Path, plan: _Plan) -> Batches:
+    with _open(path, list(plan.packed)) as file:
+        yield from file.iter_batches(batch_size=plan.rows, use_threads=False)
 
 
 def _weigh(path: Path, meta: pq.FileMetaData, options: Options) -> None:
@@ -62,37 +72,72 @@ def _weigh(path: Path, meta: pq.FileMetaData, options: Options) -> None:
         raise BadData(path, what, fix="if it is genuine, read it with a higher expansion=")
 
 
-def _batch_rows(meta: pq.FileMetaData, options: Options) -> int:
-    """As many rows as were asked for, unless rows of that average length would not fit."""
+def _plan(file: pq.ParquetFile, options: Options) -> _Plan:
+    """One long word that a dictionary repeats must not be copied unseen, as often as there are rows.
+
+    Small columns are left as dictionary and places until they have been weighed. Where that itself would take too much,
+    as few rows are decoded at a time as fit if each were as long as a usual dictionary is altogether.
+    """
+    meta, schema = file.metadata, file.schema_arrow
     groups = [meta.row_group(place) for place in range(meta.num_row_groups)]
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
-    return max(1, min(options.batch_rows, int(options.memory_bytes / 8 / max(1.0, widest))))
+    rows = max(1, min(options.batch_rows, int(options.memory_bytes / 8 / max(1.0, widest))))
+    words = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
+    sizes = _sizes(file, words)
+    packed = tuple(sorted(name for name, size in sizes.items() if size <= options.memory_bytes // 16))
+    if len(packed) < len(sizes):
+        rows = max(1, min(rows, options.memory_bytes // MIB))
+    return _Plan(rows, packed)
 
 
-def _spread(file: pq.ParquetFile) -> list[str]:
-    """Text columns that are stored as dictionary and places: one long word many times must not be copied unseen."""
-    found = set()
-    for number in range(file.metadata.num_row_groups):
+def _sizes(file: pq.ParquetFile, words: list[str]) -> dict[str, int]:
+    """The largest chunk of each column that is stored with a dictionary."""
+    found: dict[str, int] = {}
+    for number in range(file.metadata.num_row_groups if words else 0):
+        # Asking a damaged chunk for its figures ends the process (PyArrow 25); decoding a row of it first raises.
+        next(file.iter_batches(batch_size=1, row_groups=[number], columns=words, use_threads=False), None)
         group = file.metadata.row_group(number)
         for place in range(group.num_columns):
-            column = group.column(place)
-            if column.physical_type == "BYTE_ARRAY" and any("DICTIONARY" in kind for kind in column.encodings):
-                found.add(column.path_in_schema)
-    return sorted(found)
+            name = file.schema.column(place).path
+            if name in words and (chunk := group.column(place)).has_dictionary_page:
+                found[name] = max(found.get(name, 0), chunk.total_uncompressed_size)
+    return found
 
 
-def _unpacked(path: Path, batch: pa.RecordBatch, done: int, options: Options) -> Batches:
-    """A batch with its dictionaries spread out, in as many pieces as the memory demands."""
-    try:
-        batch.validate(full=True)
-    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise BadData(path, f"is damaged: {shown(str(error))}", row=done + 1, fix=_AGAIN) from None
-    size = 0
-    for place, column in enumerate(batch.columns):
-        size += _size(path, column, batch.schema.names[place], done, options)
-    rows = max(1, int(batch.num_rows * min(1.0, options.memory_bytes / 8 / max(1, size))))
-    for begin in range(0, batch.num_rows, rows):
-        yield batch.slice(begin, rows)
+def _unpacked(path: Path, batches: Batches, options: Options) -> Batches:
+    """Batches with their dictionaries spread out, in as many pieces as the memory demands."""
+    done = 0
+    for batch in batches:
+        try:
+            batch.validate(full=True)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            raise BadData(path, f"is damaged: {shown(str(error))}", row=done + 1, fix=_AGAIN) from None
+        size = 0
+        for place, column in enumerate(batch.columns):
+            size += _size(path, column, batch.schema.names[place], done, options)
+        rows = max(1, int(batch.num_rows * min(1.0, options.memory_bytes / 8 / max(1, size))))
+        for begin in range(0, batch.num_rows, rows):
+            yield _plain(batch.slice(begin, rows))
+        done += batch.num_rows
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _joined(batches: Batches, options: Options) -> Batches:
+    """Small batches as larger ones, up to the rows that were asked for and an eighth of the memory."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        more = [*waiting, batch]
+        too_many = sum(each.num_rows for each in more) > options.batch_rows
+        if waiting and (too_many or sum(each.nbytes for each in more) > options.memory_bytes // 8):
+            yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
+            more = [batch]
+        waiting = more
+    if waiting:
+        yield pa.concat_batches(waiting) if len(waiting) > 1 else waiting[0]
 
 
 def _size(path: Path, column: pa.Array, name: str, done: int, options: Options) -> int:
@@ -117,8 +162,6 @@ def _fitting(path: Path, batch: pa.RecordBatch, schema: pa.Schema, done: int) ->
     columns = []
     for field in schema:
         column = batch.column(field.name)
-        if pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(field.type):
-            column = column.dictionary_decode()
         if column.type != field.type:
             try:
                 column = column.cast(field.type)

@@ -91,7 +91,7 @@ def depth(text: bytes) -> int:
     marks = kinds[np.flatnonzero(kinds)]
     outside = np.cumsum(marks == _QUOTE, dtype=np.int32) % 2 == 0
     steps = np.where(outside & (marks != _QUOTE), marks, 0)
-    return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
 
 
 def _fault(path: Path, error: pa.ArrowInvalid, done: int, schema: pa.Schema | None = None) -> BadData:

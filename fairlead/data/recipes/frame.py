@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
@@ -115,8 +116,9 @@ def as_batch(columns: dict[str, Any]) -> pa.RecordBatch:
     fields, arrays = [], []
     for name, column in columns.items():
         array = column if isinstance(column, pa.Array) else _as_arrow(column)
-        shape = {} if isinstance(column, pa.Array) else {"shape": ",".join(map(str, column.shape[1:]))}
-        fields.append(pa.field(name, array.type, metadata=shape if shape.get("shape") else None))
+        shaped = not isinstance(column, pa.Array) and column.ndim > 1
+        shape = {"shape": json.dumps(list(column.shape[1:]))} if shaped else None
+        fields.append(pa.field(name, array.type, metadata=shape))
         arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
@@ -135,8 +137,8 @@ def as_array(column: pa.Array, field: pa.Field) -> Array:
     """A fixed-size column of a record batch as an array in its shape, without a copy."""
     if not pa.types.is_fixed_size_list(column.type):
         return cast(Array, column.to_numpy(zero_copy_only=False))
-    said = (field.metadata or {}).get(b"shape", b"").decode()
-    shape = tuple(int(part) for part in said.split(",") if part) or (column.type.list_size,)
+    said = (field.metadata or {}).get(b"shape")
+    shape = tuple(json.loads(said)) if said else (column.type.list_size,)
     return cast(Array, column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *shape))
 
 

@@ -1,0 +1,155 @@
+// Pipelines: the newest ones, and one as a graph whose stages change as they run.
+
+import { request, who } from "../api.js";
+import * as format from "../format.js";
+import { HEIGHT, WIDTH, layout } from "../layers.js";
+import { on } from "../live.js";
+import { Confirm, Empty, JobLink, Shape, State, Tenant, Time, Trouble, complain, say } from "../parts.js";
+import { href } from "../router.js";
+import { coalesced, html, useCell, useEffect, useMemo, useNow, useState } from "../ui.js";
+
+const EVERY_MS = 700, IDLE_MS = 5000;
+const ENDED = new Set(["succeeded", "failed", "cancelled"]);
+const ORDER = ["running", "starting", "stopping", "queued", "waiting", "succeeded", "cached", "failed", "skipped", "cancelled"];
+
+// Loads again when something happened to pipelines or jobs, and now and then.
+function useFresh(path, query) {
+  const [found, setFound] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const load = useMemo(() => coalesced(async () => {
+    try {
+      setFound(await request(path, { query }));
+      setProblem(null);
+    } catch (error) {
+      setProblem(error);
+    }
+  }, EVERY_MS), [path]);
+  useEffect(() => {
+    load();
+    const timer = setInterval(() => document.hidden || load(), IDLE_MS);
+    const offs = [on("resync", load), on("event", load)];
+    return () => {
+      clearInterval(timer);
+      offs.forEach((off) => off());
+      load.cancel();
+    };
+  }, [load]);
+  return [found, problem, load];
+}
+
+export function PipelinesView() {
+  const [page, problem, load] = useFresh("pipelines", { limit: 100 });
+  const now = useNow();
+  useEffect(() => {
+    document.title = "Pipelines · Fairlead";
+  }, []);
+  return html`
+    <div class="head"><h1 tabindex="-1">Pipelines</h1></div>
+    <${Trouble} problem=${problem} again=${load} />
+    ${page === null ? html`<p class="loading">Looking at the pipelines …</p>` : null}
+    ${page?.items.length === 0 ? html`<${Empty} title="No pipelines yet">Run one: <code>fairlead pipeline run file.py:pipeline</code><//>` : null}
+    ${page?.items.length ? html`<section class="panel"><div class="scroll-x" tabindex="0" role="region" aria-label="Pipelines">
+      <table class="grid"><thead><tr><th scope="col">Name</th><th scope="col">Tenant</th><th scope="col">State</th>
+        <th scope="col">Stages</th><th scope="col">Since</th><th scope="col" class="num">For</th></tr></thead>
+      <tbody>${page.items.map((each) => html`<tr key=${each.id}>
+        <th scope="row"><a href=${href("pipeline", each.id)}>${each.name}</a> <small class="dim">${each.id}</small></th>
+        <td><${Tenant} name=${each.tenant} /></td><td><${State} of=${each.state} /></td>
+        <td>${counted(each.counts)}</td><td><${Time} at=${each.submitted_s} /></td>
+        <td class="num">${format.duration((each.finished_s ?? now) - each.submitted_s)}</td>
+      </tr>`)}</tbody></table></div></section>` : null}
+  `;
+}
+
+const counted = (counts) => ORDER.filter((state) => counts[state]).map((state) => `${counts[state]} ${state}`).join(", ");
+
+export function PipelineView({ id }) {
+  const [pipeline, problem, load] = useFresh(`pipelines/${encodeURIComponent(id)}`);
+  const [asking, setAsking] = useState(false);
+  const [chosen, choose] = useState(null);
+  const me = useCell(who);
+  const now = useNow();
+  useEffect(() => {
+    document.title = `${pipeline?.name ?? "Pipeline"} · Fairlead`;
+  }, [pipeline?.name]);
+  if (pipeline === null) {
+    return html`<h1 tabindex="-1">Pipeline</h1><${Trouble} problem=${problem} again=${load} />
+      ${problem ? null : html`<p class="loading">Looking at the pipeline …</p>`}`;
+  }
+  const cancel = async () => {
+    await request(`pipelines/${encodeURIComponent(pipeline.id)}/cancel`, { method: "POST" });
+    say(`${pipeline.name} is being cancelled`);
+    load();
+  };
+  const stage = pipeline.stages.find((each) => each.name === chosen);
+  return html`
+    <div class="head"><div><h1 tabindex="-1">${pipeline.name}</h1>
+      <p class="sub"><${State} of=${pipeline.state} /><${Tenant} name=${pipeline.tenant} /><code>${pipeline.id}</code>
+        <span class="num">${format.duration((pipeline.finished_s ?? now) - pipeline.submitted_s)}</span></p></div>
+      ${ENDED.has(pipeline.state) || me?.role === "viewer" ? null : html`<button type="button" class="button danger" onClick=${() => setAsking(true)}>Cancel</button>`}
+    </div>
+    <${Trouble} problem=${problem} again=${load} />
+    ${pipeline.message ? html`<p class=${pipeline.state === "failed" ? "wrong" : "dim"}>${pipeline.message}</p>` : null}
+    <section class="panel" aria-labelledby="graph-title"><h2 id="graph-title">Stages</h2>
+      <p class="dim">${counted(pipeline.counts)}</p>
+      <${Graph} stages=${pipeline.stages} chosen=${chosen} choose=${choose} now=${now} />
+    </section>
+    ${stage ? html`<${Details} stage=${stage} now=${now} />` : null}
+    <${Table} stages=${pipeline.stages} now=${now} />
+    ${asking ? html`<${Confirm} title=${`Cancel ${pipeline.name}?`} verb="Cancel the pipeline" onClose=${() => setAsking(false)}
+      doIt=${() => cancel().catch(complain)}>Nothing more of it is started, and the stages that run are ended.<//>` : null}
+  `;
+}
+
+const took = (stage, now) => (stage.started_s == null || stage.state === "cached" ? "" : format.duration((stage.finished_s ?? now) - stage.started_s));
+const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+
+// The boxes are buttons for keyboard and pointer alike; the table below says the same in words.
+function Graph({ stages, chosen, choose, now }) {
+  const { boxes, edges, width, height } = useMemo(() => layout(stages), [stages]);
+  return html`<div class="scroll-x graph-scroll" tabindex="0" role="region" aria-label="Graph of stages">
+    <svg class="graph" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label=${`${stages.length} stages`}>
+      ${edges.map(({ key, from, to, stage }) => html`<path key=${key} class=${`edge e-${stage.state}`} aria-hidden="true" d=${curve(from, to)} />`)}
+      ${boxes.map(({ stage, x, y }) => html`<${Box} key=${stage.name} stage=${stage} x=${x} y=${y} now=${now}
+        on=${chosen === stage.name} choose=${choose} />`)}
+    </svg></div>`;
+}
+
+function curve(from, to) {
+  const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2, bend = (x2 - x1) / 2;
+  return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
+}
+
+function Box({ stage, x, y, on: pressed, choose, now }) {
+  const toggle = () => choose(pressed ? null : stage.name);
+  const key = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    toggle();
+  };
+  return html`<g class=${`stage s-${stage.state} ${pressed ? "chosen" : ""}`} transform=${`translate(${x} ${y})`} role="button" tabindex="0"
+      aria-pressed=${pressed} aria-label=${`${stage.name}: ${stage.state}`} data-stage=${stage.name} data-state=${stage.state} onClick=${toggle} onKeyDown=${key}>
+    <rect width=${WIDTH} height=${HEIGHT} rx="8" />
+    <svg x="12" y="10" width="15" height="15" aria-hidden="true"><${Shape} of=${stage.state} /></svg>
+    <text class="stage-name" x="34" y="22">${cut(stage.name, 18)}<title>${stage.name}</title></text>
+    <text class="stage-sub" x="12" y="42">${cut([stage.state, took(stage, now), stage.kind].filter(Boolean).join(" · "), 28)}</text>
+  </g>`;
+}
+
+function Details({ stage, now }) {
+  return html`<section class="panel" aria-labelledby="stage-title"><h2 id="stage-title">${stage.name}</h2>
+    <p class="sub"><${State} of=${stage.state} /><span>${stage.kind}</span>${took(stage, now) ? html`<span class="num">${took(stage, now)}</span>` : null}
+      ${stage.job ? html`<${JobLink} id=${stage.job} />` : null}</p>
+    ${stage.message ? html`<p>${stage.message}</p>` : null}
+    ${stage.gave ? html`<p>Gave <code>${stage.gave}</code>${stage.gave_bytes ? html`, ${format.bytes(stage.gave_bytes)}` : null}</p>` : null}
+  </section>`;
+}
+
+function Table({ stages, now }) {
+  return html`<section class="panel" aria-labelledby="stages-title"><h2 id="stages-title">In words</h2>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Stages"><table class="grid"><thead><tr>
+      <th scope="col">Stage</th><th scope="col">State</th><th scope="col">After</th><th scope="col" class="num">Took</th><th scope="col">Job</th><th scope="col">Says</th>
+    </tr></thead><tbody>${stages.map((stage) => html`<tr key=${stage.name}>
+      <th scope="row">${stage.name}</th><td><${State} of=${stage.state} /></td><td>${stage.upstream.join(", ") || format.NONE}</td>
+      <td class="num">${took(stage, now) || format.NONE}</td><td>${stage.job ? html`<${JobLink} id=${stage.job} />` : format.NONE}</td>
+      <td>${stage.message ?? stage.gave ?? format.NONE}</td></tr>`)}</tbody></table></div></section>`;
+}
