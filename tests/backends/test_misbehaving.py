@@ -61,7 +61,7 @@ def fake_venv(here: Platform, code: str) -> str:
     script = folder / "bin" / "python"
     script.write_text(f"""#!{sys.executable}
 import os, socket, sys, time
-from fairlead import wire
+from fairlead import framing, wire
 line = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
 {code}""")
     script.chmod(0o755)

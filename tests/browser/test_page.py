@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 import psutil
@@ -17,6 +18,14 @@ from tests.waiting import until
 VIEWS = ("cluster", "queue", "tenants", "events")
 WAIT = "while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.1; done"  # until the test has seen enough
 TALK = f"echo line 1; echo line 2; {WAIT}; echo line 3; printf 42 > $FAIRLEAD_OUTPUT/answer.txt"
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on(platform: Running) -> Iterator[None]:
+    """What a failed test had running would keep the next one waiting."""
+    yield
+    jobs = platform.ask("GET", "/jobs?limit=100")["items"]
+    platform.end(*(job["id"] for job in jobs if job["state"] in ("queued", "starting", "running")))
 
 
 def test_a_wrong_token_opens_nothing_and_says_so(platform: Running, visit: Visitor) -> None:

@@ -29,5 +29,5 @@ def raises_on_one_rank() -> fairlead.Training:
     x = torch.randn(640, 4)
     return fairlead.Training(
         model=Faulty, data=(x, x.sum(dim=1, keepdim=True)), loss=nn.MSELoss(), batch_size=64, epochs=100,
-        optimizer=lambda params: torch.optim.SGD(params, lr=0.01),
+        optimizer=lambda params: torch.optim.SGD(params, lr=0.01), plan="dp",  # all compute, paying or not
     )  # fmt: skip
