@@ -66,10 +66,18 @@ def _megatron(name: str, size: tuple[int, int, int], batch: int, devices: int, v
     return replace(plain, **how)
 
 
-def _mpt(batch: int, device: str, devices: int, value: float, *, many: int = 1, recompute: bool = True) -> Published:
-    model = Transformer(40, 5120, 40, vocabulary=50432)
+MPT = {  # blocks, width, heads; all with 50,432 words and sequences of 2,048
+    "1B": (24, 2048, 16), "3B": (32, 2560, 32), "7B": (32, 4096, 32), "13B": (40, 5120, 40), "30B": (48, 7168, 64),
+    "70B": (80, 8192, 64),
+}  # fmt: skip
+
+
+def _mpt(
+    size: str, batch: int, device: str, devices: int, value: float, *, many: int = 1, recompute: bool = False
+) -> Published:
+    model = Transformer(*MPT[size], vocabulary=50432)
     return Published(
-        "MPT 13B", FOUNDRY, model, batch, device, devices, value, "tokens/s", data=devices, microbatches=many,
+        f"MPT {size}", FOUNDRY, model, batch, device, devices, value, "tokens/s", data=devices, microbatches=many,
         sharded=True, recompute=recompute,
     )  # fmt: skip
 
@@ -80,15 +88,12 @@ POINTS = (
     _megatron("7.5B", (36, 4096, 32), 512, 128, 142, tensor=4),
     _megatron("18.4B", (40, 6144, 48), 1024, 256, 135, tensor=8, microbatches=4),
     _megatron("39.1B", (48, 8192, 64), 1536, 512, 138, tensor=8, pipeline=2, microbatches=12),
-    Published(
-        "MPT 1B", FOUNDRY, Transformer(24, 2048, 16, vocabulary=50432), 448, "a100", 8, 20513, "tokens/s", data=8,
-        microbatches=4, sharded=True,
-    ),
-    _mpt(48, "a100", 8, 2262, many=3, recompute=False),
-    _mpt(160, "a100-40", 16, 1993),
-    _mpt(448, "a100-40", 32, 1998),
-    _mpt(1024, "a100-40", 64, 1976),
-    _mpt(2048, "a100-40", 128, 1972),
+    _mpt("1B", 448, "a100", 8, 20513, many=4),
+    _mpt("13B", 48, "a100", 8, 2262, many=3),
+    _mpt("13B", 160, "a100-40", 16, 1993, recompute=True),
+    _mpt("13B", 448, "a100-40", 32, 1998, recompute=True),
+    _mpt("13B", 1024, "a100-40", 64, 1976, recompute=True),
+    _mpt("13B", 2048, "a100-40", 128, 1972, recompute=True),
     Published(
         "Llama 2 13B", TITAN, Transformer(40, 5120, 40, sequence=4096, vocabulary=32000, tied=False), 128, "a100", 64,
         2162, "tokens/s", data=64, sharded=True,
@@ -98,3 +103,19 @@ POINTS = (
         tensor=2, pipeline=2, microbatches=4, recompute=True, dtype="float16",
     ),
 )  # fmt: skip
+
+HELD_OUT = (
+    _mpt("1B", 112, "h100", 8, 45455),
+    _mpt("1B", 1280, "h100", 64, 44402),
+    _mpt("3B", 480, "h100", 16, 24142, many=3),
+    _mpt("3B", 576, "h100", 32, 23021, many=3),
+    _mpt("3B", 1152, "h100", 64, 22525, many=3),
+    _mpt("7B", 48, "h100", 8, 10643),
+    _mpt("13B", 16, "h100", 8, 4792),
+    _mpt("13B", 64, "h100", 32, 4811),
+    _mpt("13B", 128, "h100", 64, 4800),
+    _mpt("30B", 480, "h100", 16, 2263, many=3, recompute=True),
+    _mpt("30B", 1344, "h100", 32, 2308, many=3, recompute=True),
+    _mpt("70B", 2048, "h100", 64, 1039, many=4, recompute=True),
+)
+"""Looked up after the figures of all devices had been set, and never used to set any: an independent test."""
