@@ -18,7 +18,7 @@ MODELS = {"GPT-2 1.5B": Transformer(48, 1600, 25, sequence=1024, vocabulary=5025
 BATCH = 512
 PER_NODE = 8
 CAVEAT = """Simulated: nothing was run on these devices by us. The part of the peak that matrix products reach was set
-from published rates of such products, and adjusted once with the first list of points in view; the second came later."""
+from published rates of such products, and adjusted once with the first points in view; the others came later."""
 
 
 def predicted(point: Published) -> Estimate:
