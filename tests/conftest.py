@@ -21,6 +21,7 @@ from hypothesis import settings
 from tests import nursery
 
 GRACE_S = 5.0  # what is ending already may end
+FIRST_TRY_CHARS = 3_000
 FIRST = ("test_house", "test_specs")  # a plain mistake shows at once
 TOGETHER = ("api", "cli", "control", "escape", "chaos")  # rooms whose files share a platform or a database server, but
 APART = (  # for those that start their own
@@ -209,6 +210,9 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for report in terminalreporter.stats.get("rerun", []):  # it may have passed then: why not at once?
+        terminalreporter.section(f"first try of {report.nodeid}", sep="-")
+        terminalreporter.line(report.longreprtext[-FIRST_TRY_CHARS:])
     left = config.stash.get(LEFT, [])
     if left:
         whose = "tests, some of which failed; it was ended" if FAILED else "tests; it was ended"
