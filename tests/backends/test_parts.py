@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairlead import wire
 from fairlead.backends.local import cgroups, silence
 from fairlead.backends.local.birth import Birth, worker_environment
+from fairlead.backends.local.crowds import CROWD, Crowds
 from fairlead.backends.local.hosting import host_environment
 from fairlead.backends.local.limits import process_limit
 from fairlead.backends.local.logs import read_logs, whole_characters
@@ -182,6 +183,25 @@ def test_version_two_limits_are_written_and_read(tmp_path: Path) -> None:
 )
 def test_a_quota_has_a_short_period_where_the_kernel_allows_it(cpu: float, expected: tuple[int, int]) -> None:
     assert cgroups.quota(cpu) == expected
+
+
+def test_a_crowd_makes_way_and_has_its_part_again_when_it_is_gone(tmp_path: Path) -> None:
+    def group(name: str, tasks: int) -> cgroups.Group:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "cpu.shares").touch()
+        (tmp_path / name / "pids.current").write_text(str(tasks))
+        return cgroups.Group(1, (tmp_path / name,))
+
+    def shares() -> list[str]:
+        return [(tmp_path / name / "cpu.shares").read_text() for name in ("node", "crowd", "quiet")]
+
+    crowds, node = Crowds(), group("node", 0)
+    crowds.settle(node, [group("crowd", CROWD + 1), group("quiet", 3), cgroups.Group(0)])
+    assert shares() == ["", "2", ""], "its neighbours on the node need the node's part"
+    crowds.settle(node, [group("crowd", CROWD + 1)])
+    assert shares() == ["2", "2", ""]
+    crowds.settle(node, [group("crowd", 5)])
+    assert shares() == ["1024", "1024", ""]
 
 
 # ---------------------------------------------------------------- limits

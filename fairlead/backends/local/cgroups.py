@@ -64,6 +64,12 @@ class Group:
         name, one = ("cpu.weight", 100) if self.version == 2 else ("cpu.shares", 1024)
         self._write(name, str(min(processes, 100) * one))
 
+    def make_way(self, yes: bool) -> None:
+        """Take only what no sibling wants, or one's part again; a group that is gone wants nothing."""
+        name, usual, least = ("cpu.weight", 100, 1) if self.version == 2 else ("cpu.shares", 1024, 2)
+        with contextlib.suppress(FileNotFoundError):
+            self._write(name, str(least if yes else usual), optional=True)
+
     def keep_even(self) -> None:
         """Never more than the quota in any period: what was not used is not saved up."""
         name = "cpu.max.burst" if self.version == 2 else "cpu.cfs_burst_us"
@@ -123,6 +129,11 @@ class Group:
             return int(self._read("cpuacct.usage") or 0) / 1e9
         fields = dict(line.split() for line in self._read("cpu.stat").splitlines())
         return int(fields.get("usage_usec", 0)) / 1e6
+
+    def tasks(self) -> int:
+        """Processes and threads in here; where nobody counts them, processes."""
+        counted = self._read("pids.current")
+        return int(counted) if counted else len(self.pids())
 
     def memory_bytes(self) -> int:
         return int(self._read("memory.usage_in_bytes" if self.version == 1 else "memory.current") or 0)

@@ -16,6 +16,7 @@ from pathlib import Path
 from fairlead import wire
 from fairlead.backends.local import cgroups, gangnet, linux, messages, processes, sockets
 from fairlead.backends.local.control import ControlLine
+from fairlead.backends.local.crowds import Crowds
 from fairlead.backends.local.diskwatch import DiskWatch
 from fairlead.backends.local.gridkeeping import NodeGrid
 from fairlead.backends.local.messages import NodeConfig
@@ -58,6 +59,7 @@ class NodeManager:
         self._end = asyncio.Event()
         self._used_s = time.monotonic()
         self._disk = DiskWatch(self._home.run)
+        self._crowds = Crowds()
         self._grid = NodeGrid(self._home, config)
 
     async def run(self) -> None:
@@ -83,9 +85,8 @@ class NodeManager:
         fork_server = self._line.process
         if fork_server is not None:
             processes.wait_gone(lambda: not processes.alive(fork_server), 5.0)
-        if self._line.last is not None:
-            group = cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups)))
-            processes.wait_gone(lambda: cgroups.discard(group), 2.0)
+        group = self._line.group
+        processes.wait_gone(lambda: cgroups.discard(group), 2.0)
         self._grid.close()
         self._home.forget_node_memory(self._config.name)
         forget_node(self._home, self._config.name)
@@ -98,8 +99,9 @@ class NodeManager:
             now_s = time.monotonic()
             for worker in self._workers.values():
                 worker.check_silence(now_s)
-            self._disk.look([worker for worker in self._workers.values() if worker.pid and worker.phase != "gone"])
-            living = any(worker.phase != "gone" for worker in self._workers.values())
+            living = [worker for worker in self._workers.values() if worker.phase != "gone"]
+            self._disk.look([worker for worker in living if worker.pid])
+            self._crowds.settle(self._line.group, [worker.group for worker in living])
             if self._control.connected or living:
                 self._used_s = now_s
             elif now_s - self._used_s > (_UNTOLD_S if self._outbox else LONELY_S):
@@ -239,8 +241,7 @@ class NodeManager:
     def _lost_fork_server(self) -> None:
         """Its workers die with it; make sure that nothing they started lives on."""
         log.warning("the fork server is gone")
-        if self._line.last is not None:  # sandboxes that it was building, too
-            cgroups.Group(self._line.last.version, tuple(map(Path, self._line.last.groups))).kill()
+        self._line.group.kill()  # sandboxes that it was building, too
         for worker in self._workers.values():
             if worker.started and not worker.gone.is_set():
                 worker.group.kill()

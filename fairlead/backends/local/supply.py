@@ -7,10 +7,11 @@ import logging
 import select
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
-from fairlead.backends.local import processes, sockets
+from fairlead.backends.local import cgroups, processes, sockets
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import FromForkServer, Hello, Kill, NodeConfig, Supply, ToForkServer
 from fairlead.backends.local.parcels import Parcel, pack
@@ -36,6 +37,15 @@ class ForkServerLine:
     @property
     def warm(self) -> bool:
         return self.hello is not None
+
+    @property
+    def group(self) -> cgroups.Group:
+        """The node's own, also when the fork server that made it is lost."""
+        return (
+            cgroups.Group(0)
+            if self.last is None
+            else cgroups.Group(self.last.version, tuple(map(Path, self.last.groups)))
+        )
 
     async def keep(self) -> None:
         """Have a fork server at all times; ends only by cancellation."""
@@ -100,4 +110,3 @@ class ForkServerLine:
         if self.hello is not None:
             self.hello = None
             self._listener(None)
-
