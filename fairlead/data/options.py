@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.data.budget import reading_bytes
+
 MIB = 1 << 20
 NULLS = ("", " ", "NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan")
 
@@ -21,7 +23,7 @@ class Options:
 
     schema: Any = None  # a pyarrow.Schema, or column -> type where the inferred one shall not count
     batch_rows: int = 65_536
-    memory_bytes: int = 512 * MIB
+    memory_bytes: int = field(default_factory=reading_bytes)
     cell_bytes: int = 8 * MIB  # of one row of text, or one cell of a table
     expansion: float = 250.0  # of what is unpacked over what is packed, once it is more than `unpacked_free_bytes`
     unpacked_free_bytes: int = 256 * MIB

@@ -233,6 +233,6 @@ def _kept_apart(run: _Run, stream: _Stream) -> str | None:
 def refine(source: Readable, recipe: Any, put: Put | Grid, *, part: Part | None = None, memory_bytes: int | None = None,
            **how: Any) -> tuple[FittedRecipe, Manifest]:  # fmt: skip
     """Read once, fit on the training part, prepare: what a person means by loading a data set."""
-    spool = source if isinstance(source, Spool) else Spool(source, *([] if memory_bytes is None else [memory_bytes]))
+    spool = source if isinstance(source, Spool) else Spool(source, memory_bytes)
     fitted = recipe.fit(spool, part=part, workers=how.get("workers"))
     return fitted, prepare(spool, fitted, put, part=part, **how)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.data import watermarks
+from fairlead.data.budget import reading_bytes
 from fairlead.data.faults import BadData
 from fairlead.data.finding import Found, find
 from fairlead.data.options import MIB, Options
@@ -26,7 +27,7 @@ Each = Callable[[Span], Batches]
 
 def read(
     source: Any, *, format: str = "auto", schema: Any = None, batch_rows: int = 65_536,
-    memory_bytes: int = 512 * MIB, **how: Any,
+    memory_bytes: int | None = None, **how: Any,
 ) -> Source:  # fmt: skip
     """Looks at a source and says what it is; rows are read when ``batches()`` is called, within the memory given.
 
@@ -36,6 +37,7 @@ def read(
     if unknown := set(how) - {field.name for field in fields(Options)}:
         known = ", ".join(sorted(field.name for field in fields(Options)))
         raise InvalidSpec("is not something that read() knows", field=min(unknown), fix=f"it takes {known}")
+    memory_bytes = reading_bytes() if memory_bytes is None else memory_bytes
     options = Options(schema=schema, batch_rows=batch_rows, memory_bytes=memory_bytes, **how)
     if batch_rows < 1 or memory_bytes < MIB:
         raise InvalidSpec("is too small", field="batch_rows" if batch_rows < 1 else "memory_bytes", fix="1 row, 1 MiB")

@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-MEMORY_BYTES = 1 << 30
-"""What a spool keeps at most, unless it is told otherwise."""
+from fairlead.data.budget import spool_bytes
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -36,8 +35,9 @@ class Readable(Protocol):
 class Spool:
     """A source whose batches are kept after the first reading; beyond ``memory_bytes`` it is read again instead."""
 
-    def __init__(self, source: Readable, memory_bytes: int = MEMORY_BYTES) -> None:
-        self._source, self._memory_bytes = source, memory_bytes
+    def __init__(self, source: Readable, memory_bytes: int | None = None) -> None:
+        self._source = source
+        self._memory_bytes = spool_bytes() if memory_bytes is None else memory_bytes
         self._kept: list[pa.RecordBatch] | None = None
         self._first: tuple[pa.RecordBatch, Iterator[pa.RecordBatch]] | None = None
         self._rows: int | None = None

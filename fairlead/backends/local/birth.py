@@ -159,6 +159,8 @@ def worker_environment(birth: Birth, outer: Mapping[str, str], *, sandboxed: boo
         "FAIRLEAD_OUTPUT": str(folder / "output"),
         "FAIRLEAD_SNAPSHOTS": str(folder / "snapshots"),
     }
+    if spec.memory_bytes is not None:
+        platform["FAIRLEAD_MEMORY"] = str(spec.memory_bytes)
     if "FAIRLEAD_DATA" in outer:
         platform["FAIRLEAD_DATA"] = outer["FAIRLEAD_DATA"]
     theirs = {name: value for name, value in spec.env.items() if not name.startswith(_PLATFORM_PREFIX)}
