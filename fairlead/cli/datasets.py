@@ -29,6 +29,7 @@ def load_dataset(
     test: Annotated[float, typer.Option("--test", min=0, max=0.9, help="Part of the rows for NAME-test.")] = 0.0,
     like: Annotated[str | None, typer.Option("--like", help="Prepare it as this data set was.")] = None,
     workers: Annotated[int, typer.Option("--workers", min=0, help="Threads that prepare it; 0: all cores.")] = 0,
+    memory: Annotated[str | None, typer.Option("--memory", help="What the job may use, such as 1GB.")] = None,
     option: Annotated[list[str] | None, typer.Option("--option", "-o", help="name=value for the reader.")] = None,
     of: Tenant = None,
     watch: Watch = False,
@@ -40,7 +41,8 @@ def load_dataset(
     """
     how = {key: plain_value(text) for key, text in pairs("--option", option).items()}
     job = client().load_data(
-        source, name, recipe=recipe, target=target, test=test, like=like, workers=workers, tenant=of, **how
+        source, name, recipe=recipe, target=target, test=test, like=like, workers=workers, tenant=of,
+        memory=memory, **how,
     )
     _follow(job, name, watch, as_json)
 

@@ -26,20 +26,21 @@ class DataVerbs:
 
     def load_data(
         self, source: str | Path, name: str, *, recipe: Any = None, target: str | None = None, test: float = 0.0,
-        workers: int = 0, like: str | None = None, tenant: str | None = None, **how: Any,
+        workers: int = 0, like: str | None = None, tenant: str | None = None, memory: str | None = None, **how: Any,
     ) -> Job:  # fmt: skip
         """The job that loads a file, folder or database as a data set; a version exists when it has succeeded.
 
         ``recipe`` is a YAML file, a mapping or a Recipe, fitted on what is loaded; with ``like`` the fitted recipe of
         another data set is replayed instead. ``test`` puts that part of the rows into ``NAME-test``, unseen by the
-        recipe. ``how`` is said to the reader: ``format``, ``query``, ``delimiter``, ...
+        recipe. ``memory`` ("1GB") bounds the job. ``how`` is said to the reader: ``format``, ``query``, ...
         """
         from fairlead.sdk.loading import loading
 
         params = {"target": target, "test": test or None, "workers": workers or None, "like": like, "how": how or None}
         read = [like] if like is not None else []
         return self._hand_in(loading(
-            source, name, recipe=recipe, tenant=tenant, data=read, folders=self._granted(tenant), **params
+            source, name, recipe=recipe, tenant=tenant, data=read, folders=self._granted(tenant), memory=memory,
+            **params,
         ))  # fmt: skip
 
     def sync_data(self, name: str, *, source: str | Path | None = None, tenant: str | None = None) -> Job:
@@ -50,7 +51,8 @@ class DataVerbs:
         loaded = JobDetail.model_validate(self._wire.call("GET", f"/jobs/{quote(known.job, safe='')}"))
         params = dict(loaded.spec.get("params", {}))
         place = source or params.get("local") or params["source"]
-        how = {"workers": params.get("workers"), "how": params.get("how"), "append": True}
+        memory = loaded.spec.get("resources", {}).get("memory")
+        how = {"workers": params.get("workers"), "how": params.get("how"), "append": True, "memory": memory}
         return self._hand_in(loading(
             place, name, tenant=tenant, data=[f"{name}@{known.version}"], folders=self._granted(tenant), **how
         ))  # fmt: skip

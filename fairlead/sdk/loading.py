@@ -22,7 +22,7 @@ _URL = re.compile(r"^[a-z][a-z0-9+.-]*:(//|/|$)|^duckdb:")
 
 def loading(
     source: str | Path, name: str, *, folders: Sequence[str] = (), recipe: Any = None, tenant: str | None = None,
-    data: Sequence[str] = (), **params: Any,
+    data: Sequence[str] = (), memory: str | float | None = None, **params: Any,
 ) -> Request:  # fmt: skip
     """The job that loads the source under this name. ``folders`` are those that the tenant's sandbox sees."""
     if not re.match(NAME_PATTERN, name):
@@ -36,6 +36,7 @@ def loading(
         "name": f"load-{name}"[:40].rstrip("-"), "run": RUN, "workload": "batch", "labels": {"data": name},
         "params": {key: value for key, value in given.items() if value is not None}, "data": list(data),
         **({"tenant": tenant} if tenant is not None else {}),
+        **({"resources": {"memory": memory}} if memory is not None else {}),
     }  # fmt: skip
     return Request(parse_job(written), folder, extra, function=True)
 
