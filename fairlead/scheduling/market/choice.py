@@ -20,11 +20,9 @@ ROUNDS = 60
 LOOKS = (29, 44, 59)
 """After these steps the prices are tried out with whole gangs; the best outcome counts."""
 
-FEW = 1_000
-"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound."""
-
 FEW = 200
-"""A group with so many jobs or fewer has prices of its own found for what it has; of more, the common ones will do."""
+"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound. A group with so
+many jobs or fewer has prices of its own found for what it has; of more, the common ones will do."""
 
 SMALL = 256.0
 """Up to so many devices gangs are exchanged after that; in more, prices and whole gangs alone come close enough."""
@@ -71,15 +69,19 @@ def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
     utility, kind, size = problem.utility[order], problem.kind[order], problem.size[order].astype(np.float64)
     group, begins = problem.group[order], np.arange(problem.jobs) * problem.utility.shape[1]
     charge = None if problem.rules is None else problem.rules.charge[order]
-    ranked = -density[order]
+    ranked, costs = -density[order], np.empty(utility.shape)
+    cell = group[:, None] * len(problem.capacity) + kind  # of a table by group and type, which every offer looks at
     price, toll = np.full(len(problem.capacity), going_price(problem)), np.zeros(len(problem.budget))
     unit, alone = float(price.mean()), utility.shape[1] == 1
     for step in range(ROUNDS):
         # whoever bids less per device than the cheapest type costs wants nothing: the others come first in this order
         many = int(ranked.searchsorted(-(1 - 1e-9) * price.min()))
         who, paid, kinds, sizes = group[:many], None if charge is None else charge[:many], kind[:many], size[:many]
-        surplus = price.take(kinds)
-        surplus += tolls(problem, toll, who, paid)[:, None]
+        surplus = costs[:many]
+        if paid is None:
+            (toll[:, None] + price).take(cell[:many], out=surplus, mode="clip")
+        else:
+            np.add(price.take(kinds), tolls(problem, toll, who, paid)[:, None], out=surplus)
         surplus *= sizes
         np.subtract(utility[:many], surplus, out=surplus)
         if alone:

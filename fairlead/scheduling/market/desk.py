@@ -113,7 +113,7 @@ class Desk:
         problem = self.problem
         per_device, density, order = problem.by_density
         jobs = order[(self.column[order] < 0) & (density[order] > 0)]
-        least = np.where(problem.utility[jobs] > 0, problem.size[jobs], np.iinfo(np.int64).max).min(axis=1)
+        least = problem.least[jobs]
         left, share = self._covered()[problem.group[jobs]], np.array(self.share)[jobs]
         self.serve(jobs[np.argsort(-(left / (least * share)), kind="stable")], per_device)
 

@@ -29,7 +29,7 @@ class Nested(Desk):
         self.levels = tuple(range(int(rules.depth.max(initial=0)), -1, -1))
         self.kept: list[tuple[Straddling, float]] = []  # gangs of which a part is guaranteed, and what is kept for each
         self.opened: list[int] | None = None  # while guarantees are handed out: whose to each queue, -1 for nobody's
-        self.least: list[int] = np.where(problem.utility > 0, problem.size, np.iinfo(np.int64).max).min(axis=1).tolist()
+        self.least: list[int] = problem.least.tolist()
 
     def round_to_gangs(self, yes: bool) -> None:
         super().round_to_gangs(yes)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from fairlead.cluster import Node
 from fairlead.scheduling.market.menus import Bools, Floats, Gang, Ints, Menus
+from fairlead.scheduling.market.rows import largest, smallest
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
@@ -43,7 +45,7 @@ class Pool:
         return float(self.capacity.sum())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Offers:
     """Row by row what each job may choose from; rows are padded with offers of speed 0."""
 
@@ -55,6 +57,33 @@ class Offers:
     @property
     def jobs(self) -> int:
         return len(self.present)
+
+    @cached_property
+    def efficient(self) -> Floats:
+        """The speed that each device of an offer adds."""
+        return self.speed / np.maximum(self.size, 1)
+
+    @cached_property
+    def reference(self) -> Ints:
+        """The column of each job's most efficient gang; of equals the smaller one on the faster type."""
+        return np.asarray(self.efficient.argmax(axis=1), dtype=np.int64)
+
+    @cached_property
+    def fastest(self) -> Floats:
+        """Each job's best speed."""
+        return largest(self.speed)
+
+    @cached_property
+    def least(self) -> Ints:
+        """The size of each job's smallest gang; more than there could ever be where it has none."""
+        return smallest(np.where(self.speed > 0, self.size, np.iinfo(np.int64).max))
+
+    def best_on(self, kinds: int) -> Floats:
+        """By job and type, of so many types, the efficiency of its most efficient gang there."""
+        found = np.zeros((self.jobs, max(kinds, 1)))
+        for kind in range(kinds):
+            found[:, kind] = largest(np.where(self.kind == kind, self.efficient, 0.0))
+        return found
 
     def at(self, column: Ints) -> tuple[Ints, Ints, Floats]:
         """Type, size and speed of one column per row."""
