@@ -37,7 +37,9 @@ class Shape(NamedTuple):
 
     def on(self, device_type: str) -> Shape:
         """The same on devices of this type only."""
-        return self if self.device_type == device_type else self._replace(device_type=device_type)
+        if self.device_type == device_type:
+            return self
+        return Shape(device_type, self.need, self.only, self.near, self.kind)
 
     def slots(self, amounts: Mapping[str, float]) -> int:
         """How many such workers fit into these amounts."""

@@ -106,6 +106,8 @@ class Draft:
     @property
     def queue(self) -> list[JobState]:
         """The waiting jobs that nothing was decided for yet, in order."""
+        if not self.starting:
+            return list(self.line)
         return [job for job in self.line if job.id not in self.starting]
 
     def used(self, tenant: str) -> int:
@@ -226,12 +228,17 @@ def _seen(
     state: ClusterState, board: Board, jobs: Mapping[str, JobState], tenants: Mapping[str, TenantState]
 ) -> dict[str, JobState]:
     found, spent = {}, {name for name, tenant in tenants.items() if tenant.spent is not None}
-    for job in jobs.values():
+    largest: dict[int, int] = {}  # gang that there could be of a shape, by the object that all who are alike share
+    for name, job in jobs.items():
         if spent and not job.seats and job.tenant in spent:
             continue
-        put_so = put(job, board, state.now_s)
+        shape = board.shape(job)
+        there = largest.get(id(shape))
+        if there is None:
+            there = largest[id(shape)] = board.most(shape)
+        put_so = put(job, there, board.types, state.now_s)
         if put_so is not None:
-            found[job.id] = put_so
+            found[name] = put_so
     return found
 
 

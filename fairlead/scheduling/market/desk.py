@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
@@ -66,10 +64,9 @@ class Desk:
         """The gang it likes best among those that fit and are possible; ``best`` is the column it likes most."""
         if self._try(job, best, float(liking[best])):  # nearly always: there is no need to sort the others
             return True
-        if len(liking) == 1:
-            return False
-        order = np.argsort(-liking, kind="stable")[1:]
-        return any(map(partial(self._try, job), order.tolist(), liking[order].tolist()))
+        likes = liking.tolist()
+        others = sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]  # of equals the first comes first
+        return any(self._try(job, column, likes[column]) for column in others)
 
     def _try(self, job: int, column: int, liked: float) -> bool:
         offer = job * self._wide + column
