@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from fairlead.cluster import DEVICE, NodeState, scaled
@@ -55,7 +56,7 @@ class Draft:
     @classmethod
     def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
         """The beginning of a round. Sorting here makes the result independent of the order of the input."""
-        jobs = {job.id: job for job in sorted(state.jobs, key=lambda job: job.id)}
+        jobs = {job.id: job for job in sorted(state.jobs, key=attrgetter("id"))}
         named = {tenant.name: tenant for tenant in state.tenants}
         for name in {job.tenant for job in state.jobs} - named.keys():
             named[name] = TenantState(name)
@@ -184,14 +185,13 @@ class Draft:
     def fixed(self) -> frozenset[str]:
         """Gangs that stay as they are, whatever the market would do: they settle, were just mended, or sit where
         nothing new may be put."""
-        nodes = self.board.nodes
+        home = {name: node.device_type for name, node in self.board.nodes.items() if node.schedulable}
         return frozenset(
             job.id
             for job in self.jobs.values()
             if (job.seats or job.settling or job.broken)
-            and (not self.untouched(job) or not _at_home(nodes[name].device_type for name in job.seats if name in nodes)
-                 or not all(name in nodes and nodes[name].schedulable for name in job.seats))
-        )  # fmt: skip
+            and (not self.untouched(job) or len(kinds := {home.get(name) for name in job.seats}) > 1 or None in kinds)
+        )
 
     def decide(self, decision: Decision) -> None:
         self.decisions[decision.job] = decision
@@ -209,10 +209,6 @@ def _whole(board: Board) -> Pool:
             kept = {**scaled(node.capacity, part), DEVICE: float(sitting[name])}
             nodes.append(replace(node, capacity=kept, state=NodeState.READY, outdated=False))
     return Pool.of(nodes)
-
-
-def _at_home(kinds: Iterable[str]) -> bool:
-    return len(set(kinds)) <= 1
 
 
 def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState:

@@ -42,7 +42,8 @@ def start_first(draft: Draft) -> None:
 def start_wanted(draft: Draft) -> None:
     """Those whom the market would run, whose turn it is or whose deadline presses come before gangs grow."""
     wanted = draft.target.size.keys() | draft.turns.values()
-    start_within_claims(draft, [job for job in draft.queue if job.id in wanted or draft.presses(job)])
+    pressed = {job.id for job in draft.queue if job.finish_by_s is not None and draft.presses(job)}
+    start_within_claims(draft, [job for job in draft.queue if job.id in wanted or job.id in pressed])
 
 
 def start_within_claims(draft: Draft, line: Sequence[JobState] | None = None) -> None:

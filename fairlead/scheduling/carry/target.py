@@ -105,13 +105,13 @@ def target(
     state: ClusterState, board: Board, seen: Mapping[str, JobState], fixed: Collection[str], parts: Shares, dials: Dials
 ) -> Target:
     """The market's answer for all jobs that are not fixed."""
-    jobs = Read.in_order(job for name, job in seen.items() if name not in fixed)
+    jobs = Read.in_order([job for name, job in seen.items() if name not in fixed])
     asked = {job.id: job for job in state.jobs}
     history = _history(state, seen, asked)
     names = read(jobs, "id")
     pool = _pool(board, frozenset(names), asked, any(job.curve is not None for job in state.jobs))
-    hurried = {job.id for job in state.jobs if urgent(job, state.now_s)}
-    due = frozenset(hurried.intersection(names))
+    promised = [job for job in state.jobs if job.finish_by_s is not None or job.start_by_s is not None]
+    due = frozenset({job.id for job in promised if urgent(job, state.now_s)}.intersection(names))
     beside = _beside(parts, board, [asked[name] for name in fixed])
     sold = sale(state, jobs, pool, history, beside, dials, due)
     return _told(sold, pool, due, history)

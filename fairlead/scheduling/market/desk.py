@@ -32,6 +32,7 @@ class Desk:
         self.left: list[float] = (problem.budget - in_groups).tolist()
         self.most: list[float] = (problem.ceiling - in_groups).tolist()
         self.share: list[float] = problem.share.tolist()
+        self._shares: Floats = problem.share
         self._kinds, self._sizes, self._possible, self._groups = problem.lists
         self._wide = problem.utility.shape[1]
 
@@ -40,7 +41,8 @@ class Desk:
 
     def round_to_gangs(self, yes: bool) -> None:
         """Whether a part of a gang is enough to fit a budget, or all of it has to."""
-        self.share = self.problem.share.tolist() if yes else [1.0] * self.problem.jobs
+        self._shares = self.problem.share if yes else np.ones(self.problem.jobs)
+        self.share = self._shares.tolist()
 
     def lend(self, level: int = 0) -> None:
         """From now on budgets do not count: what is left is for whoever bids most."""
@@ -65,8 +67,12 @@ class Desk:
         if self._try(job, best, float(liking[best])):  # nearly always: there is no need to sort the others
             return True
         likes = liking.tolist()
-        others = sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]  # of equals the first comes first
-        return any(self._try(job, column, likes[column]) for column in others)
+        for column in sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]:  # equals stay in order
+            if likes[column] <= 0:
+                return False
+            if self._try(job, column, likes[column]):
+                return True
+        return False
 
     def _try(self, job: int, column: int, liked: float) -> bool:
         offer = job * self._wide + column
@@ -111,8 +117,8 @@ class Desk:
         per_device, density, order = problem.by_density
         jobs = order[(self.column[order] < 0) & (density[order] > 0)]
         least = problem.least[jobs]
-        left, share = self._covered()[problem.group[jobs]], np.array(self.share)[jobs]
-        self.serve(jobs[np.argsort(-(left / (least * share)), kind="stable")], per_device)
+        left = self._covered()[problem.group[jobs]]
+        self.serve(jobs[np.argsort(-(left / (least * self._shares[jobs])), kind="stable")], per_device)
 
     def _covered(self) -> Floats:
         """What is left of each group's budget."""
@@ -144,8 +150,7 @@ class Desk:
         """Which sizes are within what the jobs' groups may have."""
         group = self.problem.group[jobs]
         left, most = np.array(self.left)[group] + 1e-9, np.array(self.most)[group]
-        share: Floats = np.array(self.share)[jobs]
-        return (size * share[:, None] <= left[:, None]) & (size <= most[:, None])
+        return (size * self._shares[jobs][:, None] <= left[:, None]) & (size <= most[:, None])
 
     def grow(self) -> None:
         """Larger or better gangs for who has one, by utility per further device, until nothing fits."""
