@@ -87,7 +87,8 @@ class Board:
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
             if job.seats:
-                self.sit(job, tuple(name for name in job.seats if name in self.nodes))
+                there = all(map(self.nodes.__contains__, job.seats))
+                self.sit(job, job.seats if there else tuple(name for name in job.seats if name in self.nodes))
             else:
                 self.seats[job.id] = ()
                 self.used.setdefault(job.tenant, 0)

@@ -126,18 +126,24 @@ class Desk:
 
     def serve(self, jobs: Ints, liking: Floats) -> None:
         """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""
-        jobs, refused = self._fitting(jobs) if self.room else jobs[:0], 0
+        jobs = self._fitting(jobs[self.column[jobs] < 0]) if self.room else jobs[:0]
         while len(jobs):
-            best = liking[jobs].argmax(axis=1).tolist()
-            for at, job in enumerate(jobs.tolist()):
-                if not self.room:
-                    return
-                refused = 0 if self.column[job] >= 0 or self.give(job, liking[job], best[at]) else refused + 1
+            jobs = jobs[self._served(jobs, liking) :]
+            jobs = self._fitting(jobs) if len(jobs) else jobs
+
+    def _served(self, jobs: Ints, liking: Floats) -> int:
+        """Goes through the jobs until many in a row are refused, or nothing is left; says how far it came."""
+        refused = 0
+        for at, (job, best) in enumerate(zip(jobs.tolist(), liking[jobs].argmax(axis=1).tolist(), strict=True)):
+            if not self.give(job, liking[job], best):
+                refused += 1
                 if refused >= REFUSED:
-                    jobs, refused = self._fitting(jobs[at + 1 :]), 0
-                    break
+                    return at + 1
+            elif self.room:
+                refused = 0
             else:
-                return
+                break
+        return len(jobs)
 
     def _fitting(self, jobs: Ints) -> Ints:
         """Those of the jobs that some gang is free for."""

@@ -96,15 +96,21 @@ def offers(jobs: Sequence[JobState], pool: Pool, *, fine: bool = False) -> Offer
     gangs = [present(jobs[at], pool) if seats else None for at, seats in enumerate(read(jobs, "seats"))]
     menus = _menus(pool, fine)
     row = menus.rows(jobs, gangs)
-    wide = int((menus.speed[row] > 0).sum(axis=1).max(initial=1)) if jobs else 1
-    kind, size, speed = menus.kind[row, :wide], menus.size[row, :wide], menus.speed[row, :wide]
+    kind, size, speed = menus.kind.take(row, axis=0), menus.size.take(row, axis=0), menus.speed.take(row, axis=0)
+    wide = int(np.count_nonzero((speed > 0).any(axis=0))) or 1  # a row has its offers first
+    if wide < speed.shape[1]:
+        kind, size, speed = kind[:, :wide].copy(), size[:, :wide].copy(), speed[:, :wide].copy()
     return Offers(kind, size, speed, _columns(gangs, kind, size, speed))
 
 
 def _columns(gangs: Sequence[Gang | None], kind: Ints, size: Ints, speed: Floats) -> Ints:
-    has = np.array([gang or (-1, -1) for gang in gangs], dtype=np.int64).reshape(-1, 2)
-    same = (kind == has[:, :1]) & (size == has[:, 1:]) & (speed > 0)
-    return np.where(same.any(axis=1), same.argmax(axis=1), -1)
+    column = np.full(len(gangs), -1, dtype=np.int64)
+    rows = [at for at, gang in enumerate(gangs) if gang is not None]
+    if rows:
+        has = np.array([gangs[at] for at in rows], dtype=np.int64)
+        same = (kind[rows] == has[:, :1]) & (size[rows] == has[:, 1:]) & (speed[rows] > 0)
+        column[rows] = np.where(same.any(axis=1), same.argmax(axis=1), -1)
+    return column
 
 
 def present(job: JobState, pool: Pool) -> Gang | None:
