@@ -29,6 +29,7 @@ class SpeedCurve:
     speeds: Mapping[str, tuple[tuple[float, ...], ...]]
     levels: int = field(init=False, repr=False, compare=False)  # topology levels it tells apart, the same for all types
     _fastest: dict[int | None, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _running: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", len(next(iter(self.speeds.values()), ())))  # asked of every job each round
@@ -42,15 +43,18 @@ class SpeedCurve:
 
     def fastest(self, size: int | None = None) -> float:
         """On the best devices there are: of gangs of one size, or of any; 0 when the curve does not know it."""
-        found = self._fastest.get(size)
-        if found is None:
-            rows = [level for levels in self.speeds.values() for level in levels]
-            if size is None:
-                known = [max(row, default=0.0) for row in rows]
-            else:
-                known = [row[self.sizes.index(size)] for row in rows] if size in self.sizes else []
-            found = self._fastest[size] = max(known, default=0.0)
-        return found
+        if not self._fastest:
+            rows = [level for levels in self.speeds.values() for level in levels if level]
+            self._fastest.update(zip(self.sizes, map(max, zip(*rows, strict=False)), strict=False))
+            self._fastest[None] = max(self._fastest.values(), default=0.0)
+        return self._fastest.get(size, 0.0)
+
+    @property
+    def running(self) -> list[int]:
+        """The sizes at which it runs anywhere at all, ascending."""
+        if not self._running:
+            self._running.extend(size for size in self.sizes if self.fastest(size) > 0)
+        return self._running
 
 
 def widened(curve: SpeedCurve, bandwidth: Sequence[float] = BANDWIDTH) -> SpeedCurve:

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from fairlead.cluster import Node
-from fairlead.scheduling.pace import efficient_speed, expected_left, speed_on, start_cost_s
+from fairlead.scheduling.pace import (
+    FIRST_START_S,
+    efficient_speed,
+    expected_left,
+    first_start_s,
+    speed_on,
+    start_cost_s,
+)
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Round, Start
 
 Policy = Callable[[ClusterState], Round]
@@ -35,7 +42,7 @@ NEVER = ("no-such-gang", "no-such-room", "quota", "budget", "declined", "not-her
 class Forecast:
     """Expected moments by job. Who is missing will not start as things are, or cannot be told to."""
 
-    start_s: Mapping[str, float]  # of those that wait now
+    start_s: Mapping[str, float]  # of those that wait now; live, when their gangs will have come up
     finish_s: Mapping[str, float]
     seats: Mapping[str, tuple[str, ...]]  # where those that wait would start
     until_s: float  # so far the policy was played; later moments follow from the work ahead
@@ -82,16 +89,20 @@ class Game:
     seats: dict[str, tuple[str, ...]] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)  # who waits, and the code of why
     awaited: frozenset[str] = frozenset()  # who waited as it began
+    comes_up_s: float = FIRST_START_S  # how long a gang takes to come up for the first time
     leaving: bool = False  # whether the last decision freed devices that it did not give away
 
     @classmethod
     def of(cls, state: ClusterState) -> Game:
         nodes = {node.name: node for node in state.nodes}
         jobs = {}
+        comes_up_s = first_start_s(state)
         for job, left in zip(state.jobs, expected_left(state, state.jobs), strict=True):
             jobs[job.id] = Played(job, left, speed=speed_on(job, job.seats, nodes))
+            if job.settling and job.starts_over:  # it is not at work yet
+                jobs[job.id].owed_s = max(0.0, comes_up_s - (state.now_s - job.since_s))
         waits = frozenset(job.id for job in state.jobs if not job.seats)
-        return cls(state, jobs, nodes, state.now_s, awaited=waits)
+        return cls(state, jobs, nodes, state.now_s, awaited=waits, comes_up_s=comes_up_s)
 
     def seen(self) -> ClusterState:
         """What the policy is shown."""
@@ -118,9 +129,11 @@ class Game:
         job = played.job
         self.leaving |= len(seats) < len(job.seats)
         if job.id in self.awaited and job.id not in self.start_s:
-            self.start_s[job.id], self.seats[job.id] = self.now_s, seats
+            at_once = self.state.at_once or self.now_s == self.state.now_s  # who starts now is told "now"
+            comes_up_s = 0.0 if at_once else start_cost_s(self.state, job, self.comes_up_s)
+            self.start_s[job.id], self.seats[job.id] = self.now_s + comes_up_s, seats
         played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
-        played.speed, played.owed_s = speed_on(job, seats, self.nodes), start_cost_s(self.state, job)
+        played.speed, played.owed_s = speed_on(job, seats, self.nodes), start_cost_s(self.state, job, self.comes_up_s)
 
     def advance(self, seconds: float) -> None:
         """Everybody who sits gets on; who is done leaves."""

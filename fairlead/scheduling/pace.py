@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from statistics import median
 
 import numpy as np
 
@@ -24,6 +25,9 @@ DIALS = Dials()
 
 FIRST_START_S = 2.0
 """From a decision to a gang at work, where nothing has to be stopped or loaded first."""
+
+OVERDUE = 0.1
+"""Of the time that its author said it takes, what a job needs at least that has used it up."""
 
 
 def speed_on(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> float:
@@ -90,7 +94,18 @@ def expected_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
     history = History.of(state.memory)  # what jobs first said; who was not seen before says it now
     reference = np.array([efficient_speed(job) for job in counted])
     found = work_left(counted, reference, history, DIALS)
-    return [_by_precedent(job, history) or float(left) for job, left in zip(counted, found, strict=True)]
+    return [_by_its_word(job) or _by_precedent(job, history) or float(left)
+            for job, left in zip(counted, found, strict=True)]  # fmt: skip
+
+
+def _by_its_word(job: JobState) -> float | None:
+    """What is left of the time that its author said it takes. Past that it is expected to need as long again as it is
+    over, and at least a tenth of what was said: for a bid its word would count no more, but it is about to end.
+    """
+    if job.work_left is not None or "takes_s" not in job.facts:
+        return None
+    said = float(job.facts["takes_s"]) * efficient_speed(job)
+    return max(said - job.work_done, job.work_done - said, OVERDUE * said)
 
 
 def _by_precedent(job: JobState, history: History) -> float | None:
@@ -110,13 +125,20 @@ def _counted(job: JobState, now_s: float) -> JobState:
         return job
     if counts_samples(job):
         return replace(job, work_left=job.remaining_samples)
-    return replace(job, work_left=None, work_done=max(0.0, now_s - job.since_s) * len(job.seats) ** SCALING)
+    at_work_s = 0.0 if job.settling and job.starts_over else max(0.0, now_s - job.since_s)
+    return replace(job, work_left=None, work_done=at_work_s * len(job.seats) ** SCALING)
 
 
-def start_cost_s(state: ClusterState, job: JobState) -> float:
+def start_cost_s(state: ClusterState, job: JobState, first_s: float = FIRST_START_S) -> float:
     """Seconds that a new gang of this job loses. Live, a first start costs less than starting over does."""
     fresh = not job.seats and not job.ran_s and job.work_done == 0
-    return min(job.restart_cost_s, FIRST_START_S) if fresh and not state.at_once else job.restart_cost_s
+    return min(job.restart_cost_s, first_s) if fresh and not state.at_once else job.restart_cost_s
+
+
+def first_start_s(state: ClusterState) -> float:
+    """How long a gang takes to come up for the first time: as those did that start over, and so come up that way."""
+    known = [job.restart_cost_s for job in state.jobs if job.seats and job.starts_over and not job.settling]
+    return median(known) if known else FIRST_START_S
 
 
 def length_known(state: ClusterState, job: JobState) -> bool:

@@ -75,6 +75,9 @@ class Tree:
     def leaves(self, jobs: Sequence[JobState]) -> list[str]:
         """The queue in which each of the jobs stands."""
         tenants, persons = read(jobs, "tenant"), read(jobs, "person")
+        if not self.people:
+            own = {tenant: self.own(tenant) for tenant in set(tenants)}
+            return [own[tenant] for tenant in tenants]
         known = {who: self.leaf(*who) for who in set(zip(tenants, persons, strict=True))}
         return [known[who] for who in zip(tenants, persons, strict=True)]
 

@@ -123,6 +123,39 @@ def test_jobs_like_it_that_have_finished_tell_how_long_it_takes() -> None:
     assert expected_left(state, [replace(fresh, work_done=70.0)])[0] > 100.0, "longer than any: as usual"
 
 
+def command(name: str, takes_s: float = 100.0, **fields: object) -> JobState:
+    """A command as the live platform tells of it: no curve, no samples, but how long it is said to take."""
+    made = JobState(name, "t", 0.0, facts={"takes_s": takes_s}, starts_over=True, restart_cost_s=30.0)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ran_s", "left_s"), [(0.0, 100.0), (60.0, 40.0), (99.0, 10.0), (105.0, 10.0), (130.0, 30.0)])
+def test_what_its_author_said_counts_before_precedents_and_who_is_past_it_is_about_to_end(
+    ran_s: float, left_s: float
+) -> None:
+    one = command("c", seats=("n",), since_s=-ran_s)
+    finished = {class_of(one): (Seen(class_of(one), 5_000.0, 5_000.0, 0.0),) * 9}
+    assert expected_left(cluster(1, one, memory={"finished": finished}), [one]) == [pytest.approx(left_s)]
+
+
+def test_live_whoever_waits_is_told_when_its_gang_will_have_come_up() -> None:
+    runs = command("runs", seats=("n",), since_s=-50.0, restart_cost_s=4.0)  # it took four seconds to come up
+    found = forecast(cluster(1, runs, command("waits"), round_s=None), decide)
+    assert found.start_s["waits"] == pytest.approx(50.0 + 4.0, abs=2.0)  # events that are far off are looked at later
+    assert found.finish_s["waits"] == pytest.approx(found.start_s["waits"] + 100.0)
+
+
+def test_live_a_command_that_still_comes_up_has_done_nothing_yet() -> None:
+    known = command("known", 9_000.0, seats=("n",), restart_cost_s=4.0)
+    comes_up = command("comes-up", seats=("n",), since_s=-1.0, settling=True)
+    found = forecast(cluster(2, known, comes_up, command("waits"), round_s=None), decide)
+    assert found.finish_s["comes-up"] == pytest.approx(3.0 + 100.0)
+
+
+def test_who_starts_now_is_told_now() -> None:
+    assert forecast(cluster(1, command("c"), round_s=None), decide).start_s == {"c": 0.0}
+
+
 def test_a_gang_of_a_size_that_its_curve_does_not_know_is_no_error() -> None:
     odd = job("odd", min_workers=3, max_workers=3, curve=TWO, seats=("n", "n", "n"), work_done=5.0)
     assert TWO.fastest(3) == 0.0 and TWO.fastest(2) == TWO.fastest() == 1.8

@@ -37,7 +37,9 @@ class Shape(NamedTuple):
 
     def on(self, device_type: str) -> Shape:
         """The same on devices of this type only."""
-        return self if self.device_type == device_type else self._replace(device_type=device_type)
+        if self.device_type == device_type:
+            return self
+        return Shape(device_type, self.need, self.only, self.near, self.kind)
 
     def slots(self, amounts: Mapping[str, float]) -> int:
         """How many such workers fit into these amounts."""
@@ -85,7 +87,8 @@ class Board:
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
             if job.seats:
-                self.sit(job, tuple(name for name in job.seats if name in self.nodes))
+                there = all(map(self.nodes.__contains__, job.seats))
+                self.sit(job, job.seats if there else tuple(name for name in job.seats if name in self.nodes))
             else:
                 self.seats[job.id] = ()
                 self.used.setdefault(job.tenant, 0)

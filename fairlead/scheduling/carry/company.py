@@ -17,15 +17,11 @@ class Company:
 
     def __init__(self, table: Table, on: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._table = table
+        self.known = bool(table)  # whether anything is known of any class
         self._on: dict[str, Mapping[str, str]] = dict(on or {})  # node -> job -> class
 
     def copy(self) -> Company:
         return Company(self._table, self._on)
-
-    @property
-    def known(self) -> bool:
-        """Whether anything is known of any class."""
-        return bool(self._table)
 
     def kind(self, job: JobState) -> str:
         """The class by which a job is known to its neighbours; empty where nothing is known of any."""

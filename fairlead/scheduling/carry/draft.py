@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from fairlead.cluster import DEVICE, NodeState, scaled
@@ -55,7 +56,7 @@ class Draft:
     @classmethod
     def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
         """The beginning of a round. Sorting here makes the result independent of the order of the input."""
-        jobs = {job.id: job for job in sorted(state.jobs, key=lambda job: job.id)}
+        jobs = {job.id: job for job in sorted(state.jobs, key=attrgetter("id"))}
         named = {tenant.name: tenant for tenant in state.tenants}
         for name in {job.tenant for job in state.jobs} - named.keys():
             named[name] = TenantState(name)
@@ -106,6 +107,8 @@ class Draft:
     @property
     def queue(self) -> list[JobState]:
         """The waiting jobs that nothing was decided for yet, in order."""
+        if not self.starting:
+            return list(self.line)
         return [job for job in self.line if job.id not in self.starting]
 
     def used(self, tenant: str) -> int:
@@ -182,14 +185,13 @@ class Draft:
     def fixed(self) -> frozenset[str]:
         """Gangs that stay as they are, whatever the market would do: they settle, were just mended, or sit where
         nothing new may be put."""
-        nodes = self.board.nodes
+        home = {name: node.device_type for name, node in self.board.nodes.items() if node.schedulable}
         return frozenset(
             job.id
             for job in self.jobs.values()
             if (job.seats or job.settling or job.broken)
-            and (not self.untouched(job) or not _at_home(nodes[name].device_type for name in job.seats if name in nodes)
-                 or not all(name in nodes and nodes[name].schedulable for name in job.seats))
-        )  # fmt: skip
+            and (not self.untouched(job) or len(kinds := {home.get(name) for name in job.seats}) > 1 or None in kinds)
+        )
 
     def decide(self, decision: Decision) -> None:
         self.decisions[decision.job] = decision
@@ -209,10 +211,6 @@ def _whole(board: Board) -> Pool:
     return Pool.of(nodes)
 
 
-def _at_home(kinds: Iterable[str]) -> bool:
-    return len(set(kinds)) <= 1
-
-
 def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState:
     """Without a budget left it keeps what its gangs have, or need to be whole again, and gets nothing on top."""
     if tenant.spent is None:
@@ -226,12 +224,17 @@ def _seen(
     state: ClusterState, board: Board, jobs: Mapping[str, JobState], tenants: Mapping[str, TenantState]
 ) -> dict[str, JobState]:
     found, spent = {}, {name for name, tenant in tenants.items() if tenant.spent is not None}
-    for job in jobs.values():
+    largest: dict[int, int] = {}  # gang that there could be of a shape, by the object that all who are alike share
+    for name, job in jobs.items():
         if spent and not job.seats and job.tenant in spent:
             continue
-        put_so = put(job, board, state.now_s)
+        shape = board.shape(job)
+        there = largest.get(id(shape))
+        if there is None:
+            there = largest[id(shape)] = board.most(shape)
+        put_so = put(job, there, board.types, state.now_s)
         if put_so is not None:
-            found[job.id] = put_so
+            found[name] = put_so
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import lru_cache
 
 from fairlead.scheduling.curves import SpeedCurve
@@ -88,11 +89,9 @@ def smaller(job: JobState, size: int) -> int | None:
     """The next size that the gang could shrink to."""
     if job.curve is None:
         return size - 1 if size > job.min_workers else None
-    curve, least = job.curve, job.min_workers
-    for one in reversed(curve.sizes):
-        if least <= one < size and curve.fastest(one) > 0:
-            return one
-    return None
+    running = job.curve.running
+    at = bisect_left(running, size) - 1
+    return running[at] if at >= 0 and running[at] >= job.min_workers else None
 
 
 def relative_gain(job: JobState, size: int) -> float:

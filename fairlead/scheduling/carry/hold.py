@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -27,8 +27,8 @@ def holds(draft: Draft) -> list[Hold]:
     blocked = _Blocked(draft)
     starts = expected_starts(draft, queue)
     return [
-        Hold(job.id, blocked.reason(job, place), expected, first if place >= AHEAD else tuple(ids[:place]))
-        for place, (job, expected) in enumerate(zip(queue, starts, strict=True))
+        Hold(name, why, expected, first if place >= AHEAD else first[:place])
+        for place, (name, why, expected) in enumerate(zip(ids, blocked.reasons(queue), starts, strict=True))
     ]
 
 
@@ -40,6 +40,10 @@ class _Said:
     text: str
     facts: dict[str, Any]
     queues: bool = True  # whether it helps to know how many come first
+    priced: dict[str, Any] = field(init=False)  # the same facts, with places for what the market thinks of a job
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "priced", {**self.facts, "bid": 0.0, "stretch": 0.0, "remaining_s": 0.0})
 
 
 class _Blocked:
@@ -51,20 +55,30 @@ class _Blocked:
         self._free: dict[Shape, tuple[int, int]] = {}
         self._rooms: dict[tuple[str, str | None], int] = {}
         self._alike: dict[tuple[str, int, int], _Said] = {}
+        self._special = draft.promised.keys() | draft.board.held.keys()  # who is told something of its own
 
-    def reason(self, job: JobState, ahead: int) -> Reason:
-        said, told, name = self._said(job), self.draft.target, job.id
-        facts, bid = said.facts.copy(), told.bid.get(name)
-        facts["ahead"] = ahead
-        if bid is not None:  # what the market thinks of it: in going prices, and how much longer than alone it takes
-            facts["bid"] = bid / told.price if told.price > 0 else 0.0
-            facts["stretch"], facts["remaining_s"] = told.stretch[name], told.remaining_s[name]
-        behind = f"; behind {ahead} job{'' if ahead == 1 else 's'}" if ahead and said.queues else ""
-        return Reason(said.code, said.text + behind, facts)
+    def reasons(self, queue: Sequence[JobState]) -> Iterator[Reason]:
+        """Of each of these jobs, which come one after the other."""
+        told = self.draft.target
+        bids, price, stretches, lefts_s = told.bid, told.price, told.stretch, told.remaining_s
+        for ahead, job in enumerate(queue):
+            said, name = self._said(job), job.id
+            bid = bids.get(name)
+            if bid is None:
+                facts = said.facts.copy()
+            else:  # what the market thinks of it: in going prices, and how much longer than alone it takes
+                facts = said.priced.copy()
+                facts["bid"] = bid / price if price > 0 else 0.0
+                facts["stretch"], facts["remaining_s"] = stretches[name], lefts_s[name]
+            facts["ahead"] = ahead
+            if ahead and said.queues:
+                yield Reason(said.code, f"{said.text}; behind {ahead} job{'' if ahead == 1 else 's'}", facts)
+            else:
+                yield Reason(said.code, said.text, facts)
 
     def _said(self, job: JobState) -> _Said:
-        draft, shape = self.draft, self.draft.board.shape(job)
-        if job.id in draft.promised or job.id in draft.board.held:
+        shape = self.draft.board.shape(job)
+        if job.id in self._special:
             return self._what(job, shape)
         key = (job.tenant, id(shape), job.min_workers)
         said = self._alike.get(key)
@@ -146,9 +160,8 @@ def expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | Non
         for name in seats:
             free[draft.board.nodes[name].device_type] += 1
     ends: list[tuple[float, tuple[str, ...]]] = []
-    for job in draft.jobs.values():
-        seats = draft.board.seats.get(job.id, ())
-        left = remaining_s(job, len(seats)) if seats else None
+    for name, seats in draft.board.seats.items():
+        left = remaining_s(draft.jobs[name], len(seats)) if seats else None
         if left is not None:
             kinds = tuple(draft.board.nodes[n].device_type for n in seats if draft.board.nodes[n].schedulable)
             ends.append((draft.now_s + left, kinds))
@@ -159,12 +172,13 @@ def expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | Non
 def _play(
     draft: Draft, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
 ) -> Iterator[float | None]:
-    now, every, rooms = draft.now_s, sorted(free), {}
+    now, every = draft.now_s, sorted(free)
+    rooms = {tenant: draft.quota_room(tenant) for tenant in {job.tenant for job in queue}}
+    spent = {name: tenant.spent for name, tenant in draft.tenants.items() if tenant.spent is not None}
     mosts: dict[str | None, int] = {}  # free devices of the roomiest type, as long as nothing changes
     for job in queue:
-        spent = draft.tenants[job.tenant].spent
-        if spent is not None:
-            yield spent.again_s  # at the earliest; those that can start before come before it in the queue
+        if job.tenant in spent:
+            yield spent[job.tenant].again_s  # at the earliest; who can start before comes before it in the queue
             continue
         kinds = every if job.device_type is None else [job.device_type]
         left = job.min_workers
@@ -176,8 +190,6 @@ def _play(
                     free[kind] += 1
                 mosts.clear()
             most = mosts[job.device_type] = max([free.get(kind, 0) for kind in kinds], default=0)
-        if job.tenant not in rooms:
-            rooms[job.tenant] = draft.quota_room(job.tenant)
         if most < left or rooms[job.tenant] < left:
             yield None
             continue

@@ -163,8 +163,9 @@ class Reclaim:
 
     def _surplus(self, tenant: str) -> int:
         """Devices above its claim, and of this type above what it is guaranteed."""
-        given = self.draft.given.get(tenant, 0)
-        return min(self.board.used.get(tenant, 0) - given - self.draft.claims[tenant], self._spare(tenant))
+        draft = self.draft
+        above = self.board.used.get(tenant, 0) - draft.given.get(tenant, 0) - draft.claims[tenant]
+        return min(above, self._spare(tenant)) if self.sure else above
 
     def _spare(self, tenant: str) -> int:
         """Devices of this type that it could lose while it, and whom it stands below, keep what is guaranteed."""

@@ -79,11 +79,12 @@ def written(draft: Draft) -> Round:
 
 def _reservations(draft: Draft, decisions: list[Decision]) -> tuple[Reservation, ...]:
     """What is kept for those who wait, until when that is expected to be."""
-    expected = {one.job: one.expected_start_s for one in decisions if isinstance(one, Hold)}
+    kept = {name: seats for name, seats in sorted(draft.board.held.items()) if seats}
+    if not kept:
+        return ()
+    expected = {one.job: one.expected_start_s for one in decisions if isinstance(one, Hold) and one.job in kept}
     return tuple(
-        Reservation(name, expected[name] or draft.now_s, seats)
-        for name, seats in sorted(draft.board.held.items())
-        if seats and name in expected
+        Reservation(name, expected[name] or draft.now_s, seats) for name, seats in kept.items() if name in expected
     )
 
 

@@ -41,12 +41,9 @@ def start_first(draft: Draft) -> None:
 
 def start_wanted(draft: Draft) -> None:
     """Those whom the market would run, whose turn it is or whose deadline presses come before gangs grow."""
-
-    def wanted(job: JobState) -> bool:
-        turn = draft.turns.get(job.tenant) == job.id
-        return turn or job.id in draft.target.size or draft.presses(job)
-
-    start_within_claims(draft, [job for job in draft.queue if wanted(job)])
+    wanted = draft.target.size.keys() | draft.turns.values()
+    pressed = {job.id for job in draft.queue if job.finish_by_s is not None and draft.presses(job)}
+    start_within_claims(draft, [job for job in draft.queue if job.id in wanted or job.id in pressed])
 
 
 def start_within_claims(draft: Draft, line: Sequence[JobState] | None = None) -> None:
@@ -75,10 +72,11 @@ def _patient(draft: Draft, job: JobState) -> bool:
 
 def start_borrowers(draft: Draft) -> None:
     """What is still free is lent, in order, to whoever fits, counting what is held for it."""
-    full = _Full()
+    full, none_free = _Full(), draft.board.full
     for job in draft.queue:
-        if job.id in draft.board.held or not draft.board.full:
+        if not none_free or job.id in draft.board.held:
             _try_start(draft, job, "borrowing", full)
+            none_free = draft.board.full
 
 
 def overdue(draft: Draft, job: JobState) -> bool:

@@ -34,7 +34,6 @@ class Target:
 
     size: Mapping[str, int] = field(default_factory=dict)  # workers; who is not named is to have none
     kind: Mapping[str, str] = field(default_factory=dict)  # the type of device that they are to be
-    worth: Mapping[str, float] = field(default_factory=dict)  # of the job as a whole
     bid: Mapping[str, float] = field(default_factory=dict)  # for one device
     stretch: Mapping[str, float] = field(default_factory=dict)
     remaining_s: Mapping[str, float] = field(default_factory=dict)
@@ -44,17 +43,18 @@ class Target:
     memory: Mapping[str, Any] = field(default_factory=dict)
 
 
-def put(job: JobState, board: Board, now_s: float) -> JobState | None:
-    """The job as the market reads it; None if no node in service could ever take its gang."""
+def put(job: JobState, there: int, types: tuple[str, ...], now_s: float) -> JobState | None:
+    """The job as the market reads it; None if its gang is larger than any that is ``there`` for its shape."""
     size = len(job.seats)
     if size and not job.elastic:
         least = most = size
     else:
-        there = board.most(board.shape(job))
         least = job.min_workers
-        most = max(min(ceiling(job), there), size)
         if least > there:
             return None
+        most = ceiling(job) if job.speeds else job.max_workers
+        if not size <= most <= there:
+            most = max(min(most, there), size)
     if job.curve is not None or _unknown(job):
         same = least == job.min_workers and most == job.max_workers and not job.broken
         return job if same else replace(job, min_workers=least, max_workers=most, broken=False)
@@ -62,7 +62,7 @@ def put(job: JobState, board: Board, now_s: float) -> JobState | None:
     left, done = _work(job, unit, now_s)
     return replace(
         job, min_workers=least, max_workers=most, work_left=left, work_done=done,
-        curve=prior_curve(job, least, most, board.types), broken=False,
+        curve=prior_curve(job, least, most, types), broken=False,
         finish_by_s=None if left is None else job.finish_by_s,
     )  # fmt: skip
 
@@ -105,12 +105,13 @@ def target(
     state: ClusterState, board: Board, seen: Mapping[str, JobState], fixed: Collection[str], parts: Shares, dials: Dials
 ) -> Target:
     """The market's answer for all jobs that are not fixed."""
-    jobs = Read.in_order(job for name, job in seen.items() if name not in fixed)
+    jobs = Read.in_order([job for name, job in seen.items() if name not in fixed])
     asked = {job.id: job for job in state.jobs}
     history = _history(state, seen, asked)
     names = read(jobs, "id")
     pool = _pool(board, frozenset(names), asked, any(job.curve is not None for job in state.jobs))
-    due = frozenset(name for name in names if urgent(asked[name], state.now_s))
+    promised = [job for job in state.jobs if job.finish_by_s is not None or job.start_by_s is not None]
+    due = frozenset({job.id for job in promised if urgent(job, state.now_s)}.intersection(names))
     beside = _beside(parts, board, [asked[name] for name in fixed])
     sold = sale(state, jobs, pool, history, beside, dials, due)
     return _told(sold, pool, due, history)
@@ -151,15 +152,14 @@ def _beside(parts: Shares, board: Board, fixed: Collection[JobState]) -> Shares:
 
 def _told(sold: Outcome, pool: Pool, due: frozenset[str], history: History) -> Target:
     names = read(sold.jobs, "id")
-    rows = range(len(names))
-    column = sold.chosen.column.tolist()
-    best = sold.bids.utility.max(axis=1, initial=0.0) if names else np.zeros(0)
+    got = np.nonzero(sold.chosen.column >= 0)[0]
+    chosen = [names[at] for at in got.tolist()]
+    kinds, sizes = (table[got, sold.chosen.column[got]].tolist() for table in (sold.choices.kind, sold.choices.size))
     wake_s = {"wake_s": sold.duty.wake_s} if np.isfinite(sold.duty.wake_s) else {}
-    obliged = {names[at] for at in rows if sold.duty.column[at] >= 0}
+    obliged = {names[at] for at in np.nonzero(sold.duty.column >= 0)[0].tolist()}
     return Target(
-        size={names[at]: int(sold.choices.size[at, column[at]]) for at in rows if column[at] >= 0},
-        kind={names[at]: pool.types[int(sold.choices.kind[at, column[at]])] for at in rows if column[at] >= 0},
-        worth=dict(zip(names, best.tolist(), strict=True)),
+        size=dict(zip(chosen, sizes, strict=True)),
+        kind=dict(zip(chosen, [pool.types[kind] for kind in kinds], strict=True)),
         bid=dict(zip(names, sold.bids.per_device.tolist(), strict=True)),
         stretch=dict(zip(names, sold.bids.stretch.tolist(), strict=True)),
         remaining_s=dict(zip(names, sold.bids.remaining_s.tolist(), strict=True)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,74 +15,77 @@ from fairlead.scheduling.market.menus import Floats, Ints
 class Ladder:
     """The sizes of one job, ascending, with the best speed at each and the column of that offer."""
 
-    sizes: Ints
-    speeds: Floats
-    columns: Ints
+    sizes: Sequence[int]
+    speeds: Sequence[float]
+    columns: Sequence[int]
 
     def up_to(self, size: float) -> Ladder:
         """Without the gangs that are larger than this."""
-        kept = self.sizes <= size
-        return Ladder(self.sizes[kept], self.speeds[kept], self.columns[kept])
+        kept = bisect_right(self.sizes, size)
+        return Ladder(self.sizes[:kept], self.speeds[:kept], self.columns[:kept])
 
 
 class Plan:
     """Stretches of time up to the last deadline, and the devices that are free in each."""
 
-    def __init__(self, edges_s: Floats, devices: float) -> None:
+    def __init__(self, edges_s: Floats, devices: float, free: Floats | None = None) -> None:
         self.begins_s = float(edges_s[0])
         self.devices = devices
-        self.ends_s = edges_s[1:]
-        self.seconds = np.diff(edges_s)
-        self.free = np.full(len(self.seconds), devices)
+        self.ends_s: list[float] = edges_s[1:].tolist()
+        self.seconds: list[float] = np.diff(edges_s).tolist()
+        self.free: list[float] = [devices] * len(self.seconds) if free is None else free.tolist()
 
     def reserve(self, ladder: Ladder, left: float, deadline_s: float) -> Ints | None:
         """The smallest gang that makes it, from as late as possible on; devices by stretch, or None if nothing does."""
-        last = int(self.ends_s.searchsorted(deadline_s + 1e-6, side="right"))
+        last = bisect_right(self.ends_s, deadline_s + 1e-6)
         if last == 0:
             return None
-        free, seconds = self.free[:last], self.seconds[:last]
-        taken = self._smallest(ladder, left, free, seconds)
+        taken = self._smallest(ladder, left, last)
         if taken is not None:
-            self.free[:last] -= taken
             return taken
-        widest = np.searchsorted(ladder.sizes, free, side="right") - 1  # -1: not even the smallest fits
+        widest = np.searchsorted(ladder.sizes, self.free[:last], side="right") - 1  # -1: not even the smallest fits
         rungs = len(ladder.sizes)
         sizes, speeds = np.zeros(rungs + 1, dtype=np.int64), np.zeros(rungs + 1)  # what is at -1 is nothing
         sizes[:rungs], speeds[:rungs] = ladder.sizes, ladder.speeds
         at = np.minimum(widest, np.arange(rungs)[:, None])  # by rung and stretch
-        from_end = np.cumsum((speeds[at] * seconds)[:, ::-1], axis=1)[:, ::-1]
+        from_end = np.cumsum((speeds[at] * self.seconds[:last])[:, ::-1], axis=1)[:, ::-1]
         enough = from_end[:, 0] >= left
         rung = int(enough.argmax())
         if not enough[rung]:
             return None
         since = int(np.nonzero(from_end[rung] >= left)[0][-1])
         taken = np.where(np.arange(last) >= since, sizes[at[rung]], 0)
-        self.free[:last] -= taken
+        self.free[:last] = (np.array(self.free[:last]) - taken).tolist()
         return np.asarray(taken, dtype=np.int64)
 
-    def _smallest(self, ladder: Ladder, left: float, free: Floats, seconds: Floats) -> Ints | None:
-        """The same for the smallest gang alone, which is nearly always enough, and found in a few steps."""
-        size, speed = int(ladder.sizes[0]), float(ladder.speeds[0])
-        fits = free >= size
-        to_end = (fits * (speed * seconds))[::-1].cumsum()
-        if to_end[-1] < left:
-            return None
-        since = len(to_end) - 1 - int((to_end >= left).argmax())  # the last that is early enough
-        taken = fits * size
-        taken[:since] = 0
+    def _smallest(self, ladder: Ladder, left: float, last: int) -> Ints | None:
+        """The same for the smallest gang alone, nearly always enough, and found a few stretches from the end."""
+        size, speed, free, seconds = ladder.sizes[0], ladder.speeds[0], self.free, self.seconds
+        done, since = 0.0, last
+        while since == last or done < left:
+            if since == 0:
+                return None
+            since -= 1
+            if free[since] >= size:
+                done += speed * seconds[since]
+        taken = np.zeros(last, dtype=np.int64)
+        for at in range(since, last):
+            if free[at] >= size:
+                free[at] -= size
+                taken[at] = size
         return taken
 
     def soonest(self, ladder: Ladder, left: float, rung: int) -> float:
         """When so much work can be done on gangs of up to this rung, beside all that is reserved already."""
         begins_s = self.begins_s
-        for end_s, free in zip(self.ends_s.tolist(), self.free.tolist(), strict=True):
-            at = min(int(np.searchsorted(ladder.sizes, free, side="right")) - 1, rung)
-            speed = float(ladder.speeds[at]) if at >= 0 else 0.0
+        for end_s, free in zip(self.ends_s, self.free, strict=True):
+            at = min(bisect_right(ladder.sizes, free) - 1, rung)
+            speed = ladder.speeds[at] if at >= 0 else 0.0
             if speed * (end_s - begins_s) >= left:
                 return float(begins_s + left / speed)
             left -= speed * (end_s - begins_s)
             begins_s = end_s
-        at = min(int(np.searchsorted(ladder.sizes, self.devices, side="right")) - 1, rung)
+        at = min(bisect_right(ladder.sizes, self.devices) - 1, rung)
         return float(begins_s + left / ladder.speeds[at]) if at >= 0 else float(np.inf)
 
 
@@ -141,7 +145,7 @@ class Agenda:
                 plans[queue] = Plan(self._edges_s, self._shares[queue])
             found[task.job] = reserved(plans[queue], task)
         for queue, plan in plans.items():
-            self._taken[queue] = plan.devices - plan.free
+            self._taken[queue] = plan.devices - np.array(plan.free)
         return found
 
     def _path(self, queue: int) -> list[int]:
@@ -166,9 +170,8 @@ class Agenda:
         found: dict[int, Ints | None] = {}
         if not late:
             return found
-        plan = Plan(self._edges_s, self._shares[queue])
-        kept = sum(self._kept(one, guarded) for one in self._below[queue])
-        plan.free = np.maximum(0.0, plan.devices - kept - self._taken[queue])
+        kept, share = sum(self._kept(one, guarded) for one in self._below[queue]), self._shares[queue]
+        plan = Plan(self._edges_s, share, np.maximum(0.0, share - kept - self._taken[queue]))
         for task in late:
             taken = found[task.job] = reserved(plan, task)
             if taken is not None:

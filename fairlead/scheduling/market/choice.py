@@ -20,11 +20,9 @@ ROUNDS = 60
 LOOKS = (29, 44, 59)
 """After these steps the prices are tried out with whole gangs; the best outcome counts."""
 
-FEW = 1_000
-"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound."""
-
 FEW = 200
-"""A group with so many jobs or fewer has prices of its own found for what it has; of more, the common ones will do."""
+"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound. A group with so
+many jobs or fewer has prices of its own found for what it has; of more, the common ones will do."""
 
 SMALL = 256.0
 """Up to so many devices gangs are exchanged after that; in more, prices and whole gangs alone come close enough."""
@@ -71,28 +69,30 @@ def clearing(problem: Problem) -> Iterator[tuple[Floats, Floats]]:
     utility, kind, size = problem.utility[order], problem.kind[order], problem.size[order].astype(np.float64)
     group, begins = problem.group[order], np.arange(problem.jobs) * problem.utility.shape[1]
     charge = None if problem.rules is None else problem.rules.charge[order]
-    ranked = -density[order]
+    ranked, costs = -density[order], np.empty(utility.shape)
+    cell = group[:, None] * len(problem.capacity) + kind  # of a table by group and type, which every offer looks at
     price, toll = np.full(len(problem.capacity), going_price(problem)), np.zeros(len(problem.budget))
     unit, alone = float(price.mean()), utility.shape[1] == 1
+    kinds, sizes, found = kind.ravel(), size.ravel(), costs.ravel()  # offer by offer
+    devices, budget = np.maximum(problem.capacity, 1.0), np.maximum(problem.budget, 1.0)
     for step in range(ROUNDS):
         # whoever bids less per device than the cheapest type costs wants nothing: the others come first in this order
         many = int(ranked.searchsorted(-(1 - 1e-9) * price.min()))
-        who, paid, kinds, sizes = group[:many], None if charge is None else charge[:many], kind[:many], size[:many]
-        surplus = price.take(kinds)
-        surplus += tolls(problem, toll, who, paid)[:, None]
-        surplus *= sizes
-        np.subtract(utility[:many], surplus, out=surplus)
-        if alone:
-            wished, taken = kinds[:, 0], sizes[:, 0] * (surplus[:, 0] > 0)
+        who, paid, surplus = group[:many], None if charge is None else charge[:many], costs[:many]
+        if paid is None:
+            (toll[:, None] + price).take(cell[:many], out=surplus, mode="clip")
         else:
-            wish = begins[:many] + surplus.argmax(axis=1)
-            wished, taken = kinds.ravel().take(wish), sizes.ravel().take(wish) * (surplus.ravel().take(wish) > 0)
-        demand = np.bincount(wished, taken, minlength=len(price))
+            np.add(price.take(kind[:many]), tolls(problem, toll, who, paid)[:, None], out=surplus)
+        surplus *= size[:many]
+        np.subtract(utility[:many], surplus, out=surplus)
+        wish = begins[:many] if alone else begins[:many] + surplus.argmax(axis=1)
+        taken = sizes.take(wish) * (found.take(wish) > 0)
+        demand = np.bincount(kinds.take(wish), taken, minlength=len(price))
         stride = 0.5 * 0.93**step + 0.02
-        over = stride * (demand / np.maximum(problem.capacity, 1.0) - 1.0)
+        over = stride * (demand / devices - 1.0)
         price = price * np.exp(np.minimum(np.maximum(over, -1.0), 1.0))
         if len(toll) > 1:
-            over = by_groups(problem, taken, who, paid) / np.maximum(problem.budget, 1.0) - 1.0
+            over = by_groups(problem, taken, who, paid) / budget - 1.0
             toll = np.maximum(0.0, toll + unit * stride * np.minimum(np.maximum(over, -1.0), 1.0))
         if step == ROUNDS - 1 or (step in LOOKS and problem.jobs <= FEW):
             yield price, toll

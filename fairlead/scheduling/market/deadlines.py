@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from fairlead.scheduling.market.agenda import Agenda, Ladder, Plan, Task, Tiers
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
+from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.worth import TINY, Book
 
 __all__ = ["Duties", "Ladder", "Plan", "duties", "edges", "ladder_of", "promised"]
@@ -39,31 +41,33 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | 
     bound = np.nonzero(np.isfinite(book.deadline_s))[0]
     if not len(bound):
         return Duties(column, hopeless, planned)
-    efficient = (offers.speed[bound] / np.maximum(offers.size[bound], 1)).max(axis=1)
+    efficient = largest(offers.efficient[bound])
     area = book.left[bound] / np.maximum(efficient, TINY)
     agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded)
     tasks = []
-    for job in bound[np.argsort(area, kind="stable")][:MOST_JOBS].tolist():
+    urgent = bound[np.argsort(area, kind="stable")][:MOST_JOBS]
+    told = (column[urgent].tolist() for column in (book.left, book.restart_s, book.group, book.deadline_s))
+    for job, left, restart_s, group, deadline_s in zip(urgent.tolist(), *told, strict=True):
         ladder = ladder_of(offers, job)
-        left = promised(float(book.left[job]), ladder, float(book.restart_s[job]), dials)
-        tasks.append(Task(job, int(book.group[job]), ladder, left, float(book.deadline_s[job])))
+        tasks.append(Task(job, group, ladder, promised(left, ladder, restart_s, dials), deadline_s))
     wake_s = float(np.inf)
     for task, taken in agenda.planned(tasks):
         if taken is None:
             hopeless[task.job] = True
             continue
         planned[task.job] = True
-        more = np.nonzero(taken > taken[0])[0]
-        if len(more):
-            wake_s = min(wake_s, float(agenda.ends_s[more[0] - 1]))
-        if taken[0] > 0:
-            column[task.job] = task.ladder.columns[int(np.searchsorted(task.ladder.sizes, taken[0]))]
+        now = taken[0]
+        more = int((taken > now).argmax())  # 0 where it never is
+        if more:
+            wake_s = min(wake_s, float(agenda.ends_s[more - 1]))
+        if now > 0:
+            column[task.job] = task.ladder.columns[bisect_left(task.ladder.sizes, now)]
     return Duties(column, hopeless, planned, wake_s)
 
 
 def promised(left: float, ladder: Ladder, restart_s: float, dials: Dials) -> float:
     """The work that has to fit before a deadline: a little more than there is, and a restart."""
-    return left * dials.deadline_margin + max(ladder.speeds.tolist(), default=0.0) * restart_s
+    return left * dials.deadline_margin + max(ladder.speeds, default=0.0) * restart_s
 
 
 def edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
@@ -93,5 +97,4 @@ def ladder_of(offers: Offers, job: int) -> Ladder:
             best[size] = column
     found = sorted(best)
     columns = [best[size] for size in found]
-    fastest = np.array([speeds[column] for column in columns], dtype=np.float64)
-    return Ladder(np.array(found, dtype=np.int64), fastest, np.array(columns, dtype=np.int64))
+    return Ladder(found, [speeds[column] for column in columns], columns)

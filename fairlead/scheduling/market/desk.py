@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
@@ -34,6 +32,7 @@ class Desk:
         self.left: list[float] = (problem.budget - in_groups).tolist()
         self.most: list[float] = (problem.ceiling - in_groups).tolist()
         self.share: list[float] = problem.share.tolist()
+        self._shares: Floats = problem.share
         self._kinds, self._sizes, self._possible, self._groups = problem.lists
         self._wide = problem.utility.shape[1]
 
@@ -42,7 +41,8 @@ class Desk:
 
     def round_to_gangs(self, yes: bool) -> None:
         """Whether a part of a gang is enough to fit a budget, or all of it has to."""
-        self.share = self.problem.share.tolist() if yes else [1.0] * self.problem.jobs
+        self._shares = self.problem.share if yes else np.ones(self.problem.jobs)
+        self.share = self._shares.tolist()
 
     def lend(self, level: int = 0) -> None:
         """From now on budgets do not count: what is left is for whoever bids most."""
@@ -66,10 +66,13 @@ class Desk:
         """The gang it likes best among those that fit and are possible; ``best`` is the column it likes most."""
         if self._try(job, best, float(liking[best])):  # nearly always: there is no need to sort the others
             return True
-        if len(liking) == 1:
-            return False
-        order = np.argsort(-liking, kind="stable")[1:]
-        return any(map(partial(self._try, job), order.tolist(), liking[order].tolist()))
+        likes = liking.tolist()
+        for column in sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]:  # equals stay in order
+            if likes[column] <= 0:
+                return False
+            if self._try(job, column, likes[column]):
+                return True
+        return False
 
     def _try(self, job: int, column: int, liked: float) -> bool:
         offer = job * self._wide + column
@@ -113,9 +116,9 @@ class Desk:
         problem = self.problem
         per_device, density, order = problem.by_density
         jobs = order[(self.column[order] < 0) & (density[order] > 0)]
-        least = np.where(problem.utility[jobs] > 0, problem.size[jobs], np.iinfo(np.int64).max).min(axis=1)
-        left, share = self._covered()[problem.group[jobs]], np.array(self.share)[jobs]
-        self.serve(jobs[np.argsort(-(left / (least * share)), kind="stable")], per_device)
+        least = problem.least[jobs]
+        left = self._covered()[problem.group[jobs]]
+        self.serve(jobs[np.argsort(-(left / (least * self._shares[jobs])), kind="stable")], per_device)
 
     def _covered(self) -> Floats:
         """What is left of each group's budget."""
@@ -123,18 +126,24 @@ class Desk:
 
     def serve(self, jobs: Ints, liking: Floats) -> None:
         """These jobs in this order, if they have nothing; each the gang it likes best by its row of ``liking``."""
-        jobs, refused = self._fitting(jobs) if self.room else jobs[:0], 0
+        jobs = self._fitting(jobs[self.column[jobs] < 0]) if self.room else jobs[:0]
         while len(jobs):
-            best = liking[jobs].argmax(axis=1).tolist()
-            for at, job in enumerate(jobs.tolist()):
-                if not self.room:
-                    return
-                refused = 0 if self.column[job] >= 0 or self.give(job, liking[job], best[at]) else refused + 1
+            jobs = jobs[self._served(jobs, liking) :]
+            jobs = self._fitting(jobs) if len(jobs) else jobs
+
+    def _served(self, jobs: Ints, liking: Floats) -> int:
+        """Goes through the jobs until many in a row are refused, or nothing is left; says how far it came."""
+        refused = 0
+        for at, (job, best) in enumerate(zip(jobs.tolist(), liking[jobs].argmax(axis=1).tolist(), strict=True)):
+            if not self.give(job, liking[job], best):
+                refused += 1
                 if refused >= REFUSED:
-                    jobs, refused = self._fitting(jobs[at + 1 :]), 0
-                    break
+                    return at + 1
+            elif self.room:
+                refused = 0
             else:
-                return
+                break
+        return len(jobs)
 
     def _fitting(self, jobs: Ints) -> Ints:
         """Those of the jobs that some gang is free for."""
@@ -147,8 +156,7 @@ class Desk:
         """Which sizes are within what the jobs' groups may have."""
         group = self.problem.group[jobs]
         left, most = np.array(self.left)[group] + 1e-9, np.array(self.most)[group]
-        share: Floats = np.array(self.share)[jobs]
-        return (size * share[:, None] <= left[:, None]) & (size <= most[:, None])
+        return (size * self._shares[jobs][:, None] <= left[:, None]) & (size <= most[:, None])
 
     def grow(self) -> None:
         """Larger or better gangs for who has one, by utility per further device, until nothing fits."""

@@ -29,11 +29,12 @@ class Nested(Desk):
         self.levels = tuple(range(int(rules.depth.max(initial=0)), -1, -1))
         self.kept: list[tuple[Straddling, float]] = []  # gangs of which a part is guaranteed, and what is kept for each
         self.opened: list[int] | None = None  # while guarantees are handed out: whose to each queue, -1 for nobody's
-        self.least: list[int] = np.where(problem.utility > 0, problem.size, np.iinfo(np.int64).max).min(axis=1).tolist()
+        self.least: list[int] = problem.least.tolist()
 
     def round_to_gangs(self, yes: bool) -> None:
         super().round_to_gangs(yes)
-        self.share = [share * charge for share, charge in zip(self.share, self.charge, strict=True)]
+        self._shares = self._shares * self.rules.charge
+        self.share = self._shares.tolist()
 
     def _covered(self) -> Floats:
         return self.rooms()[0]
@@ -99,7 +100,7 @@ class Nested(Desk):
         soft, hard, by_type = self.rooms()
         size = problem.size[jobs]
         fits = (problem.utility[jobs] > 0) & (size <= np.take_along_axis(by_type[group], problem.kind[jobs], axis=1))
-        fits &= size * np.array(self.share)[jobs][:, None] <= soft[group][:, None] + 1e-9
+        fits &= size * self._shares[jobs][:, None] <= soft[group][:, None] + 1e-9
         return jobs[(fits & (size <= hard[group][:, None])).any(axis=1)]
 
     def give(self, job: int, liking: Floats, best: int) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from fairlead.cluster import Node
 from fairlead.scheduling.market.menus import Bools, Floats, Gang, Ints, Menus
+from fairlead.scheduling.market.rows import largest, smallest
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
@@ -43,7 +45,7 @@ class Pool:
         return float(self.capacity.sum())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Offers:
     """Row by row what each job may choose from; rows are padded with offers of speed 0."""
 
@@ -56,6 +58,33 @@ class Offers:
     def jobs(self) -> int:
         return len(self.present)
 
+    @cached_property
+    def efficient(self) -> Floats:
+        """The speed that each device of an offer adds."""
+        return self.speed / np.maximum(self.size, 1)
+
+    @cached_property
+    def reference(self) -> Ints:
+        """The column of each job's most efficient gang; of equals the smaller one on the faster type."""
+        return np.asarray(self.efficient.argmax(axis=1), dtype=np.int64)
+
+    @cached_property
+    def fastest(self) -> Floats:
+        """Each job's best speed."""
+        return largest(self.speed)
+
+    @cached_property
+    def least(self) -> Ints:
+        """The size of each job's smallest gang; more than there could ever be where it has none."""
+        return smallest(np.where(self.speed > 0, self.size, np.iinfo(np.int64).max))
+
+    def best_on(self, kinds: int) -> Floats:
+        """By job and type, of so many types, the efficiency of its most efficient gang there."""
+        found = np.zeros((self.jobs, max(kinds, 1)))
+        for kind in range(kinds):
+            found[:, kind] = largest(np.where(self.kind == kind, self.efficient, 0.0))
+        return found
+
     def at(self, column: Ints) -> tuple[Ints, Ints, Floats]:
         """Type, size and speed of one column per row."""
         rows = np.arange(self.jobs)
@@ -67,15 +96,21 @@ def offers(jobs: Sequence[JobState], pool: Pool, *, fine: bool = False) -> Offer
     gangs = [present(jobs[at], pool) if seats else None for at, seats in enumerate(read(jobs, "seats"))]
     menus = _menus(pool, fine)
     row = menus.rows(jobs, gangs)
-    wide = int((menus.speed[row] > 0).sum(axis=1).max(initial=1)) if jobs else 1
-    kind, size, speed = menus.kind[row, :wide], menus.size[row, :wide], menus.speed[row, :wide]
+    kind, size, speed = menus.kind.take(row, axis=0), menus.size.take(row, axis=0), menus.speed.take(row, axis=0)
+    wide = int(np.count_nonzero((speed > 0).any(axis=0))) or 1  # a row has its offers first
+    if wide < speed.shape[1]:
+        kind, size, speed = kind[:, :wide].copy(), size[:, :wide].copy(), speed[:, :wide].copy()
     return Offers(kind, size, speed, _columns(gangs, kind, size, speed))
 
 
 def _columns(gangs: Sequence[Gang | None], kind: Ints, size: Ints, speed: Floats) -> Ints:
-    has = np.array([gang or (-1, -1) for gang in gangs], dtype=np.int64).reshape(-1, 2)
-    same = (kind == has[:, :1]) & (size == has[:, 1:]) & (speed > 0)
-    return np.where(same.any(axis=1), same.argmax(axis=1), -1)
+    column = np.full(len(gangs), -1, dtype=np.int64)
+    rows = [at for at, gang in enumerate(gangs) if gang is not None]
+    if rows:
+        has = np.array([gangs[at] for at in rows], dtype=np.int64)
+        same = (kind[rows] == has[:, :1]) & (size[rows] == has[:, 1:]) & (speed[rows] > 0)
+        column[rows] = np.where(same.any(axis=1), same.argmax(axis=1), -1)
+    return column
 
 
 def present(job: JobState, pool: Pool) -> Gang | None:

@@ -18,10 +18,11 @@ from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
 from fairlead.scheduling.market.placing import dealt, reservations, told
+from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
 from fairlead.scheduling.market.turns import in_whole_gangs
-from fairlead.scheduling.market.worth import Book, Worth, discounted, reference, worth
+from fairlead.scheduling.market.worth import Book, Worth, discounted, worth
 from fairlead.scheduling.read import Read, read
 from fairlead.scheduling.score import says
 from fairlead.scheduling.state import ClusterState, JobState, Round
@@ -97,7 +98,7 @@ def booked(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, parts: Shares, dials: Dials
 ) -> Book:
     """What the jobs say of themselves, as arrays."""
-    _, _, speed = choices.at(reference(choices)) if jobs else (None, None, np.zeros(0))
+    _, _, speed = choices.at(choices.reference) if jobs else (None, None, np.zeros(0))
     return Book(
         now_s=state.now_s,
         round_s=state.round_s or ROUND_S,
@@ -131,8 +132,6 @@ def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares
 
 def rounding(choices: Offers, book: Book) -> Floats:
     """The part of a gang that has to fit its tenant's budget: of one that cannot be smaller, some; of others, all."""
-    there = choices.speed > 0
-    least = np.where(there, choices.size, np.iinfo(np.int64).max).min(axis=1)
-    elastic = np.where(there, choices.size, 0).max(axis=1) > least
+    elastic = largest(np.where(choices.speed > 0, choices.size, 0)) > choices.least
     return np.where(elastic, 1.0, np.where(book.running, 0.25, 0.5))
 

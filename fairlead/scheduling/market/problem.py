@@ -8,6 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from fairlead.scheduling.market.menus import Floats, Ints
+from fairlead.scheduling.market.rows import largest
+from fairlead.scheduling.market.rows import smallest as smallest_of
 from fairlead.scheduling.market.rules import Rules
 
 
@@ -38,7 +40,7 @@ class Problem:
     def by_density(self) -> tuple[Floats, Floats, Ints]:
         """Utility per device of every offer, the best of each job, and the jobs in the order of that."""
         per_device = self.utility / np.maximum(self.size, 1)
-        density = per_device.max(axis=1)
+        density = largest(per_device)
         return per_device, density, np.argsort(-density, kind="stable")
 
     @cached_property
@@ -47,6 +49,11 @@ class Problem:
         read one by one, which arrays are slow at."""
         possible = (self.utility > 0).ravel().tolist()
         return self.kind.ravel().tolist(), self.size.ravel().tolist(), possible, self.group.tolist()
+
+    @cached_property
+    def least(self) -> Ints:
+        """The size of each job's smallest possible gang; more than there could ever be where it has none."""
+        return smallest_of(np.where(self.utility > 0, self.size, np.iinfo(np.int64).max))
 
     @cached_property
     def smallest(self) -> Ints:

@@ -77,18 +77,22 @@ def wanted(
     if not jobs:
         return Demand({}, {}, types)
     most = np.minimum(np.array(read(jobs, "max_workers"), dtype=np.float64), float(sum(types.values())))
-    parts: dict[tuple[str, str], int] = {}  # each leaf with each type that somebody in it names, numbered
-    kinds = [kind or ANY for kind in read(jobs, "device_type")]
-    for one in set(zip(leaves, kinds, strict=True)):
-        parts[one] = len(parts)
-    part = np.array([parts[one] for one in zip(leaves, kinds, strict=True)], dtype=np.int64)
-    wants: dict[str, dict[str, float]] = {}
-    for (leaf, kind), amount in zip(parts, np.bincount(part, most).tolist(), strict=True):
-        wants.setdefault(leaf, {})[kind] = amount
-    number = {leaf: at for at, leaf in enumerate(wants)}
-    of_leaf = np.array([number[leaf] for leaf, _ in parts], dtype=np.int64)[part]
+    of_leaf, names = _numbered(leaves)
+    of_kind, kinds = _numbered([kind or ANY for kind in read(jobs, "device_type")])
+    part = of_leaf * len(kinds) + of_kind  # each leaf with each type that somebody in it names
+    wants: dict[str, dict[str, float]] = {name: {} for name in names}
+    amounts, counts = (np.bincount(part, weights).tolist() for weights in (most, None))
+    for at, (amount, count) in enumerate(zip(amounts, counts, strict=True)):
+        if count:
+            wants[names[at // len(kinds)]][kinds[at % len(kinds)]] = amount
     sums = np.bincount(of_leaf, most if charged is None else most * charged).tolist()
-    return Demand(dict(zip(wants, sums, strict=True)), wants, types)
+    return Demand(dict(zip(names, sums, strict=True)), wants, types)
+
+
+def _numbered(names: Sequence[str]) -> tuple[Ints, list[str]]:
+    """The number of each name, and whose number it is."""
+    number = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    return np.array([number[name] for name in names], dtype=np.int64), list(number)
 
 
 def rules(tree: Tree, types: Mapping[str, float], charged: Floats | None, jobs: int) -> Rules | None:

@@ -15,6 +15,7 @@ from fairlead.scheduling.market.offers import Floats, Ints, Pool
 from fairlead.scheduling.market.repay import in_tiers, judged
 from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
 from fairlead.scheduling.queues import Tree, divided, in_service, working
+from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState, TenantState
 
 
@@ -97,7 +98,7 @@ def shares(
     """
     tree = Tree.of(tenants, working(jobs))
     names = tuple(tree.queues)
-    whole = in_service(pool.nodes) if any(job.demand for job in jobs) else {}
+    whole = in_service(pool.nodes) if any(read(jobs, "demand")) else {}
     leaves = tree.leaves(jobs)
     entitled = divided(tree, wanted(jobs, leaves, _types(pool), charges(jobs, whole)), pool.devices)
     accounts = _aged(memory, names, now_s, dials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.menus import Bools, Floats
 from fairlead.scheduling.market.problem import Problem
 from fairlead.scheduling.market.repay import in_whole_devices, within
+from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.tenants import Shares
 
 STEP = 0.01
@@ -80,24 +82,36 @@ def _packed(problem: Problem, budget: Floats, claim: Floats) -> Packed:
 
     Where workers count as several devices or types are limited, everybody is taken to be fluid.
     """
-    there, groups = problem.utility > 0, len(problem.budget)
-    least = np.where(there, problem.size, np.iinfo(np.int64).max).min(axis=1)
-    grows = (np.where(there, problem.size, 0).max(axis=1) > least).tolist()
+    least, groups = problem.least, len(problem.budget)
+    grows = largest(np.where(problem.utility > 0, problem.size, 0)) > least
     _, density, order = problem.by_density
     order = order[density[order] > 0]
-    wanted = np.bincount(problem.group[order], least[order], groups)
+    order = order[np.argsort(problem.group[order], kind="stable")]
+    group, sizes = problem.group[order], least[order]
+    wanted = np.bincount(group, sizes, groups)
     budget = np.where(wanted <= np.minimum(problem.budget, claim) + 1e-9, wanted, budget)
-    left, fluid, group, sizes = budget.tolist(), [problem.rules is not None] * groups, problem.lists[3], least.tolist()
-    others: list[list[int]] = [[] for _ in range(groups)]
-    for job in order.tolist():
-        at, size = group[job], sizes[job]
-        if size > left[at] + 1e-9:
-            others[at].append(size)
-        else:
-            left[at] -= size
-            fluid[at] |= grows[job]
-    used = budget - np.array(left)
-    for at, (some, more) in enumerate(zip(others, (problem.budget - used).tolist(), strict=True)):
+    used, fluid = np.zeros(groups), np.full(groups, problem.rules is not None)
+    others: list[list[int]] = []
+    for at, (begin, end) in enumerate(pairwise(np.searchsorted(group, np.arange(groups + 1)).tolist())):
+        taken, some, left = _fitted(sizes[begin:end].tolist(), float(budget[at]))
         some.sort()
-        fluid[at] |= bool(some) and some.count(1) >= more - 1e-9
-    return Packed(used, others, np.array(fluid, dtype=bool))
+        used[at] = budget[at] - left
+        fluid[at] |= bool(grows[order[begin:end][taken]].any())
+        fluid[at] |= bool(some) and some.count(1) >= problem.budget[at] - used[at] - 1e-9
+        others.append(some)
+    return Packed(used, others, fluid)
+
+
+def _fitted(sizes: list[int], room: float) -> tuple[list[int], list[int], float]:
+    """Which of these gangs, in this order, fit into so much room; the sizes of the others; and what is left of it."""
+    smallest, taken, others = min(sizes, default=0), [], []
+    for at, size in enumerate(sizes):
+        if size <= room + 1e-9:
+            taken.append(at)
+            room -= size
+        elif smallest > room + 1e-9:  # nobody after it fits either
+            others += sizes[at:]
+            break
+        else:
+            others.append(size)
+    return taken, others, room

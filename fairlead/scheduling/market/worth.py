@@ -8,6 +8,7 @@ import numpy as np
 
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
+from fairlead.scheduling.market.rows import largest
 
 SHORT, STRETCHED, TAIL = 0, 1, 2
 """What speaks most for a job."""
@@ -48,24 +49,18 @@ class Worth:
     why: Ints
 
 
-def reference(offers: Offers) -> Ints:
-    """The column of each job's most efficient gang; of equals the smaller one on the faster type."""
-    density = offers.speed / np.maximum(offers.size, 1)
-    return np.asarray(density.argmax(axis=1), dtype=np.int64)
-
-
 def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     """Bids for all offers. The worth of a device times the devices of the reference gang times what the offer adds."""
-    _, size, speed = offers.at(reference(offers))
+    _, size, speed = offers.at(offers.reference)
     speed = np.maximum(speed, TINY)
-    remaining_s = book.left / speed
+    remaining_s, best = book.left / speed, offers.best_on(len(pool.types))
     stretch = _stretch(book, offers, pool)
     bid = book.weight / (np.maximum(remaining_s, book.round_s) ** dials.shortness * np.maximum(size, 1))
     bid = bid * np.where(book.running, dials.stay, 1.0)
     patient = _raised(stretch, dials)
     bid = bid * patient
     why = np.where(patient > NOTICED, STRETCHED, SHORT)
-    longest = _tail(book, offers, pool) / dials.tail
+    longest = _tail(book, offers, best, pool) / dials.tail
     going = _going(bid, np.maximum(size, 1), pool.devices)
     at_least = np.where(book.declared & (longest > 1.0), going * dials.tail_bid * longest**dials.tail_power, 0.0)
     why = np.where(at_least > bid, TAIL, why)
@@ -73,7 +68,7 @@ def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     rescue = np.where(book.declared & (late > 1.0), going * dials.late_bid * late**2, 0.0)
     why = np.where(rescue > np.maximum(bid, at_least), STRETCHED, why)
     bid = np.maximum(np.maximum(bid, at_least), rescue) * book.say
-    utility = (bid * size)[:, None] * _adds(offers, speed, dials)
+    utility = (bid * size)[:, None] * _adds(offers, best, speed, dials)
     return Worth(_sticky(utility, book, offers, dials), bid, remaining_s, stretch, why)
 
 
@@ -106,41 +101,35 @@ def _quantile(values: Floats, part: float) -> float:
     return above - (above - below) * (1 - between) if between >= 0.5 else below + (above - below) * between
 
 
-def _adds(offers: Offers, reference_speed: Floats, dials: Dials) -> Floats:
-    """What an offer is worth in reference gangs: sharper between types, flatter between sizes."""
+def _adds(offers: Offers, best: Floats, reference_speed: Floats, dials: Dials) -> Floats:
+    """What an offer is worth in reference gangs: sharper between types, flatter between sizes.
+
+    The best efficiency on the same type tells the type's part from the size's part.
+    """
     ratio = offers.speed / reference_speed[:, None]
-    types = np.zeros_like(ratio)
-    efficient = offers.speed / np.maximum(offers.size, 1)
-    # the best efficiency on the same type tells the type's part from the size's part
-    for kind in range(int(offers.kind.max(initial=0)) + 1):
-        same = offers.kind == kind
-        best = np.where(same, efficient, 0.0).max(axis=1)
-        types = np.where(same, best[:, None], types)
-    best_type = np.maximum(efficient.max(axis=1), TINY)[:, None]
-    by_type = types / best_type
+    of_types = best / np.maximum(largest(offers.efficient), TINY)[:, None]
+    by_type = np.take_along_axis(of_types, offers.kind, axis=1)
     by_size = np.divide(ratio, by_type, out=np.zeros_like(ratio), where=by_type > 0)
-    return np.asarray(by_type**dials.comparison * by_size**dials.breadth, dtype=np.float64)
+    return np.take_along_axis(of_types**dials.comparison, offers.kind, axis=1) * by_size**dials.breadth
 
 
 def _stretch(book: Book, offers: Offers, pool: Pool) -> Floats:
     """Expected time in the system over the time alone, on the gang an equal share would be, if it ran now."""
     share = max(1.0, pool.devices / max(offers.jobs, 1))
     allowed = np.where(offers.size <= share, offers.speed, 0.0)
-    least = np.where(offers.speed > 0, offers.size, np.iinfo(np.int64).max).min(axis=1)
-    smallest = np.where(offers.size == least[:, None], offers.speed, 0.0).max(axis=1)
-    speed = np.maximum(np.maximum(allowed.max(axis=1), smallest), TINY)
+    smallest = np.where(offers.size == offers.least[:, None], offers.speed, 0.0)
+    speed = np.maximum(np.maximum(largest(allowed), largest(smallest)), TINY)
     alone_s = np.maximum((book.left + book.done) / speed, 1.0)
     expected_s = book.now_s - book.submitted_s + book.left / speed
     return np.asarray(np.maximum(expected_s / alone_s, 1.0), dtype=np.float64)
 
 
-def _tail(book: Book, offers: Offers, pool: Pool) -> Floats:
+def _tail(book: Book, offers: Offers, best: Floats, pool: Pool) -> Floats:
     """Each job's shortest remaining time over the time that all work would take on all devices."""
-    fastest = np.maximum(offers.speed.max(axis=1), TINY)
-    efficient = offers.speed / np.maximum(offers.size, 1)
+    fastest = np.maximum(offers.fastest, TINY)
     mean = np.zeros(offers.jobs)
     for kind, devices in enumerate(pool.capacity.tolist()):
-        mean += np.where(offers.kind == kind, efficient, 0.0).max(axis=1) * devices
+        mean += best[:, kind] * devices
     possible = mean > 0  # who cannot run at all decides nothing
     all_s = float((book.left[possible] / mean[possible]).sum())
     return np.asarray(book.left / fastest / max(all_s, 1e-9), dtype=np.float64)
@@ -157,10 +146,10 @@ def _going(bid: Floats, size: Ints, devices: float) -> float:
 
 def _sticky(utility: Floats, book: Book, offers: Offers, dials: Dials) -> Floats:
     """A running job's other gangs are worth less by the restart, over how long they are expected to stand."""
-    stands_s = np.maximum(np.minimum(dials.horizon_s, book.left / np.maximum(offers.speed.max(axis=1), TINY)), 1.0)
+    stands_s = np.maximum(np.minimum(dials.horizon_s, book.left / np.maximum(offers.fastest, TINY)), 1.0)
     keeps = np.clip(1.0 - book.restart_s / stands_s, 0.05, 1.0)
     has = offers.present >= 0
-    factor = np.where(has[:, None], keeps[:, None], 1.0) * np.ones_like(utility)
+    found = utility * np.where(has, keeps, 1.0)[:, None]
     rows = np.nonzero(has)[0]
-    factor[rows, offers.present[rows]] = 1.0
-    return utility * factor
+    found[rows, offers.present[rows]] = utility[rows, offers.present[rows]]
+    return found
