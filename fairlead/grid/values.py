@@ -17,6 +17,11 @@ DEFAULT_QUOTA = 2 << 30
 VARIABLE, TOKEN_VARIABLE = "FAIRLEAD_GRID", "FAIRLEAD_GRID_TOKEN"
 
 
+def snapshot_label(job: str) -> str:
+    """Of the blocks that hold a job's state."""
+    return f"snapshot/{job}"
+
+
 def aligned(nbytes: int, to: int = ALIGN) -> int:
     """Rounded up."""
     return -(-nbytes // to) * to
