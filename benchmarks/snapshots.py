@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from benchmarks.reporter import Bench, main
 from fairlead.grid import Grid
@@ -93,7 +94,7 @@ class Ways:
     def _dcp(self, step: int, state: dict[str, Any]) -> None:
         place = self._memory / f"dcp-{step % 2}"
         shutil.rmtree(place, ignore_errors=True)
-        found = dcp.async_save(state, storage_writer=dcp.FileSystemWriter(place, sync_files=False), no_dist=True)
+        found = async_save(state, storage_writer=FileSystemWriter(place, sync_files=False), no_dist=True)
         self._saving = found if isinstance(found, Future) else None
 
     def settle(self) -> None:
@@ -151,8 +152,8 @@ def run(bench: Bench) -> None:
     _tell(bench, turns)
     where = Counter(said[1] for said in ways.told)
     step_s = statistics.median(turns.took_s[NONE]) / EVERY
-    bench.note(f"{trainee.state_bytes / 1e6:.0f} MB of state, steps of {step_s:.2f} s, one snapshot every {EVERY}; one core, "
-               "which all that happens behind the training shares with it")  # fmt: skip
+    bench.note(f"{trainee.state_bytes / 1e6:.0f} MB of state, steps of {step_s:.2f} s, one snapshot every {EVERY}; one "
+               "core, which all that happens behind the training shares with it")  # fmt: skip
     bench.note(
         f"of {where['memory']} snapshots in the grid {where['disk']} went on to the disk: as many as 1.5 % allow"
     )

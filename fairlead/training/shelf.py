@@ -11,6 +11,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,8 @@ from fairlead.training.stored import NOTE, Stored, listed
 
 COST_S = 24 * 3600.0
 """What a state is said to cost to make again: the last thing that a tenant in need of room loses."""
-REST_S = 60.0
-"""For so long nothing is tried after the grid had no room, or did not answer."""
+REST_S, MOST_REST_S = 60.0, 3600.0
+"""For so long nothing is tried after the grid had no room, or did not answer; twice as long each time that follows."""
 _SLACK_BYTES, _SLACK_PART = 64 << 10, 64  # a history grows; by so much the room for the next one is larger
 
 
@@ -58,7 +59,7 @@ class Shelf:
         self._label, self._folder = snapshot_label(job), folder
         self._room: Room | None = None
         self._unfit: Room | None = None
-        self._rests_until_s, self._told = 0.0, False
+        self._rests_until_s, self._failures = 0.0, 0
 
     @property
     def usable(self) -> bool:
@@ -67,11 +68,12 @@ class Shelf:
 
     def rest(self, error: Exception) -> None:
         """It did not work: say so once, and leave it alone for a while."""
-        self._rests_until_s = float("inf") if isinstance(error, TooLarge) else time.monotonic() + REST_S
+        rest_s = inf if isinstance(error, TooLarge) else min(MOST_REST_S, REST_S * 2.0**self._failures)
+        self._rests_until_s = time.monotonic() + rest_s
         self.clear()
-        if not self._told:
+        if not self._failures:
             log(f"snapshots do not go into the grid ({error}); they are written as files, while the training waits")
-        self._told = True
+        self._failures += 1
 
     def clear(self) -> None:
         """Let go of the room for a next one."""
@@ -115,9 +117,9 @@ class Shelf:
             with contextlib.suppress(FairleadError):
                 grid.drop(block)
             raise
-        if self._told:
+        if self._failures:
             log("snapshots go into the grid again")
-            self._told = False
+            self._failures = 0
         return block
 
     def prepare(self, nbytes: int) -> None:

@@ -207,7 +207,6 @@ class Snapshots:
             self._on_disk(step, write_file(self._disk / name, save, sync=True), begun_s)
             waited_s = time.monotonic() - begun_s
         else:
-            drop_old(self._memory, self._shelf)
             waited_s = time.monotonic() - begun_s
             self._report(step, "memory", size, waited_s, waited_s)
             held = (self._memory / name).open("rb")  # a newer snapshot may push this one out meanwhile
@@ -220,6 +219,7 @@ class Snapshots:
             while piece := file.read(1 << 22):
                 out.write(piece)
 
+        drop_old(self._memory, self._shelf)
         start = time.monotonic()
         with file:
             try:

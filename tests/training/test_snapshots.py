@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +18,16 @@ import torch
 
 from fairlead.errors import NotFound
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
-from fairlead.grid.client import _connected
 from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, BlockInfo, snapshot_label
 from fairlead.training.flat import opened, put_together, taken_apart
 from fairlead.training.shelf import Shelf
 from fairlead.training.snapshots import Snapshots
 from fairlead.training.stored import Stored
+from tests.training.conftest import MakeGrid
 
 CPU = torch.device("cpu")
 MB = 1 << 20
 JOB = "job-1"
-MakeGrid = Callable[..., Alone]
-
-
-@pytest.fixture
-def make_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeGrid]:
-    """Grids of nodes of one platform; the last one made, or gone to, is that of this worker."""
-    made: list[Alone] = []
-
-    def make(name: str = "n0", quota: int = 64 * MB, **how: Any) -> Alone:
-        (tmp_path / name).mkdir()
-        alone = Alone(tmp_path / name, name, peers=tmp_path, key=b"k" * 32)
-        made.append(alone)
-        variables = alone.admit(quota=quota, **how)
-        for variable, value in variables.items():
-            monkeypatch.setenv(variable, value)
-        return alone
-
-    yield make
-    _connected.cache_clear()
-    for alone in made:
-        alone.close()
 
 
 class Node:
