@@ -74,19 +74,38 @@ class Trainee:
         return 3 * sum(p.numel() * p.element_size() for p in self.model.parameters())
 
 
+class Clock:
+    """Stands still while it is not this way's turn: how many snapshots reach the disk is a matter of time."""
+
+    def __init__(self) -> None:
+        self._past_s, self._since_s = 0.0, time.monotonic()
+        self._runs = True
+
+    def __call__(self) -> float:
+        return self._past_s + (time.monotonic() - self._since_s if self._runs else 0.0)
+
+    def run(self, on: bool) -> None:
+        self._past_s, self._since_s, self._runs = self(), time.monotonic(), on
+
+
 class Ways:
     """How a state is put away: each takes it while the step waits, and may go on behind until it is settled."""
 
     def __init__(self, folder: Path, memory: Path) -> None:
         self._folder, self._memory = folder, memory
-        self.told: list[tuple[int, str, int, float, float]] = []
+        self.told: list[tuple[Any, ...]] = []  # by the grid
         shelved, plain = memory / "job" / "n0", memory / "plain" / "n0"
-        self._ours = Snapshots(folder / "ours", shelved, lambda *said: self.told.append(said), Shelf("bench", shelved))
+        self.clock = Clock()
+        shelf, tell = Shelf("bench", shelved), self._told
+        self._ours = Snapshots(folder / "ours", shelved, tell, shelf, clock=self.clock)
         self._files = Snapshots(folder / "files", plain, lambda *_: None)
         self._saving: Future[Any] | None = None
         self.take: dict[str, Take] = {
             OURS: self._ours.write, FILES: self._files.write, TORCH: self._torch, DCP: self._dcp,
         }  # fmt: skip
+
+    def _told(self, *said: Any) -> None:
+        self.told.append(said)
 
     def _torch(self, step: int, state: dict[str, Any]) -> None:
         torch.save(state, self._memory / f"state-{step % 2}.pt")
@@ -169,6 +188,7 @@ def _turns(bench: Bench, trainee: Trainee, ways: Ways, times: int) -> Turns:
     for turn in range(-1, times):  # the first time memory is taken from the machine, whichever way
         with bench.step(f"turn {turn + 1} of {times}"):
             for way in order[turn % len(order) :] + order[: turn % len(order)]:
+                ways.clock.run(way == OURS)
                 cpu_s = time.process_time()
                 took_s, waited_s = _window(trainee, ways.take.get(way), turn + 1)
                 ways.settle()

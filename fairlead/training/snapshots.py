@@ -46,15 +46,19 @@ Report = Callable[[int, str, int, float, float], None]
 class Snapshots:
     """Where one job's snapshots are. Only rank 0 writes; every worker may read."""
 
-    def __init__(self, folder: Path, memory_folder: Path, report: Report, shelf: Shelf | None = None) -> None:
+    def __init__(
+        self, folder: Path, memory_folder: Path, report: Report, shelf: Shelf | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         """Without a shelf nothing goes into the grid, and nothing is read from it."""
+        self._clock = clock
         self._disk = folder / "snapshots"
         self._memory = memory_folder
         self._report, self._shelf = report, shelf
         self._behind: threading.Thread | None = None
         self._interval_s = self._disk_interval_s = MIN_INTERVAL_S
         self._parts_step = -1  # of the last that was written in parts
-        self._last_s = time.monotonic()
+        self._last_s = self._clock()
         self._last_disk_s = float("-inf")
         self._tidy = False
         self.waits_s: deque[float] = deque(maxlen=10_000)  # of the steps that a snapshot was taken after
@@ -72,21 +76,21 @@ class Snapshots:
 
     def rearm(self, *, writes: bool = True) -> None:
         """A generation begins: its first snapshot is not due at once, when everybody waits for the next step."""
-        self._last_s = time.monotonic()
+        self._last_s = self._clock()
         if self._shelf is not None and not writes:
             self._shelf.clear()
 
     def due(self) -> bool:
         """Whether it is time for the next one: not too often, and not too dear."""
-        return time.monotonic() - self._last_s >= self._interval_s and not self._busy()
+        return self._clock() - self._last_s >= self._interval_s and not self._busy()
 
     def write(self, step: int, state: Mapping[str, Any], *, wait: bool = False) -> None:
         """Put the state into memory, and at times on disk, behind the caller's back; with ``wait`` it is on both."""
-        begun_s = time.monotonic()
+        begun_s = self._clock()
         self.finish()
         if self._shelf is None or not self._shelf.usable or not self._stage(self._shelf, step, state, begun_s, wait):
             self._as_file(step, state, begun_s, wait)
-        self._last_s = time.monotonic()
+        self._last_s = self._clock()
         if wait:
             self.finish()
 
@@ -112,7 +116,7 @@ class Snapshots:
         except MemoryError as error:
             shelf.rest(error)
             return False
-        waited_s = time.monotonic() - begun_s
+        waited_s = self._clock() - begun_s
         self.waits_s.append(waited_s)
         self._start(self._put_away, shelf, staged, begun_s, waited_s, wait)
         return True
@@ -129,12 +133,12 @@ class Snapshots:
             self._staged_as_file(staged, begun_s, waited_s, disk=not wait)
             shelf.give_back(staged.room)
             return
-        self._report(staged.step, "memory", staged.layout.nbytes, time.monotonic() - begun_s, waited_s)
+        self._report(staged.step, "memory", staged.layout.nbytes, self._clock() - begun_s, waited_s)
         self._drop_old(shelf, wait)
         if wait:
             return
         before_s = time.thread_time()
-        if time.monotonic() - self._last_disk_s >= self._disk_interval_s:
+        if self._clock() - self._last_disk_s >= self._disk_interval_s:
             self._kept_to_disk(shelf, staged, block)
         disk_s = time.thread_time() - before_s
         shelf.prepare(staged.layout.nbytes)
@@ -170,7 +174,7 @@ class Snapshots:
         path = self._memory / f"snapshot-{staged.step}{FLAT}"
         try:
             size = write_flat(path, staged.view, staged.header, sync=False)
-            self._report(staged.step, "memory", size, time.monotonic() - begun_s, waited_s)
+            self._report(staged.step, "memory", size, self._clock() - begun_s, waited_s)
             drop_old(self._memory, self._shelf)
         except OSError as error:
             log(f"no snapshot in memory ({error.strerror}); writing to disk")
@@ -178,7 +182,7 @@ class Snapshots:
             self._flat_to_disk(staged.step, staged.view, staged.header)
 
     def _flat_to_disk(self, step: int, block: memoryview, header: int) -> None:
-        start, name = time.monotonic(), f"snapshot-{step}{FLAT}"
+        start, name = self._clock(), f"snapshot-{step}{FLAT}"
         try:
             size = write_flat(self._disk / name, block, header, sync=True)
         except OSError as error:
@@ -188,7 +192,7 @@ class Snapshots:
 
     def _on_disk(self, step: int, size: int, start: float) -> None:
         drop_old(self._disk)
-        self._last_disk_s = time.monotonic()
+        self._last_disk_s = self._clock()
         self._report(step, "disk", size, self._last_disk_s - start, 0.0)
 
     # ------------------------------------------------------------ as files
@@ -205,9 +209,9 @@ class Snapshots:
         except OSError as error:
             log(f"no snapshot in memory ({error.strerror}); writing to disk")
             self._on_disk(step, write_file(self._disk / name, save, sync=True), begun_s)
-            waited_s = time.monotonic() - begun_s
+            waited_s = self._clock() - begun_s
         else:
-            waited_s = time.monotonic() - begun_s
+            waited_s = self._clock() - begun_s
             self._report(step, "memory", size, waited_s, waited_s)
             held = (self._memory / name).open("rb")  # a newer snapshot may push this one out meanwhile
             self._start(self._copy_held, step, held, name)
@@ -220,7 +224,7 @@ class Snapshots:
                 out.write(piece)
 
         drop_old(self._memory, self._shelf)
-        start = time.monotonic()
+        start = self._clock()
         with file:
             try:
                 size = write_file(self._disk / name, pieces, sync=True, trailer=False)
@@ -239,7 +243,7 @@ class Snapshots:
         """By all ranks at once, on disk. Who has ``describe``, which says where it stands, makes it valid."""
         if self._parts_step == step:
             return
-        start, path = time.monotonic(), self.parts(step)
+        start, path = self._clock(), self.parts(step)
         beside = path.with_name(f".{path.name}.tmp")
         beside.mkdir(parents=True, exist_ok=True)
         save(beside)
@@ -250,7 +254,7 @@ class Snapshots:
                 shutil.rmtree(path)
             beside.replace(path)
             drop_old(self._disk)
-            took_s = time.monotonic() - start
+            took_s = self._clock() - start
             self._report(step, "disk", whole, took_s, took_s)
-        self._last_s = time.monotonic()
+        self._last_s = self._clock()
         self._interval_s = max(MIN_INTERVAL_S, (self._last_s - start) / MAX_COST)
