@@ -29,6 +29,7 @@ COST_S = 24 * 3600.0
 """What a state is said to cost to make again: the last thing that a tenant in need of room loses."""
 REST_S, MOST_REST_S = 60.0, 3600.0
 """For so long nothing is tried after the grid had no room, or did not answer; twice as long each time that follows."""
+_HASHED_WITHIN_S, _LOOK_S = 10.0, 0.1
 _SLACK_BYTES, _SLACK_PART = 64 << 10, 64  # a history grows; by so much the room for the next one is larger
 
 
@@ -154,6 +155,16 @@ class Shelf:
         """All bytes of a block, held in memory as long as they are used, and how many of them are its header."""
         with _grid().open(block) as opened:
             return opened.whole()
+
+    def digest(self, block: BlockId) -> str:
+        """The hash of a block's bytes, which the grid process computes beside; empty if it takes too long."""
+        until_s = time.monotonic() + _HASHED_WITHIN_S
+        while time.monotonic() < until_s:
+            found = next((info for info in _grid().blocks() if info.id == block), None)
+            if found is None or found.digest:
+                return "" if found is None else found.digest
+            time.sleep(_LOOK_S)
+        return ""
 
     # ------------------------------------------------------------ reading, dropping
 

@@ -32,12 +32,15 @@ from fairlead.training.stored import (
     listed,
     write_file,
     write_flat,
+    write_hashed,
     write_place,
 )
 
 MIN_INTERVAL_S = 1.0
 MAX_COST = 0.03  # part of the time that snapshots may take
 DISK_COST = MAX_COST / 2  # of which the copies to disk may take so much: it says how many snapshots reach it
+
+HASHED_BYTES = 4 << 20  # from here on the grid's hash is waited for, which costs the worker nothing
 
 Report = Callable[[int, str, int, float, float], None]
 """Told of each snapshot: step, memory or disk, bytes, seconds that it took, and seconds that a step waited for it."""
@@ -162,12 +165,16 @@ class Snapshots:
 
     def _kept_to_disk(self, shelf: Shelf, staged: Staged, block: BlockId) -> None:
         """From a block that is held in memory meanwhile, or from where it was staged beside."""
+        if staged.beside:
+            self._flat_to_disk(staged.step, staged.view, staged.header)
+            return
         try:
-            whole, header = (staged.view, staged.header) if staged.beside else shelf.pinned(block)
+            whole, header = shelf.pinned(block)
+            digest = shelf.digest(block) if len(whole) >= HASHED_BYTES else ""
         except (FairleadError, OSError) as error:
             log(f"snapshot {staged.step} did not reach the disk: {error}")
             return
-        self._flat_to_disk(staged.step, whole, header)
+        self._flat_to_disk(staged.step, whole, header, digest)
 
     def _staged_as_file(self, staged: Staged, begun_s: float, waited_s: float, *, disk: bool) -> None:
         """The grid did not take it: as a file into memory, and on."""
@@ -181,10 +188,13 @@ class Snapshots:
         if disk:
             self._flat_to_disk(staged.step, staged.view, staged.header)
 
-    def _flat_to_disk(self, step: int, block: memoryview, header: int) -> None:
+    def _flat_to_disk(self, step: int, block: memoryview, header: int, digest: str = "") -> None:
         start, name = self._clock(), f"snapshot-{step}{FLAT}"
         try:
-            size = write_flat(self._disk / name, block, header, sync=True)
+            if digest:
+                size = write_hashed(self._disk / name, block, header, digest)
+            else:
+                size = write_flat(self._disk / name, block, header, sync=True)
         except OSError as error:
             log(f"snapshot {name} did not reach the disk: {error.strerror}")
             return

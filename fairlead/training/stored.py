@@ -1,11 +1,12 @@
 """Snapshots where they lie: whole files, folders of parts, and notes that name a block of the grid; found and checked.
 
 A whole file is a state in torch's own form (``.pt``, all there was at first) or the bytes of a block (``.block``); both
-end in a checksum. It is written beside and renamed: what has the right name is whole.
+end in a checksum, or in the hash that the grid has computed. Written beside and renamed: what has the right name is whole.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,6 +28,8 @@ KEEP = 2
 FILE, FLAT, PARTS, NOTE = ".pt", ".block", ".parts", ".grid"
 _TRAILER = b"fairlead-crc32:"
 _TRAILER_BYTES = len(_TRAILER) + 8
+_HASHED = b"fairlead-blake2b:"
+_HASHED_BYTES = len(_HASHED) + 64
 _HEADER = struct.Struct("<Q")
 _PLACE, _SIZES = "place.pt", "sizes.json"
 _PIECE = 4 << 20
@@ -71,6 +74,8 @@ class Stored:
             return self._from_grid()
         file = self.path / _PLACE if self.path.suffix == PARTS else self.path
         data = file.read_bytes()
+        if data[-_HASHED_BYTES:].startswith(_HASHED):
+            return _hashed(memoryview(data)) or "is damaged"
         body, trailer = memoryview(data)[:-_TRAILER_BYTES], data[-_TRAILER_BYTES:]
         if trailer != _trailer(zlib.crc32(body)):
             return "is damaged"
@@ -132,23 +137,45 @@ class _Checked:
         self._file.flush()
 
 
+def write_hashed(path: Path, block: memoryview, header: int, digest: str) -> int:
+    """The bytes of a block whose hash is known already, synced to disk: nothing has to be computed."""
+
+    def save(file: BinaryIO) -> None:
+        for begin in range(0, len(block), _PIECE):
+            file.write(block[begin : begin + _PIECE])
+        file.write(_HEADER.pack(header) + _HASHED + digest.encode())
+
+    _beside(path, save, sync=True)
+    return len(block)
+
+
 def write_file(path: Path, save: Callable[[Any], None], *, sync: bool, trailer: bool = True) -> int:
     """Write beside, then rename: a file with the right name is a whole one. Returns its bytes."""
+    sizes: list[int] = []
+
+    def write(file: BinaryIO) -> None:
+        checked = _Checked(file)
+        save(checked)
+        if trailer:
+            file.write(_trailer(checked.crc))
+        sizes.append(checked.size)
+
+    _beside(path, write, sync=sync)
+    return sizes[0]
+
+
+def _beside(path: Path, write: Callable[[BinaryIO], None], *, sync: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with beside.open("wb") as file:
-            checked = _Checked(file)
-            save(checked)
-            if trailer:
-                file.write(_trailer(checked.crc))
+            write(file)
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    return checked.size
 
 
 def write_flat(path: Path, block: memoryview, header: int, *, sync: bool) -> int:
@@ -167,6 +194,14 @@ def write_place(folder: Path, describe: Callable[[Any], None]) -> int:
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
     (folder / _SIZES).write_text(json.dumps(sizes))
     return sum(sizes.values()) + write_file(folder / _PLACE, describe, sync=True)
+
+
+def _hashed(data: memoryview) -> Flat | None:
+    """The state of a block that is followed by the length of its header and its hash."""
+    block, digest = data[: -_HASHED_BYTES - _HEADER.size], bytes(data[-64:]).decode()
+    if hashlib.blake2b(block, digest_size=32).hexdigest() != digest:
+        return None
+    return _flat(data[:-_HASHED_BYTES])
 
 
 def _flat(body: memoryview) -> Flat:

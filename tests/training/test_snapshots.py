@@ -396,3 +396,21 @@ def test_a_reader_of_a_block_that_is_gone_is_told(tmp_path: Path, make_grid: Mak
     shelf = Shelf(JOB, node.memory)
     with pytest.raises(NotFound):
         shelf.read(node.memory / "snapshot-1.grid")
+
+
+def test_on_disk_a_large_state_has_the_grids_own_hash_and_a_damaged_one_is_seen(
+    tmp_path: Path, make_grid: MakeGrid
+) -> None:
+    make_grid()
+    node = Node(tmp_path)
+    node.write(1)
+    node.snapshots._last_disk_s = float("-inf")
+    node.write(2)  # the first was staged beside
+    file = tmp_path / "job" / "snapshots" / "snapshot-2.block"
+    assert b"fairlead-blake2b:" in file.read_bytes()[-90:]
+    found = Stored(2, file, "disk").read()
+    assert found is not None and opened(found, CPU)["step"] == 2
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    assert Stored(2, file, "disk").read() is None
