@@ -1,7 +1,7 @@
 """Snapshots where they lie: whole files, folders of parts, and notes that name a block of the grid; found and checked.
 
 A whole file is a state in torch's own form (``.pt``, all there was at first) or the bytes of a block (``.block``); both
-end in a checksum, or in the hash that the grid has computed. Written beside and renamed: what has the right name is whole.
+end in a checksum, or in the hash that the grid computed. Written beside and renamed: what has the right name is whole.
 """
 
 from __future__ import annotations
