@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,8 @@ class Trainee:
         self._batch = torch.randn(64, WIDTH)
         self.step_once()
         self._batch = torch.randn(self._fitting(), WIDTH)
+        while (least_s := min(self._timed() for _ in range(3))) < STEP_S:  # others may have used the machine before
+            self._batch = torch.randn(int(len(self._batch) * 1.05 * STEP_S / least_s), WIDTH)
 
     def _fitting(self) -> int:
         """How many samples make a step of the length that is wanted, at least."""
@@ -124,29 +126,39 @@ class Ways:
             self._saving = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Some steps with one snapshot, or with none."""
+
+    way: str
+    took_s: float
+    cpu_s: float  # of the whole process, with the threads behind
+    waited_s: float
+    bare_s: float = 0.0  # what the window without a snapshot beside it took
+
+
+@dataclass(frozen=True, slots=True)
 class Turns:
-    """What was measured, by the way in which snapshots were taken: a figure for each window of steps."""
+    """What was measured."""
 
-    took_s: dict[str, list[float]] = field(default_factory=dict)
-    cpu_s: dict[str, list[float]] = field(default_factory=dict)  # of the whole process, with the threads behind
-    waited_s: dict[str, list[float]] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
 
-    def add(self, way: str, took_s: float, cpu_s: float, waited_s: float) -> None:
-        for kept, value in ((self.took_s, took_s), (self.cpu_s, cpu_s), (self.waited_s, waited_s)):
-            kept.setdefault(way, []).append(value)
+    def of(self, way: str) -> list[Window]:
+        return [window for window in self.windows if window.way == way]
 
     def cost(self, way: str) -> float:
         """Percent of the throughput, the median of what it was beside a window without snapshots."""
-        pairs = zip(self.took_s[way], self.took_s[NONE], strict=True)
-        return 100 * statistics.median(1 - bare / took for took, bare in pairs)
+        return 100 * statistics.median(1 - each.bare_s / each.took_s for each in self.of(way))
 
     def cpu_cost(self, way: str) -> float:
         """The same by cpu time: what it would be if nobody else used the machine, and all behind shared the core."""
-        return 100 * (1 - statistics.median(self.cpu_s[NONE]) / statistics.median(self.cpu_s[way]))
+        return 100 * (1 - self._cpu_s(NONE) / self._cpu_s(way))
+
+    def _cpu_s(self, way: str) -> float:
+        return statistics.median(each.cpu_s for each in self.of(way))
 
     def wait_ms(self, way: str) -> float:
-        return 1e3 * statistics.median(self.waited_s[way])
+        return 1e3 * statistics.median(each.waited_s for each in self.of(way))
 
 
 def run(bench: Bench) -> None:
@@ -164,13 +176,13 @@ def run(bench: Bench) -> None:
             with _one_core():
                 with bench.step("a model and steps of half a second"):
                     trainee = Trainee()
-                turns = _turns(bench, trainee, ways, 2 if bench.quick else 12)
+                turns = _turns(bench, trainee, ways, 1 if bench.quick else 7)
             hashed_s = _cpu_s(alone.keeper.pid)
         finally:
             alone.close()
     _tell(bench, turns)
     where = Counter(said[1] for said in ways.told)
-    step_s = statistics.median(turns.took_s[NONE]) / EVERY
+    step_s = statistics.median(each.took_s for each in turns.of(NONE)) / EVERY
     bench.note(f"{trainee.state_bytes / 1e6:.0f} MB of state, steps of {step_s:.2f} s, one snapshot every {EVERY}; one "
                "core, which all that happens behind the training shares with it")  # fmt: skip
     bench.note(
@@ -183,30 +195,31 @@ def run(bench: Bench) -> None:
 
 
 def _turns(bench: Bench, trainee: Trainee, ways: Ways, times: int) -> Turns:
-    """Windows of steps with one snapshot each, and without, each time beginning with another."""
-    found, order = Turns(), [NONE, *ways.take]
+    """Groups of windows side by side: without snapshots, with ours, with a peer's; another one begins each time."""
+    found, peers = Turns(), [way for way in ways.take if way != OURS]
     for turn in range(-1, times):  # the first time memory is taken from the machine, whichever way
         with bench.step(f"turn {turn + 1} of {times}"):
-            for way in order[turn % len(order) :] + order[: turn % len(order)]:
-                ways.clock.run(way == OURS)
-                cpu_s = time.process_time()
-                took_s, waited_s = _window(trainee, ways.take.get(way), turn + 1)
-                ways.settle()
-                if turn >= 0:
-                    found.add(way, took_s, time.process_time() - cpu_s, waited_s)
+            for place, peer in enumerate(peers):
+                group, first = [NONE, OURS, peer], (turn + place) % 3
+                seen = [_window(trainee, ways, way, turn + 1) for way in group[first:] + group[:first]]
+                bare_s = next(each.took_s for each in seen if each.way == NONE)
+                found.windows.extend(replace(each, bare_s=bare_s) for each in seen if turn >= 0)
     return found
 
 
-def _window(trainee: Trainee, take: Take | None, step: int) -> tuple[float, float]:
-    """Seconds that the steps took, and those that one of them waited."""
-    waited_s, begun_s = 0.0, time.perf_counter()
+def _window(trainee: Trainee, ways: Ways, way: str, step: int) -> Window:
+    take, waited_s = ways.take.get(way), 0.0
+    ways.clock.run(way == OURS)
+    begun_s, cpu_s = time.perf_counter(), time.process_time()
     for place in range(EVERY):
         trainee.step_once()
         if place == 0 and take is not None:
             asked_s = time.perf_counter()
             take(step, trainee.state())
             waited_s = time.perf_counter() - asked_s
-    return time.perf_counter() - begun_s, waited_s
+    took_s = time.perf_counter() - begun_s
+    ways.settle()
+    return Window(way, took_s, time.process_time() - cpu_s, waited_s)
 
 
 def _tell(bench: Bench, turns: Turns) -> None:
@@ -217,10 +230,11 @@ def _tell(bench: Bench, turns: Turns) -> None:
     for way, peer in peers.items():
         bench.add("throughput lost", turns.cost(OURS), "%", peer=peer, peer_value=turns.cost(way))
         bench.add("throughput lost, cpu time", turns.cpu_cost(OURS), "%", peer=peer, peer_value=turns.cpu_cost(way))
-    bench.add("longest wait of a step", 1e3 * max(turns.waited_s[OURS]), "ms")
+    bench.add("longest wait of a step", 1e3 * max(each.waited_s for each in turns.of(OURS)), "ms")
     for way, peer in peers.items():
         bench.add("a step waits, median", turns.wait_ms(OURS), "ms", peer=peer, peer_value=turns.wait_ms(way))
-    for what, windows in (("time", turns.took_s[NONE]), ("cpu time", turns.cpu_s[NONE])):
+    bare = turns.of(NONE)
+    for what, windows in (("time", [each.took_s for each in bare]), ("cpu time", [each.cpu_s for each in bare])):
         apart = [100 * (each / statistics.median(windows) - 1) for each in windows]
         bench.note(f"{what} of windows without snapshots: {min(apart):+.1f} to {max(apart):+.1f} % around the median")
 
