@@ -135,6 +135,7 @@ class Window:
     cpu_s: float  # of the whole process, with the threads behind
     waited_s: float
     bare_s: float = 0.0  # what the window without a snapshot beside it took
+    bare_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +153,7 @@ class Turns:
 
     def cpu_cost(self, way: str) -> float:
         """The same by cpu time: what it would be if nobody else used the machine, and all behind shared the core."""
-        return 100 * (1 - self._cpu_s(NONE) / self._cpu_s(way))
-
-    def _cpu_s(self, way: str) -> float:
-        return statistics.median(each.cpu_s for each in self.of(way))
+        return 100 * statistics.median(1 - each.bare_cpu_s / each.cpu_s for each in self.of(way))
 
     def wait_ms(self, way: str) -> float:
         return 1e3 * statistics.median(each.waited_s for each in self.of(way))
@@ -202,8 +200,9 @@ def _turns(bench: Bench, trainee: Trainee, ways: Ways, times: int) -> Turns:
             for place, peer in enumerate(peers):
                 group, first = [NONE, OURS, peer], (turn + place) % 3
                 seen = [_window(trainee, ways, way, turn + 1) for way in group[first:] + group[:first]]
-                bare_s = next(each.took_s for each in seen if each.way == NONE)
-                found.windows.extend(replace(each, bare_s=bare_s) for each in seen if turn >= 0)
+                bare = next(each for each in seen if each.way == NONE)
+                beside = [replace(each, bare_s=bare.took_s, bare_cpu_s=bare.cpu_s) for each in seen]
+                found.windows.extend(beside if turn >= 0 else ())
     return found
 
 
