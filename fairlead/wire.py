@@ -118,7 +118,8 @@ class Snapshot(msgspec.Struct, tag="snapshot", frozen=True):
     step: int
     where: str  # memory or disk
     size_bytes: int
-    seconds: float
+    seconds: float  # until it was there
+    waited_s: float = 0.0  # of them, those that the training step waited for
 
 
 class Finished(msgspec.Struct, tag="finished", frozen=True):

@@ -161,6 +161,9 @@ class Backend(Protocol):
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
         """Give the devices of these workers (id -> node) back; kills what still lives."""
 
+    async def forget(self, job: str, node: str) -> None:
+        """Drop what a job that has ended left in the memory of a node where it has no workers."""
+
     async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
         """Where the ranks of this generation meet: ``init_method``; for commands ``MASTER_ADDR``, ``MASTER_PORT``."""
 

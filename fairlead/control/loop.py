@@ -186,6 +186,7 @@ class Controller:
         await learn(self.store, self.known, self.clock())
         if self.clock() - self._metered_s >= METER_S:
             await self._meter(live)
+            await self.roster.clear()
         if live and not self._paused:
             self._again |= await self.plans.review(self.known.of)
         for job in sorted({*live, *self._again} - self._advancing.keys()):

@@ -95,7 +95,7 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
         case wire.Progress():
             counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation, body.slow_s)
         case wire.Snapshot() | wire.Finished():
-            counts = (body.step, body.generation)
+            counts = (body.step, body.generation, *((body.waited_s,) if isinstance(body, wire.Snapshot) else ()))
             if isinstance(body, wire.Finished) and len(msgspec.json.encode(body.value)) > LARGEST_VALUE:
                 raise ValueError("a reference that is no reference")
     if not all(math.isfinite(count) and 0 <= count <= MOST for count in counts):
@@ -112,6 +112,8 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             _store_progress(connection, event, job, progress)
         case wire.Snapshot(step=step, where=where, seconds=seconds):
             live.observe(families.SNAPSHOT, seconds, "disk" if where == "disk" else "memory")
+            if event.body.waited_s > 0:
+                live.observe(families.SNAPSHOT_WAIT, event.body.waited_s, job.tenant)
             jobs.update(connection, job.id, snapshot_step=max(step, job.snapshot_step))
         case wire.Finished() as finished if job.training and _is_leader(connection, event):
             result = {"metrics": finished.metrics, "artifacts": finished.artifacts}

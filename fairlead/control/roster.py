@@ -14,9 +14,11 @@ from fairlead.cluster import Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.locality import label
-from fairlead.control.store import events, generations, nodes, rests
+from fairlead.control.records import ENDED
+from fairlead.control.store import events, generations, jobs, nodes, rests
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
+from fairlead.grid.values import snapshot_job
 from fairlead.scheduling.state import Sleep, Wake
 
 log = structlog.get_logger()
@@ -119,6 +121,22 @@ class Roster:
                 self._why[one.node] = one.reason.text
                 await self._backend.node(one.node, NodeAction.SLEEP)
 
+    async def clear(self) -> None:
+        """Have nodes drop the state of jobs that ended elsewhere, or while nobody could tell them."""
+        held = {(node, job) for node, said in self.telemetry.items() for job in _states(said.resident)}
+        if not held:
+            return
+
+        def ended(connection: Connection) -> set[str]:
+            found = (jobs.get(connection, job) for job in {job for _, job in held})
+            return {job.id for job in found if job is not None and job.phase in ENDED}
+
+        over = await self._store.read(ended)
+        for node, job in sorted(held):
+            if job in over and not self._known.workers.get(job) and node in self.joined:
+                log.info("a node drops the state of a job that has ended", node=node, job=job)
+                await self._backend.forget(job, node)
+
     def _forget_workers(self, node: str) -> None:
         for workers in self._known.workers.values():
             for worker, fact in workers.items():
@@ -127,8 +145,8 @@ class Roster:
 
     async def _adopt(self, event: NodeJoined) -> None:
         """Take over what runs on the node and belongs to a job on its way; end what does not."""
-        jobs = {status.job for status in event.workers}
-        live = await self._store.read(lambda connection: generations.current(connection, jobs))
+        there = {status.job for status in event.workers}
+        live = await self._store.read(lambda connection: generations.current(connection, there))
         strays: dict[str, dict[str, str]] = {}
         for status in event.workers:
             wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
@@ -148,3 +166,9 @@ class Roster:
                 raise
             except FairleadError as error:  # it ends with its node, or when that joins again
                 log.warning("strays could not be ended", job=job, error=str(error))
+
+
+def _states(resident: Iterable[str]) -> set[str]:
+    """The jobs whose state lies in a node's grid, by the labels that it tells, which begin with a tenant."""
+    labels = (told.partition("/")[2] for told in resident)
+    return {job for label in labels if (job := snapshot_job(label))}

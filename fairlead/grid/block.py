@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -25,8 +26,9 @@ class Block:
     the process: ``clone()`` a tensor that is to be changed.
     """
 
-    def __init__(self, block: BlockId, kind: str, header: Header, data: memoryview) -> None:
-        self.id, self.kind = block, kind
+    def __init__(self, block: BlockId, kind: str, header: Header, data: memoryview, digest: str = "",
+                 header_bytes: int = 0) -> None:  # fmt: skip
+        self.id, self.kind, self._digest, self._header_bytes = block, kind, digest, header_bytes
         self._header = header
         self._data: memoryview | None = data
 
@@ -39,14 +41,27 @@ class Block:
         """Of its parts."""
         return sum(length for _, length in self._header.parts)
 
+    def whole(self) -> tuple[memoryview, int]:
+        """All of its bytes, parts and header, and how many at the end are the header; for a copy elsewhere."""
+        data = self._opened()
+        return data.toreadonly(), self._header_bytes
+
+    def intact(self) -> bool:
+        """Whether its bytes are those that were put, as far as their hash was known when it was opened."""
+        return not self._digest or hashlib.blake2b(self._opened(), digest_size=32).hexdigest() == self._digest
+
     def parts(self) -> list[memoryview]:
         """What was put, as read-only views."""
         return [part.toreadonly() for part in self._parts()]
 
     def _parts(self) -> list[memoryview]:
+        data = self._opened()
+        return [data[begin : begin + length] for begin, length in self._header.parts]
+
+    def _opened(self) -> memoryview:
         if self._data is None:
             raise InvalidSpec(f"block {self.id} is closed", fix="use it before it is closed")
-        return [self._data[begin : begin + length] for begin, length in self._header.parts]
+        return self._data
 
     def table(self) -> pa.Table:
         """The table whose columns lie in the arena."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 import msgspec
 
@@ -71,6 +72,7 @@ class Catalogue:
         self._inflation = 0.0
         self._uses: dict[str, tuple[int, float]] = {}  # block -> how often, and the inflation then
         self._queue: list[tuple[float, str]] = []  # who goes next, the first one last
+        self._least = inf  # worth of those who could go as well, and are not in the queue
         self._remember: Callable[[Change], None] = lambda change: None
         for change in past:
             self.apply(change)
@@ -86,6 +88,7 @@ class Catalogue:
                 self._count(self.entries.get(change.id), -1)
                 self.entries[change.id] = change
                 self._count(change, 1)
+                self._may_go(change)
             case Gone():
                 self._count(self.entries.pop(change.id, None), -1)
                 self._uses.pop(change.id, None)
@@ -108,6 +111,7 @@ class Catalogue:
         holders.discard(session)
         if not holders:
             self.pins.pop(block, None)
+            self._may_go(self.entries.get(block))
 
     def _count(self, entry: Entry | None, sign: int) -> None:
         if entry is not None and entry.state == SPILLED:
@@ -131,19 +135,27 @@ class Catalogue:
         """The resident block that nobody uses and that is worth least; None: there is none that could go.
 
         Everybody is put in order once, and then taken one by one; who was used since, and is worth more, waits for the
-        next time.
+        next time. That comes early when somebody who is not in the queue is worth less than its next one.
         """
         for fresh in (False, True):
             if fresh:
+                self._least = inf
                 everybody = (self._candidate(entry) for entry in self.entries.values() if entry.state == RESIDENT)
                 self._queue = [(worth(one), one.id) for one in reversed(order(everybody))]
             while self._queue:
+                if self._queue[-1][0] > self._least:
+                    break
                 then, block = self._queue.pop()
                 entry = self.entries.get(block)
                 there = entry is not None and entry.state == RESIDENT and block not in self.pins
                 if entry is not None and there and worth(self._candidate(entry)) <= then:
                     return entry
         return None
+
+    def _may_go(self, entry: Entry | None) -> None:
+        """It could be a victim from now on, too."""
+        if entry is not None and entry.state == RESIDENT and entry.id not in self.pins:
+            self._least = min(self._least, worth(self._candidate(entry)))
 
     def _candidate(self, entry: Entry) -> Candidate:
         uses, floor = self._uses.get(entry.id, (1, 0.0))

@@ -15,6 +15,7 @@ from fairlead.grid import messages as m
 from fairlead.grid.block import TABLE, TENSORS, Block, flatten
 from fairlead.grid.layout import Layout, read_header
 from fairlead.grid.line import Line
+from fairlead.grid.room import Room
 from fairlead.grid.spill import Cipher, sealed_bytes
 from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, BlockId, BlockInfo, Usage
 
@@ -99,6 +100,10 @@ class Grid:
 
         return self._put(layout, write, TENSORS, label, cost_s)
 
+    def reserve(self, nbytes: int) -> Room:
+        """Room for a block that will be written later, in memory that is warm."""
+        return Room(self._line, BlockId(uuid.uuid4().hex), nbytes)
+
     def _put(self, layout: Layout, write: _Write, kind: str, label: str, cost_s: float) -> BlockId:
         if len(label) > _LONGEST_LABEL or len(kind) > _LONGEST_LABEL:
             raise InvalidSpec(f"longer than {_LONGEST_LABEL} characters", field="label", value=label[:20], fix="cut it")
@@ -153,7 +158,8 @@ class Grid:
         if window is None:
             window = self._pin(block)
         data = memoryview(window).cast("B")
-        return Block(block, window.kind, read_header(data[len(data) - window.header :]), data)
+        header = read_header(data[len(data) - window.header :])
+        return Block(block, window.kind, header, data, window.digest, window.header)
 
     def _pin(self, block: BlockId) -> Any:
         placed = self._line.ask(m.Open(block), m.Placed)
@@ -166,7 +172,9 @@ class Grid:
         if self._line.welcome.memory_key:
             window = self._unseal(block, window)
             self._line.release(block, self._line.session)
+            window.digest = ""  # of sealed bytes, which were proved when they were opened
         else:
+            window.digest = placed.digest
             weakref.finalize(window, self._line.release, block, self._line.session)
         window.kind, window.header = placed.kind, placed.header
         self._open[block] = window

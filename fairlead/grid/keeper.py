@@ -20,7 +20,7 @@ import msgspec
 
 from fairlead.grid import mapping
 from fairlead.grid.keeping import bind, connect, receive_packet, send_packet
-from fairlead.grid.messages import Admit, Forget, FromKeeper, Listen, Peer, PeerDoor, Report, ToKeeper
+from fairlead.grid.messages import Admit, Discard, Forget, FromKeeper, Listen, Peer, PeerDoor, Report, ToKeeper
 from fairlead.grid.values import Usage
 
 _CONNECT_S = 1.0
@@ -115,6 +115,10 @@ class Keeper:
             door.listener.close()
             door.path.unlink(missing_ok=True)
             self._tell(Forget(job))
+
+    def discard(self, label: str) -> None:
+        """Drop the blocks of this label, whose maker is gone for good."""
+        self._tell(Discard(label))
 
     # ------------------------------------------------------------ its process
 

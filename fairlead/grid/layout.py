@@ -20,21 +20,25 @@ class Header(msgspec.Struct, frozen=True):
 class Layout:
     """Where everything goes before anything is written."""
 
-    def __init__(self, lengths: Sequence[int], meta: Mapping[str, object]) -> None:
+    def __init__(self, lengths: Sequence[int], meta: Mapping[str, object], nbytes: int | None = None) -> None:
+        """As long as need be, or exactly so long, with a gap before the header; raises ValueError if that is short."""
         self.parts: list[tuple[int, int]] = []
         place = 0
         for length in lengths:
             self.parts.append((place, length))
             place = aligned(place + length)
-        self.body = place
+        self._end = place
         self.header = msgspec.msgpack.encode(Header(dict(meta), self.parts))
-        self.nbytes = place + len(self.header)
+        self.nbytes = place + len(self.header) if nbytes is None else nbytes
+        self.body = self.nbytes - len(self.header)
+        if self.body < place:
+            raise ValueError(f"{place + len(self.header)} bytes do not fit into {nbytes}")
 
     @classmethod
     def opaque(cls, nbytes: int) -> Layout:
         """Of bytes that bring everything with them."""
         made = cls([], {})
-        made.body, made.header, made.nbytes = nbytes, b"", nbytes
+        made.body, made.header, made.nbytes, made._end = nbytes, b"", nbytes, nbytes
         return made
 
     def finish(self, block: memoryview) -> None:
@@ -42,6 +46,7 @@ class Layout:
         for begin, length in self.parts:
             after = aligned(begin + length)
             block[begin + length : after] = bytes(after - begin - length)
+        block[self._end : self.body] = bytes(self.body - self._end)
         block[self.body :] = self.header
 
 

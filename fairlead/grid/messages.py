@@ -99,6 +99,7 @@ class Placed(msgspec.Struct, tag="placed", frozen=True):
     header: int = 0
     kind: str = ""
     warm: int = 0
+    digest: str = ""  # of its bytes in the arena, once it is known
 
 
 class Blocks(msgspec.Struct, tag="blocks", frozen=True):
@@ -151,6 +152,12 @@ class Forget(msgspec.Struct, tag="forget", frozen=True):
     job: str
 
 
+class Discard(msgspec.Struct, tag="discard", frozen=True):
+    """Whoever made the blocks of this label is gone for good, and nobody will ask for them."""
+
+    label: str
+
+
 class Peer(msgspec.Struct, tag="peer", frozen=True):
     """Comes with a connection to the grid process of another node, as asked for, or with none."""
 
@@ -177,7 +184,7 @@ class AskPeers(msgspec.Struct, tag="ask-peers", frozen=True):
     """From the grid process: connections to the others, please."""
 
 
-FromKeeper = Admit | Listen | Forget | Peer | PeerDoor
+FromKeeper = Admit | Listen | Forget | Discard | Peer | PeerDoor
 ToKeeper = Report | AskPeers
 
 # ---------------------------------------------------------------- between grid processes
@@ -196,6 +203,7 @@ class Found(msgspec.Struct, tag="found", frozen=True):
     kind: str
     label: str
     cost_s: float
+    digest: str = ""
 
 
 class Missing(msgspec.Struct, tag="missing", frozen=True):

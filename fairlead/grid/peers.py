@@ -123,7 +123,8 @@ class Peers:
                 line.sendall(framing.pack(Missing()))
                 return
         try:
-            line.sendall(framing.pack(Found(found.nbytes, found.header, found.kind, entry.label, entry.cost_s)))
+            line.sendall(framing.pack(Found(
+                found.nbytes, found.header, found.kind, entry.label, entry.cost_s, entry.digest)))  # fmt: skip
             line.sendall(store.view(found.offset, found.nbytes))
         finally:
             with store.lock:
@@ -176,4 +177,5 @@ def _copy(line: socket.socket, store: Store, session: str, block: str) -> bool:
         raise
     with store.lock:
         store.commit(session, Commit(block, found.header, found.kind, found.label, found.cost_s))
+        store.hashed(store.catalogue.entries[block], found.digest)
     return True

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.grid.keeping import receive_packet
-from fairlead.grid.messages import Admit, AskPeers, Forget, FromKeeper, Listen, Peer, PeerDoor, Report
+from fairlead.grid.messages import Admit, AskPeers, Discard, Forget, FromKeeper, Listen, Peer, PeerDoor, Report
 from fairlead.grid.peers import Peers
 from fairlead.grid.serving import TenantServer
 from fairlead.grid.store import Store
@@ -63,6 +63,10 @@ class GridProcess:
             case Forget():
                 for server in self._servers.values():
                     server.forget(said.job)
+            case Discard():
+                for server in self._servers.values():
+                    with server.store.lock:
+                        server.store.discard(said.label)
             case Peer():
                 self._peers.arrived(said, [socket.socket(fileno=descriptor) for descriptor in descriptors])
             case PeerDoor():

@@ -110,7 +110,7 @@ class Store:
         return entry
 
     def _placed(self, entry: Entry) -> Placed:
-        return Placed(entry.offset, entry.nbytes, entry.header, entry.kind, self.warm)
+        return Placed(entry.offset, entry.nbytes, entry.header, entry.kind, self.warm, entry.digest)
 
     # ------------------------------------------------------------ room
 
@@ -205,6 +205,12 @@ class Store:
             raise Refusal(f"block {block} is in use by {len(others)}", "conflict", "close it first")
         self._remove(entry)
         return Placed()
+
+    def discard(self, label: str) -> None:
+        """Away with all of this label that nobody has open."""
+        for entry in list(self.catalogue.entries.values()):
+            if entry.label == label and entry.state != RESERVED and entry.id not in self.catalogue.pins:
+                self._remove(entry)
 
     def _remove(self, entry: Entry) -> None:
         self.catalogue.apply(Gone(entry.id))

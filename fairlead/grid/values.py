@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NewType
 
 import msgspec
@@ -14,7 +15,20 @@ SEGMENT = 64 << 20
 """Memory is taken from the machine in pieces of this size, touched once, and kept warm."""
 DEFAULT_QUOTA = 2 << 30
 """Of a tenant on one node, where nobody has said anything."""
+_SNAPSHOT = "snapshot/"
+_JOB_OF = re.compile(f"{_SNAPSHOT}([A-Za-z0-9][A-Za-z0-9_.-]*)")
 VARIABLE, TOKEN_VARIABLE = "FAIRLEAD_GRID", "FAIRLEAD_GRID_TOKEN"
+
+
+def snapshot_label(job: str) -> str:
+    """Of the blocks that hold a job's state."""
+    return f"{_SNAPSHOT}{job}"
+
+
+def snapshot_job(label: str) -> str | None:
+    """The job whose state has this label; None: it is the label of something else. Tenants write what they like."""
+    found = _JOB_OF.fullmatch(label)
+    return None if found is None else found[1]
 
 
 def aligned(nbytes: int, to: int = ALIGN) -> int:

@@ -10,9 +10,11 @@ from typing import Protocol
 import torch
 
 from fairlead.errors import InvalidSpec, TrainingFailed
+from fairlead.training.flat import Flat
 from fairlead.training.group import Group
 from fairlead.training.seeds import digest
-from fairlead.training.snapshots import Snapshots, Stored
+from fairlead.training.snapshots import Snapshots
+from fairlead.training.stored import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Carried(Protocol):
         """What must be alike on all ranks, a line each."""
 
     def dump(self) -> bytes: ...
-    def load(self, data: bytes) -> None: ...
+    def load(self, data: bytes | Flat) -> None: ...
 
 
 def agree(group: Group, session: Carried, snapshots: Snapshots) -> Agreed:

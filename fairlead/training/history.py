@@ -76,8 +76,8 @@ class History:
 
     def state(self) -> dict[str, Any]:
         return {
-            "times_s": torch.tensor(self._times_s, dtype=torch.float64),
-            "losses": torch.tensor(self._losses, dtype=torch.float64),
+            "times_s": _copied(self._times_s),
+            "losses": _copied(self._losses),
             "marks": {step: dict(metrics) for step, metrics in self._marks.items()},
         }
 
@@ -85,3 +85,8 @@ class History:
         self._times_s = array("d", state["times_s"].tolist())
         self._losses = array("d", state["losses"].tolist())
         self._marks = {int(step): dict(metrics) for step, metrics in state["marks"].items()}
+
+
+def _copied(numbers: array[float]) -> torch.Tensor:
+    """In one piece: a snapshot of a long training must not walk through them one by one."""
+    return torch.frombuffer(numbers, dtype=torch.float64).clone() if numbers else torch.empty(0, dtype=torch.float64)

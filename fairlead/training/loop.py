@@ -44,7 +44,7 @@ class Loop:
     ) -> None:
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
         if plan is not None and keeps_apart(plan) and group.rank == 0 and not snapshots.find():
-            snapshots.write(session.step, session.save, wait=True)  # with a lost part all would be lost
+            snapshots.write(session.step, session.whole(), wait=True)  # with a lost part all would be lost
         self._in_parts = plan is not None and is_spread(plan) and session.in_parts
         self._engine = self._built(plan)
         self.reporter = Reporter(channel, session, group, self._engine.balance)
@@ -143,7 +143,7 @@ class Loop:
             return
         state = self._engine.state()
         if self._group.rank == 0:
-            self._snapshots.write(self._session.step, lambda file: torch.save(state, file))
+            self._snapshots.write(self._session.step, state)
 
     def _close_epoch(self) -> None:
         session = self._session

@@ -238,7 +238,7 @@ class _NoSnapshots:
     def due(self) -> bool:
         return False
 
-    def write(self, step: int, save: Callable[[Any], None], *, wait: bool = False) -> None:
+    def write(self, step: int, state: Mapping[str, Any], *, wait: bool = False) -> None:
         return None
 
     def write_parts(self, step: int, save: Callable[[Path], None], describe: Callable[[Any], None] | None) -> None:

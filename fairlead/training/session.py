@@ -16,6 +16,7 @@ from fairlead.planning.memory import LARGE_BYTES
 from fairlead.training.course import Course, course_from
 from fairlead.training.data import Resident, Samples, open_samples
 from fairlead.training.definition import Training
+from fairlead.training.flat import Flat, opened
 from fairlead.training.history import History
 from fairlead.training.judgement import Judgement
 from fairlead.training.lightning import configured, steps_itself
@@ -230,20 +231,20 @@ class Session:
         read_parts(self.pending, self.model, parts, None if weights_only else self.optimizer, names)
         self.pending = None
 
-    def save(self, file: Any) -> None:
-        """Write the whole state to something with a ``write`` method."""
+    def whole(self) -> dict[str, Any]:
+        """The state, with what lay in parts read."""
         self.fetch()
-        torch.save(self.state(), file)
+        return self.state()
 
     def dump(self) -> bytes:
         buffer = io.BytesIO()
-        self.save(buffer)
+        torch.save(self.whole(), buffer)
         return buffer.getvalue()
 
-    def load(self, data: bytes) -> None:
+    def load(self, data: bytes | Flat) -> None:
         """Take over a state. Only plain data is unpickled (weights_only): a snapshot is never code."""
         try:
-            state = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+            state = opened(data, self.device)
         except pickle.UnpicklingError as error:
             raise InvalidSpec(
                 f"the state holds more than tensors and plain values ({str(error).splitlines()[0]})", field="optimizer",

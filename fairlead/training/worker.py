@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from fairlead.training.own.session import OwnSession
 from fairlead.training.result import final_metrics, write_result
 from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
+from fairlead.training.shelf import Shelf
 from fairlead.training.snapshots import Snapshots
 
 Load = Callable[[], Training]
@@ -75,7 +77,8 @@ class _Life:
         self._spec, self._worker, self._line, self._look = spec, worker, line, look
         self._generation = 0  # the newest it was called to
         self._folder = Path(spec.folder)
-        self._snapshots = Snapshots(self._folder, Path(spec.memory_folder), self._report_snapshot)
+        memory = Path(spec.memory_folder)
+        self._snapshots = Snapshots(self._folder, memory, self._report_snapshot, Shelf(spec.job, memory))
         seed_everything(spec.seed)
         hand_over(spec.data)
         training = load_training(spec.run or "", spec.params) if load is None else load()
@@ -132,7 +135,7 @@ class _Life:
             place = f"rank {group.rank} of {group.size}"
             log(f"generation {group.generation}: {place}, from step {agreed.step} ({agreed.source})")
             self._line.send(wire.Joined(group.generation, self._session.step))
-            self._snapshots.rearm()
+            self._snapshots.rearm(writes=group.rank == 0)
             loop = self._loop(group, join)
             return self._end(group, loop, loop.run())
         except PeerLost as lost:
@@ -164,7 +167,7 @@ class _Life:
             group.broadcast(b"written", 0)
             self._close_finished(group)
             self._snapshots.finish()
-            log(f"finished at step {session.step}")
+            log(f"finished at step {session.step}{self._waits()}")
             self._line.send(wire.Finished(
                 group.generation, session.step, self._metrics(), artifacts, value=value, lineage=came_from,
                 made=session.made if isinstance(session, OwnSession) and group.rank == 0 else {},
@@ -174,7 +177,7 @@ class _Life:
         assert leave is not None
         written = isinstance(session, Session) and session.pending is not None  # in parts, by all ranks
         if leave.snapshot and group.rank == 0 and session.live and not written:
-            self._snapshots.write(session.step, session.save, wait=True)
+            self._snapshots.write(session.step, session.whole(), wait=True)
         loop.reporter.flush()
         group.close()
         return self._left(leave)
@@ -209,7 +212,7 @@ class _Life:
         """Told to leave a generation that is broken already, or never began: each one for itself."""
         self._generation = leave.generation
         if leave.snapshot and self._session.live:
-            self._snapshots.write(self._session.step, self._session.save, wait=True)
+            self._snapshots.write(self._session.step, self._session.whole(), wait=True)
         return self._left(leave)
 
     # ------------------------------------------------------------ helpers
@@ -223,8 +226,15 @@ class _Life:
                 return f"generation {message.generation} was called"
         return None
 
-    def _report_snapshot(self, step: int, where: str, size_bytes: int, seconds: float) -> None:
-        self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds))
+    def _waits(self) -> str:
+        """What snapshots cost this worker's steps, for its log."""
+        waits_s = self._snapshots.waits_s
+        if not waits_s:
+            return ""
+        return f"; steps waited {statistics.median(waits_s) * 1e3:.1f} ms for each of {len(waits_s)} snapshots (median)"
+
+    def _report_snapshot(self, step: int, where: str, size_bytes: int, seconds: float, waited_s: float) -> None:
+        self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds, waited_s))
 
 
 def handed_over() -> tuple[wire.WorkerSpec, str, socket.socket]:

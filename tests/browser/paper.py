@@ -87,6 +87,8 @@ class PaperBackend:
         for worker, node in workers.items():
             self._say(job, worker, node, wire.Exited(None, signal=15, cause="stopped"))
 
+    async def forget(self, job: str, node: str) -> None: ...
+
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
         return
 

@@ -25,7 +25,7 @@ def test_a_running_gang_goes_on_from_a_backup(tmp_path_factory: pytest.TempPathF
         first.wait_for_end(reference.id)
         job = first.train("lasts", workers="2", steps=STEPS, pause_s=PAUSE_S)
         snapshots = first.home / "jobs" / job.id / "snapshots"
-        wait_until(lambda: any(snapshots.glob("snapshot-*.pt")), 60, "it has a snapshot on disk")
+        wait_until(lambda: any(snapshots.glob("snapshot-*.*")), 60, "it has a snapshot on disk")
         workers, before = first.workers(), first.view(job.id)
 
         taken = Terminal(first.home)("backup", str(file), "--json").data

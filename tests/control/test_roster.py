@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from fairlead import wire
 from fairlead.backends.protocol import Inventory, NodeAction, NodeJoined, NodeLost, NodeSlept
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.records import JobPhase
 from fairlead.control.roster import Roster
-from fairlead.control.store import rests
+from fairlead.control.store import jobs, rests
 from fairlead.scheduling.state import Reason, Sleep, Wake
 
-from .stores import Opened, run
+from .stores import Opened, a_job, run, submit
 
 
 class Engine:
@@ -20,12 +22,16 @@ class Engine:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, NodeAction]] = []
+        self.forgot: list[tuple[str, str]] = []
 
     async def inventory(self) -> Inventory:
         return Inventory([Node(name, {DEVICE: 1.0}) for name in ("node-0", "node-1")])
 
     async def node(self, name: str, action: NodeAction) -> None:
         self.told.append((name, action))
+
+    async def forget(self, job: str, node: str) -> None:
+        self.forgot.append((job, node))
 
 
 def roster(db: Opened) -> tuple[Roster, Engine, Gangs]:
@@ -58,3 +64,16 @@ def test_only_nodes_without_workers_are_sent_to_sleep(db: Opened) -> None:
     why = Reason("sleeps", "nobody needs it")
     run(found.rest([Sleep("node-0", why), Sleep("node-1", why), Sleep("node-2", why), Wake("node-1", why)]))
     assert engine.told == [("node-1", NodeAction.SLEEP)]
+
+
+def test_nodes_drop_the_state_of_jobs_that_have_ended_and_of_no_other(db: Opened) -> None:
+    found, engine, _ = roster(db)
+    for name in ("node-0", "node-1"):
+        run(found.take(NodeJoined(name, "one", ())))
+    waits, ended = submit(db, a_job("waits")), submit(db, a_job("ended"))
+    db.write(lambda connection: jobs.update(connection, ended.id, phase=JobPhase.CANCELLED))
+    labels = [f"vision/snapshot/{waits.id}", "vision/snapshot/unknown", "vision/snapshot/../../etc", "vision/dataset/x"]
+    found.telemetry["node-0"] = wire.Telemetry(0.0, 0, resident=dict.fromkeys(labels, 9))
+    found.telemetry["node-1"] = wire.Telemetry(0.0, 0, resident={f"vision/snapshot/{ended.id}": 9})
+    run(found.clear())
+    assert engine.forgot == [(ended.id, "node-1")]

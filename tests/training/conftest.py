@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from fairlead.grid.alone import Alone
+from fairlead.grid.client import _connected
 from fairlead.training import preload
 from tests.training.gang import Gang
 
 MakeGang = Callable[..., Gang]
+MakeGrid = Callable[..., Alone]
+MB = 1 << 20
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,3 +37,23 @@ def make_gang(tmp_path: Path) -> Iterator[MakeGang]:
     yield make
     for gang in gangs:
         gang.close()
+
+
+@pytest.fixture
+def make_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeGrid]:
+    """Makes grids of nodes of one platform; the last one made is that of this process and of workers it forks."""
+    made: list[Alone] = []
+
+    def make(name: str = "n0", quota: int = 64 * MB, **how: Any) -> Alone:
+        (tmp_path / name).mkdir()
+        alone = Alone(tmp_path / name, name, peers=tmp_path, key=b"k" * 32)
+        made.append(alone)
+        variables = alone.admit(quota=quota, **how)
+        for variable, value in variables.items():
+            monkeypatch.setenv(variable, value)
+        return alone
+
+    yield make
+    _connected.cache_clear()
+    for alone in made:
+        alone.close()

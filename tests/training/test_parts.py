@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.training.data import part
+from fairlead.training.flat import opened
 from fairlead.training.group import in_words
 from fairlead.training.history import History
 from fairlead.training.randomness import Layout, sample_mask
@@ -80,6 +81,9 @@ def test_history_survives_being_handed_over() -> None:
     assert other.last_marks == {"accuracy": 0.5} and other.recent() == 1
 
 
+CPU = torch.device("cpu")
+
+
 def snapshots(folder: Path, node: str = "n0") -> Snapshots:
     return Snapshots(folder, folder / "memory" / "job" / node, lambda *_: None)
 
@@ -87,15 +91,18 @@ def snapshots(folder: Path, node: str = "n0") -> Snapshots:
 def test_only_the_newest_two_snapshots_are_kept_and_other_nodes_memories_are_found(tmp_path: Path) -> None:
     store = snapshots(tmp_path)
     for step in (9, 10, 100):
-        store.write(step, lambda file: file.write(b"state") and None, wait=True)
+        store.write(step, {"step": step}, wait=True)
     found = [(stored.step, stored.where) for stored in snapshots(tmp_path, "n1").find()]
     assert found == [(100, "memory"), (100, "disk"), (10, "memory"), (10, "disk")]
-    assert snapshots(tmp_path, "n1").find()[0].read() == b"state"
+    data = snapshots(tmp_path, "n1").find()[0].read()
+    assert data is not None and opened(data, CPU) == {"step": 100}
     assert not list(tmp_path.rglob("*.tmp"))
 
 
 def test_without_memory_a_snapshot_goes_to_disk(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Snapshots(tmp_path, tmp_path / "file" / "job" / "n0", lambda *_: None)
-    store.write(3, lambda file: file.write(b"state") and None)
-    assert [(stored.step, stored.where, stored.read()) for stored in store.find()] == [(3, "disk", b"state")]
+    store.write(3, {"step": 3})
+    (stored,) = store.find()
+    data = stored.read()
+    assert data is not None and (stored.where, opened(data, CPU)) == ("disk", {"step": 3})

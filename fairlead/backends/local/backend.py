@@ -260,6 +260,9 @@ class LocalBackend:
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
         await self._each(_grouped(workers), lambda _, names: wire.Release(job, names, forget_memory))
 
+    async def forget(self, job: str, node: str) -> None:
+        await self._ask(node, wire.Release(job, [], forget_memory=True))
+
     async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
         """A fresh file in the tenant's own part of the job's folder, and a free port on the machine."""
         path = self._home.job(gang.job) / "rendezvous" / f"g{gang.generation}-{uuid.uuid4().hex[:8]}"

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import shutil
+from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from fairlead.backends.local import folders
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.grid.keeper import Keeper
 from fairlead.grid.messages import Admit
-from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE
+from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, snapshot_job, snapshot_label
 from fairlead.home import Home
 
 _USERS_EACH = 100_000  # of one platform on a machine; the last of them is the grid's own
@@ -70,6 +71,25 @@ class NodeGrid:
         """The job has no workers here any more."""
         if self._keeper is not None:
             self._keeper.forget(job)
+
+    def discard(self, job: str) -> None:
+        """Its state is not needed any more."""
+        if self._keeper is not None:
+            self._keeper.discard(snapshot_label(job))
+
+    def tidy(self, living: Container[str]) -> None:
+        """Drop the states of jobs that have no workers here and no note that would lead to them: they are elsewhere."""
+        usage = {} if self._keeper is None else self._keeper.usage
+        left = {job for use in usage.values() for label in use.by_label if (job := snapshot_job(label))}
+        for job in left:
+            if job not in living and not self._noted(job):
+                self.discard(job)
+
+    def _noted(self, job: str) -> bool:
+        """Whether this node's memory holds a note of the job's, or of a stage's that trains."""
+        memory, node = self._home.memory, self._config.name
+        places = (f"{job}/{node}/*.grid", f"*/{node}/snapshots-{job}/{node}/*.grid")
+        return any(True for place in places for _ in memory.glob(place))
 
     def tell(self, telemetry: wire.Telemetry) -> wire.Telemetry:
         """With what every tenant has in this node's memory, and under which label."""

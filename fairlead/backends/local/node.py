@@ -111,6 +111,7 @@ class NodeManager:
                 self._end.set()
             if self._control.connected:
                 telemetry = self._grid.tell(meter.read(self._workers.values(), warm=self._line.warm))
+                self._grid.tidy({worker.job for worker in self._workers.values()})
                 self._control.push(wire.Event(sequence=0, time_s=time.time(), body=telemetry))
 
     # ------------------------------------------------------------ what the leader asks
@@ -195,6 +196,7 @@ class NodeManager:
         if body.forget_memory and not stuck:
             gangnet.forget(self._home.gangs, body.job)
             await asyncio.to_thread(self._home.forget_job_memory, self._config.name, body.job)
+            self._grid.discard(body.job)
         if not any(worker.job == body.job for worker in self._workers.values()):
             self._grid.forget(body.job)
         error = f"still alive: {', '.join(stuck)}" if stuck else None

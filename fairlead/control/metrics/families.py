@@ -82,6 +82,7 @@ FIRST_STEP = _seconds("first_step_time", "From the decision to a generation's fi
 COMPLETION = _seconds("job_completion_time", "From submission to the end (JCT).", LIVES, "tenant", "outcome")
 RECOVERY = _seconds("recovery_time", "From the loss of a worker to the next training step (FRT).", STARTS, "tenant")
 SNAPSHOT = _seconds("snapshot_time", "How long a worker took to put a snapshot away.", QUICK, "where")
+SNAPSHOT_WAIT = _seconds("snapshot_wait_time", "How long a training step waited for a snapshot.", QUICK, "tenant")
 
 # ---------------------------------------------------------------- decisions
 ROUNDS = _count("decision_rounds", "Rounds by result: whether anything changed.", "result")

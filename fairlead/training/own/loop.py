@@ -110,8 +110,7 @@ class OwnLoop:
             raise _Interrupted
         self._due = False
         if self.rank == 0:
-            whole = session.state(offered, session.step)
-            self._snapshots.write(session.step, lambda file: torch.save(whole, file))
+            self._snapshots.write(session.step, session.state(offered, session.step))
 
     def restored(self) -> dict[str, Any] | None:
         """A copy, for the loop may change what it is given."""

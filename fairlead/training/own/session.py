@@ -14,6 +14,7 @@ from safetensors.torch import save_file, save_model
 
 from fairlead.errors import InvalidSpec
 from fairlead.training.definition import Training
+from fairlead.training.flat import Flat, opened
 from fairlead.training.result import DataMade, put
 from fairlead.training.seeds import mix
 
@@ -105,17 +106,17 @@ class OwnSession:
     def state(self, kept: Any, step: int) -> dict[str, Any]:
         return {"step": step, "state": kept, "history": self.history.state()}
 
-    def save(self, file: Any) -> None:
-        torch.save(self.state(self.kept, self.kept_step), file)
+    def whole(self) -> dict[str, Any]:
+        return self.state(self.kept, self.kept_step)
 
     def dump(self) -> bytes:
         buffer = io.BytesIO()
-        self.save(buffer)
+        torch.save(self.whole(), buffer)
         return buffer.getvalue()
 
-    def load(self, data: bytes) -> None:
+    def load(self, data: bytes | Flat) -> None:
         try:
-            found: Mapping[str, Any] = torch.load(io.BytesIO(data), map_location=self.device, weights_only=True)
+            found: Mapping[str, Any] = opened(data, self.device)
         except pickle.UnpicklingError as error:
             raise InvalidSpec(
                 f"the snapshot holds more than plain values ({str(error).splitlines()[0]})", field="snapshot",
