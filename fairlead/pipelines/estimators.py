@@ -9,6 +9,8 @@ from typing import Any
 
 from fairlead.errors import InvalidSpec
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
 
 def fit(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
     """The estimator, fitted: an object, or the dotted name of a class with its ``params``."""
@@ -28,28 +30,45 @@ def call(fitted: Any, method: str, X: Any, y: Any = None) -> Any:
 
 @contextlib.contextmanager
 def in_parallel(estimator: Any) -> Iterator[int]:
-    """Let joblib use all cores that this worker was given, and no more: others have theirs."""
+    """Let joblib use all cores that this worker was given, and no more: others have theirs.
+
+    How it divides its work stays its own choice: forests share memory between threads, searches start processes.
+    """
     import joblib
 
-    cores = max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
+    cores = cores_given()
     before = _jobs(estimator)
-    if before is not None and (before < 0 or before > cores):  # it would count the machine's cores, not its own
-        estimator.set_params(n_jobs=cores)
+    if before:
+        estimator.set_params(**dict.fromkeys(before, cores))
     try:
-        if cores == 1:
+        with joblib.parallel_config(n_jobs=cores), _alone_in_processes():
             yield cores
-        else:
-            with joblib.parallel_config(n_jobs=cores, inner_max_num_threads=1, backend="loky"):
-                yield cores
     finally:
-        if before is not None:
-            estimator.set_params(n_jobs=before)
+        if before:
+            estimator.set_params(**before)
 
 
-def _jobs(estimator: Any) -> int | None:
-    params = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
-    found = params.get("n_jobs")
-    return found if isinstance(found, int) else None
+def cores_given() -> int:
+    """To this worker."""
+    return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def _jobs(estimator: Any) -> dict[str, int]:
+    """The settings, also of what is inside it, that would count the machine's cores instead of its own."""
+    params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
+    asked = {name: value for name, value in params.items() if name.rpartition("__")[2] == "n_jobs"}
+    return {n: jobs for n, jobs in asked.items() if isinstance(jobs, int) and (jobs < 0 or jobs > cores_given())}
+
+
+@contextlib.contextmanager
+def _alone_in_processes() -> Iterator[None]:
+    """Processes that joblib starts meanwhile compute with one thread each: together they have the worker's cores."""
+    before = {name: os.environ[name] for name in THREADS if name in os.environ}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        yield
+    finally:
+        os.environ.update(before)
 
 
 def _made(estimator: Any) -> Any:
