@@ -142,6 +142,13 @@ def _state(stage: StageRecord, job: Job | None) -> str:
     return "running" if job is None else job.phase.value
 
 
+def _started_s(stage: StageRecord, job: Job | None) -> float | None:
+    """Since when it runs, or ran; one that is over so soon that nobody saw it run began when it was handed in."""
+    if job is not None and job.started_s is not None:
+        return job.started_s
+    return stage.started_s if job is None or stage.finished_s is not None else None
+
+
 def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView:
     written = spec.stages[stage.name]
     gave = dict(stage.result or {})
@@ -150,7 +157,7 @@ def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView
         message=stage.message or (job.message if job is not None else None),
         attempts=0 if job is None else job.failures + 1,
         min_workers=written.workers.min, max_workers=written.workers.max, reused=stage.reused,
-        started_s=stage.started_s if job is None or job.started_s is None else job.started_s,
+        started_s=_started_s(stage, job),
         finished_s=stage.finished_s,
         gave=gave.get("shown"), gave_bytes=gave.get("bytes"), value=gave.get("plain"),
     )  # fmt: skip
