@@ -146,7 +146,7 @@ def _started_s(stage: StageRecord, job: Job | None) -> float | None:
     """Since when it runs, or ran; one that is over so soon that nobody saw it run began when it was handed in."""
     if job is not None and job.started_s is not None:
         return job.started_s
-    return stage.started_s if job is None or stage.finished_s is not None else None
+    return stage.started_s if job is None or stage.phase is StagePhase.SUCCEEDED else None
 
 
 def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView:
