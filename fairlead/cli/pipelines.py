@@ -100,8 +100,8 @@ def _draw(view: PipelineDetail) -> None:
     show.line(f"{view.name} ({view.id}) of {view.tenant}: {view.state} {word} {show.duration(took_s)}")
     if view.message:
         show.line(f"  {show.clean(view.message)}")
-    columns = [Column("STAGE"), Column("KIND", from_width=100), Column("STATE"), Column("TOOK", right=True),
-               Column("AFTER", from_width=110), Column("JOB", from_width=90), Column("GAVE", grows=True)]  # fmt: skip
+    columns = [Column("STAGE"), Column("KIND", from_width=110), Column("STATE"), Column("TOOK", right=True),
+               Column("AFTER", from_width=140), Column("JOB", from_width=130), Column("GAVE", grows=True)]  # fmt: skip
     show.table(columns, [_row(stage) for stage in view.stages], empty="no stages")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairlead.errors import InvalidSpec
@@ -37,15 +38,17 @@ def in_parallel(estimator: Any) -> Iterator[int]:
     import joblib
 
     cores = cores_given()
-    before = _jobs(estimator)
-    if before:
-        estimator.set_params(**dict.fromkeys(before, cores))
+    params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
+    own = divided({name: jobs for name, jobs in params.items() if name.rpartition("__")[2] == "n_jobs"}, cores)
+    if own:
+        estimator.set_params(**own)
     try:
-        with joblib.parallel_config(n_jobs=cores), _alone_in_processes():
+        with joblib.parallel_config(n_jobs=cores), _alone_in_processes(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*n_jobs.*", FutureWarning)  # of those that have it without a use for it
             yield cores
     finally:
-        if before:
-            estimator.set_params(**before)
+        if own:
+            estimator.set_params(**{name: params[name] for name in own})
 
 
 def cores_given() -> int:
@@ -53,11 +56,21 @@ def cores_given() -> int:
     return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
-def _jobs(estimator: Any) -> dict[str, int]:
-    """The settings, also of what is inside it, that would count the machine's cores instead of its own."""
-    params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
-    asked = {name: value for name, value in params.items() if name.rpartition("__")[2] == "n_jobs"}
-    return {n: jobs for n, jobs in asked.items() if isinstance(jobs, int) and (jobs < 0 or jobs > cores_given())}
+def divided(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
+    """What n_jobs has to be instead, by its name such as ``estimator__n_jobs``, where it is not what it should be.
+
+    The outermost divides its work over all cores, unless it asks for fewer: joblib would give it one when it says
+    nothing and prefers threads, and the machine's when it says -1. What is inside of it has one: they are taken.
+    """
+    owners = {name: name.removesuffix("n_jobs") for name in asked}
+    found = {}
+    for name, jobs in asked.items():
+        inside = any(other != owners[name] and owners[name].startswith(other) for other in owners.values())
+        if isinstance(jobs, int) and not (jobs < 0 or jobs > (1 if inside else cores)):
+            continue
+        if isinstance(jobs, int) or (jobs is None and not inside):
+            found[name] = 1 if inside else cores
+    return found
 
 
 @contextlib.contextmanager
