@@ -87,7 +87,8 @@ class PipelineVerbs(SubmitVerbs):
                 tenant_named(connection, wanted)
             found = pipelines.newest(connection, wanted, limit)
             own = pipelines.stages_of(connection, [each.id for each in found])
-            return PipelinePage(items=[PipelineView(**_facts(each, own[each.id], {})) for each in found])
+            active = {each.id: _active_jobs(connection, own[each.id]) for each in found}
+            return PipelinePage(items=[PipelineView(**_facts(each, own[each.id], active[each.id])) for each in found])
 
         return await self._read(work)
 
@@ -114,6 +115,13 @@ class PipelineVerbs(SubmitVerbs):
         self._core.controller.nudge()
         self._core.controller.publish()
         return view
+
+
+def _active_jobs(connection: Connection, own: Mapping[str, StageRecord]) -> dict[str, Job]:
+    """By stage, of those that are on their way."""
+    on_their_way = {n: s.job for n, s in own.items() if s.phase is StagePhase.ACTIVE and s.job is not None}
+    found = {name: jobs.get(connection, job) for name, job in on_their_way.items()}
+    return {name: job for name, job in found.items() if job is not None}
 
 
 def _detail(connection: Connection, record: PipelineRecord) -> PipelineDetail:

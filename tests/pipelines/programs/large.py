@@ -36,6 +36,18 @@ def too_much(parts: int = 4, megabytes: int = 30):
     look([ends.named(f"ends-{part}")(each) for part, each in enumerate(made)])
 
 
+@stage
+def more(block: np.ndarray, mark: int) -> np.ndarray:
+    return block + np.uint8(mark)
+
+
+@pipeline
+def passed_on(links: int, mark: int):
+    block = make(5, mark)
+    for _ in range(links):
+        block = more(block, 1)
+
+
 @pipeline
 def too_large(megabytes: int = 100):
     ends(make(megabytes, 1))
