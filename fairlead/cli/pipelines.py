@@ -12,6 +12,7 @@ from fairlead.cli import show
 from fairlead.cli.drawing import Column
 from fairlead.cli.options import Folder, Json, Tenant, client, pairs, plain_value
 from fairlead.errors import FairleadError, StillRunning
+from fairlead.units import shown_size
 
 if TYPE_CHECKING:
     from fairlead.pipelineviews import PipelineDetail, StageView
@@ -21,6 +22,7 @@ pipeline = typer.Typer(help="Run graphs of stages, and follow them.", rich_marku
 
 PipelineRef = Annotated[str, typer.Argument(metavar="PIPELINE", help="Id, the beginning of one, or name.")]
 POLL_S = 0.3
+LONGEST_GAVE = 72  # of what a stage gave; the page and --json tell all
 
 
 @pipeline.command("run")
@@ -94,19 +96,29 @@ def _counts(counts: dict[str, int]) -> str:
 
 def _draw(view: PipelineDetail) -> None:
     took_s = (view.finished_s or time.time()) - view.submitted_s
-    show.line(f"{view.name} ({view.id}) of {view.tenant}: {view.state} for {show.duration(took_s)}")
+    word = "for" if view.finished_s is None else "after"
+    show.line(f"{view.name} ({view.id}) of {view.tenant}: {view.state} {word} {show.duration(took_s)}")
     if view.message:
         show.line(f"  {show.clean(view.message)}")
-    columns = [Column("STAGE"), Column("KIND", from_width=100), Column("STATE"), Column("TOOK", right=True),
-               Column("AFTER", from_width=110), Column("JOB", from_width=90), Column("GAVE", spare=True)]  # fmt: skip
+    columns = [Column("STAGE"), Column("KIND", from_width=110), Column("STATE"), Column("TOOK", right=True),
+               Column("AFTER", from_width=140), Column("JOB", from_width=130), Column("GAVE", grows=True)]  # fmt: skip
     show.table(columns, [_row(stage) for stage in view.stages], empty="no stages")
 
 
 def _row(stage: StageView) -> list[object]:
     took = "" if stage.started_s is None else show.duration((stage.finished_s or time.time()) - stage.started_s)
-    said = stage.message if stage.state in ("failed", "skipped", "cached") else stage.gave
     return [stage.name, stage.kind, show.state(stage.state), took if stage.state != "cached" else "",
-            ", ".join(stage.upstream), stage.job or "", show.clean(said or "")]  # fmt: skip
+            ", ".join(stage.upstream), stage.job or "", show.clean(_said(stage))]  # fmt: skip
+
+
+def _said(stage: StageView) -> str:
+    """What it gave, and whose that is if it did not run; or why it gave nothing."""
+    if stage.state in ("failed", "skipped"):
+        return stage.message or ""
+    gave = stage.gave or ""
+    gave = gave if len(gave) <= LONGEST_GAVE else f"{gave[: LONGEST_GAVE - 1]}…"
+    size = f", {shown_size(stage.gave_bytes)}" if stage.gave_bytes else ""
+    return f"{gave}{size}" + (f" (of {stage.reused})" if stage.state == "cached" else "")
 
 
 def _watch(made: PipelineRun, as_json: bool) -> int:

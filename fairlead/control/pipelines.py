@@ -7,6 +7,7 @@ Everything it knows is in the store: after a crash the next leader goes on from 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +20,7 @@ from fairlead.control.observe import stop_changes
 from fairlead.control.pipeline_records import PipelineRecord, StageRecord
 from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.service.submitting import new_job
-from fairlead.control.store import events, jobs, pipelines, tenants, tokens
+from fairlead.control.store import events, generations, jobs, pipelines, tenants, tokens
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError
 from fairlead.pipelines import steps, wiring
@@ -28,6 +29,8 @@ from fairlead.pipelines.steps import DONE, JobFact, StagePhase
 
 NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
 """What a command gives."""
+LARGE_BYTES = 1 << 20
+"""Of a result: a smaller one is copied to another node sooner than anybody notices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,8 @@ def _start(connection: Connection, seen: Seen, name: str, now_s: float) -> set[s
         spec = stage_job(seen.spec, name, record.id, {"args": stage.args, "inputs": given})
         if stage.command is not None:
             spec = spec.model_copy(update={"command": _words(stage.command, given)})
-        job = _hand_in(connection, record, name, spec, stage.trains, now_s)
+        near = _homes(connection, seen, given)
+        job = _hand_in(connection, record, name, spec, stage.trains, near, now_s)
     except FairleadError as error:
         text = f"{error} (fix: {error.fix})" if error.fix else str(error)
         _settle(connection, seen, name, StagePhase.FAILED, text, {}, now_s)
@@ -153,8 +157,23 @@ def _start(connection: Connection, seen: Seen, name: str, now_s: float) -> set[s
     return {job.id}
 
 
+def _homes(connection: Connection, seen: Seen, given: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The nodes whose grids hold most of what a stage takes, where that is much: there it would rather run."""
+    sizes = {other: reference.get("bytes") for other, reference in given.items()}
+    large = {other: size for other, size in sizes.items() if isinstance(size, int) and size >= LARGE_BYTES}
+    marks = [seen.stages[other].fingerprint for other in large]
+    makers = pipelines.reusable(connection, seen.record.tenant, marks)  # also of what was not run again
+    held: Counter[str] = Counter()
+    for other, size in large.items():
+        maker = makers.get(seen.stages[other].fingerprint, seen.stages[other])
+        for generation in generations.of_job(connection, maker.job or "")[-1:]:
+            held[generation.members[0].node] += size
+    most = max(held.values(), default=0)
+    return {node for node, size in held.items() if 2 * size >= most}
+
+
 def _hand_in(
-    connection: Connection, record: PipelineRecord, name: str, spec: Any, trains: bool, now_s: float
+    connection: Connection, record: PipelineRecord, name: str, spec: Any, trains: bool, near: set[str], now_s: float
 ) -> Job:
     tenant = tenants.get(connection, record.tenant)
     who = tokens.get(connection, record.submitted_by)
@@ -165,7 +184,8 @@ def _hand_in(
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
     job = new_job(spec, tenant, who, now_s)
     mark = {"pipeline": record.id, "name": name, "trains": trains}
-    job = replace(job, facts={**job.facts, "stage": mark})
+    wished = {"near": sorted({*job.facts.get("near", ()), *near})} if near else {}
+    job = replace(job, facts={**job.facts, **wished, "stage": mark})
     stored, _ = jobs.insert(connection, job, document, spec.labels, None, digest)
     events.append(connection, time_s=now_s, kind="job-submitted", tenant=record.tenant, job=stored.id,
                   text=f"{stored.id} was submitted: stage {name} of {record.id}",

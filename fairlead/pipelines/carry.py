@@ -26,6 +26,7 @@ from fairlead.errors import InvalidSpec, NotFound
 
 PLAIN_BYTES = 8 << 10
 MOST_FILES = 48  # that a tenant's stages keep in the memory of a node without a grid; the oldest go first
+LONGEST_SHOWN, SHOWN_PARTS, SHOWN_DEEP = 200, 6, 2
 _ALIGNED = 64
 _HEAD = struct.Struct("<8sI")
 _MAGIC = b"flstage1"
@@ -34,12 +35,14 @@ _MAGIC = b"flstage1"
 class Place(Protocol):
     """Where blocks lie: the grid, or a folder in memory where there is none."""
 
-    def put(self, parts: Sequence[Any], label: str) -> str: ...
+    def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
+        """Keep the parts as one block; what it took to make them says how long it stays when room is short."""
+
     def open(self, block: str) -> list[memoryview]:
         """Its parts, valid as long as this process lives; :class:`NotFound` when it is gone."""
 
 
-def put(value: Any, place: Place, label: str) -> dict[str, Any]:
+def put(value: Any, place: Place, label: str, cost_s: float = 0.0) -> dict[str, Any]:
     """A reference to the value, as plain data that may pass through anybody's hands."""
     if _is_plain(value) and len(repr(value)) <= PLAIN_BYTES:
         return {"kind": "plain", "plain": value, "shown": shown(value)}
@@ -54,7 +57,7 @@ def put(value: Any, place: Place, label: str) -> dict[str, Any]:
         ) from None  # fmt: skip
     parts: list[Any] = [described.getbuffer(), *(buffer.raw() for buffer in buffers)]
     size = sum(memoryview(part).nbytes for part in parts)
-    return {"kind": "block", "block": place.put(parts, label), "bytes": size, "shown": shown(value)}
+    return {"kind": "block", "block": place.put(parts, label, cost_s), "bytes": size, "shown": shown(value)}
 
 
 def get(reference: Mapping[str, Any], place: Place) -> Any:
@@ -65,17 +68,24 @@ def get(reference: Mapping[str, Any], place: Place) -> Any:
     return cloudpickle.loads(described, buffers=buffers)  # of this very tenant: only its workers can write blocks
 
 
-def shown(value: Any) -> str:
-    """A few words for people: what kind of thing it is, and how large."""
+def shown(value: Any, depth: int = 0) -> str:
+    """A few words for people: what kind of thing it is, and how large; of small containers, what is in them."""
     name = type(value).__name__
     shape = getattr(value, "shape", None)
-    if shape is not None:
+    if isinstance(shape, tuple):
         kind = getattr(value, "dtype", "")
-        return f"{name} {' x '.join(str(side) for side in tuple(shape))} {kind}".strip()[:200]
-    if isinstance(value, Mapping | list | tuple) and not _is_plain(value):
-        return f"{name} of {len(value)}"
-    text = repr(value) if _is_plain(value) else name
-    return text if len(text) <= 200 else f"{text[:197]}..."
+        return f"{name} {' x '.join(map(str, shape))} {kind}".strip()[:LONGEST_SHOWN]
+    if _is_plain(value):
+        return _cut(repr(value))
+    if depth < SHOWN_DEEP and isinstance(value, Mapping | list | tuple) and 0 < len(value) <= SHOWN_PARTS:
+        if isinstance(value, Mapping):
+            return _cut(f"{{{', '.join(f'{key}: {shown(each, depth + 1)}' for key, each in value.items())}}}")
+        return _cut(f"({', '.join(shown(each, depth + 1) for each in value)})")
+    return f"{name} of {len(value)}" if isinstance(value, Mapping | list | tuple) else name[:LONGEST_SHOWN]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
@@ -130,7 +140,7 @@ class Folder:
     def __init__(self, own: Path) -> None:
         self._own = own
 
-    def put(self, parts: Sequence[Any], label: str) -> str:
+    def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
         """Write a block, whole or not at all; the oldest make room."""
         self._make_room()
         views = [memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"") for part in parts]

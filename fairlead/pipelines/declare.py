@@ -19,6 +19,7 @@ from fairlead.pipelines.graph import ESTIMATORS
 
 SETTINGS = ("workers", "placement", "retries", "cache", "trains", "takes", "env", "secrets", "venv")
 RESOURCES = ("cpu", "memory", "gpu", "device")
+PLAIN: Mapping[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}
 METHODS = ("predict", "predict_proba", "decision_function", "transform", "score")
 
 
@@ -156,6 +157,7 @@ class Pipeline:
     def declare(self, **params: Any) -> Declaration:
         """Call the function once, with stages that note down what they were called with."""
         _check_arguments(self.function, f"pipeline {self.name}", params)
+        _check_types(self.function, f"pipeline {self.name}", params)
         declaration = Declaration(self.name)
         token = _building.set(declaration)
         try:
@@ -223,6 +225,17 @@ def _check_arguments(function: Callable[..., Any], owner: str, given: Mapping[st
     for name, parameter in named.items():
         if parameter.default is parameter.empty and name not in given:
             raise InvalidSpec("is missing, and it has no default", field=f"{owner}: {name}", fix=f"pass {name}=...")
+
+
+def _check_types(function: Callable[..., Any], owner: str, given: Mapping[str, Any]) -> None:
+    """Of what is given to a pipeline, often in a shell: a text where its annotation says number is a slip."""
+    for name, value in given.items():
+        said = getattr(function, "__annotations__", {}).get(name)
+        kind = said if isinstance(said, str) else getattr(said, "__name__", "")
+        wanted = PLAIN.get(kind)
+        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)):
+            raise InvalidSpec(f"{value!r} is not of the type {kind}", field=f"{owner}: {name}",
+                              fix="pass what the annotation of the parameter says")  # fmt: skip
 
 
 def _check_settings(name: str, settings: Mapping[str, Any]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairlead.errors import InvalidSpec
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def fit(estimator: Any, X: Any, y: Any = None, sample_weight: Any = None) -> Any:
@@ -28,28 +31,57 @@ def call(fitted: Any, method: str, X: Any, y: Any = None) -> Any:
 
 @contextlib.contextmanager
 def in_parallel(estimator: Any) -> Iterator[int]:
-    """Let joblib use all cores that this worker was given, and no more: others have theirs."""
+    """Let joblib use all cores that this worker was given, and no more: others have theirs.
+
+    How it divides its work stays its own choice: forests share memory between threads, searches start processes.
+    """
     import joblib
 
-    cores = max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
-    before = _jobs(estimator)
-    if before is not None and (before < 0 or before > cores):  # it would count the machine's cores, not its own
-        estimator.set_params(n_jobs=cores)
+    cores = cores_given()
+    params = estimator.get_params(deep=True) if hasattr(estimator, "get_params") else {}
+    own = divided({name: jobs for name, jobs in params.items() if name.rpartition("__")[2] == "n_jobs"}, cores)
+    if own:
+        estimator.set_params(**own)
     try:
-        if cores == 1:
+        with joblib.parallel_config(n_jobs=cores), _alone_in_processes(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*n_jobs.*", FutureWarning)  # of those that have it without a use for it
             yield cores
-        else:
-            with joblib.parallel_config(n_jobs=cores, inner_max_num_threads=1, backend="loky"):
-                yield cores
     finally:
-        if before is not None:
-            estimator.set_params(n_jobs=before)
+        if own:
+            estimator.set_params(**{name: params[name] for name in own})
 
 
-def _jobs(estimator: Any) -> int | None:
-    params = estimator.get_params(deep=False) if hasattr(estimator, "get_params") else {}
-    found = params.get("n_jobs")
-    return found if isinstance(found, int) else None
+def cores_given() -> int:
+    """To this worker."""
+    return max(1, int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def divided(asked: Mapping[str, Any], cores: int) -> dict[str, int]:
+    """What n_jobs has to be instead, by its name such as ``estimator__n_jobs``, where it is not what it should be.
+
+    The outermost divides its work over all cores, unless it asks for fewer: joblib would give it one when it says
+    nothing and prefers threads, and the machine's when it says -1. What is inside of it has one: they are taken.
+    """
+    owners = {name: name.removesuffix("n_jobs") for name in asked}
+    found = {}
+    for name, jobs in asked.items():
+        inside = any(other != owners[name] and owners[name].startswith(other) for other in owners.values())
+        if isinstance(jobs, int) and not (jobs < 0 or jobs > (1 if inside else cores)):
+            continue
+        if isinstance(jobs, int) or (jobs is None and not inside):
+            found[name] = 1 if inside else cores
+    return found
+
+
+@contextlib.contextmanager
+def _alone_in_processes() -> Iterator[None]:
+    """Processes that joblib starts meanwhile compute with one thread each: together they have the worker's cores."""
+    before = {name: os.environ[name] for name in THREADS if name in os.environ}
+    os.environ.update(dict.fromkeys(before, "1"))
+    try:
+        yield
+    finally:
+        os.environ.update(before)
 
 
 def _made(estimator: Any) -> Any:

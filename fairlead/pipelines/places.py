@@ -19,8 +19,8 @@ class Shared:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
 
-    def put(self, parts: Sequence[Any], label: str) -> str:
-        return str(self._grid.put(parts, kind="stage", meta={}, label=label))
+    def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
+        return str(self._grid.put(parts, kind="stage", meta={}, label=label, cost_s=cost_s))
 
     def open(self, block: str) -> list[memoryview]:
         if not block.isalnum():
@@ -35,8 +35,8 @@ class Nearby:
         self._folder = folder
         self._found: Place | None = None
 
-    def put(self, parts: Sequence[Any], label: str) -> str:
-        return self._place().put(parts, label)
+    def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
+        return self._place().put(parts, label, cost_s)
 
     def open(self, block: str) -> list[memoryview]:
         return self._place().open(block)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,10 +50,15 @@ class Work:
     place: carry.Place
     args: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    begun_s: float = field(default_factory=time.monotonic)
 
     @property
     def label(self) -> str:
         return f"stage/{self.spec.stage.get('pipeline', '')}/{self.spec.stage.get('name', '')}"
+
+    def give(self, value: Any) -> dict[str, Any]:
+        """Keep what it gave for the next stages; making it again would take as long as it did."""
+        return carry.put(value, self.place, self.label, time.monotonic() - self.begun_s)
 
     def call(self) -> Any:
         """Load code and inputs, and call the function."""
@@ -85,6 +92,14 @@ class Work:
         return dict(wiring.resolve(dict(self.args), part, _pickled))
 
 
+def preload() -> None:
+    """Import what most stages need, for the fork server: each that uses scikit-learn would pay a second for it."""
+    import sklearn.ensemble
+    import sklearn.linear_model
+    import sklearn.model_selection
+    import sklearn.pipeline  # noqa: F401
+
+
 def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
     work = Work(spec, place_of_this_worker(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
@@ -93,6 +108,7 @@ def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
         own = msgspec.structs.replace(spec, memory_folder=str(_snapshots(folder, spec.job)), params={})
         return training_worker.main(own, worker, channel, lambda: _training(work), lambda session: _kept(session, work))
     line = Channel(channel)
+    use_cores(max(1, int(spec.cpu + 1e-9)))
     try:
         return _Life(work, line).run()
     except Gone as error:
@@ -111,6 +127,13 @@ def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
         print(trace, flush=True)
     line.send(wire.Raised(error=text, trace=trace, permanent=permanent))
     return 1
+
+
+def use_cores(cores: int) -> None:
+    """Let libraries that were loaded before the fork, for one core, use as many as this worker was given."""
+    if cores > 1 and "threadpoolctl" in sys.modules:  # in an environment of the user's own, variables said it in time
+        sys.modules["torch"].set_num_threads(cores)
+        sys.modules["threadpoolctl"].threadpool_limits(cores)
 
 
 class _Life:
@@ -142,7 +165,7 @@ class _Life:
         if isinstance(value, Training):
             raise InvalidSpec("returned a fairlead.Training and did not say that it would", field=self._work.label,
                               fix="annotate the function with -> fairlead.Training, or say trains: true")  # fmt: skip
-        reference = carry.put(value, self._work.place, self._work.label)
+        reference = self._work.give(value)
         self._line.send(wire.Finished(self._generation, 0, figures(value), artifacts(), reference))
         return 0
 
@@ -214,7 +237,7 @@ def _kept(session: Session | OwnSession, work: Work) -> dict[str, Any]:
     model = getattr(session, "model", None)
     state = {} if model is None else dict(model.state_dict())
     metrics = session.history.last if isinstance(session, OwnSession) else final_metrics(session)
-    return carry.put({"state": state, "metrics": dict(metrics)}, work.place, work.label)
+    return work.give({"state": state, "metrics": dict(metrics)})
 
 
 def _snapshots(folder: Path, job: str) -> Path:

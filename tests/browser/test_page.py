@@ -15,7 +15,7 @@ import pytest
 from tests.browser.conftest import PHONE, Running, Visitor
 from tests.waiting import until
 
-VIEWS = ("cluster", "queue", "tenants", "events")
+VIEWS = ("cluster", "queue", "pipelines", "tenants", "events")
 WAIT = "while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.1; done"  # until the test has seen enough
 TALK = f"echo line 1; echo line 2; {WAIT}; echo line 3; printf 42 > $FAIRLEAD_OUTPUT/answer.txt"
 

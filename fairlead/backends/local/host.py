@@ -42,6 +42,7 @@ def preload() -> None:
     try:
         importlib.import_module("fairlead.training").preload()
         importlib.import_module("fairlead.profiling.worker")
+        importlib.import_module("fairlead.pipelines.worker").preload()
     except (ImportError, AttributeError) as error:
         log.warning("preloading torch alone: %s", error)
         with contextlib.suppress(ImportError):

@@ -87,7 +87,8 @@ class PipelineVerbs(SubmitVerbs):
                 tenant_named(connection, wanted)
             found = pipelines.newest(connection, wanted, limit)
             own = pipelines.stages_of(connection, [each.id for each in found])
-            return PipelinePage(items=[PipelineView(**_facts(each, own[each.id], {})) for each in found])
+            active = {each.id: _active_jobs(connection, own[each.id]) for each in found}
+            return PipelinePage(items=[PipelineView(**_facts(each, own[each.id], active[each.id])) for each in found])
 
         return await self._read(work)
 
@@ -116,6 +117,13 @@ class PipelineVerbs(SubmitVerbs):
         return view
 
 
+def _active_jobs(connection: Connection, own: Mapping[str, StageRecord]) -> dict[str, Job]:
+    """By stage, of those that are on their way."""
+    on_their_way = {n: s.job for n, s in own.items() if s.phase is StagePhase.ACTIVE and s.job is not None}
+    found = {name: jobs.get(connection, job) for name, job in on_their_way.items()}
+    return {name: job for name, job in found.items() if job is not None}
+
+
 def _detail(connection: Connection, record: PipelineRecord) -> PipelineDetail:
     own = pipelines.stages_of(connection, [record.id])[record.id]
     spec = PipelineSpec.model_validate(record.spec)
@@ -142,6 +150,13 @@ def _state(stage: StageRecord, job: Job | None) -> str:
     return "running" if job is None else job.phase.value
 
 
+def _started_s(stage: StageRecord, job: Job | None) -> float | None:
+    """Since when it runs, or ran; one that is over so soon that nobody saw it run began when it was handed in."""
+    if job is not None and job.started_s is not None:
+        return job.started_s
+    return stage.started_s if job is None or stage.phase is StagePhase.SUCCEEDED else None
+
+
 def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView:
     written = spec.stages[stage.name]
     gave = dict(stage.result or {})
@@ -150,7 +165,7 @@ def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView
         message=stage.message or (job.message if job is not None else None),
         attempts=0 if job is None else job.failures + 1,
         min_workers=written.workers.min, max_workers=written.workers.max, reused=stage.reused,
-        started_s=stage.started_s if job is None or job.started_s is None else job.started_s,
+        started_s=_started_s(stage, job),
         finished_s=stage.finished_s,
         gave=gave.get("shown"), gave_bytes=gave.get("bytes"), value=gave.get("plain"),
     )  # fmt: skip

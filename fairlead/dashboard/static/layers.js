@@ -1,6 +1,8 @@
 // Where the stages of a pipeline stand: in layers by what they wait for, and within a layer near what they take.
 
-export const WIDTH = 172, HEIGHT = 54, GAP_X = 64, GAP_Y = 22;
+export const HEIGHT = 50;
+const GAP_X = 36, GAP_Y = 16, EDGE = 6;
+const LEAST_WIDTH = 128, LETTER = 7.7, AROUND = 46;  // so that no name has to be cut
 
 // By name: the longest way to it from a stage that waits for nothing.
 export function depths(stages) {
@@ -18,29 +20,61 @@ export function depths(stages) {
   return found;
 }
 
-// Every stage with its place, every edge with its ends, and how large the whole is.
+// Every stage with its place, every edge with the points on its way, and how large the whole is.
 export function layout(stages) {
   const depth = depths(stages);
+  const layers = fill(stages, depth);
+  const row = inOrder(layers);
+  const widths = layers.map((layer) => Math.round(Math.max(LEAST_WIDTH, ...layer.filter(({ stage }) => stage).map(({ stage }) => AROUND + LETTER * stage.name.length))));
+  const left = widths.map((_, at) => EDGE + widths.slice(0, at).reduce((sum, wide) => sum + wide + GAP_X, 0));
+  const most = Math.max(...layers.map((layer) => layer.length));
+  const top = (key) => (row.get(key) + (most - 1) / 2) * (HEIGHT + GAP_Y) + EDGE;
+  const middle = (key) => top(key) + HEIGHT / 2;
+  const boxes = stages.map((stage) => ({ stage, x: left[depth.get(stage.name)], y: top(stage.name), wide: widths[depth.get(stage.name)] }));
+  const edges = stages.flatMap((stage) => stage.upstream.filter((name) => depth.has(name)).map((name) => {
+    const from = depth.get(name), to = depth.get(stage.name);
+    const points = [[left[from] + widths[from], middle(name)]];
+    for (let layer = from + 1; layer < to; layer += 1) {
+      const y = middle(passing(name, layer));
+      points.push([left[layer], y], [left[layer] + widths[layer], y]);
+    }
+    points.push([left[to], middle(stage.name)]);
+    return { key: `${name} ${stage.name}`, points, stage };
+  }));
+  const width = left.at(-1) + widths.at(-1) + EDGE;
+  return { boxes, edges, width, height: most * (HEIGHT + GAP_Y) - GAP_Y + 2 * EDGE };
+}
+
+const passing = (name, layer) => `${name} in ${layer}`;  // no name of a stage has spaces
+
+// The stages by layer, and a free place wherever what a stage gives passes by: no edge runs behind a box.
+function fill(stages, depth) {
   const layers = [];
-  for (const stage of stages) (layers[depth.get(stage.name)] ??= []).push(stage);
+  const put = (layer, key, upstream, stage) => {
+    const there = (layers[layer] ??= new Map());
+    if (!there.has(key)) there.set(key, { key, upstream, stage });
+  };
+  for (const stage of stages) {
+    const own = depth.get(stage.name);
+    put(own, stage.name, stage.upstream.filter((name) => depth.has(name)).map((name) => {
+      const from = depth.get(name);
+      for (let layer = from + 1; layer < own; layer += 1) put(layer, passing(name, layer), [layer === from + 1 ? name : passing(name, layer - 1)]);
+      return own === from + 1 ? name : passing(name, own - 1);
+    }), stage);
+  }
+  return layers.map((layer) => [...layer.values()]);
+}
+
+// By key: its row, counted from the middle; who takes from the same stages stands together.
+function inOrder(layers) {
   const row = new Map();
   for (const layer of layers) {
-    const middle = (stage) => {
-      const known = stage.upstream.filter((name) => row.has(name)).map((name) => row.get(name));
+    const middle = ({ upstream }) => {
+      const known = upstream.filter((key) => row.has(key)).map((key) => row.get(key));
       return known.length ? known.reduce((sum, at) => sum + at, 0) / known.length : 0;
     };
-    layer.sort((left, right) => middle(left) - middle(right) || left.name.localeCompare(right.name));
-    layer.forEach((stage, place) => row.set(stage.name, place - (layer.length - 1) / 2));
+    layer.sort((one, other) => middle(one) - middle(other) || one.key.localeCompare(other.key));
+    layer.forEach(({ key }, place) => row.set(key, place - (layer.length - 1) / 2));
   }
-  const most = Math.max(...layers.map((layer) => layer.length));
-  const place = (name) => ({
-    x: depth.get(name) * (WIDTH + GAP_X) + 8,
-    y: (row.get(name) + (most - 1) / 2) * (HEIGHT + GAP_Y) + 8,
-  });
-  const boxes = stages.map((stage) => ({ stage, ...place(stage.name) }));
-  const edges = stages.flatMap((stage) => stage.upstream.filter((name) => depth.has(name)).map((name) => {
-    const from = place(name), to = place(stage.name);
-    return { key: `${name} ${stage.name}`, from, to, stage };
-  }));
-  return { boxes, edges, width: layers.length * (WIDTH + GAP_X) - GAP_X + 16, height: most * (HEIGHT + GAP_Y) - GAP_Y + 16 };
+  return row;
 }

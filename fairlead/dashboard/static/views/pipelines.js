@@ -2,13 +2,14 @@
 
 import { request, who } from "../api.js";
 import * as format from "../format.js";
-import { HEIGHT, WIDTH, layout } from "../layers.js";
+import { HEIGHT, layout } from "../layers.js";
 import { on } from "../live.js";
 import { Confirm, Empty, JobLink, Shape, State, Tenant, Time, Trouble, complain, say } from "../parts.js";
 import { href } from "../router.js";
 import { coalesced, html, useCell, useEffect, useMemo, useNow, useState } from "../ui.js";
 
 const EVERY_MS = 700, IDLE_MS = 5000;
+const SMALLEST = 0.82;  // a graph that is too wide is drawn smaller, down to this; then it scrolls
 const ENDED = new Set(["succeeded", "failed", "cancelled"]);
 const ORDER = ["running", "starting", "stopping", "queued", "waiting", "succeeded", "cached", "failed", "skipped", "cancelled"];
 
@@ -82,10 +83,11 @@ export function PipelineView({ id }) {
   };
   const stage = pipeline.stages.find((each) => each.name === chosen);
   return html`
-    <div class="head"><div><h1 tabindex="-1">${pipeline.name}</h1>
-      <p class="sub"><${State} of=${pipeline.state} /><${Tenant} name=${pipeline.tenant} /><code>${pipeline.id}</code>
+    <p class="crumbs"><a href=${href("pipelines")}>Pipelines</a> <span aria-hidden="true">/</span></p>
+    <div class="head job-head"><div><h1 tabindex="-1">${pipeline.name}</h1>
+      <p class="sub"><${State} of=${pipeline.state} /><${Tenant} name=${pipeline.tenant} /><span class="mono dim">${pipeline.id}</span>
         <span class="num">${format.duration((pipeline.finished_s ?? now) - pipeline.submitted_s)}</span></p></div>
-      ${ENDED.has(pipeline.state) || me?.role === "viewer" ? null : html`<button type="button" class="button danger" onClick=${() => setAsking(true)}>Cancel</button>`}
+      ${ENDED.has(pipeline.state) || me?.role === "viewer" ? null : html`<div class="actions"><button type="button" class="button danger-quiet" onClick=${() => setAsking(true)}>Cancel</button></div>`}
     </div>
     <${Trouble} problem=${problem} again=${load} />
     ${pipeline.message ? html`<p class=${pipeline.state === "failed" ? "wrong" : "dim"}>${pipeline.message}</p>` : null}
@@ -93,7 +95,7 @@ export function PipelineView({ id }) {
       <p class="dim">${counted(pipeline.counts)}</p>
       <${Graph} stages=${pipeline.stages} chosen=${chosen} choose=${choose} now=${now} />
     </section>
-    ${stage ? html`<${Details} stage=${stage} now=${now} />` : null}
+    ${stage ? html`<${Details} stage=${stage} stages=${pipeline.stages} choose=${choose} now=${now} />` : null}
     <${Table} stages=${pipeline.stages} now=${now} />
     ${asking ? html`<${Confirm} title=${`Cancel ${pipeline.name}?`} verb="Cancel the pipeline" onClose=${() => setAsking(false)}
       doIt=${() => cancel().catch(complain)}>Nothing more of it is started, and the stages that run are ended.<//>` : null}
@@ -101,25 +103,29 @@ export function PipelineView({ id }) {
 }
 
 const took = (stage, now) => (stage.started_s == null || stage.state === "cached" ? "" : format.duration((stage.finished_s ?? now) - stage.started_s));
-const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
 // The boxes are buttons for keyboard and pointer alike; the table below says the same in words.
 function Graph({ stages, chosen, choose, now }) {
   const { boxes, edges, width, height } = useMemo(() => layout(stages), [stages]);
+  const style = { maxWidth: `${width}px`, minWidth: `${Math.round(SMALLEST * width)}px` };
   return html`<div class="scroll-x graph-scroll" tabindex="0" role="region" aria-label="Graph of stages">
-    <svg class="graph" width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label=${`${stages.length} stages`}>
-      ${edges.map(({ key, from, to, stage }) => html`<path key=${key} class=${`edge e-${stage.state}`} aria-hidden="true" d=${curve(from, to)} />`)}
-      ${boxes.map(({ stage, x, y }) => html`<${Box} key=${stage.name} stage=${stage} x=${x} y=${y} now=${now}
+    <svg class="graph" style=${style} viewBox=${`0 0 ${width} ${height}`} role="group" aria-label=${format.plural(stages.length, "stage")}>
+      ${edges.map(({ key, points, stage }) => html`<path key=${key} class=${`edge e-${stage.state}`} aria-hidden="true" d=${curve(points)} />`)}
+      ${boxes.map(({ stage, x, y, wide }) => html`<${Box} key=${stage.name} stage=${stage} x=${x} y=${y} wide=${wide} now=${now}
         on=${chosen === stage.name} choose=${choose} />`)}
     </svg></div>`;
 }
 
-function curve(from, to) {
-  const x1 = from.x + WIDTH, y1 = from.y + HEIGHT / 2, x2 = to.x, y2 = to.y + HEIGHT / 2, bend = (x2 - x1) / 2;
-  return `M${x1} ${y1}C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2} ${y2}`;
+// Through the points: bent between layers, straight where it passes one.
+function curve([[x, y], ...rest]) {
+  return rest.reduce(({ path, x: from, y: high }, [to, next]) => {
+    const bend = (to - from) / 2;
+    return { path: `${path}C${from + bend} ${high} ${to - bend} ${next} ${to} ${next}`, x: to, y: next };
+  }, { path: `M${x} ${y}`, x, y }).path;
 }
 
-function Box({ stage, x, y, on: pressed, choose, now }) {
+function Box({ stage, x, y, wide, on: pressed, choose, now }) {
+  const sub = [stage.state, took(stage, now)].filter(Boolean).join(" · ");
   const toggle = () => choose(pressed ? null : stage.name);
   const key = (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -127,29 +133,41 @@ function Box({ stage, x, y, on: pressed, choose, now }) {
     toggle();
   };
   return html`<g class=${`stage s-${stage.state} ${pressed ? "chosen" : ""}`} transform=${`translate(${x} ${y})`} role="button" tabindex="0"
-      aria-pressed=${pressed} aria-label=${`${stage.name}: ${stage.state}`} data-stage=${stage.name} data-state=${stage.state} onClick=${toggle} onKeyDown=${key}>
-    <rect width=${WIDTH} height=${HEIGHT} rx="8" />
-    <svg x="12" y="10" width="15" height="15" aria-hidden="true"><${Shape} of=${stage.state} /></svg>
-    <text class="stage-name" x="34" y="22">${cut(stage.name, 18)}<title>${stage.name}</title></text>
-    <text class="stage-sub" x="12" y="42">${cut([stage.state, took(stage, now), stage.kind].filter(Boolean).join(" · "), 28)}</text>
+      aria-pressed=${pressed} aria-label=${`${stage.name} ${sub}`} data-stage=${stage.name} data-state=${stage.state} onClick=${toggle} onKeyDown=${key}>
+    <rect width=${wide} height=${HEIGHT} rx="8" />
+    <svg x="12" y="9" width="15" height="15" aria-hidden="true"><${Shape} of=${stage.state} /></svg>
+    <text class="stage-name" x="34" y="21">${`${stage.name} `}</text>
+    <text class="stage-sub" x="12" y="39">${sub}</text>
   </g>`;
 }
 
-function Details({ stage, now }) {
-  return html`<section class="panel" aria-labelledby="stage-title"><h2 id="stage-title">${stage.name}</h2>
+function Details({ stage, stages, choose, now }) {
+  const after = stages.filter((each) => each.upstream.includes(stage.name)).map((each) => each.name);
+  return html`<section class="panel stage-details" aria-labelledby="stage-title">
+    <div class="panel-head"><h2 id="stage-title">${stage.name}</h2>
+      <button type="button" class="button small" onClick=${() => choose(null)}>Close</button></div>
     <p class="sub"><${State} of=${stage.state} /><span>${stage.kind}</span>${took(stage, now) ? html`<span class="num">${took(stage, now)}</span>` : null}
+      ${stage.attempts > 1 ? html`<span>${stage.attempts} attempts</span>` : null}
       ${stage.job ? html`<${JobLink} id=${stage.job} />` : null}</p>
-    ${stage.message ? html`<p>${stage.message}</p>` : null}
-    ${stage.gave ? html`<p>Gave <code>${stage.gave}</code>${stage.gave_bytes ? html`, ${format.bytes(stage.gave_bytes)}` : null}</p>` : null}
+    ${stage.message ? html`<p class=${stage.state === "failed" ? "wrong" : ""}>${stage.message}</p>` : null}
+    ${stage.gave ? html`<p>Gave <code>${stage.gave}</code>${stage.gave_bytes ? html`, ${format.bytes(stage.gave_bytes)} in memory` : null}</p>` : null}
+    <${Neighbours} title="Comes after" names=${stage.upstream} choose=${choose} />
+    <${Neighbours} title="Comes before" names=${after} choose=${choose} />
   </section>`;
+}
+
+function Neighbours({ title, names, choose }) {
+  if (!names.length) return null;
+  return html`<p class="neighbours"><span class="dim">${title}</span>
+    ${names.map((name) => html`<button key=${name} type="button" class="button small" onClick=${() => choose(name)}>${name}</button>`)}</p>`;
 }
 
 function Table({ stages, now }) {
   return html`<section class="panel" aria-labelledby="stages-title"><h2 id="stages-title">In words</h2>
-    <div class="scroll-x" tabindex="0" role="region" aria-label="Stages"><table class="grid"><thead><tr>
-      <th scope="col">Stage</th><th scope="col">State</th><th scope="col">After</th><th scope="col" class="num">Took</th><th scope="col">Job</th><th scope="col">Says</th>
+    <div class="scroll-x" tabindex="0" role="region" aria-label="Stages"><table class="grid in-words"><thead><tr>
+      <th scope="col">Stage</th><th scope="col">State</th><th scope="col" class="num">Took</th><th scope="col">After</th><th scope="col">Gave, or why not</th>
     </tr></thead><tbody>${stages.map((stage) => html`<tr key=${stage.name}>
-      <th scope="row">${stage.name}</th><td><${State} of=${stage.state} /></td><td>${stage.upstream.join(", ") || format.NONE}</td>
-      <td class="num">${took(stage, now) || format.NONE}</td><td>${stage.job ? html`<${JobLink} id=${stage.job} />` : format.NONE}</td>
-      <td>${stage.message ?? stage.gave ?? format.NONE}</td></tr>`)}</tbody></table></div></section>`;
+      <th scope="row">${stage.job ? html`<${JobLink} id=${stage.job}>${stage.name}<//>` : stage.name}</th><td><${State} of=${stage.state} /></td>
+      <td class="num">${took(stage, now) || format.NONE}</td><td class="words">${stage.upstream.join(", ") || format.NONE}</td>
+      <td class="words">${stage.message ?? stage.gave ?? format.NONE}</td></tr>`)}</tbody></table></div></section>`;
 }
