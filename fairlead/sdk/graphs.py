@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
 from fairlead.pipelines.closure import Sources
-from fairlead.pipelines.declare import Declaration, Node, Output, Pipeline, runs_as
+from fairlead.pipelines.declare import Declaration, Node, Output, Pipeline, Stage, runs_as
 from fairlead.pipelines.graph import ESTIMATORS, PipelineSpec, parse_pipeline
 from fairlead.sdk import bundle, functions, naming
 from fairlead.sdk.documents import read_yaml
@@ -147,7 +147,7 @@ class _Packing:
         return {**node.stage.fields(), "run": run, "args": args, **({"source": source} if source else {})}
 
     def _function(self, node: Node) -> tuple[str, str | None]:
-        way = functions.travel(node.stage, self.folder)
+        way = functions.travel(_as_written(node.stage), self.folder)
         self.folder = self.folder or way.folder
         if way.pickled is None:
             return way.run, self._digest(way.run)
@@ -218,6 +218,13 @@ def _same(one: Any, other: Any) -> bool:
 
 
 # ---------------------------------------------------------------- written in YAML
+
+
+def _as_written(made: Stage) -> Stage | Callable[..., Any]:
+    """What stands in the user's file: a stage that got another name or other settings is the same code."""
+    module = sys.modules.get(getattr(made.function, "__module__", ""))
+    found: Any = getattr(module, getattr(made.function, "__qualname__", ""), None)
+    return found if found is made.function or getattr(found, "function", None) is made.function else made
 
 
 def _written(data: Mapping[str, Any], folder: Path, source: str | None) -> Prepared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
 from fairlead.pipelines.graph import cycle, order, parse_pipeline
 from fairlead.pipelines.prints import fingerprints
+from fairlead.sdk.graphs import prepare
 
+PROGRAMS = Path(__file__).parent / "programs"
 RUN = {"run": "flow.py:one"}
 
 
@@ -106,3 +109,10 @@ def test_a_circle_is_found_if_and_only_if_there_is_no_order(graph: dict[str, set
             assert before in inside[after]
         with pytest.raises(ValueError, match="circle"):
             order(inside)
+
+
+def test_a_stage_by_another_name_is_the_same_code_of_the_same_file() -> None:
+    """A pickle of it may differ from process to process, and then it would be run again for nothing."""
+    prepared = prepare(f"{PROGRAMS / 'flow.py'}:chain", PROGRAMS, {}, {})
+    assert prepared.spec.stages["last"].run == "flow.py:judge"
+    assert not prepared.extra
