@@ -62,7 +62,8 @@ class Board:
     ) -> None:
         present = [node for node in nodes if node.state is not NodeState.LOST]
         self.nodes = {node.name: node for node in sorted(present, key=lambda node: node.name)}
-        self.types = tuple(sorted({node.device_type for node in present if node.schedulable}))
+        self._serving = {node.name: node.device_type for node in present if node.schedulable}  # who take new workers
+        self.types = tuple(sorted(set(self._serving.values())))
         self.warmths = warmths(present)
         self.free: dict[str, Mapping[str, float]] = {name: node.capacity for name, node in self.nodes.items()}
         self.seats: dict[str, tuple[str, ...]] = {}
@@ -86,17 +87,18 @@ class Board:
         # nodes that take new workers and have a device free, by type
         self._open = {kind: {name for name in self.ready(kind) if self.nodes[name].devices} for kind in self.types}
         for job in jobs:
-            if job.seats:
-                there = all(map(self.nodes.__contains__, job.seats))
-                self.sit(job, job.seats if there else tuple(name for name in job.seats if name in self.nodes))
-            else:
+            if not job.seats:
                 self.seats[job.id] = ()
                 self.used.setdefault(job.tenant, 0)
+            elif all(map(self.nodes.__contains__, job.seats)):
+                self.sit(job, job.seats)
+            else:
+                self.sit(job, tuple(name for name in job.seats if name in self.nodes))
 
     def copy(self) -> Board:
         """A board on which something can be tried and thrown away."""
         other = Board.__new__(Board)
-        other.nodes, other.types, other.warmths = self.nodes, self.types, self.warmths
+        other.nodes, other.types, other.warmths, other._serving = self.nodes, self.types, self.warmths, self._serving
         other._ready, other._empty, other._shapes = self._ready, self._empty, self._shapes
         other._alike, other._fastest, other._log, other._places = self._alike, self._fastest, [], {}
         other._by_speed = self._by_speed
@@ -146,17 +148,17 @@ class Board:
         for name, many in taken.items():
             free = dict(self.free[name])
             for resource, amount in need:
-                left = free.get(resource, 0.0)
+                left, change = free.get(resource, 0.0), sign * amount
                 for _ in range(many):  # not all at once, so that it adds up again to the last bit
-                    left -= sign * amount
+                    left -= change
                 free[resource] = left
             self.free[name] = free
             self._log.append(name)
-            node = self.nodes[name]
-            if node.schedulable and free[DEVICE] >= 1.0 - 1e-9:
-                self._open[node.device_type].add(name)
-            elif node.schedulable:
-                self._open[node.device_type].discard(name)
+            kind = self._serving.get(name)
+            if kind is not None and free[DEVICE] >= 1.0 - 1e-9:
+                self._open[kind].add(name)
+            elif kind is not None:
+                self._open[kind].discard(name)
         return taken
 
     def shape(self, job: JobState) -> Shape:
@@ -180,7 +182,7 @@ class Board:
             self._ready[key] = tuple(
                 name
                 for name, node in self.nodes.items()
-                if node.schedulable
+                if name in self._serving
                 and device_type in (None, node.device_type)
                 and (not only or not only.isdisjoint(node.places))
             )
@@ -205,8 +207,7 @@ class Board:
         elif found.seen < len(self._log):
             there = frozenset(self.ready(kind, shape.only)) if shape.only else None
             for name in dict.fromkeys(self._log[found.seen :]):
-                node = self.nodes[name]
-                if node.schedulable and node.device_type == kind and (there is None or name in there):
+                if self._serving.get(name) == kind and (there is None or name in there):
                     found.note(name, shape.slots(self.free[name]))
             found.seen = len(self._log)
         return found

@@ -46,7 +46,7 @@ def in_whole_gangs(problem: Problem, parts: Shares, devices: float, dials: Dials
     return budget
 
 
-def _take_turns(most: Floats, budget: Floats, packed: Packed, parts: Shares, room: float, dials: Dials) -> None:
+def _take_turns(wanted: Floats, budget: Floats, packed: Packed, parts: Shares, room: float, dials: Dials) -> None:
     """Further gangs as far as there is room, those first whose groups are furthest behind, relative to their shares.
 
     How far behind it is, is told as if what it is owed were to be made up for within ``turn_s``. A gang has its turn as
@@ -54,14 +54,14 @@ def _take_turns(most: Floats, budget: Floats, packed: Packed, parts: Shares, roo
     group is given more than one gang beyond its budget. For groups that are fluid room is only kept.
     """
     owed = [parts.accounts[name].owed / dials.turn_s for name in parts.names]
-    claim, has, fluid = parts.claim.tolist(), parts.has.tolist(), packed.fluid.tolist()
+    claim, has, fluid, most, had = (one.tolist() for one in (parts.claim, parts.has, packed.fluid, wanted, budget))
 
     def turn(at: int, step: int) -> tuple[float, float, float, int, int]:
         if fluid[at]:
-            wants = float(most[at] - budget[at])
+            wants = most[at] - had[at]
             return -wants / max(claim[at], 1e-9), wants, min(wants, max(1.0, claim[at] * STEP)), at, step
-        size, wants = packed.others[at][step], owed[at] + claim[at] - float(budget[at])
-        running = has[at] >= budget[at] + size / 2  # its other gangs may have ended since
+        size, wants = packed.others[at][step], owed[at] + claim[at] - had[at]
+        running = has[at] >= had[at] + size / 2  # its other gangs may have ended since
         after, spare = (wants, wants) if running else (wants - size, wants - size / 2)
         return -after / max(claim[at], 1e-9), spare, size, at, step
 
@@ -69,12 +69,13 @@ def _take_turns(most: Floats, budget: Floats, packed: Packed, parts: Shares, roo
     heapify(queue)
     while queue:
         _, spare, size, at, step = heappop(queue)
-        if spare < -1e-9 or budget[at] >= most[at] - 1e-9 or size > room + 1e-9:
+        if spare < -1e-9 or had[at] >= most[at] - 1e-9 or size > room + 1e-9:
             continue
         room -= size
-        budget[at] += size
+        had[at] += size
         if fluid[at] or step + 1 < len(packed.others[at]):
             heappush(queue, turn(at, step + 1))
+    budget[:] = had
 
 
 def _packed(problem: Problem, budget: Floats, claim: Floats) -> Packed:

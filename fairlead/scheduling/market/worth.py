@@ -108,9 +108,10 @@ def _adds(offers: Offers, best: Floats, reference_speed: Floats, dials: Dials) -
     """
     ratio = offers.speed / reference_speed[:, None]
     of_types = best / np.maximum(largest(offers.efficient), TINY)[:, None]
-    by_type = np.take_along_axis(of_types, offers.kind, axis=1)
+    cell = offers.kind + (np.arange(offers.jobs) * of_types.shape[1])[:, None]
+    by_type = of_types.take(cell)
     by_size = np.divide(ratio, by_type, out=np.zeros_like(ratio), where=by_type > 0)
-    return np.take_along_axis(of_types**dials.comparison, offers.kind, axis=1) * by_size**dials.breadth
+    return np.asarray((of_types**dials.comparison).take(cell) * by_size**dials.breadth, dtype=np.float64)
 
 
 def _stretch(book: Book, offers: Offers, pool: Pool) -> Floats:
