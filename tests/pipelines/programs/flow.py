@@ -83,7 +83,7 @@ def half_broken():
     unpicklable()
 
 
-@stage
+@stage(cache=False)
 def patient(place: str, value: int = 0) -> int:
     """Says that it runs, and waits to be told to end."""
     folder = Path(os.environ["FAIRLEAD_OUTPUT"])
