@@ -25,6 +25,7 @@ from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError
 from fairlead.pipelines import steps, wiring
 from fairlead.pipelines.graph import PipelineSpec, stage_job
+from fairlead.pipelines.prints import lasting
 from fairlead.pipelines.steps import DONE, JobFact, StagePhase
 
 NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
@@ -100,7 +101,8 @@ class Pipelines:
             job = jobs.get(connection, stage.job) if stage.phase is StagePhase.ACTIVE and stage.job else None
             if job is not None:
                 facts[name] = fact_of(job)
-        wanted = {n: s.fingerprint for n, s in own.items() if s.phase is StagePhase.WAITING and spec.stages[n].cache}
+        may = [name for name in lasting(spec) if own[name].phase is StagePhase.WAITING]
+        wanted = {name: own[name].fingerprint for name in may}
         found = pipelines.reusable(connection, record.tenant, sorted(set(wanted.values())))
         earlier = {name: found[mark] for name, mark in wanted.items() if mark in found}
         return Seen(record, spec, own, facts, earlier)

@@ -32,3 +32,15 @@ def fingerprints(spec: PipelineSpec) -> Mapping[str, str]:
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         found[name] = hashlib.sha256(text.encode()).hexdigest()
     return found
+
+
+def lasting(spec: PipelineSpec) -> frozenset[str]:
+    """Stages for which an earlier result may stand: those that say so, and that follow only such stages.
+
+    What a stage with ``cache=False`` gives is known when it has run, so nothing is known of what follows from it.
+    """
+    found: set[str] = set()
+    for name in order(spec.upstream):
+        if spec.stages[name].cache and spec.upstream[name] <= found:
+            found.add(name)
+    return frozenset(found)

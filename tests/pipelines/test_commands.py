@@ -22,10 +22,10 @@ def fairlead(platform: Crashable, *words: str) -> Done:
 
 
 def test_a_pipeline_is_run_watched_and_shown_within_eighty_columns(platform: Crashable) -> None:
-    done = fairlead(platform, "run", "flow.py:chain", "--tenant", "alpha", "-p", "rows=37", "--watch")
+    done = fairlead(platform, "run", "flow.py:chain", "--tenant", "typist", "-p", "rows=37", "--watch")
     assert done.code == 0, done.out + done.err
     assert "load: succeeded" in done.out and "succeeded after" in done.out
-    again = fairlead(platform, "run", "flow.py:chain", "--tenant", "alpha", "-p", "rows=37", "--watch")
+    again = fairlead(platform, "run", "flow.py:chain", "--tenant", "typist", "-p", "rows=37", "--watch")
     assert "{x: ndarray 37 x 4 float64, y: ndarray 37 int64}" in " ".join(again.out.split())
     assert "(of chain-" in again.out, "whose result it is"
     shown = fairlead(platform, "show", "chain")
@@ -34,7 +34,7 @@ def test_a_pipeline_is_run_watched_and_shown_within_eighty_columns(platform: Cra
 
 
 def test_a_pipeline_that_fails_says_which_stage_and_why(platform: Crashable) -> None:
-    done = fairlead(platform, "run", "flow.py:half_broken", "--tenant", "alpha", "--watch")
+    done = fairlead(platform, "run", "flow.py:half_broken", "--tenant", "typist", "--watch")
     assert done.code == 100
     said = " ".join(done.out.split())
     assert "broken failed (and 1 more): w0: ValueError: no good (flow.py:" in said
@@ -42,7 +42,7 @@ def test_a_pipeline_that_fails_says_which_stage_and_why(platform: Crashable) -> 
 
 
 def test_a_pipeline_is_cancelled_and_its_stages_that_never_ran_took_no_time(platform: Crashable) -> None:
-    made = fairlead(platform, "run", "flow.py:slow", "--tenant", "alpha", "--json").data
+    made = fairlead(platform, "run", "flow.py:slow", "--tenant", "typist", "--json").data
     until(lambda: platform.client.pipeline(made["id"]).stages["one"].state == "running", 120, "it runs")
     assert "is being cancelled" in fairlead(platform, "cancel", made["id"]).out
     done = ended(platform, made["id"])
@@ -66,6 +66,6 @@ def test_a_pipeline_is_cancelled_and_its_stages_that_never_ran_took_no_time(plat
 def test_what_is_wrong_is_said_in_one_line_with_a_fix(
     platform: Crashable, words: list[str], code: int, said: str
 ) -> None:
-    done = fairlead(platform, "run", *words, "--tenant", "alpha")
+    done = fairlead(platform, "run", *words, "--tenant", "typist")
     assert done.code == code and said in done.err and "\n  fix: " in done.err, done.err
     assert len(done.err.strip().splitlines()) == 2

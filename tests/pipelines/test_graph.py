@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
 from fairlead.pipelines.graph import cycle, order, parse_pipeline
-from fairlead.pipelines.prints import fingerprints
+from fairlead.pipelines.prints import fingerprints, lasting
 from fairlead.sdk.graphs import prepare
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -116,3 +116,10 @@ def test_a_stage_by_another_name_is_the_same_code_of_the_same_file() -> None:
     prepared = prepare(f"{PROGRAMS / 'flow.py'}:chain", PROGRAMS, {}, {})
     assert prepared.spec.stages["last"].run == "flow.py:judge"
     assert not prepared.extra
+
+
+def test_nothing_stands_for_what_follows_from_a_stage_that_is_always_run() -> None:
+    flow = spec(
+        read={**RUN, "cache": False}, fit={**RUN, "args": {"data": "$read"}}, tell={**RUN, "after": ["fit"]}, other=RUN
+    )
+    assert lasting(parse_pipeline(flow)) == {"other"}
