@@ -1,7 +1,7 @@
 """Crowds make way: a worker of hundreds of processes has the cores only when nobody else wants them.
 
 A quota bounds how much they take, but not when: hundreds that wake up cost a neighbour an eighth of its speed where
-both share a core. With the least weight that there is they cost it a twentieth or less (``python -m benchmarks.neighbours``).
+both share a core. With the least weight that there is it is a twentieth or less (``python -m benchmarks.neighbours``).
 """
 
 from __future__ import annotations
