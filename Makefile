@@ -59,9 +59,12 @@ lint: $(STAMP) ## ruff, mypy and the import contracts
 	@$(BIN)/mypy fairlead
 	@[ ! -f .importlinter ] || $(BIN)/lint-imports
 
+# what runs by itself and writes results; pictures are drawn from those by hand
+BENCHES = $(shell grep -l 'benchmarks.reporter' $$(grep -l '__main__' benchmarks/*.py))
+
 bench: $(STAMP) ## every benchmark, with JSON under benchmarks/results (ARGS=--quick for a short one)
 	@mkdir -p benchmarks/results
-	@for file in $$(grep -l '__main__' benchmarks/*.py 2>/dev/null); do \
+	@for file in $(BENCHES); do \
 	  name=$$(basename $$file .py); echo "== $$name"; \
 	  $(BIN)/python -m benchmarks.$$name $(ARGS) --json benchmarks/results/$$name-$$(date +%F).json || exit 1; \
 	done

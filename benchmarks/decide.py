@@ -56,6 +56,29 @@ def state_of(nodes: int, queued: int, running: int, seed: int = 0) -> ClusterSta
     return ClusterState(NOW_S, machines, tenants, jobs, round_s=ROUND_S, at_once=True)
 
 
+def rich_of(nodes: int, queued: int, running: int, seed: int = 0) -> ClusterState:
+    """The same with all that makes a round dearer: cores and memory per worker, some more than goes with a device;
+    zones and racks; a tree of tenants with five people each, guarantees, limits by type and quotas."""
+    plain, rng = state_of(nodes, queued, running, seed), np.random.default_rng(seed + 1)
+    machines = [
+        replace(node, capacity={**node.capacity, "cpu": 64.0, "memory": 512e9},
+                topology=(f"zone-{at // (nodes // 2 + 1)}", f"rack-{at // 8:03}"))
+        for at, node in enumerate(plain.nodes)
+    ]  # fmt: skip
+    jobs = []
+    for job in plain.jobs:
+        memory = 120e9 if rng.random() < 0.1 else float(rng.choice([4e9, 16e9, 32e9, 64e9]))
+        demand = {"cpu": float(rng.choice([1, 2, 4, 8])), "memory": memory}
+        jobs.append(replace(job, demand=demand, person=f"person-{rng.integers(5)}"))
+    tenants = [
+        replace(tenant, parent=f"tenant-{at - at % 4:02}" if at % 4 else None,
+                guarantee={"a100": float(nodes // 25)} if at % 5 == 1 else {},
+                most={"t4": float(nodes)} if at % 7 == 2 else {}, quota=nodes if at % 9 == 3 else None)
+        for at, tenant in enumerate(plain.tenants)
+    ]  # fmt: skip
+    return replace(plain, nodes=machines, jobs=jobs, tenants=tenants)
+
+
 def _job(at: int, rng: np.random.Generator) -> JobState:
     least = int(rng.choice([1, 1, 1, 2, 4, 8]))
     most = least * int(rng.choice([1, 2, 4, 8]))
@@ -80,9 +103,9 @@ def shapes(state: ClusterState) -> int:
     return len({(id(job.curve), job.min_workers, job.max_workers) for job in state.jobs})
 
 
-def rounds(size: tuple[int, int, int], times: int, at_once: bool) -> list[float]:
+def rounds(size: tuple[int, int, int], times: int, at_once: bool, rich: bool = False) -> list[float]:
     """CPU seconds of so many rounds in a row, each with the memory of the one before."""
-    state, cost = replace(state_of(*size), at_once=at_once), []
+    state, cost = replace((rich_of if rich else state_of)(*size), at_once=at_once), []
     for _ in range(times):
         begun_s = time.process_time()
         made = decide(state)
@@ -94,8 +117,10 @@ def rounds(size: tuple[int, int, int], times: int, at_once: bool) -> list[float]
     return cost
 
 
-def _in_a_fresh_process(size: tuple[int, int, int], times: int, at_once: bool = True) -> list[float]:
-    code = f"from benchmarks.decide import rounds; print(*rounds({size}, {times}, {at_once}))"
+def _in_a_fresh_process(
+    size: tuple[int, int, int], times: int, at_once: bool = True, rich: bool = False
+) -> list[float]:
+    code = f"from benchmarks.decide import rounds; print(*rounds({size}, {times}, {at_once}, {rich}))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                            env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
     return [float(word) for word in found.stdout.split()]
@@ -104,19 +129,22 @@ def _in_a_fresh_process(size: tuple[int, int, int], times: int, at_once: bool = 
 def run(bench: Bench) -> None:
     """CPU seconds of one round of decisions, first and later ones."""
     times = 3 if bench.quick else 7
-    for name, size, unit, per, target in (
-        ("1,000 nodes, 10,000 + 2,000 jobs", LARGE, "s", 1.0, "< 1"),
-        ("100 nodes, 1,000 + 200 jobs", SMALL, "ms", 1e3, "< 50"),
+    for name, size, rich, unit, per, target in (
+        ("1,000 nodes, 10,000 + 2,000 jobs", LARGE, False, "s", 1.0, "< 1"),
+        ("100 nodes, 1,000 + 200 jobs", SMALL, False, "ms", 1e3, "< 50"),
+        ("1,000 nodes, 10,000 + 2,000 rich jobs", LARGE, True, "s", 1.0, "< 1"),
+        ("100 nodes, 1,000 + 200 rich jobs", SMALL, True, "ms", 1e3, "< 50"),
     ):
         for way, at_once in (("at once", True), ("live", False)):
             with bench.step(f"{name}, {way}"):
-                cost = [value * per for value in _in_a_fresh_process(size, times, at_once)]
+                cost = [value * per for value in _in_a_fresh_process(size, times, at_once, rich)]
             bench.add(f"{name}, {way}: first round", cost[0], unit, target=target)
             bench.add(f"{name}, {way}: later rounds", statistics.median(cost[1:]), unit, target=target)
     many, few = shapes(state_of(*LARGE)), shapes(state_of(*SMALL))
     bench.note(
         f"jobs that wait + jobs that run, {many:,} and {few:,} different shapes of them; four types of devices, "
-        "20 tenants; a tenth has a deadline, a fifth does not say how long it is"
+        "20 tenants; a tenth has a deadline, a fifth does not say how long it is; rich: with cores and memory, racks, "
+        "a tree of tenants with people, guarantees and limits"
     )
     grown = []
     for size in GROWTH[:3] if bench.quick else GROWTH:

@@ -1,8 +1,11 @@
 """Policies on published traces, in our simulator: what others reach there, what we reach, and what decisions cost.
 
 ``python -m benchmarks.scheduling`` fills the table of what must hold; yardsticks that were published are run as well,
-to show that the simulator reproduces them. The traces are looked for in the folder that FAIRLEAD_TRACES names. For work
-on a policy: FAIRLEAD_POLICY puts another one in our place, FAIRLEAD_CASES takes only cases whose names contain this.
+to show that the simulator reproduces them. What we may know of a job's length is declared where the published policies
+know it too, and learned where they do not; rows that say ``declared`` or ``learned`` are of the other setting, those of
+``fairlead-live`` of decisions that are carried out step by step. Neither has targets. The traces are looked for in the
+folder that FAIRLEAD_TRACES names. For work on a policy: FAIRLEAD_POLICY puts another one in our place, FAIRLEAD_CASES
+takes only cases whose names contain this.
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.reporter import Bench, main
 from fairlead.errors import FairleadError
@@ -26,8 +30,10 @@ from fairlead.simulation.reading import read_trace
 from fairlead.simulation.runs import run as simulated
 
 OURS = os.environ.get("FAIRLEAD_POLICY", "fairlead")
+LIVE = "fairlead-live"
 CHOSEN = os.environ.get("FAIRLEAD_CASES", "")
 HOUR_S = 3600.0
+LEAST_FAIR = 10  # windows of a run that the file tells of: all of them would be megabytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Case:
     declared: bool = True
     yardsticks: Sequence[tuple[str, Sequence[Figure]]] = ()
     slow: bool = False
+    once: bool = False  # too dear for the other setting and the live path
 
 
 def _times(jct: float, makespan: float, *, hours: bool = True) -> tuple[Figure, Figure]:
@@ -139,6 +146,7 @@ CASES = (
             Figure("least_served", "", target=">= 0.95"), Figure("cpu_s", target="<= 900"),
         ),
         slow=True,
+        once=True,
     ),
 )  # fmt: skip
 
@@ -161,10 +169,24 @@ def _tenants(bench: Bench, count: int) -> None:
         Figure("deadlines_met", "", target=">= 0.99" if count == 10 else None, published=met),
     )
     drf = tuple(Figure(figure.name, "", published=figure.published, by="published") for figure in ours)
-    trace = multi_tenant(count)
+    trace, name = multi_tenant(count), f"{count} tenants"
     for policy, figures in ((OURS, ours), ("drf", drf)):
         settings = Settings(outages=one_failure())
-        _add(bench, f"{count} tenants", policy, figures, partial(simulated, trace, policy, trace.nodes, settings))
+        _add(bench, name, policy, figures, partial(simulated, trace, policy, trace.nodes, settings))
+    for label, policy, declared in () if bench.quick else _others(True):
+        settings = Settings(outages=one_failure(), declared=declared)
+        _add(bench, name, label, _unpromised(ours), partial(simulated, trace, policy, trace.nodes, settings))
+
+
+def _others(declared: bool) -> list[tuple[str, str, bool]]:
+    """(name, policy, whether work is declared): ours when it may know what it did not, or not what it did; and live."""
+    found = [(f"{OURS} {'learned' if declared else 'declared'}", OURS, not declared)]
+    return [*found, (LIVE, LIVE, declared)] if OURS == "fairlead" else found
+
+
+def _unpromised(figures: Sequence[Figure]) -> tuple[Figure, ...]:
+    """The same figures where nothing is promised."""
+    return tuple(replace(figure, target=None) for figure in figures)
 
 
 def _many(bench: Bench) -> None:
@@ -200,7 +222,14 @@ def _case(bench: Bench, case: Case, path: Path) -> None:
     nodes = cluster(case.cluster) if case.cluster else tuple(trace.nodes)
     settings = Settings(declared=case.declared)
     _add(bench, case.name, OURS, case.figures, partial(simulated, trace, OURS, nodes, settings))
-    for policy, figures in () if bench.quick else case.yardsticks:
+    if bench.quick:
+        return
+    if case.once:
+        bench.note(f"{case.name}: run once, with declared work; neither learned nor live, which take far longer")
+    for label, policy, declared in () if case.once else _others(case.declared):
+        simulate = partial(simulated, trace, policy, nodes, Settings(declared=declared))
+        _add(bench, case.name, label, _unpromised(case.figures), simulate)
+    for policy, figures in case.yardsticks:
         _add(bench, case.name, policy, figures, partial(simulated, trace, policy, nodes))
 
 
@@ -223,7 +252,8 @@ def _add(bench: Bench, case: str, policy: str, figures: Sequence[Figure], simula
     if values:
         bench.add(f"{case} {policy} decide cpu p99", (values["decide_cpu_s_p99"] or 0.0) * 1e3, "ms")
     if outcome is not None and len({job.tenant for job in outcome.jobs}) > 1:
-        bench.details[f"{case} {policy} windows"] = [_window(window) for window in outcome.windows]
+        told = sorted(map(_window, outcome.windows), key=lambda window: window["jain"])
+        bench.details[f"{case} {policy}, its least fair windows"] = told[:LEAST_FAIR]
 
 
 class _Progress:
@@ -239,7 +269,7 @@ class _Progress:
             print(f" {10 * tenths}%", end="", file=sys.stderr, flush=True)
 
 
-def _window(window: Window) -> dict[str, object]:
+def _window(window: Window) -> dict[str, Any]:
     """How tenants fared in a stretch of time, for the file."""
     ratios, small = window.ratios(), window.ratios(large=False)
     return {

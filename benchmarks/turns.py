@@ -15,6 +15,7 @@ from benchmarks.platform import PROGRAMS
 from benchmarks.settings import Setting
 from fairlead.backends.local.emulation import emulated
 from fairlead.home import Home
+from fairlead.planning.choosing import MARGIN, choose
 from fairlead.planning.cost import Estimate, estimate, fitted, kind
 from fairlead.planning.ground import Ground
 from fairlead.planning.learning import corrected
@@ -42,7 +43,7 @@ def hardware(home: Home, one: Setting) -> Hardware:
 
 
 def worth_running(model: ModelProfile, ground: Hardware, hopeless: float = HOPELESS) -> list[Estimate]:
-    """The best of every family of exact plans, what everybody would do, and what the rule of sizes says."""
+    """The best of every family of exact plans, what everybody would do, what the rule of sizes and the platform say."""
     found = candidates(model, ground, keep=40, on_paper=False)
     best = found[0].step_s
     firsts: dict[tuple[object, ...], Estimate] = {}
@@ -54,12 +55,15 @@ def worth_running(model: ModelProfile, ground: Hardware, hopeless: float = HOPEL
     kept = list(firsts.values())[:FAMILIES]
     usual = [one for one in found if one.plan.id in ("ddp", "single")]
     rule = estimate(model, Ground(ground), by_size(model, ground))
-    return list({one.plan.id: one for one in [*kept, *usual, rule]}.values())
+    return list({one.plan.id: one for one in [*kept, *usual, rule, platforms(model, ground)]}.values())
 
 
-def run_turns(
-    one: Setting, plans: Sequence[Plan], rounds: int, window_s: float = 0.4
-) -> list[dict[str, Any]]:
+def platforms(model: ModelProfile, ground: Hardware) -> Estimate:
+    """What a gang of the platform would run: the planner's first, or replicas where it is hardly faster."""
+    return choose(model, ground, margin=MARGIN).estimate
+
+
+def run_turns(one: Setting, plans: Sequence[Plan], rounds: int, window_s: float = 0.4) -> list[dict[str, Any]]:
     """All plans, taking turns: for each, seconds and cpu seconds per step of every window, or an error."""
     with emulated(one.workers, one.bytes_per_s, 0.0, one.cores) as places:
         question = {
@@ -96,16 +100,23 @@ def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
 
 
 def predicted_again(one: Setting, found: dict[str, Any], model: ModelProfile, home: Home) -> dict[str, Any] | None:
-    """The setting as it was measured, with predictions of today; None where a plan is chosen now that was not run."""
+    """The setting as it was measured, with predictions of today; None where a plan is chosen now that was not run.
+
+    Older files name plans without saying what they were: those that are still looked at are known by their name.
+    """
     ground = hardware(home, one)
-    chosen = worth_running(model, ground)[0].plan.id
-    if all(row["id"] != chosen for row in found["candidates"]):
+    now = worth_running(model, ground)
+    first, chosen = now[0].plan.id, platforms(model, ground).plan.id
+    if not {first, chosen} <= {row["id"] for row in found["candidates"]}:
         return None
+    named = {each.plan.id: each.plan for each in now}
     rows = []
     for row in found["candidates"]:
-        now = estimate(model, Ground(ground), plan_from(row["plan"]))
-        rows.append(row | {"predicted_s": now.step_s, "parts": dict(now.parts)})
-    return found | {"chosen": chosen, "candidates": rows}
+        plan = plan_from(row["plan"]) if "plan" in row else named.get(row["id"])
+        if plan is not None:
+            again = estimate(model, Ground(ground), plan)
+            rows.append(row | {"plan": plan.to_plain(), "predicted_s": again.step_s, "parts": dict(again.parts)})
+    return found | {"chosen": chosen, "first": first, "rule": by_size(model, ground).id, "candidates": rows}
 
 
 def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict[str, Any]:
@@ -121,6 +132,7 @@ def compared(one: Setting, model: ModelProfile, home: Home, rounds: int) -> dict
         for each, seen in zip(found, taken, strict=True)
     ]  # fmt: skip
     return {
-        "chosen": found[0].plan.id, "rule": by_size(model, ground).id, "candidates": rows,
+        "chosen": platforms(model, ground).plan.id, "first": found[0].plan.id, "rule": by_size(model, ground).id,
+        "candidates": rows,
         "load": [load, os.getloadavg()[0]],
     }  # fmt: skip

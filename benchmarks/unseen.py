@@ -2,7 +2,9 @@
 
 ``python -m benchmarks.unseen`` draws each trace again under several seeds and runs us and the strongest yardsticks of
 that trace on every draw. A row is the median over the draws; its peer is the best yardstick for that figure, draw by
-draw, so that one has to win against a different policy in each figure at once.
+draw, so that one has to win against a different policy in each figure at once. Many tenants are not drawn from a trace
+but made: a day of jobs with deadlines and one node failure, each under a seed of its own. There the worst seed counts
+as well as the median, and the figures of every seed are in the file.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from benchmarks.reporter import Bench, main
 from fairlead.cluster import Node
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings
+from fairlead.simulation.generate import multi_tenant, one_failure
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.reading import read_trace
 from fairlead.simulation.resample import resampled
@@ -51,8 +54,13 @@ KINDS = (
 )
 
 
+TENANTS = 10
+TENANT_FIGURES = {"jain": "FI", "deadlines_met": "SSR"}
+"""The sources' names: index of fairness between tenants, and the share of promises that were kept."""
+
+
 def run(bench: Bench) -> None:
-    """Published traces drawn again: ours against the best yardstick of each draw."""
+    """Published traces drawn again, and many tenants: ours against the best yardstick of each draw."""
     folder = Path(os.environ.get("FAIRLEAD_TRACES", "traces"))
     seeds = range(1, 3 if bench.quick else 6)
     for kind in KINDS:
@@ -63,6 +71,30 @@ def run(bench: Bench) -> None:
             bench.note(f"{kind.name}: no trace {kind.file} in FAIRLEAD_TRACES")
         else:
             _kind(bench, kind, found[0], seeds)
+    if CHOSEN in f"{TENANTS} tenants":
+        _tenants(bench, seeds)
+
+
+def _tenants(bench: Bench, seeds: Sequence[int]) -> None:
+    """Days of many tenants that the load was not set by: those of other seeds than the table's."""
+    found: dict[str, list[dict[str, float]]] = {OURS: [], "drf": []}
+    for seed in seeds:
+        trace = multi_tenant(TENANTS, seed)
+        with bench.step(f"{TENANTS} tenants, seed {seed}"):
+            for policy, figures in found.items():
+                values = simulated(trace, policy, trace.nodes, Settings(outages=one_failure(seed))).figures()
+                figures.append({name: float(values[name] or 0.0) for name in TENANT_FIGURES})
+    bench.details[f"{TENANTS} tenants"] = {
+        policy: [{"seed": seed, **values} for seed, values in zip(seeds, figures, strict=True)]
+        for policy, figures in found.items()
+    }
+    for name, title in TENANT_FIGURES.items():
+        mine, theirs = ([one[name] for one in figures] for figures in found.values())
+        wins = sum(our > their for our, their in zip(mine, theirs, strict=True))
+        text = f"{TENANTS} tenants {title}"
+        bench.add(f"{text}, better in {wins} of {len(mine)}", statistics.median(mine), "", peer="drf",
+                  peer_value=statistics.median(theirs))  # fmt: skip
+        bench.add(f"{text}, worst seed", min(mine), "", peer="drf", peer_value=min(theirs))
 
 
 def _kind(bench: Bench, kind: Kind, path: Path, seeds: Sequence[int]) -> None:

@@ -37,6 +37,7 @@ class Node:
     wake_s: float = 0.0  # how long that takes
     temperature_c: float | None = None
     watts: tuple[float, float] | None = None  # of one device, idle and busy; None: as its type usually draws
+    heats: tuple[float, float, float] | None = None  # simulated: degrees without power, at full, and time constant in s
 
     @property
     def places(self) -> frozenset[str]:

@@ -19,16 +19,19 @@ def pack(message: msgspec.Struct) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-class Unpacker:
-    """Turns a stream of bytes back into messages of one kind, however it was cut."""
+class Frames:
+    """Cuts a stream of bytes into messages that are still packed."""
 
-    def __init__(self, kind: Any, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._decoder = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Any]:
-        """All messages complete so far; raises ``ValueError`` when the other side talks nonsense."""
+    def __len__(self) -> int:
+        """Bytes that wait for the rest of their message."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """All messages complete so far; raises ``ValueError`` when one is too long."""
         self._buffer += data
         messages = []
         while len(self._buffer) >= HEADER.size:
@@ -38,6 +41,22 @@ class Unpacker:
             end = HEADER.size + length
             if len(self._buffer) < end:
                 break
-            messages.append(self._decoder.decode(bytes(self._buffer[HEADER.size : end])))
+            messages.append(bytes(self._buffer[HEADER.size : end]))
             del self._buffer[:end]
         return messages
+
+
+class Unpacker:
+    """Turns a stream of bytes back into messages of one kind, however it was cut."""
+
+    def __init__(self, kind: Any, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._frames = Frames(limit_bytes)
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def __len__(self) -> int:
+        """Bytes that wait for the rest of their message."""
+        return len(self._frames)
+
+    def feed(self, data: bytes) -> list[Any]:
+        """All messages complete so far; raises ``ValueError`` when the other side talks nonsense."""
+        return [self._decoder.decode(message) for message in self._frames.feed(data)]

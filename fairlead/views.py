@@ -237,78 +237,10 @@ class TenantView(View):
     people: list[PersonView] = Field(default_factory=list)  # who has jobs that have not ended
 
 
-class TenantReport(View):
-    """A tenant's line in the report."""
-
-    tenant: str
-    weight: float
-    entitlement: float  # fraction of the cluster
-    share: float  # fraction of what was used
-    device_s: float
-    jobs: int
-    finished: int
-    mean_wait_s: float | None = None
-    mean_jct_s: float | None = None
-    sla_satisfaction: float | None = None
-
-
-class JobReport(View):
-    """A job's line in the report."""
-
-    job: str
-    tenant: str
-    state: str
-    wait_s: float | None = None
-    jct_s: float | None = None
-    samples_per_s: float | None = None
-    recoveries: int = 0
-    recovery_s: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
-
-
-class Report(View):
-    """The figures of REQUIREMENTS for the platform as a whole, per tenant and per job."""
-
-    since_s: float
-    until_s: float
-    training_time_s: float | None = None  # TT, of all work together
-    utilisation: float | None = None  # RU, cpu time used of what the nodes have
-    allocation: float | None = None  # device time held of what the nodes have
-    throughput_per_s: float | None = None  # TP, samples per second
-    fairness: float | None = None  # FI, Jain's index of share per entitlement
-    recovery_s: float | None = None  # FRT, mean
-    sla_satisfaction: float | None = None  # SSR
-    tenants: list[TenantReport] = Field(default_factory=list)
-    jobs: list[JobReport] = Field(default_factory=list)
-    shares: list[dict[str, Any]] = Field(default_factory=list)  # devices per tenant over time, for a plot
-    energy: dict[str, Any] = Field(default_factory=dict)  # kwh, saved_kwh by sleep, asleep_s, wakes, kwh of tenants
-    neighbours: list[dict[str, Any]] = Field(default_factory=list)  # class, beside, slowdown (0 to 1), seen; for admins
-
-
-class ShareLine(View):
-    """A tenant's devices over time, one value per interval."""
-
-    tenant: str
-    weight: float
-    held: list[float]
-    entitlement: list[float]  # what it could claim then, had every tenant with jobs wanted all
-
-
-class SharesView(View):
-    """Who held how much, against what each was entitled to, in evenly long intervals."""
-
-    since_s: float
-    until_s: float
-    step_s: float
-    devices: int  # of the cluster now
-    fairness: float | None = None  # FI, Jain's index over the whole time
-    tenants: list[ShareLine] = Field(default_factory=list)
-
-
 class StateView(View):
     """What decisions are made by now, so that it can be played forward elsewhere."""
 
-    state: dict[str, Any]  # scheduling.state.ClusterState, without its memory
+    state: dict[str, Any]  # scheduling.state.ClusterState; of its memory, what tenants are owed
     left: dict[str, float] = Field(default_factory=dict)  # by job, the work expected to be left, in its own units
     guessed: list[str] = Field(default_factory=list)  # jobs of which that is no more than a general expectation
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
 only ever gain fields, with defaults, and unknown fields are ignored; a node manager of another protocol is asked for
 nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
-anew when it is empty. 1: before sandboxes; 2: with them; 3: ranks
-say what they computed for with their gradients.
+anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
+1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
+pipelines and the grid.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -302,6 +303,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     isolation: str = "none"
     sequence: int = 0  # the newest event that the phases above already reflect
     protocol: int = 1  # those that do not say are of the first
+    build: str = ""  # which code it runs; those that do not say are old
 
 
 class Reply(msgspec.Struct, tag="reply", frozen=True):
@@ -350,7 +352,7 @@ class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     warm: bool = False
     temperature_c: float | None = None  # None: the machine does not tell
     power_w: float | None = None
-    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank@VERSION
+    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank
     grid: dict[str, GridUsage] = {}  # by tenant
 
 

@@ -104,8 +104,8 @@ def _labels(draw: torch.Generator) -> torch.Tensor:
     return torch.randint(2, (SAMPLES,), generator=draw)
 
 
-def training(model: str) -> fairlead.Training:
-    """One of: cnn, bank, kdd, transformer, wide, deep."""
+def training(model: str, batch_size: int = 0) -> fairlead.Training:
+    """One of: cnn, bank, kdd, transformer, wide, deep; in batches of its own size, unless another one is asked for."""
     source = {"cnn": images, "bank": table, "kdd": connections, "transformer": reviews, "wide": clicks}
     name, x, y = source.get(model, connections)()
     print(f"data: {name}", flush=True)
@@ -121,5 +121,5 @@ def training(model: str) -> fairlead.Training:
     build, batch = made[model]
     return fairlead.Training(
         model=build, data=(x, y), loss=nn.CrossEntropyLoss(), optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3),
-        batch_size=batch, epochs=1,
+        batch_size=batch_size or batch, epochs=1,
     )  # fmt: skip

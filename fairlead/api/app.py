@@ -57,7 +57,10 @@ TAGS = {
 
 
 def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: bool = False) -> FastAPI:
-    """The API over this platform, ``secure`` if TLS is spoken. Serve it with :func:`fairlead.api.server.serve`."""
+    """The API over this platform, ``secure`` if browsers speak TLS, to us or to a proxy before us.
+
+    Serve it with :func:`fairlead.api.server.serve`.
+    """
     limits = limits or Limits()
     app = FastAPI(
         title="Fairlead",
@@ -70,7 +73,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
         generate_unique_id_function=lambda route: route.name,
         openapi_tags=[{"name": name, "description": text} for name, text in TAGS.items()],
     )
-    app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits), secure)
+    app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits))
     problems.install(app)
     for room in (jobs, pipelines, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
         app.include_router(room.router, prefix=PREFIX)
@@ -81,7 +84,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
         BodyLimit,
         limit_bytes=lambda path: platform.bundle_limit_bytes if path.startswith(bundles) else limits.body_bytes,
     )
-    app.add_middleware(Edge)
+    app.add_middleware(Edge, secure=secure)
     app.add_middleware(Observed)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -18,6 +18,7 @@ from fairlead.api.door import PlatformDoor
 from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
 from fairlead.api.problems import MEDIA_TYPE, Malformed
 from fairlead.api.sse import EventStream
+from fairlead.control.access import may_more_than_scrape
 from fairlead.control.records import Token
 from fairlead.errors import InvalidSpec, Unauthenticated
 from fairlead.specs import Spec, invalid
@@ -33,7 +34,6 @@ class Context:
     limits: Limits
     rate: RateLimiter
     logins: LoginLimiter
-    secure: bool = False  # TLS is spoken: cookies are for TLS only, and browsers may be told to insist on it
     stopping: asyncio.Event = field(default_factory=asyncio.Event)  # ends the streams when the server ends
 
 
@@ -46,12 +46,14 @@ async def _platform(request: Request) -> PlatformDoor:
 
 
 class Bearer(HTTPBearer):
-    """Who asks, from ``Authorization: Bearer fl_<id>_<secret>``; counts the request against the token's rate.
+    """Who asks, from ``Authorization: Bearer fl_<id>_<secret>``; counts the request against its rate.
 
-    A browser that logged in has no header but a cookie: POST /api/v1/session.
+    A browser that logged in has no header but a cookie: POST /api/v1/session. Who only scrapes is turned away but where
+    it is said otherwise, so that a new route is closed to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, scrapers: bool = False) -> None:
+        self._scrapers = scrapers
         super().__init__(
             bearerFormat="fl_<id>_<secret>",
             scheme_name="bearer",
@@ -62,7 +64,9 @@ class Bearer(HTTPBearer):
         who = await _proof(request)()
         request.state.who = who  # for the note that is taken when it is refused
         bind_contextvars(actor=who.id, tenant=who.tenant)  # in every line of the log from here on
-        context(request).rate.admit(who.id)
+        context(request).rate.admit(who.id, who.tenant)
+        if not self._scrapers:
+            may_more_than_scrape(who)
         return who
 
 
@@ -89,6 +93,7 @@ def _secret(request: Request) -> str:
 
 
 Who = Annotated[Token, Security(Bearer())]
+Scraper = Annotated[Token, Security(Bearer(scrapers=True))]
 Platform = Annotated[PlatformDoor, Depends(_platform)]
 
 Responses = dict[int | str, dict[str, Any]]
@@ -103,7 +108,7 @@ PROBLEMS: Responses = {
     401: _problem("No token, or one that is unknown, expired or revoked."),
     403: _problem("The token's role does not allow this."),
     422: _problem("A field or parameter is wrong; the problem names it, its value and the fix."),
-    429: _problem("The token's rate is used up; Retry-After says when to come again."),
+    429: _problem("The rate of the token or of its tenant is used up; Retry-After says when to come again."),
     500: _problem("The platform failed; its log tells more under the error's id."),
     503: _problem("The platform does not lead at the moment; try again later."),
 }
@@ -171,7 +176,7 @@ def event_stream(request: Request, who: Token, source: AsyncGenerator[bytes, Non
         stopping=shared.stopping,
         keep_alive_s=shared.limits.keep_alive_s,
         check=_proof(request),
-        held=shared.rate.stream(who.id),
+        held=shared.rate.stream(who.id, who.tenant),
     )
 
 

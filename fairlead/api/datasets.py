@@ -9,7 +9,7 @@ from fastapi import Query as QueryParameters
 from pydantic import Field
 
 from fairlead.api.context import CONFLICT, NOT_FOUND, PROBLEMS, Platform, Query, Who, answer, answer_list
-from fairlead.api.jobs import IdempotencyKey, JobRef
+from fairlead.api.jobs import IdempotencyKey, JobRef, good_key
 from fairlead.dataviews import DataSetDetail, DataSetView, LineageView, RerunView
 
 router = APIRouter(tags=["data"], responses=PROBLEMS)
@@ -66,4 +66,4 @@ async def lineage(platform: Platform, who: Who, job: JobRef) -> Response:
              responses=NOT_FOUND | CONFLICT)  # fmt: skip
 async def rerun(platform: Platform, who: Who, job: JobRef, key: IdempotencyKey = None) -> Response:
     """The same code, parameters, seed and data, under the same plan where one was kept; it says what that gives."""
-    return answer(await platform.rerun(who, job, key), 201)
+    return answer(await platform.rerun(who, job, good_key(key)), 201)

@@ -11,6 +11,7 @@ from fairlead.dataviews import DataSetDetail, DataSetView, LineageView, RerunVie
 from fairlead.errors import FairleadError
 from fairlead.pipelines.graph import PipelineSpec
 from fairlead.pipelineviews import PipelineDetail, PipelinePage
+from fairlead.reportviews import Report, SharesView
 from fairlead.specs import JobSpec, TenantSpec
 from fairlead.views import (
     AuditView,
@@ -24,10 +25,8 @@ from fairlead.views import (
     NewToken,
     NodeView,
     Page,
-    Report,
     ResultView,
     SecretView,
-    SharesView,
     StateView,
     TenantView,
     TokenView,

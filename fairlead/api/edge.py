@@ -48,16 +48,22 @@ log = structlog.get_logger(__name__)
 
 
 class Edge:
-    """Adds the security headers, refuses what no store takes, and answers failures of our own with an id."""
+    """Adds the security headers, refuses what no store takes, and answers failures of our own with an id.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    ``secure``: browsers speak TLS, be it to a proxy that speaks plainly to us. We believe the operator, who knows, and
+    no header, which whoever reaches us can send. So cookies are for TLS only, and only https is our own origin.
+    """
+
+    def __init__(self, app: ASGIApp, *, secure: bool = False) -> None:
+        self._app, self._secure = app, secure
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started = False
+        if self._secure:
+            scope["scheme"] = "https"
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started

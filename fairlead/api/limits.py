@@ -1,4 +1,4 @@
-"""How much a client may ask for: a token bucket per token, a cap on open streams, and the sizes of bodies."""
+"""How much a client may ask for: buckets per token and per tenant, caps on open streams, and the sizes of bodies."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ MEMORY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one token may ask of the API."""
+    """What one token, and all tokens of a tenant together, may ask of the API."""
 
     requests_per_s: float = 2000.0
     burst: int = 4000
     body_bytes: int = 1024 * 1024  # of JSON; code bundles have the platform's own limit
     streams: int = 64  # event and log streams open at once
+    tenant_requests_per_s: float = 4000.0  # of all its tokens together: making more of them gives no more
+    tenant_burst: int = 8000
+    tenant_streams: int = 256
     keep_alive_s: float = 15.0  # silence on a stream after which it gives a sign of life
     failed_logins: int = 10  # of one address at once; then one in so many seconds
     failed_login_every_s: float = 6.0
+    logins: int = 60  # good ones of one token at once; then one in so many seconds, as each is written to the store
+    login_every_s: float = 1.0
 
 
 @dataclass(slots=True)
@@ -87,10 +92,11 @@ class Buckets:
 
 
 class LoginLimiter:
-    """Who guesses tokens is slowed down; who logs in with a good one is not."""
+    """Who guesses tokens is slowed down; so is who logs in with a good one as no person would."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._buckets = Buckets(1.0 / limits.failed_login_every_s, float(limits.failed_logins), clock)
+        self._good = Buckets(1.0 / limits.login_every_s, float(limits.logins), clock)
 
     def attempt(self, address: str) -> None:
         """Count an attempt from this address as a failed one, or raise :class:`TooFast`."""
@@ -98,34 +104,46 @@ class LoginLimiter:
         if wait_s > 0:
             raise TooFast("too many failed logins from this address", wait_s=wait_s, limit="logins")
 
-    def succeeded(self, address: str) -> None:
-        """The attempt was none of a guesser's."""
+    def succeeded(self, address: str, token: str) -> None:
+        """The attempt was none of a guesser's: it counts against its token instead, or raises :class:`TooFast`."""
         self._buckets.give_back(address)
+        wait_s = self._good.take(token)
+        if wait_s > 0:
+            raise TooFast("too many logins with this token", wait_s=wait_s, limit="logins")
 
 
 class RateLimiter:
-    """One bucket per token, asked only after the token has proved itself: no stranger can use up another's rate."""
+    """A bucket per token and one per tenant, asked only after the token has proved itself: no stranger can use up
+    another's rate. Who belongs to no tenant has only its own."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._buckets = Buckets(limits.requests_per_s, float(limits.burst), clock)
-        self._streams: Counter[str] = Counter()
+        self._tenants = Buckets(limits.tenant_requests_per_s, float(limits.tenant_burst), clock)
+        self._streams: Counter[tuple[str, str]] = Counter()
 
-    def admit(self, token: str) -> None:
+    def admit(self, token: str, tenant: str | None) -> None:
         """Count one request, or raise :class:`TooFast`."""
-        wait_s = self._buckets.take(token)
+        wait_s, most, whose = self._buckets.take(token), self._limits.requests_per_s, "token"
+        if wait_s <= 0 and tenant is not None:
+            wait_s, most, whose = self._tenants.take(tenant), self._limits.tenant_requests_per_s, "tenant"
         if wait_s > 0:
-            raise TooFast(f"more than {self._limits.requests_per_s:g} requests per second", wait_s=wait_s)
+            raise TooFast(f"more than {most:g} requests per second of this {whose}", wait_s=wait_s)
 
     @contextmanager
-    def stream(self, token: str) -> Iterator[None]:
-        """Hold one of the token's streams, or raise :class:`TooFast`."""
-        if self._streams[token] >= self._limits.streams:
-            raise TooFast(f"{self._limits.streams} streams of this token are open already", wait_s=1.0, limit="streams")
-        self._streams[token] += 1
+    def stream(self, token: str, tenant: str | None) -> Iterator[None]:
+        """Hold one of the token's and its tenant's streams, or raise :class:`TooFast`."""
+        limits = {("token", token): self._limits.streams}
+        if tenant is not None:
+            limits["tenant", tenant] = self._limits.tenant_streams
+        for (whose, name), most in limits.items():
+            if self._streams[whose, name] >= most:
+                raise TooFast(f"{most} streams of this {whose} are open already", wait_s=1.0, limit="streams")
+        self._streams.update(limits.keys())
         try:
             yield
         finally:
-            self._streams[token] -= 1
-            if not self._streams[token]:
-                del self._streams[token]
+            for held in limits:
+                self._streams[held] -= 1
+                if not self._streams[held]:
+                    del self._streams[held]

@@ -87,10 +87,11 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
 
 
 async def open_door(
-    platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None], *, tls: Tls | None = None
-) -> None:
+    platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None], *, tls: Tls | None = None,
+    behind_https: bool = False,
+) -> None:  # fmt: skip
     """Serve the API over this platform until cancelled: the door that the control plane is started with."""
-    await serve(create_app(platform, secure=tls is not None), host, port, opened, tls)
+    await serve(create_app(platform, secure=behind_https or tls is not None), host, port, opened, tls)
 
 
 def stop(app: FastAPI) -> None:

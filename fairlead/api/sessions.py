@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fairlead.api import cookies
 from fairlead.api.context import BODY, PROBLEMS, Platform, Who, answer, body_of, context, read_spec
+from fairlead.control.access import may_more_than_scrape
 from fairlead.specs import Spec
 from fairlead.views import WhoAmI
 
@@ -36,8 +37,9 @@ async def log_in(request: Request, platform: Platform) -> Response:
     shared.logins.attempt(address)
     spec = await read_spec(request, SessionSpec)
     who = await platform.authenticate(spec.token.strip())
-    shared.logins.succeeded(address)
-    shared.rate.admit(who.id)
+    shared.logins.succeeded(address, who.id)
+    shared.rate.admit(who.id, who.tenant)
+    may_more_than_scrape(who)
     secret, seconds = await platform.open_session(who)
     response = answer(await platform.whoami(who), 201)
     cookies.give(request, response, secret, seconds)

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Response
 from fastapi import Query as QueryParameters
 from pydantic import Field
 
-from fairlead.api.context import PROBLEMS, Platform, Query, Who, answer
-from fairlead.control.records import Role
-from fairlead.errors import Forbidden
-from fairlead.views import Report, SharesView, StateView, WhoAmI
+from fairlead.api.context import PROBLEMS, Platform, Query, Scraper, Who, answer
+from fairlead.control.access import may_scrape
+from fairlead.reportviews import Report, SharesView
+from fairlead.views import StateView, WhoAmI
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -77,10 +77,9 @@ async def health(platform: Platform) -> Response:
     response_class=Response,
     responses=PROBLEMS | {200: {"content": {PROMETHEUS: {}}, "description": "In Prometheus' text format."}},
 )
-async def prometheus(platform: Platform, who: Who) -> Response:
-    """Gauges and counters of all tenants, so for an admin token only."""
-    if who.role is not Role.ADMIN:
-        raise Forbidden("shows all tenants", field="role", value=str(who.role), fix="use an admin's token")
+async def prometheus(platform: Platform, who: Scraper) -> Response:
+    """Gauges and counters of all tenants, so for the token of a scraper or an admin only."""
+    may_scrape(who)
     return Response(await platform.prometheus(), headers={"Content-Type": PROMETHEUS})
 
 

@@ -118,7 +118,7 @@ async def update_tenant(request: Request, platform: Platform, who: Who, name: Te
     status_code=201,
     summary="Make a token",
     response_model=NewToken,
-    responses=BODY | NOT_FOUND,
+    responses=BODY | NOT_FOUND | CONFLICT,
     openapi_extra=body_of(TokenSpec),
 )
 async def create_token(request: Request, platform: Platform, who: Who) -> Response:

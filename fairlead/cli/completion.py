@@ -66,7 +66,7 @@ end
 complete -c fairlead -f -a '(__fairlead_complete)'""",
 }
 WORDS = {
-    "--role": ("admin", "tenant-admin", "member", "viewer"),
+    "--role": ("admin", "tenant-admin", "member", "viewer", "scraper"),
     "--network": ("closed", "open"),
     "--sla": ("gold", "silver", "bronze", "none"),
     "--isolation": ("auto", "sandbox", "user", "none"),

@@ -130,7 +130,10 @@ def _where(resident: dict[str, int]) -> str:
 
 @data.command("drop")
 def drop_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
-    """Forget a data set, or one version of it. What was trained on it stays, and says what it was trained on."""
+    """Forget a data set, or one version of it. What was trained on it stays, and says what it was trained on.
+
+    Its blocks stay in memory until room is needed.
+    """
     name, _, version = ref.partition("@")
     gone = client().drop_dataset(name, version or None, tenant=of)
     if as_json:

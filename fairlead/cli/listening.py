@@ -20,6 +20,10 @@ TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate'
 SelfSigned = Annotated[bool, typer.Option("--tls-self-signed", help="Speak TLS with a certificate of its own making.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without TLS all the same.")]
 
+BehindHttps = Annotated[
+    bool, typer.Option("--behind-https", help="A proxy before it speaks TLS: no TLS here, but cookies for TLS only.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Listening:
@@ -30,6 +34,7 @@ class Listening:
     key: Path | None = None
     self_signed: bool = False
     insecure: bool = False
+    behind_https: bool = False
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
@@ -38,10 +43,13 @@ class Listening:
                               fix="name both: --tls-cert FILE --tls-key FILE")  # fmt: skip
         if self.cert is not None and self.self_signed:
             raise InvalidSpec("there is a certificate already", field="--tls-self-signed", fix="leave one of them out")
-        if not self.tls and not self.insecure and not loopback(self.host):
+        if self.tls and self.behind_https:
+            raise InvalidSpec("is for a proxy that speaks TLS instead of the platform", field="--behind-https",
+                              fix="leave it out, or leave out --tls-...")  # fmt: skip
+        if not (self.tls or self.behind_https or self.insecure or loopback(self.host)):
             raise Refused(
                 "without TLS tokens and data would cross the network for all to read", field="--host", value=self.host,
-                fix="add --tls-cert FILE --tls-key FILE, or --tls-self-signed; behind a TLS proxy: --insecure",
+                fix="add --tls-cert FILE --tls-key FILE, or --tls-self-signed; behind a TLS proxy: --behind-https",
             )  # fmt: skip
 
     @property
@@ -54,6 +62,7 @@ class Listening:
         if self.cert is not None and self.key is not None:
             given += ["--tls-cert", str(self.cert.absolute()), "--tls-key", str(self.key.absolute())]
         given += ["--tls-self-signed"] if self.self_signed else []
+        given += ["--behind-https"] if self.behind_https else []
         return given + (["--insecure"] if self.insecure else [])
 
     def load(self, home: Home) -> Tls | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,17 +82,29 @@ def run_trials(
     with emulated(len(ground.seats), link.bytes_per_s if link else None, trials.latency_s, cores) as places:
         given = [asdict(place) for place in places] if trials.limited or trials.shaped else []
         ran = run_plans(trials.run, trials.params, [one.plan for one in chosen], trials.steps, places=given)
-    seen: dict[str, tuple[float, float]] = {}
+    seen: list[tuple[str, float, float]] = []
     for one, trial in zip(chosen, ran, strict=True):
         if trial.step_s is not None:
             whole = correction(trials.model, ground.devices.values(), kind(one.plan))
             slower = fitted(trials.model, Ground(ground), one.plan, trial.step_s) / whole
-            seen[kind(one.plan)] = slower, whole / correction(trials.model, [], EVERY)
+            seen.append((kind(one.plan), slower, whole / correction(trials.model, [], EVERY)))
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
         sys.stderr.write("the machine is busy with other work: nothing is learned from these times\n")
     else:
-        learn(trials.home, trials.model, seen)
+        learn(trials.home, trials.model, by_kind(seen))
     return {one.plan.id: trial for one, trial in zip(chosen, ran, strict=True)}
+
+
+def by_kind(seen: Iterable[tuple[str, float, float]]) -> dict[str, tuple[float, float]]:
+    """(kind, how much slower, correction before) of all plans as one lesson per kind: the median, not the last."""
+    from statistics import median
+
+    slower: dict[str, list[float]] = {}
+    before: dict[str, float] = {}
+    for kind, ratio, known in seen:
+        slower.setdefault(kind, []).append(ratio)
+        before[kind] = known
+    return {kind: (median(ratios), before[kind]) for kind, ratios in slower.items()}
 
 
 def busy(load: float, cores: int) -> bool:

@@ -54,6 +54,8 @@ def plan(
     trials = Trials(run, params, steps, model, place, link, speeds)
     measured = run_trials(trials, found, ground, measure, quiet=as_json) if measure else {}
     rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain(found), strict=True)]
+    if all(row["id"] != "ddp" for row in rows):  # scripts rely on it
+        rows += [row | {"id": "ddp", "reason": "one worker: the same as one process"} for row in rows if _plain(row)]
     if as_json:
         show.print_json({"chosen": found[0].plan.id, "candidates": rows})
     else:
@@ -84,9 +86,7 @@ def profile(
         show.line(f"{name:<18} {text}")
 
 
-def _hardware(
-    place: Home, workers: int | None, cluster: str | None, link: str | None, speeds: str | None
-) -> Hardware:
+def _hardware(place: Home, workers: int | None, cluster: str | None, link: str | None, speeds: str | None) -> Hardware:
     between = None if link is None else parse_link(link)
     paces = () if speeds is None else _speeds(speeds)
     if cluster is not None:
@@ -167,6 +167,10 @@ def _row(one: Estimate, why: str, trial: Trial | None) -> dict[str, Any]:
     return row(one, why, trial.step_s if trial else None)
 
 
+def _plain(row: dict[str, Any]) -> bool:
+    return bool(row["id"] == "single")
+
+
 def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> None:
     show.line(
         f"{model.parameters:,} parameters, {model.flops / 1e6:,.1f} MFLOP per sample, batch {model.batch_size}, "
@@ -198,4 +202,3 @@ def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> Non
 
 def _seconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
-

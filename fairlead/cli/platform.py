@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli import show
-from fairlead.cli.listening import Insecure, Listening, SelfSigned, TlsCert, TlsKey
+from fairlead.cli.listening import BehindHttps, Insecure, Listening, SelfSigned, TlsCert, TlsKey
 from fairlead.cli.listening import told as of_certificate
 from fairlead.cli.options import HomeDir, Json, client
+from fairlead.cli.sharing import Asked, Fairness, HalfLife
 from fairlead.cli.telling import LogFormat, LogLevel, Otlp, Telling
 from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
 from fairlead.home import Home, default_home
@@ -60,6 +61,7 @@ def up(
     tls_key: TlsKey = None,
     tls_self_signed: SelfSigned = False,
     insecure: Insecure = False,
+    behind_https: BehindHttps = False,
     secret_key_file: Annotated[
         Path | None, typer.Option("--secret-key-file", help="With the key of the secrets; default: one in the home.")
     ] = None,
@@ -67,6 +69,8 @@ def up(
         str | None,
         typer.Option("--sleep-after", help="Let nodes sleep that nobody has needed for so long: 10m; never."),
     ] = None,
+    fairness: Fairness = None,
+    half_life: HalfLife = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     otlp: Otlp = None,
@@ -79,8 +83,9 @@ def up(
     store = store or os.environ.get(STORE)
     os.environ.pop(STORE, None)  # it may hold a password, and what is started from here has no use for it
     sleep_after_s = _sleep_after(sleep_after)
-    listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure)
-    telling = Telling(log_format, log_level, otlp)
+    listening = Listening(host, tls_cert, tls_key, tls_self_signed, insecure, behind_https)
+    telling, asked = Telling(log_format, log_level, otlp), Asked(fairness, half_life)
+    sharing = asked.sharing()
     folder = (home or default_home()).expanduser().absolute()
     _refuse_second(folder)
     _make(folder)
@@ -88,6 +93,7 @@ def up(
     tls = listening.load(Home(folder))  # also when it is served by the process behind: what is wrong is said here
     if detach:
         arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments(), *telling.arguments()]
+        arguments += asked.arguments()
         arguments += ["--nodes", nodes] if nodes else []
         arguments += ["--isolation", isolation] if isolation else []
         arguments += ["--sleep-after", sleep_after] if sleep_after else []
@@ -101,6 +107,7 @@ def up(
     certificate = tls.served if tls is not None else None
     settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
     settings = replace(settings, secret_key_file=secret_key_file, isolation=isolation, sleep_after_s=sleep_after_s)
+    settings = replace(settings, sharing=sharing)
 
     log_file = Home(folder).logs / "control.log" if ready_fd is not None else None
     told_by = serve.Telling(telling.log_format, telling.log_level, log_file, telling.endpoint)
@@ -114,7 +121,7 @@ def up(
         else:
             _report(ready_fd, told)
 
-    raise typer.Exit(serve.run(settings, ready, partial(open_door, tls=tls)))
+    raise typer.Exit(serve.run(settings, ready, partial(open_door, tls=tls, behind_https=behind_https)))
 
 
 def _isolation(wanted: str | None) -> str | None:

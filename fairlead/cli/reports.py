@@ -13,7 +13,8 @@ from fairlead.cli.options import Json, client
 SLOWER = 0.1
 
 if TYPE_CHECKING:
-    from fairlead.views import EventView, Report
+    from fairlead.reportviews import Report
+    from fairlead.views import EventView
 
 
 def events(
@@ -58,6 +59,7 @@ def report(as_json: Json = False) -> None:
         "devices held": show.percent(answer.allocation),
         "throughput (TP)": f"{show.number(answer.throughput_per_s)} samples/s",
         "fairness (FI)": show.number(answer.fairness),
+        "fairness lately": show.number(None if answer.balance is None else answer.balance.index),
         "recovery (FRT)": show.duration(answer.recovery_s),
         "SLA met (SSR)": show.percent(answer.sla_satisfaction),
     }
@@ -67,6 +69,8 @@ def report(as_json: Json = False) -> None:
         figures["saved by sleep"] = f"{show.number(answer.energy['saved_kwh'])} kWh"
     for name, figure in figures.items():
         show.line(f"{name:<20} {figure:>14}")
+    if answer.balance is not None and answer.balance.corrects:
+        show.line(show.clean(answer.balance.text))
     show.line()
     _neighbours(answer)
     _tenants(answer)

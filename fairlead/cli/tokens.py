@@ -20,7 +20,7 @@ app = typer.Typer(help="Create, list and revoke tokens.", rich_markup_mode=None)
 @app.command("create")
 def create(
     of: Tenant = None,
-    role: Annotated[str, typer.Option("--role", help="admin, tenant-admin, member or viewer.")] = "member",
+    role: Annotated[str, typer.Option("--role", help="admin, tenant-admin, member, viewer or scraper.")] = "member",
     label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
     expires: Annotated[str | None, typer.Option("--expires", help="Good for so long, such as 30d.")] = None,
     as_json: Json = False,

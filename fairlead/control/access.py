@@ -5,7 +5,8 @@ from __future__ import annotations
 from fairlead.control.records import Role, Token
 from fairlead.errors import Forbidden, InvalidSpec, NotFound
 
-_RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.TENANT_ADMIN: 2, Role.ADMIN: 3}
+_RANK = {Role.SCRAPER: -1, Role.VIEWER: 0, Role.MEMBER: 1, Role.TENANT_ADMIN: 2, Role.ADMIN: 3}
+_PLATFORM = frozenset({Role.ADMIN, Role.SCRAPER})  # of no tenant, and given away by admins only
 
 
 def require(who: Token, role: Role, to: str) -> None:
@@ -15,8 +16,35 @@ def require(who: Token, role: Role, to: str) -> None:
 
 
 def scope(who: Token) -> str | None:
-    """The tenant whose things this token may see; None: all of them."""
-    return None if who.role is Role.ADMIN else who.tenant
+    """The tenant whose things this token may see; None: all of them. Raises Forbidden for one that sees no things."""
+    if who.role is Role.ADMIN:
+        return None
+    if who.tenant is None:
+        raise only_metrics()
+    return who.tenant
+
+
+def may_scrape(who: Token) -> None:
+    """Raise Forbidden unless the token may read the metrics, which tell about all tenants."""
+    if who.role not in _PLATFORM:
+        fix = "use the token of a scraper or an admin"
+        raise Forbidden("shows all tenants", field="role", value=str(who.role), fix=fix)
+
+
+def may_more_than_scrape(who: Token) -> None:
+    """Raise Forbidden if the token is for the metrics only: it lies with a scraper, which needs nothing else."""
+    if who.role is Role.SCRAPER:
+        raise only_metrics()
+
+
+def only_metrics() -> Forbidden:
+    return Forbidden("a scraper reads /metrics and nothing else", field="role", value=str(Role.SCRAPER),
+                     fix="use a token with another role")  # fmt: skip
+
+
+def owner_of(who: Token, role: Role, tenant: str | None) -> str | None:
+    """Whose a token to be made is: nobody's in particular, or that tenant's for which the asking one acts."""
+    return None if role in _PLATFORM and tenant is None else acting_for(who, tenant)
 
 
 def acting_for(who: Token, tenant: str | None, *, field: str = "tenant") -> str:
@@ -36,9 +64,10 @@ def acting_for(who: Token, tenant: str | None, *, field: str = "tenant") -> str:
 def may_grant(who: Token, role: Role, tenant: str | None) -> None:
     """Nobody hands out more than they have, or for a tenant that is not theirs."""
     require(who, Role.TENANT_ADMIN, "make tokens")
-    if (role is Role.ADMIN) != (tenant is None):
-        raise InvalidSpec(f"{role}: an admin token belongs to no tenant, every other one to one", field="role",
-                          value=str(role), fix="name a tenant, or make it an admin token without one")  # fmt: skip
-    if _RANK[role] > _RANK[who.role]:
+    if (role in _PLATFORM) != (tenant is None):
+        raise InvalidSpec(f"{role}: tokens of admins and scrapers belong to no tenant, every other one to one",
+                          field="role", value=str(role),
+                          fix="name a tenant, or make it an admin's or a scraper's without one")  # fmt: skip
+    if _RANK[role] > _RANK[who.role] or (role in _PLATFORM and who.role is not Role.ADMIN):
         raise Forbidden(f"a {who.role} may not make a token with the role {role}", field="role", value=str(role),
                         fix="ask an admin")  # fmt: skip

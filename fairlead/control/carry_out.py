@@ -170,6 +170,7 @@ class CarryOut:
                 if known[member.worker].phase == "starting":
                     known[member.worker] = replace(known[member.worker], phase="reserved")
             raise
+        self._known.told.get(job.id, set()).discard(f"join:{generation.number}")  # a former call went with its worker
         failpoint("launched")
 
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
@@ -295,12 +296,13 @@ class CarryOut:
     async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
         now_s = self._clock()
         cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
+        until_s = min(now_s, job.since_s) if outcome == "finished" else now_s  # then others were given its devices
 
         def work(connection: Connection) -> bool:
             if not _unmoved(connection, job):
                 return False
             for generation in live:
-                ledger.end_generation(connection, job, generation, self._nodes(), now_s, cpu_s[generation.number])
+                ledger.end_generation(connection, job, generation, self._nodes(), until_s, cpu_s[generation.number])
                 generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}

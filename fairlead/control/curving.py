@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -51,19 +51,18 @@ class Curves:
     def learn(self, pairs: Sequence[tuple[Job, KnownModel]], nodes: Sequence[Node], machine: Machine) -> None:
         """Have the planner's curves for these jobs ready, and forget all others."""
         until_s = self._clock() + BUDGET_S
-        ground = (
-            tuple(sorted((n.name, n.device_type, n.devices, n.capacity.get("cpu"), n.schedulable) for n in nodes)),
-            machine.sure,
-        )  # fmt: skip
+        ground = tuple(sorted(_looks(node) for node in nodes)), machine.looks
         before, self._of = self._of, {}
         for job, known in pairs:
-            wants = (job.min_workers, job.max_workers, tuple(sorted(job.demand.items())))
-            stamp = (ground, wants, known.tenant, known.key, tuple(sorted(known.seen.items())))
+            wants = (job.min_workers, job.max_workers, tuple(sorted(job.demand.items())), _wanted(job))
+            stamp = (
+                ground, wants, known.tenant, known.key, tuple(sorted(known.seen.items())), tuple(sorted(known.banned)),
+            )  # fmt: skip
             if stamp not in self._planned:
                 if self._clock() > until_s:
                     self._of[job.id] = before.get(job.id)  # an older one will do until there is time
                     continue
-                curve = planned(usable(known), known.seen, job, nodes, machine)
+                curve = planned(usable(known), known.seen, job, nodes, machine, known.banned)
                 self._planned[stamp] = None if curve is None else paced(curve)
             self._of[job.id] = stamp
         used = set(self._of.values())
@@ -86,10 +85,27 @@ class Curves:
         return self._pulled[job.id][1]
 
 
+def _looks(node: Node) -> tuple[object, ...]:
+    """All of a node that a curve depends on."""
+    given = node.capacity
+    return (
+        node.name, node.device_type, node.devices, given.get("cpu", 0.0), given.get("memory", 0.0), node.speed,
+        node.path, node.schedulable,
+    )  # fmt: skip
+
+
+def _wanted(job: Job) -> str:
+    return str(job.facts.get("plan", "auto"))
+
+
 def planned(
-    model: ModelProfile, seen: Mapping[str, float], job: Job, nodes: Iterable[Node], machine: Machine
-) -> SpeedCurve | None:
-    """The planner's curve over all sizes that the job may have; None where it fits nowhere or devices are unknown."""
+    model: ModelProfile, seen: Mapping[str, float], job: Job, nodes: Iterable[Node], machine: Machine,
+    banned: Collection[str] = (),
+) -> SpeedCurve | None:  # fmt: skip
+    """The planner's curve over all sizes that the job may have; None where it fits nowhere or devices are unknown.
+
+    It is that of plans that the job would be given: of those that it asks for, without those that failed with it.
+    """
     ground = kinds(nodes, job.demand, machine)
     if ground is None or not understood(seen):
         return None
@@ -99,7 +115,9 @@ def planned(
     sizes = tuple(range(job.min_workers, most + 1))
     some = sorted({size for size in sizes if size <= SMALL or size & (size - 1) == 0} | {sizes[0], sizes[-1]})
     one = corrected(model, _any_gang(ground), seen)
-    points = speed_curve(one, ground.devices, ground.links, some, ground.per_node, ground.speeds)
+    points = speed_curve(
+        one, ground.devices, ground.links, some, ground.per_node, ground.speeds, wanted=_wanted(job), banned=banned
+    )
     table: dict[str, dict[int, dict[int, float]]] = {}
     for point in points:
         ((kind, size),) = point.devices

@@ -13,18 +13,29 @@ from fairlead.control.budgets import Spending, spendings, tell
 from fairlead.control.carry_out import Gangs
 from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
+from fairlead.control.fairness import tell_fairness
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.locality import near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
-from fairlead.control.rounds import Devices, cluster_state
+from fairlead.control.rounds import Devices, cluster_state, is_over
 from fairlead.control.store import events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.stragglers import staying
 from fairlead.scheduling.carry.remembering import plain, promises, recalled
-from fairlead.scheduling.state import ClusterState, Hold, Preempt, Reason, Resize, Round, Start
+from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.state import (
+    AS_DIALLED,
+    ClusterState,
+    Hold,
+    Preempt,
+    Reason,
+    Resize,
+    Round,
+    Sharing,
+    Start,
+)
 
-ATTAINED_HALF_LIFE_S = 3600.0
 REMEMBER_S = 60.0  # so often the policy's memory is stored even if no promise in it changed
 
 
@@ -59,7 +70,7 @@ class Outlook:
 async def read_state(
     store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str],
     remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], Pace | None] = lambda job: None,
-    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None,
+    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = AS_DIALLED,
 ) -> RoundInput:  # fmt: skip
     """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
 
@@ -78,7 +89,7 @@ async def read_state(
             active,
             generations.current(connection, busy),
             teams,
-            ledger.attained(connection, now_s, ATTAINED_HALF_LIFE_S),
+            ledger.attained(connection, now_s, DEFAULTS.under(sharing).forget_s),
             recalled(memory.load(connection)) if remembers is None else dict(remembers),
             spendings(connection, teams, now_s),
         )
@@ -96,7 +107,7 @@ async def read_state(
         {name: known.used.facts(name) for name in facts}, curves,
     )  # fmt: skip
     cluster = replace(
-        cluster, colocation=known.company.table or None, jobs=near_data(cluster.jobs, known.resident)
+        cluster, colocation=known.company.table or None, jobs=near_data(cluster.jobs, known.resident), sharing=sharing
     )
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
@@ -118,7 +129,8 @@ async def learn(store: Store, known: Gangs, now_s: float) -> None:
 
 def apply_round(connection: Connection, state: RoundInput, decided: Round, *, remember: bool = True) -> set[str]:
     """Store the decisions that still hold; returns the jobs that have something to carry out now."""
-    devices = Devices(state.cluster.nodes, state.facts, state.generations)
+    over = {job.id for job in state.jobs.values() if is_over(job)}
+    devices = Devices(state.cluster.nodes, state.facts, state.generations, over)
     reading = {job.id: job for job in state.cluster.jobs if "data_bytes" in job.facts}
     changed: set[str] = set()
     for decision in decided.decisions:
@@ -131,6 +143,7 @@ def apply_round(connection: Connection, state: RoundInput, decided: Round, *, re
                 if not state.departing and _preempt(connection, state, job, reason):
                     changed.add(job)
     tell(connection, state.spendings.values(), state.cluster.now_s)
+    tell_fairness(connection, state.cluster.memory, decided.memory, state.cluster.now_s)
     if remember:
         memory.save(connection, plain(decided.memory))
     return changed

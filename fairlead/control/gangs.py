@@ -34,6 +34,11 @@ class WorkerFact:
         return not self.exited
 
     @property
+    def holds(self) -> bool:
+        """Whether its device is its own; one that has finished is on its way out and gives it to whoever is next."""
+        return self.alive and self.phase != "finished"
+
+    @property
     def lost(self) -> bool:
         return self.exited and self.phase != "finished"
 
@@ -143,6 +148,16 @@ Action = (
 )  # fmt: skip
 
 
+def frees_or_asks(action: Action, workers: Mapping[str, WorkerFact]) -> bool:
+    """Whether others could be decided about differently after this; ``workers``: as they are known afterwards.
+
+    What a gang does on its way up, with the devices that it was given, changes nothing for them.
+    """
+    if isinstance(action, Reserve):
+        return any(member.worker not in workers for member in action.generation.members)
+    return not isinstance(action, WakeNodes | Launch | TellLeave | BeginJoin | TellJoin)
+
+
 def contradiction(view: GangView) -> str | None:
     """What may never be: two generations of one gang training at the same time, or two workers on one device.
 
@@ -234,6 +249,8 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
         return Reserve(newest)
     if any(facts[member.worker].phase == "reserved" for member in newest.members):
         return Launch(newest)
+    if former is None and _meets_nobody(view.job):
+        return BeginJoin(newest, former)  # its node passes the call on as soon as there is somebody to hear it
     if any(facts[member.worker].phase == "starting" for member in newest.members):
         return None
     if former is not None:
@@ -264,6 +281,8 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
+    if any(fact is not None and fact.phase == "reserved" for fact in map(view.workers.get, _names(newest))):
+        return Launch(newest)  # called before it was there, and the order to start it got lost
     if f"join:{newest.number}" not in view.told:
         return TellJoin(newest)
     return None
@@ -318,6 +337,15 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
         return fact.phase in ("broken", "left") and fact.generation == newest.number
 
     return tuple(member.worker for member in newest.members if gone(member.worker))
+
+
+def _meets_nobody(job: Job) -> bool:
+    """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
+    return job.training and not job.facts.get("stage", {}).get("trains", True)
+
+
+def _names(generation: Generation) -> list[str]:
+    return [member.worker for member in generation.members]
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

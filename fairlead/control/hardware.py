@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,13 @@ class Machine:
 
     @property
     def sure(self) -> bool:
-        return self.measured is not None
+        """Whether what was measured holds for the nodes: where they are other machines, nobody measured them."""
+        return self.measured is not None and self.shared
+
+    @property
+    def looks(self) -> str:
+        """All that is known of it, as a mark: another one after it was measured again."""
+        return json.dumps([self.shared, self.measured], sort_keys=True, default=str)
 
 
 def gang_hardware(seats: Sequence[Node], demand: Resources, machine: Machine) -> Hardware | None:
@@ -86,8 +93,8 @@ def _devices(nodes: Sequence[Node], demand: Resources, machine: Machine) -> dict
     for node in nodes:
         kind = node.device_type
         if kind not in found:
-            plain = kind == "cpu" and machine.measured is not None
-            found[kind] = local_device(machine.measured or {}, 1) if plain else known_device(kind)
+            here = kind == "cpu" and machine.sure
+            found[kind] = local_device(machine.measured or {}, 1) if here else known_device(kind)
             found[kind] = replace(found[kind], memory_bytes=_memory(node, demand, found[kind]))
         else:
             least = min(found[kind].memory_bytes, _memory(node, demand, found[kind]))

@@ -22,11 +22,11 @@ from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
-from fairlead.control.gangs import GangView, contradiction, next_action
+from fairlead.control.gangs import GangView, contradiction, frees_or_asks, next_action
 from fairlead.control.ledger import meter, meterable
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
-from fairlead.control.observe import fact_after, store_events
+from fairlead.control.observe import asks_for_a_round, can_wait, fact_after, store_events
 from fairlead.control.plans import Gauge, Plans
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.roster import Roster
@@ -35,7 +35,7 @@ from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.errors import FairleadError, LostLeadership
 from fairlead.scheduling.decide import decide
-from fairlead.scheduling.state import Hold
+from fairlead.scheduling.state import AS_DIALLED, Hold, Sharing
 
 log = structlog.get_logger()
 
@@ -64,10 +64,12 @@ class Controller:
         secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
         gauge: Gauge | None = None,
         sleep_after_s: float | None = None,
+        sharing: Sharing = AS_DIALLED,
     ) -> None:
         self.store = store
         self.backend = backend
         self.clock = clock
+        self.sharing = sharing
         self.outlook = Outlook({}, {})
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
@@ -173,16 +175,10 @@ class Controller:
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""
         await self._absorb(batch)
-        if self.orchestrate is not None and not self._paused:
-            handed_in = await self.orchestrate()
-            if handed_in is not None:
-                self._again |= handed_in
-                self._round_due = True
+        if self._round_due and not self._paused:
+            await self._decide()
         live = await self.store.read(jobs.on_their_way)
         self._on_their_way = bool(live)
-        if self._round_due and not self._paused:
-            with tracing.round():
-                await self._round()
         await learn(self.store, self.known, self.clock())
         if self.clock() - self._metered_s >= METER_S:
             await self._meter(live)
@@ -208,7 +204,7 @@ class Controller:
         rests = self.roster.sleep_after_s is not None  # who is idle goes to sleep when nothing happens
         self._round_due = self._round_due or ((busy or rests) and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()
-        if batch and all(_can_wait(event) for event in batch):
+        if batch and all(can_wait(event) for event in batch):
             await asyncio.sleep(BATCH_S)
             batch += self._drain()
         elif not batch and self._round_cost_s:
@@ -261,7 +257,7 @@ class Controller:
                 elif isinstance(event.body, wire.Progress | wire.Ready):
                     self.plans.hear(event.job, event.body)
             self._again |= {event.job for event in fresh}
-            self._round_due = self._round_due or not all(_can_wait(event) for event in fresh)
+            self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
             await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
 
@@ -276,15 +272,26 @@ class Controller:
 
     # ------------------------------------------------------------ deciding
 
+    async def _decide(self) -> None:
+        """What pipelines hand in, and a round."""
+        self._round_due = False  # before anything is read: what is written from here on asks for all of this again
+        try:
+            handed_in = await self.orchestrate() if self.orchestrate is not None else None
+            self._again |= handed_in or set()
+            with tracing.round():
+                await self._round()
+        except BaseException:
+            self._round_due = True
+            raise
+
     async def _round(self) -> None:
-        self._round_due = False  # before anything is read: what is written from here on asks for another round
         await self.refresh()
         started_s = time.monotonic()
         now_s = self.clock()
         before = self.outlook
         state = await read_state(
             self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve,
-            self.plans.refresh,
+            self.plans.refresh, self.sharing,
         )
         seated(state, self.known)
         decided = decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
@@ -355,7 +362,8 @@ class Controller:
                 return
             log.debug("carry out", job=job, action=type(action).__name__)
             await self._carry_out.do(action, view)
-            self.nudge(job)
+            if frees_or_asks(action, self.known.of(job)):
+                self.nudge(job)
             self.publish()
 
     async def _view(self, job_id: str) -> GangView | None:
@@ -377,7 +385,3 @@ class Controller:
     @staticmethod
     def _touches(view: GangView, undecided: frozenset[str]) -> bool:
         return any(m.node in undecided for generation in view.generations for m in generation.members)
-
-
-def _can_wait(event: BackendEvent) -> bool:
-    return isinstance(event, WorkerEvent) and isinstance(event.body, wire.Progress | wire.Snapshot)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from fairlead import wire
-from fairlead.backends.protocol import WorkerEvent
+from fairlead.backends.protocol import BackendEvent, WorkerEvent
 from fairlead.control import datasets, knowing
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.metrics import families, live
@@ -27,6 +27,22 @@ LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is
 LARGEST_VALUE = 64 << 10  # bytes of a reference to what a stage gave
 MOST_MISSING = 500
 MOST = 2**53  # of anything that a worker counts
+
+
+def can_wait(event: BackendEvent) -> bool:
+    """Whether it may wait a little for company: signs of life, which come all the time."""
+    return isinstance(event, WorkerEvent) and isinstance(event.body, wire.Progress | wire.Snapshot)
+
+
+def asks_for_a_round(event: WorkerEvent) -> bool:
+    """Whether others could be decided about differently now.
+
+    Not because a worker came up: its seat was given away before. And not because it ended: its seat is free once that
+    is acted upon, which asks for a round by itself.
+    """
+    body = event.body
+    plain = isinstance(body, wire.Ready) and not body.batch_size  # one that trains tells how much there is to do
+    return not (plain or isinstance(body, wire.Joined | wire.Exited) or can_wait(event))
 
 
 def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerFact:

@@ -22,6 +22,9 @@ from fairlead.wire import WorkerSpec
 FIRST_UID, UIDS_EACH, PLATFORMS = 1_000_000, 100_000, 20_000
 """When the platform runs as root, each tenant works as a user of its own: far above those that people log in as."""
 
+MOST_SECRET_BYTES = 256 << 10
+"""Of all secrets of a job: node managers look for each in many forms, in memory that all tenants share."""
+
 
 def tenant_uid(home: Home, number: int) -> int:
     """The user of this platform's tenant. Platforms side by side on one machine have different users."""
@@ -88,6 +91,10 @@ def launch_secrets(vault: Vault) -> Callable[[Connection, Job], dict[str, str]]:
             if name not in kept:
                 raise Refused(f"the secret {name} was removed", field="secrets", value=name,
                               fix=f"set it and submit the job again: fairlead secret set {name}")  # fmt: skip
-        return {name: vault.open(job.tenant, name, kept[name]) for name in wanted}
+        values = {name: vault.open(job.tenant, name, kept[name]) for name in wanted}
+        if (size := sum(len(value.encode()) for value in values.values())) > MOST_SECRET_BYTES:
+            raise Refused(f"its secrets have {size} bytes together, more than the {MOST_SECRET_BYTES} of a job",
+                          field="secrets", fix="keep what is long in a file encrypted with a secret")  # fmt: skip
+        return values
 
     return opened

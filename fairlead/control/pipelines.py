@@ -74,15 +74,23 @@ class Pipelines:
         return [each.record.id for each in seen if each.next()]
 
     def _advance(self, connection: Connection, due: Collection[str], now_s: float) -> set[str]:
-        """One step may make another possible at once, such as a row of stages that need not run again."""
+        """One step may make another possible at once, such as a row of stages that need not run again.
+
+        Only to start a stage makes nothing else possible, and then nobody has to look again.
+        """
         touched: set[str] = set()
         while True:
             ready = [(each, each.next()) for each in self._seen(connection, due)]
             if not any(planned for _, planned in ready):
                 return touched
+            started = True
             for seen, planned in ready:
                 for step in planned:
-                    touched |= _do(connection, seen, step, now_s)
+                    jobs_of_it = _do(connection, seen, step, now_s)
+                    started = started and isinstance(step, steps.Start) and bool(jobs_of_it)
+                    touched |= jobs_of_it
+            if started:
+                return touched
 
     # ------------------------------------------------------------ looking
 

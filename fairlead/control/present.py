@@ -12,6 +12,7 @@ from fairlead.control.budgets import Spending
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.queues import Standing
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
+from fairlead.scheduling.mentions import told, told_facts
 from fairlead.scheduling.state import Hold, Reason
 from fairlead.specs import Policy
 from fairlead.views import (
@@ -45,22 +46,23 @@ def sla_met(job: Job, now_s: float) -> bool | None:
     return None
 
 
-def reason_view(reason: Reason) -> ReasonView:
-    return ReasonView(code=reason.code, text=reason.text, facts=dict(reason.facts))
+def reason_view(reason: Reason, tenant: str | None) -> ReasonView:
+    """A reason as this tenant may read it, whose job it is about; None: as it is."""
+    return ReasonView(code=reason.code, text=told(reason.text, tenant), facts=told_facts(reason.facts, tenant))
 
 
-def reason_of(job: Job, newest: Generation | None, hold: Hold | None) -> ReasonView | None:
+def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: str | None) -> ReasonView | None:
     """Why a job is as it is now: waiting for something, running on what it was given, or ended."""
     if job.phase is JobPhase.QUEUED:
         if hold is not None:
-            return reason_view(hold.reason)
+            return reason_view(hold.reason, tenant)
         return ReasonView(code="undecided", text="the next round of the scheduler decides about it")
     if job.phase is JobPhase.STOPPING:
         return ReasonView(code=job.outcome or "stopping", text=f"its workers are being ended ({job.outcome})")
     if job.phase in ENDED:
         return ReasonView(code=str(job.phase), text=job.message or f"it {_PAST[job.phase]}")
     if newest is not None:
-        return ReasonView(code=newest.reason_code, text=newest.reason)
+        return ReasonView(code=newest.reason_code, text=told(newest.reason, tenant))
     return None
 
 
@@ -72,9 +74,10 @@ _PAST = {
 
 
 def job_fields(
-    job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float
-) -> dict[str, Any]:
-    """The fields of a JobView."""
+    job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float,
+    tenant: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The fields of a JobView, as this tenant may read it; None: all there is."""
     newest = live[-1] if live else None
     seated = next((g for g in reversed(live) if g.running_s is not None), newest)
     members = sorted(seated.members, key=lambda m: m.rank) if seated else []
@@ -89,35 +92,36 @@ def job_fields(
         "step": job.step, "total_steps": job.total_steps, "epoch": job.epoch, "loss": job.loss,
         "samples_per_s": job.samples_per_s, "recoveries": job.recoveries, "preemptions": job.preemptions,
         "resizes": job.resizes, "recovery_s": job.recovery_s / job.recoveries if job.recoveries else None,
-        "reason": reason_of(job, newest, hold), "message": job.message, "metrics": job.result.get("metrics", {}),
-        "plan": plan_view(seated),
+        "reason": reason_of(job, newest, hold, tenant), "message": job.message,
+        "metrics": job.result.get("metrics", {}), "plan": plan_view(seated),
     }  # fmt: skip
 
 
 def job_view(
-    job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float
-) -> JobView:
-    return JobView(**job_fields(job, labels, live, hold, now_s))
+    job: Job, labels: Mapping[str, str], live: Sequence[Generation], hold: Hold | None, now_s: float,
+    tenant: str | None,
+) -> JobView:  # fmt: skip
+    return JobView(**job_fields(job, labels, live, hold, now_s, tenant))
 
 
-def generation_views(every: Sequence[Generation]) -> list[GenerationView]:
-    """All of a job; a candidate that one of them ran shows what was measured then."""
+def generation_views(every: Sequence[Generation], tenant: str | None) -> list[GenerationView]:
+    """All of a job, as this tenant may read them; a candidate that one of them ran shows what was measured then."""
     plans = [generation.plan for generation in every if generation.plan is not None]
     measured = {plan["id"]: plan["measured_step_s"] for plan in plans if "measured_step_s" in plan}
-    return [generation_view(generation, measured) for generation in every]
+    return [generation_view(generation, measured, tenant) for generation in every]
 
 
-def generation_view(generation: Generation, measured: Mapping[str, float] | None = None) -> GenerationView:
+def generation_view(generation: Generation, measured: Mapping[str, float], tenant: str | None) -> GenerationView:
     return GenerationView(
         number=generation.number,
         phase=str(generation.phase),
         members=[MemberView(worker=m.worker, rank=m.rank, node=m.node) for m in generation.members],
-        reason=ReasonView(code=generation.reason_code, text=generation.reason),
+        reason=ReasonView(code=generation.reason_code, text=told(generation.reason, tenant)),
         created_s=generation.created_s,
         running_s=generation.running_s,
         ended_s=generation.ended_s,
         outcome=generation.outcome,
-        plan=plan_view(generation, {} if measured is None else measured),
+        plan=plan_view(generation, measured),
     )
 
 
@@ -143,7 +147,7 @@ def node_views(
     here: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     for job, facts in list(workers.items()):
         for worker, fact in list(facts.items()):
-            if fact.alive:
+            if fact.holds:
                 here[fact.node].append((fact.device, job, worker))
     views = []
     for name, node in sorted(nodes.items()):
@@ -230,8 +234,9 @@ def token_view(token: Token) -> TokenView:
     )  # fmt: skip
 
 
-def event_view(event: LoggedEvent) -> EventView:
+def event_view(event: LoggedEvent, tenant: str | None) -> EventView:
+    """An event as this tenant may read it; None: as it is."""
     return EventView(
-        id=event.id, time_s=event.time_s, kind=event.kind, text=event.text, tenant=event.tenant, job=event.job,
-        node=event.node, facts=dict(event.facts),
+        id=event.id, time_s=event.time_s, kind=event.kind, text=told(event.text, tenant), tenant=event.tenant,
+        job=event.job, node=event.node, facts=told_facts(event.facts, tenant),
     )  # fmt: skip

@@ -139,6 +139,7 @@ class Role(StrEnum):
     TENANT_ADMIN = "tenant-admin"  # its tenant: tokens and all jobs
     MEMBER = "member"  # submits and touches jobs of its tenant
     VIEWER = "viewer"  # looks only
+    SCRAPER = "scraper"  # reads the metrics of the whole platform, and nothing else
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from statistics import fmean
 from fairlead.cluster import DEVICE, Resources
 from fairlead.control.present import sla_met
 from fairlead.control.records import ENDED, Job, JobPhase, Tenant, Usage
+from fairlead.reportviews import JobReport, Report, TenantReport
 from fairlead.scheduling.metrics import jain
-from fairlead.views import JobReport, Report, TenantReport
 
 
 def job_report(job: Job) -> JobReport:

@@ -106,9 +106,7 @@ def review(
     return Review(plan, seen, measured_s, better, off)
 
 
-def _taught(
-    known: Known, plan: Plan, hardware: Hardware, step_s: float, compute_s: float | None
-) -> dict[str, float]:
+def _taught(known: Known, plan: Plan, hardware: Hardware, step_s: float, compute_s: float | None) -> dict[str, float]:
     """What was seen before and now: how slow these workers compute, and how slow plans of this kind are on them."""
     ground = Ground(hardware)
     seen = noted(known.seen, kind(plan), fitted(known.profile, ground, plan, step_s))
@@ -141,6 +139,8 @@ def _better(
     model = corrected(known.profile, hardware, known.seen)
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
     here = estimate(model, Ground(hardware), plan)
+    if not found.estimate.fits:
+        return None  # it runs as it is; what might break it is no improvement
     if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:
         return None
     gain = here.worth_s / found.estimate.worth_s

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.cluster import Member, Node, Placement, nearby_devices
 from fairlead.control.curving import Pace
 from fairlead.control.gangs import WorkerFact
-from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.control.stragglers import slow_seats
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
@@ -94,7 +94,7 @@ def job_state(
     settled = job.phase is JobPhase.RUNNING and newest is not None and in_full_swing(newest, workers)
     waiting = job.phase is JobPhase.QUEUED
     left = _remaining(job)
-    seats = () if waiting else occupied(live, workers, broken=broken)
+    seats = () if waiting else occupied(live, workers, broken=broken, over=is_over(job))
     done = float(job.step * job.batch_size)
     if left is None and (job.finish_by_s is not None or "takes_s" in job.facts):
         pace = None
@@ -161,9 +161,20 @@ def in_full_swing(generation: Generation, workers: Mapping[str, WorkerFact]) -> 
     return all(fact is not None and fact.alive and fact.phase == "joined" for fact in facts)
 
 
-def occupied(live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, broken: bool) -> tuple[str, ...]:
+def is_over(job: Job) -> bool:
+    """Whether it is stored how this job ended: a worker that has finished gives its seat to whoever is next.
+
+    That one is started by the node when the process of the former is gone, so that no two are ever at work on one
+    device; but it need not be heard of first.
+    """
+    return job.phase is JobPhase.STOPPING and job.then in ENDED
+
+
+def occupied(
+    live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, broken: bool, over: bool = False
+) -> tuple[str, ...]:
     """The node of every device that the job holds: living workers, and those planned but not reserved yet."""
-    seats = [fact.node for fact in workers.values() if fact.alive]
+    seats = [fact.node for fact in workers.values() if fact.alive and not (over and fact.phase == "finished")]
     if not broken:
         known = set(workers)
         seats += [m.node for generation in live for m in generation.members if m.worker not in known]
@@ -177,15 +188,19 @@ def _remaining(job: Job) -> float | None:
 class Devices:
     """Which device indices of each node are free, so that a placement names real ones."""
 
-    def __init__(self, nodes: Iterable[Node], facts: Facts, generations: LiveGenerations) -> None:
+    def __init__(
+        self, nodes: Iterable[Node], facts: Facts, generations: LiveGenerations, over: Collection[str] = ()
+    ) -> None:
+        """``over``: the jobs of which those who have finished hold nothing any more."""
         self._free: dict[str, list[int]] = {}
         self._numa: dict[str, tuple[int, ...]] = {}
         for node in nodes:
             self._free[node.name] = list(range(node.devices))
             self._numa[node.name] = node.numa
-        for workers in facts.values():
+        for job, workers in facts.items():
             for fact in workers.values():
-                self._take(fact.node, fact.device)  # also of one that exited: its device is free once released
+                if not (job in over and fact.phase == "finished"):
+                    self._take(fact.node, fact.device)  # also of one that exited: its device is free once released
         for job, live in generations.items():
             known = facts.get(job, {})
             whole = (generation for generation in live if generation.broken_s is None)

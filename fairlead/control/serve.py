@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from fairlead.control.store.patience import outlast
 from fairlead.control.vault import Vault
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
+from fairlead.scheduling.state import AS_DIALLED, Sharing
 
 log = structlog.get_logger()
 
@@ -68,6 +69,7 @@ class Settings:
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
     telling: Telling = Telling()
     sleep_after_s: float | None = None  # nodes idle for so long end until needed; inf: never; None: as last time
+    sharing: Sharing = AS_DIALLED  # what of it is None: as last time, or as the policy has it
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
@@ -120,7 +122,8 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
         facts["epoch"] = store.epoch
         strangers = len(await store.read(tenants.all)) > 1
         backend = LocalBackend(home, shapes, isolation=settings.isolation, strangers=strangers, derive=vault.derive)
-        settled = replace(settings, store=url, sleep_after_s=sleep_after(settings.sleep_after_s, home))
+        settled = replace(settings, store=url, sleep_after_s=sleep_after(settings.sleep_after_s, home),
+                          sharing=shared(settings.sharing, home))  # fmt: skip
         return await _lead_on(settled, home, store, backend, vault, ready, door, ending)
     finally:
         await store.close()
@@ -145,6 +148,7 @@ async def _lead_on(
         controller = Controller(
             store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge,
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
+            sharing=settings.sharing,
         )  # fmt: skip
         controller.orchestrate = Pipelines(store, time.time).advance
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
@@ -157,7 +161,9 @@ async def _lead_on(
         def opened(port: int) -> None:
             url = address(settings, port)
             gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
-            write_profile(home, url, token, settings.store, settings.certificate, settings.sleep_after_s)
+            write_profile(
+                home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing
+            )
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
@@ -280,6 +286,13 @@ def sleep_after(wanted_s: float | None, home: Home) -> float:
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 
+def shared(wanted: Sharing, home: Home) -> Sharing:
+    """What is settled about fairness over time: as asked for, else as the last time."""
+    last = Sharing(**read_profile(home).get("sharing", {}))
+    return Sharing(last.fair if wanted.fair is None else wanted.fair,
+                   last.forget_s if wanted.forget_s is None else wanted.forget_s)  # fmt: skip
+
+
 def address(settings: Settings, port: int) -> str:
     """Where clients of this machine reach the API."""
     scheme = "http" if settings.certificate is None else "https"
@@ -294,6 +307,7 @@ def write_profile(
     store: str | None,
     certificate: Path | None = None,
     sleep_after_s: float | None = None,
+    sharing: Sharing = AS_DIALLED,
 ) -> None:
     """For clients on this machine, and for the next start."""
     profile: dict[str, Any] = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
@@ -301,6 +315,8 @@ def write_profile(
         profile["certificate"] = str(certificate)
     if sleep_after_s is not None and sleep_after_s != math.inf:  # JSON knows no infinity
         profile["sleep_after_s"] = sleep_after_s
+    if sharing != AS_DIALLED:
+        profile["sharing"] = asdict(sharing)
     part = home.profile.with_suffix(".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:

@@ -10,8 +10,8 @@ from fairlead.control.budgets import Barred
 from fairlead.control.records import Tenant, Usage
 from fairlead.control.report import fairness
 from fairlead.control.rounds import tenant_state
+from fairlead.reportviews import ShareLine, SharesView
 from fairlead.scheduling.shares import entitlements
-from fairlead.views import ShareLine, SharesView
 
 _MOST_OF_IT = 0.5
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from fairlead.data.faults import BadData
-from fairlead.data.landing import Put, empty_columns, key_range, land, row_bytes, write
+from fairlead.data.landing import Content, Put, empty_columns, key_range, land, row_bytes, write
 from fairlead.data.manifest import BlockRef, Column, Flagged, Manifest, RowPolicy, said, version_of
 from fairlead.data.parts import Part
 from fairlead.data.recipes.fitted import FittedRecipe
@@ -47,12 +47,15 @@ def prepare(
 ) -> Manifest:
     """Replay a fitted recipe on a source (or a part of it) and put what comes out; returns the data set's manifest.
 
-    With a ``parent`` the source holds what came since: the child has the parent's blocks and the new ones.
+    With a ``parent`` the source holds what came since: the child has the parent's blocks and the new ones, of the
+    parent's part of the rows. A row that falls to the test part never comes into the training part that way.
     """
     fitted.check(source.schema)
     if parent is not None:
         _follows(parent, source, fitted)
-    run = _Run(fitted, put, f"dataset/{name}", parent.rows if parent else 0, key)
+        part = _inherited(parent, part)
+    content = None if source.told_apart else Content()
+    run = _Run(fitted, put, f"dataset/{name}", parent.rows if parent else 0, key, content)
     frames = in_order(lambda each: _frame(fitted, part, *each), _numbered(source, parent), threads(workers))
     with ThreadPoolExecutor(threads(workers), thread_name_prefix="landing") as pool:
         stream = _Stream(frames, pool)
@@ -143,6 +146,7 @@ class _Run:
     label: str
     before: int
     key: str | None
+    content: Content | None
     blocks: list[BlockRef] = field(default_factory=list)
     rows: int = 0
 
@@ -164,7 +168,7 @@ class _Run:
         def fill(columns: dict[str, Array]) -> None:
             if stream.fill(columns, rows) != rows:
                 raise _changed("fewer")
-            keys.append(key_range(columns, rows, self.key))
+            keys.append(self._seen(columns, rows))
 
         shapes = {each.name: (each.dtype, (rows, *each.shape)) for each in self.fitted.outputs}
         size = rows * row_bytes(self.fitted.outputs)
@@ -178,8 +182,14 @@ class _Run:
         if filled:
             size = filled * row_bytes(self.fitted.outputs)
             block = land(columns, filled, self.put, self.label, size / _BYTES_PER_S)
-            self._note(block, filled, key_range(columns, filled, self.key))
+            self._note(block, filled, self._seen(columns, filled))
         return filled == rows
+
+    def _seen(self, columns: Mapping[str, Array], rows: int) -> list[Any] | None:
+        """Looked at once more while they are warm: the range of their keys."""
+        if self.content is not None:
+            self.content.add(columns, rows)
+        return key_range(columns, rows, self.key)
 
     def _note(self, block: str, rows: int, keys: list[Any] | None) -> None:
         size = rows * row_bytes(self.fitted.outputs)
@@ -199,6 +209,16 @@ def _follows(parent: Manifest, source: Readable, fitted: FittedRecipe) -> None:
                           fix="append with the recipe of the parent, or prepare a new data set")  # fmt: skip
 
 
+def _inherited(parent: Manifest, part: Part | None) -> Part | None:
+    """The part of the rows that the parent has, which is the child's as well."""
+    policy = parent.policy
+    own = None if policy.part is None else Part(policy.part[0], policy.part[1], policy.part_seed, policy.part_key)
+    if part is not None and part != own:
+        raise InvalidSpec(f"is another part of the rows than {parent.name}@{parent.version} has", field="part",
+                          fix="leave it out: what is appended is of the parent's part")  # fmt: skip
+    return own
+
+
 def _manifest(run: _Run, stream: _Stream, source: Readable, fitted: FittedRecipe, name: str, part: Part | None,
               parent: Manifest | None) -> Manifest:  # fmt: skip
     drops = any(step.leaves_out for step in fitted.recipe.steps)
@@ -210,8 +230,12 @@ def _manifest(run: _Run, stream: _Stream, source: Readable, fitted: FittedRecipe
     made_from = {
         "name": name, "recipe": fitted.hash, "source": said(source.schema), "watermark": watermark,
         "rows": run.rows, "parent": parent.version if parent else None, "policy": [policy.part, policy.part_seed],
-        "blocks": [] if watermark else [block.id for block in run.blocks],
+        "blocks": [],
     }  # fmt: skip
+    if policy.part_key is not None:
+        made_from["part_key"] = policy.part_key
+    if run.content is not None:
+        made_from["content"] = run.content.digest()
     return Manifest(
         name=name, version=version_of(made_from), source_schema=said(source.schema), recipe=fitted.hash,
         schema=[Column(each.name, each.dtype, list(each.shape), list(each.labels)) for each in fitted.outputs],

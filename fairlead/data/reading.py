@@ -57,9 +57,10 @@ def _in_memory(given: Any, options: Options) -> Source | None:
     if hasattr(given, "__arrow_c_stream__"):  # Polars, pandas, DuckDB, PyArrow itself
         table = pa.table(given)
         table = table.cast(settled("memory", table.schema, options.schema)) if options.schema is not None else table
-        return Source("memory", "arrow", table.schema, partial(_of_table, table, options), dict, table.num_rows)
+        start = partial(_of_table, table, options)
+        return Source("memory", "arrow", table.schema, start, dict, table.num_rows, told_apart=False)
     held = arrays.in_memory(given)
-    return None if held is None else _of_arrays("memory", held, options, dict)
+    return None if held is None else _of_arrays(held, options)
 
 
 def _of_table(table: pa.Table, options: Options) -> Batches:
@@ -67,10 +68,10 @@ def _of_table(table: pa.Table, options: Options) -> Batches:
         yield from sliced(batch, options.batch_rows)
 
 
-def _of_arrays(name: str, held: arrays.Arrays, options: Options, mark: Callable[[], dict[str, Any]]) -> Source:
-    schema = arrays.schema_of(name, held)
-    rows = next(iter(held.values())).shape[0]
-    return Source(name, "arrays", schema, partial(arrays.batches, held, schema, options), mark, rows)
+def _of_arrays(held: arrays.Arrays, options: Options) -> Source:
+    schema = arrays.schema_of("memory", held)
+    start = partial(arrays.batches, held, schema, options)
+    return Source("memory", "arrays", schema, start, dict, arrays.rows_of(held), told_apart=False)
 
 
 def _files(found: Found, options: Options, schema: pa.Schema, each: Each, *, grows: bool = False) -> Source:
@@ -134,9 +135,21 @@ def _columnar(found: Found, options: Options) -> Source:
 
 
 def _arrays(found: Found, options: Options) -> Source:
-    every, _ = watermarks.spans(found.files, None, grows=False)
-    held = arrays.opened(found.files[0], options)
-    return _of_arrays(found.name, held, options, partial(watermarks.mark, every))
+    """Files of the same arrays, one after the other; the first is kept open, the others come when it is their turn."""
+    first, held = found.files[0], arrays.opened(found.files[0], options)
+    schema = arrays.schema_of(first, held)
+    rows = {first: arrays.rows_of(held)}
+    for path in found.files[1:]:
+        own = arrays.opened(path, options)
+        arrays.agree(path, schema, arrays.schema_of(path, own), first)
+        rows[path] = arrays.rows_of(own)
+
+    def each(span: Span) -> Batches:
+        own = held if span.path == first else arrays.opened(span.path, options)
+        return arrays.batches(own, schema, options)
+
+    _, fresh = watermarks.spans(found.files, options.after, grows=False)
+    return replace(_files(found, options, schema, each), rows=sum(rows[span.path] for span in fresh))
 
 
 def _compact(found: Found, options: Options) -> Source:

@@ -29,6 +29,9 @@ class Readable(Protocol):
     @property
     def watermark(self) -> dict[str, Any]: ...
 
+    @property
+    def told_apart(self) -> bool: ...
+
     def batches(self) -> Iterator[pa.RecordBatch]: ...
 
 
@@ -54,6 +57,10 @@ class Spool:
     @property
     def watermark(self) -> dict[str, Any]:
         return self._source.watermark
+
+    @property
+    def told_apart(self) -> bool:
+        return self._source.told_apart
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, from memory if they are there."""

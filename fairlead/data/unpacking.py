@@ -7,6 +7,7 @@ import io
 import re
 import shutil
 import tarfile
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -25,16 +26,16 @@ _REVIEWS = pa.schema([("id", pa.int32()), ("text", pa.string()), ("label", pa.in
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, KeyError)
 
 
-def _cifar10(origin: Origin, folder: Path) -> None:
+def _cifar10(origin: Origin, folder: Path, beside: Path) -> None:
     with tarfile.open(folder / origin.downloads[0].name, "r:gz") as archive:
         for member in archive:
             name = Path(member.name).name
             if member.isfile() and name in origin.contents and (file := archive.extractfile(member)) is not None:
-                with (folder / name).open("wb") as target:
+                with (beside / name).open("wb") as target:
                     shutil.copyfileobj(file, target, MIB)
 
 
-def _bank(origin: Origin, folder: Path) -> None:
+def _bank(origin: Origin, folder: Path, beside: Path) -> None:
     """The table lies in an archive, which lies in another one at some of the places it is published at."""
     with zipfile.ZipFile(folder / origin.downloads[0].name) as outer:
         if "bank-full.csv" in outer.namelist():
@@ -42,10 +43,10 @@ def _bank(origin: Origin, folder: Path) -> None:
         else:
             with zipfile.ZipFile(io.BytesIO(outer.read("bank.zip"))) as inner:
                 table = inner.read("bank-full.csv")
-    (folder / "bank-full.csv.gz").write_bytes(gzip.compress(table, mtime=0))
+    (beside / "bank-full.csv.gz").write_bytes(gzip.compress(table, mtime=0))
 
 
-def _imdb(origin: Origin, folder: Path) -> None:
+def _imdb(origin: Origin, folder: Path, beside: Path) -> None:
     found: dict[str, list[tuple[int, str, int, int]]] = {"train": [], "test": []}
     with tarfile.open(folder / origin.downloads[0].name, "r|gz") as archive:
         for member in archive:
@@ -57,19 +58,24 @@ def _imdb(origin: Origin, folder: Path) -> None:
         rows.sort(key=lambda row: (row[2], row[0]))
         columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
         arrays = [pa.array(values, f.type) for values, f in zip(columns, _REVIEWS, strict=True)]
-        pq.write_table(pa.table(arrays, schema=_REVIEWS), folder / f"imdb_{part}.parquet", compression="zstd")
+        pq.write_table(pa.table(arrays, schema=_REVIEWS), beside / f"imdb_{part}.parquet", compression="zstd")
 
 
 def _nothing(origin: Origin, folder: Path) -> None:
     """It is read as it was published."""
 
 
-def _checked(unpack: Callable[[Origin, Path], None]) -> Callable[[Origin, Path], None]:
+def _checked(unpack: Callable[[Origin, Path, Path], None]) -> Callable[[Origin, Path], None]:
+    """Unpacked beside its place, so that what was cut off is never taken for the whole."""
+
     def run(origin: Origin, folder: Path) -> None:
         if all((folder / name).is_file() for name in origin.contents):
             return
         try:
-            unpack(origin, folder)
+            with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as beside:
+                unpack(origin, folder, Path(beside))
+                for made in sorted(Path(beside).iterdir()):
+                    made.replace(folder / made.name)
         except _BROKEN as error:
             place = folder / origin.downloads[0].name
             fix = f"remove it and get it again: fairlead data get {origin.name}"

@@ -12,8 +12,9 @@ from rich.table import Table
 from fairlead.cli.show import duration, number, percent
 from fairlead.demo.cast import TENANTS, WORK, about_data
 from fairlead.demo.story import Story
+from fairlead.reportviews import Report
 from fairlead.sdk.client import Client
-from fairlead.views import GenerationView, JobDetail, Report
+from fairlead.views import GenerationView, JobDetail
 
 WIDE = 118  # columns from which a table has room to say what a job is
 

@@ -68,6 +68,21 @@ class Extents:
             begin, self.end = self.end, end
             self.give_back(begin, end - begin)
 
+    @property
+    def top(self) -> int:
+        """Where the last range that is taken ends."""
+        return self._at_end.get(self.end, self.end)
+
+    def shrink(self, end: int) -> None:
+        """There is less room: all beyond this was free."""
+        if end < self.top:
+            raise ValueError(f"the arena is in use up to {self.top}")
+        if end < self.end:
+            begin = self.top
+            self._remove(begin)
+            self._add(begin, end - begin)
+            self.end = end
+
     def _add(self, offset: int, size: int) -> None:
         if size > 0:
             self._size_at[offset] = size

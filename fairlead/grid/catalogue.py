@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from math import inf
 
 import msgspec
 
 from fairlead.grid.allocator import Extents
-from fairlead.grid.eviction import Candidate, order, shared_bytes, worth
-from fairlead.grid.values import BlockId, BlockInfo, Usage, aligned
+from fairlead.grid.eviction import Candidate, order, shared_bytes, standing, worth
+from fairlead.grid.values import BlockId, BlockInfo, Usage, aligned, is_snapshot
 
 RESERVED, RESIDENT, SPILLED = "reserved", "resident", "spilled"
 _MOST_LABELS = 256
+_NOBODY = (2, inf)  # stands above everybody
 
 
 class Entry(msgspec.Struct, tag="e", array_like=True, frozen=True):
@@ -71,8 +73,9 @@ class Catalogue:
         self.evictions = 0
         self._inflation = 0.0
         self._uses: dict[str, tuple[int, float]] = {}  # block -> how often, and the inflation then
-        self._queue: list[tuple[float, str]] = []  # who goes next, the first one last
-        self._least = inf  # worth of those who could go as well, and are not in the queue
+        self._queue: list[tuple[tuple[int, float], str]] = []  # who goes next, the first one last
+        self._least = _NOBODY  # standing of those who could go as well, and are not in the queue
+        self._on_disk: list[tuple[tuple[int, float], str]] = []  # a heap; those that have left it are passed over
         self._remember: Callable[[Change], None] = lambda change: None
         for change in past:
             self.apply(change)
@@ -89,6 +92,8 @@ class Catalogue:
                 self.entries[change.id] = change
                 self._count(change, 1)
                 self._may_go(change)
+                if change.state == SPILLED:
+                    heappush(self._on_disk, (self.standing(change), change.id))
             case Gone():
                 self._count(self.entries.pop(change.id, None), -1)
                 self._uses.pop(change.id, None)
@@ -139,27 +144,47 @@ class Catalogue:
         """
         for fresh in (False, True):
             if fresh:
-                self._least = inf
+                self._least = _NOBODY
                 everybody = (self._candidate(entry) for entry in self.entries.values() if entry.state == RESIDENT)
-                self._queue = [(worth(one), one.id) for one in reversed(order(everybody))]
+                self._queue = [(standing(one), one.id) for one in reversed(order(everybody))]
             while self._queue:
                 if self._queue[-1][0] > self._least:
                     break
                 then, block = self._queue.pop()
                 entry = self.entries.get(block)
                 there = entry is not None and entry.state == RESIDENT and block not in self.pins
-                if entry is not None and there and worth(self._candidate(entry)) <= then:
+                if entry is not None and there and self.standing(entry) <= then:
                     return entry
         return None
 
     def _may_go(self, entry: Entry | None) -> None:
         """It could be a victim from now on, too."""
         if entry is not None and entry.state == RESIDENT and entry.id not in self.pins:
-            self._least = min(self._least, worth(self._candidate(entry)))
+            self._least = min(self._least, self.standing(entry))
 
     def _candidate(self, entry: Entry) -> Candidate:
         uses, floor = self._uses.get(entry.id, (1, 0.0))
-        return Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor, pinned=entry.id in self.pins)
+        rank = int(is_snapshot(entry.label))
+        return Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor, pinned=entry.id in self.pins, rank=rank)
+
+    def standing(self, entry: Entry) -> tuple[int, float]:
+        """What decides who goes first, here and on disk."""
+        return standing(self._candidate(entry))
+
+    def cheapest_spilled(self, spared: str = "") -> Entry | None:
+        """The block on disk that is worth least; what it is worth does not change as long as it lies there."""
+        while self._on_disk:
+            then, block = self._on_disk[0]
+            entry = self.entries.get(block)
+            if entry is not None and entry.state == SPILLED and self.standing(entry) == then:
+                if block != spared:
+                    return entry
+                first = heappop(self._on_disk)
+                second = self.cheapest_spilled()
+                heappush(self._on_disk, first)
+                return second
+            heappop(self._on_disk)
+        return None
 
     def went(self, entry: Entry) -> None:
         """This one had to go for want of room: from now on everybody else has to be worth more."""

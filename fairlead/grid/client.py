@@ -17,7 +17,7 @@ from fairlead.grid.layout import Layout, read_header
 from fairlead.grid.line import Line
 from fairlead.grid.room import Room
 from fairlead.grid.spill import Cipher, sealed_bytes
-from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, BlockId, BlockInfo, Usage
+from fairlead.grid.values import LONGEST_LABEL, TOKEN_VARIABLE, VARIABLE, BlockId, BlockInfo, Usage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _Write = Callable[[memoryview], None]
-_LONGEST_LABEL = 200
 _LARGE = 1 << 20
 _AT_ONCE = 4 << 20  # so much is touched while the caller waits; more, beside it
 
@@ -105,8 +104,8 @@ class Grid:
         return Room(self._line, BlockId(uuid.uuid4().hex), nbytes)
 
     def _put(self, layout: Layout, write: _Write, kind: str, label: str, cost_s: float) -> BlockId:
-        if len(label) > _LONGEST_LABEL or len(kind) > _LONGEST_LABEL:
-            raise InvalidSpec(f"longer than {_LONGEST_LABEL} characters", field="label", value=label[:20], fix="cut it")
+        if len(label) > LONGEST_LABEL or len(kind) > LONGEST_LABEL:
+            raise InvalidSpec(f"longer than {LONGEST_LABEL} characters", field="label", value=label[:20], fix="cut it")
         block = BlockId(uuid.uuid4().hex)
         key = self._line.welcome.memory_key
         header = len(layout.header)
@@ -205,7 +204,7 @@ class Grid:
                 return found
 
     def close(self) -> None:
-        """Hang up; everything that this worker had open is unpinned."""
+        """Ask nothing more; what is open stays pinned until all views of it are gone, and then the line ends."""
         self._line.close()
 
     def __enter__(self) -> Self:

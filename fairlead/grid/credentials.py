@@ -16,9 +16,16 @@ def peer(line: socket.socket) -> tuple[int, int]:
 
 
 def born(pid: int) -> int:
-    """When this process started, in ticks since the machine did; 0: there is none."""
+    """When this process started, in ticks since the machine did; 0: there is none, or only its exit code is left."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return 0
-    return int(text[text.rindex(")") + 2 :].split()[19])
+    state, *numbers = text[text.rindex(")") + 2 :].split()
+    dead = state in "ZX" and int(numbers[16]) <= 1  # a first thread may end before the others
+    return 0 if dead else int(numbers[18])
+
+
+def lives(pid: int, since: int) -> bool:
+    """Whether the process that started then is still there; what is not known for sure does not count."""
+    return since != 0 and born(pid) == since

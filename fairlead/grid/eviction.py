@@ -2,7 +2,7 @@
 
 A block is worth ``inflation + uses * cost / size`` (Cherkasova 1998): what is dear to rebuild, often used or
 small stays. The inflation rises to the worth of whatever went last, so that what was dear long ago
-does not stay for ever.
+does not stay for ever. The state of a training goes after all else, whatever that is worth: it is a job's progress.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Candidate:
     uses: int
     floor: float  # the inflation when it was used last
     pinned: bool = False
+    rank: int = 0  # all of a lower one go first
 
 
 def worth(block: Candidate) -> float:
@@ -32,9 +33,14 @@ def worth(block: Candidate) -> float:
     return block.floor + max(1, block.uses) * cost_s / max(1, block.nbytes)
 
 
+def standing(block: Candidate) -> tuple[int, float]:
+    """Rank, then worth: higher stays longer."""
+    return block.rank, worth(block)
+
+
 def order(blocks: Iterable[Candidate]) -> list[Candidate]:
     """Those that may go, the least worth first; never one that is in use."""
-    return sorted((block for block in blocks if not block.pinned), key=lambda block: (worth(block), block.id))
+    return sorted((block for block in blocks if not block.pinned), key=lambda block: (standing(block), block.id))
 
 
 def shared_bytes(nbytes: Mapping[str, int], users: Mapping[str, frozenset[str]]) -> dict[str, int]:

@@ -11,7 +11,6 @@ import os
 import struct
 from collections.abc import Iterable
 
-_WORD = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
 _PAGE = 4096
 _SECOND = 1 << 63
@@ -28,7 +27,8 @@ class Journal:
         self._size = os.fstat(descriptor).st_size
         self._half = (self._size - _PAGE) // 2
         self._map = mmap.mmap(descriptor, self._size)
-        (word,) = _WORD.unpack_from(self._map)
+        self._word = memoryview(self._map)[:8].cast("Q")  # written in one go: struct would do it byte by byte
+        word = self._word[0]
         self._second, self.length = bool(word & _SECOND), int(word & ~_SECOND)
 
     @property
@@ -70,7 +70,8 @@ class Journal:
         return _PAGE + (self._half if self._second else 0)
 
     def _commit(self) -> None:
-        _WORD.pack_into(self._map, 0, self.length | (_SECOND if self._second else 0))
+        self._word[0] = self.length | (_SECOND if self._second else 0)
 
     def close(self) -> None:
+        self._word.release()
         self._map.close()

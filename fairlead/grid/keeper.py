@@ -178,21 +178,25 @@ class Keeper:
         if not data:
             self._poll.unregister(self._control.fileno())  # its end is dealt with when its process has ended
             return
-        said = msgspec.msgpack.decode(data, type=ToKeeper)
+        try:
+            said = msgspec.msgpack.decode(data, type=ToKeeper)
+        except msgspec.MsgspecError as error:
+            log.error("the grid process said what nobody understands: %s", error)
+            return
         if isinstance(said, Report):
             self.usage |= said.tenants
         else:
-            self._introduce()
+            self._introduce(said.tenant)
 
-    def _introduce(self) -> None:
+    def _introduce(self, tenant: str) -> None:
         """Lines to the grid processes of the other nodes, and then the word that these were all."""
         own = self.peer_path
         for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
             with contextlib.suppress(OSError):  # nobody is there any more
                 if path != own:
                     with connect(path, _CONNECT_S) as line:
-                        self._tell(Peer(path.stem), [line.fileno()])
-        self._tell(Peer(""))
+                        self._tell(Peer(path.stem, tenant), [line.fileno()])
+        self._tell(Peer("", tenant))
 
     def _buried(self) -> None:
         code = self._settle()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import secrets
@@ -105,9 +104,15 @@ class Line:
         """The answer; raises the error that the grid process answers with."""
         self.forked()
         with self._speaking:
-            answer, _ = self._say(request)
-            self._account(request)
-            self._flush()
+            try:
+                answer, _ = self._say(request)
+                self._account(request)
+            except FairleadError:
+                raise
+            except BaseException:  # an interrupt: what was answered is not known here, so that line is no good any more
+                self._hang_up()
+                raise
+        self._settle_up()
         if not isinstance(answer, kind):
             raise Unavailable(f"the grid process answers {type(answer).__name__}")
         return answer
@@ -123,9 +128,14 @@ class Line:
         if self._pid != os.getpid() or session != self.session:
             return
         self._unneeded.append(block)
-        if self._speaking.acquire(blocking=False):
+        self._settle_up()
+
+    def _settle_up(self) -> None:
+        """Say what is no longer needed, unless somebody speaks: then they do, when they are done."""
+        while self._unneeded and self._socket is not None and self._speaking.acquire(blocking=False):
             try:
                 self._flush()
+                self._part()
             finally:
                 self._speaking.release()
 
@@ -135,8 +145,24 @@ class Line:
             if self._held.get(block, 0) > 1:
                 self._held[block] -= 1
             elif self._held.pop(block, None):
-                with contextlib.suppress(OSError):  # its successor is told what is still held
-                    self._socket.sendall(framing.pack(m.Release(block)))
+                self._tell(m.Release(block))
+
+    def _tell(self, message: m.Release | m.Goodbye) -> None:
+        """What nobody answers. If it does not go out whole the line is closed: the next begins with what is held."""
+        assert self._socket is not None
+        try:
+            self._socket.sendall(framing.pack(message))
+        except OSError:
+            self._hang_up()
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _part(self) -> None:
+        """After :meth:`close`, once nothing is read or written any more."""
+        if self._closed and not self._held and self._socket is not None:
+            self._tell(m.Goodbye())
+            self._hang_up()
 
     def _say(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
         """Say it until somebody answers: all requests can be said twice."""
@@ -145,8 +171,9 @@ class Line:
             try:
                 if self._socket is None:
                     self._connect()
-                assert self._socket is not None
                 self._flush()
+                if self._socket is None:
+                    raise ConnectionResetError("it is gone")
                 self._socket.sendall(framing.pack(request))
                 answer, received = self._hear(descriptors)
             except OSError as error:
@@ -155,6 +182,9 @@ class Line:
                     raise Unavailable(f"the grid process does not answer: {error}") from None
                 time.sleep(_AGAIN_S)
                 continue
+            except BaseException:  # an answer that comes later must not be taken for that of the next request
+                self._hang_up()
+                raise
             if isinstance(answer, m.Problem):
                 document = {"code": answer.code, "detail": answer.error, "fix": answer.fix or None}
                 raise FairleadError.from_problem(document)
@@ -173,6 +203,9 @@ class Line:
                 if self._closed or time.monotonic() > deadline:
                     raise Unavailable(f"the grid of this node cannot be reached: {error}") from None
                 time.sleep(_AGAIN_S)
+            except BaseException:
+                self._hang_up()
+                raise
         if not isinstance(welcome, m.Welcome):
             self._hang_up()
             said = welcome.error if isinstance(welcome, m.Problem) else "no welcome"
@@ -204,6 +237,8 @@ class Line:
             self._socket = None
 
     def close(self) -> None:
+        """Nothing more is asked. What is still read or written stays pinned until it is gone, or the process ends."""
         with self._speaking:
             self._closed = True
-            self._hang_up()
+            self._flush()
+            self._part()

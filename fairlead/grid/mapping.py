@@ -15,6 +15,8 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _FAILED = ctypes.c_void_p(-1).value
 _POPULATE_READ, _POPULATE_WRITE = 22, 23  # since Linux 5.14; before that pages come at their first touch
 _STEP = 4 << 20  # what is touched, or not, as one
@@ -35,6 +37,12 @@ def create(name: str, size: int) -> int:
 def read_only(descriptor: int) -> int:
     """The same file, through which nothing can be written."""
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def give_back(descriptor: int, begin: int, end: int) -> None:
+    """The machine has the memory of this range again; whoever reads there finds zeros. Raises OSError."""
+    if end > begin and _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin) != 0:
+        raise OSError(ctypes.get_errno(), "memory of the arena cannot be given back")
 
 
 class Mapping:

@@ -69,6 +69,10 @@ class Drop(msgspec.Struct, tag="drop", frozen=True):
     id: str
 
 
+class Goodbye(msgspec.Struct, tag="goodbye", frozen=True):
+    """The last word of a session, which holds nothing any more: a line that ends without it may only have been cut."""
+
+
 class AskUsage(msgspec.Struct, tag="usage", frozen=True):
     pass
 
@@ -77,7 +81,7 @@ class AskBlocks(msgspec.Struct, tag="blocks", frozen=True):
     after: str = ""  # in the order of ids: a list may be long
 
 
-FromClient = Hello | Writer | Reserve | Commit | PutSmall | Open | Release | Drop | AskUsage | AskBlocks
+FromClient = Hello | Writer | Reserve | Commit | PutSmall | Open | Release | Drop | Goodbye | AskUsage | AskBlocks
 
 # ---------------------------------------------------------------- to a worker
 
@@ -162,6 +166,7 @@ class Peer(msgspec.Struct, tag="peer", frozen=True):
     """Comes with a connection to the grid process of another node, as asked for, or with none."""
 
     node: str
+    tenant: str = ""  # whose thread asked
 
 
 class PeerDoor(msgspec.Struct, tag="peer-door", frozen=True):
@@ -182,6 +187,8 @@ class Report(msgspec.Struct, tag="report", frozen=True):
 
 class AskPeers(msgspec.Struct, tag="ask-peers", frozen=True):
     """From the grid process: connections to the others, please."""
+
+    tenant: str = ""
 
 
 FromKeeper = Admit | Listen | Forget | Discard | Peer | PeerDoor

@@ -13,7 +13,9 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,10 +24,12 @@ from fairlead import framing
 from fairlead.grid.catalogue import Session
 from fairlead.grid.credentials import born, peer
 from fairlead.grid.messages import Commit, Fetch, Found, Missing, Peer, PeerDoor
-from fairlead.grid.store import Refusal, Store
+from fairlead.grid.refusing import Refusal, is_id
+from fairlead.grid.store import Store
 
 _NONCE = 32
 _ARRIVE_S, _PROVE_S, _ANSWER_S = 10.0, 5.0, 60.0
+_PAUSE_S = 0.2
 
 log = logging.getLogger("fairlead.grid")
 
@@ -70,14 +74,20 @@ def _message(line: socket.socket, kind: Any) -> Any:
     return msgspec.msgpack.decode(_exactly(line, length), type=kind)
 
 
+@dataclass(slots=True)
+class _Asked:
+    """What one tenant waits for."""
+
+    complete: threading.Event = field(default_factory=threading.Event)
+    lines: list[tuple[str, socket.socket]] = field(default_factory=list)  # with the node's name
+
+
 class Peers:
     """The other nodes, as seen from a grid process, and this one as they see it."""
 
-    def __init__(self, ask: Callable[[], None], store: Callable[[str], Store | None]) -> None:
+    def __init__(self, ask: Callable[[str], None], store: Callable[[str], Store | None]) -> None:
         self._ask, self._store = ask, store
-        self._asking = threading.Lock()
-        self._complete = threading.Event()
-        self._lines: list[socket.socket] = []
+        self._asked: dict[str, _Asked] = {}  # by tenant: each has a thread, which asks one thing at a time
         self._key = b""
 
     # ------------------------------------------------------------ called
@@ -89,7 +99,12 @@ class Peers:
 
     def _welcome(self, door: PeerDoor, listener: socket.socket) -> None:
         while True:
-            line, _ = listener.accept()
+            try:
+                line, _ = listener.accept()
+            except OSError as error:  # no descriptor is left, or no memory: it may be better soon
+                log.error("no other node is let in for a moment: %s", error)
+                time.sleep(_PAUSE_S)
+                continue
             pid, uid = peer(line)
             if uid != door.uid:
                 log.warning("user %d (process %d) knocked at the door for peers and was refused", uid, pid)
@@ -111,7 +126,7 @@ class Peers:
 
     def _lend(self, line: socket.socket, session: str, wanted: Fetch) -> None:
         store = self._store(wanted.tenant)
-        if store is None or not store.has(wanted.id):
+        if store is None or not is_id(wanted.id) or not store.has(wanted.id):
             line.sendall(framing.pack(Missing()))
             return
         with store.lock:
@@ -134,32 +149,40 @@ class Peers:
 
     def arrived(self, said: Peer, lines: list[socket.socket]) -> None:
         """Lines to other nodes, as asked for; the last word comes with none."""
-        for line in lines:
-            line.settimeout(_PROVE_S)
-            try:
-                prove(self._key, line, calls=True)
-                line.settimeout(_ANSWER_S)
-                self._lines.append(line)
-            except OSError as error:
-                log.warning("%s: %s", said.node, error)
+        asked = self._asked.get(said.tenant)
+        if asked is None and not said.tenant:  # a keeper of an older version does not say who asked
+            asked = next(iter(list(self._asked.values())), None)
+        if asked is None:
+            for line in lines:
                 line.close()
-        if not lines:
-            self._complete.set()
+        elif lines:
+            asked.lines += [(said.node, line) for line in lines]
+        else:
+            asked.complete.set()
 
     def fetch(self, store: Store, session: str, block: str) -> None:
-        """Copy the block into this arena, if any other node has it."""
-        with self._asking:
-            self._complete.clear()
-            self._ask()
-            self._complete.wait(_ARRIVE_S)
-            lines, self._lines = self._lines, []
-            with contextlib.ExitStack() as closing:
-                for line in lines:
-                    closing.enter_context(line)
-                for line in lines:
-                    with contextlib.suppress(OSError, msgspec.MsgspecError):  # the next one may have it
-                        if _copy(line, store, session, block):
-                            return
+        """Copy the block into this arena, if any other node has it; no other tenant waits for that."""
+        asked = self._asked[store.tenant] = _Asked()
+        self._ask(store.tenant)
+        asked.complete.wait(_ARRIVE_S)
+        del self._asked[store.tenant]
+        with contextlib.ExitStack() as closing:
+            for _, line in asked.lines:
+                closing.enter_context(line)
+            for node, line in asked.lines:
+                with contextlib.suppress(OSError, msgspec.MsgspecError):  # the next one may have it
+                    if self._proven(node, line) and _copy(line, store, session, block):
+                        return
+
+    def _proven(self, node: str, line: socket.socket) -> bool:
+        line.settimeout(_PROVE_S)
+        try:
+            prove(self._key, line, calls=True)
+        except OSError as error:
+            log.warning("%s: %s", node, error)
+            return False
+        line.settimeout(_ANSWER_S)
+        return True
 
 
 def _copy(line: socket.socket, store: Store, session: str, block: str) -> bool:
@@ -171,11 +194,11 @@ def _copy(line: socket.socket, store: Store, session: str, block: str) -> bool:
         placed = store.reserve(session, block, found.nbytes)
     try:
         _fill(line, store.view(placed.offset, placed.nbytes))
-    except OSError:
+        with store.lock:
+            store.commit(session, Commit(block, found.header, found.kind, found.label, found.cost_s))
+            store.hashed(store.catalogue.entries[block], found.digest)
+    except BaseException:
         with store.lock:
             store.release(session, block)
         raise
-    with store.lock:
-        store.commit(session, Commit(block, found.header, found.kind, found.label, found.cost_s))
-        store.hashed(store.catalogue.entries[block], found.digest)
     return True

@@ -11,16 +11,19 @@ import ctypes
 import hashlib
 import logging
 import os
+import resource
+import secrets
 import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from fairlead.grid.keeping import receive_packet
+from fairlead.grid.keeping import PACKET_BYTES, receive_packet
 from fairlead.grid.messages import Admit, AskPeers, Discard, Forget, FromKeeper, Listen, Peer, PeerDoor, Report
 from fairlead.grid.peers import Peers
 from fairlead.grid.serving import TenantServer
@@ -30,6 +33,7 @@ from fairlead.grid.values import Usage
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _REPORT_S = 1.0
 _HASH_PIECE = 1 << 20
+_DESCRIPTORS = 1 << 18
 
 log = logging.getLogger("fairlead.grid")
 
@@ -40,7 +44,7 @@ class GridProcess:
     def __init__(self, control: socket.socket, spill: Path) -> None:
         self._control, self._spill = control, spill
         self._servers: dict[str, TenantServer] = {}
-        self._peers = Peers(lambda: self._say(AskPeers()), self._store)
+        self._peers = Peers(lambda tenant: self._say(AskPeers(tenant)), self._store)
         self._sending = threading.Lock()
         self._told: dict[str, Usage] = {}
 
@@ -76,7 +80,7 @@ class GridProcess:
         known = self._servers.get(said.tenant)
         if known is not None:
             with known.store.lock:
-                known.store.quota = said.quota
+                known.store.allow(said.quota, said.spill_bytes)
             for descriptor in descriptors:
                 os.close(descriptor)
             return
@@ -99,14 +103,25 @@ class GridProcess:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         reported_s = 0.0
         while True:
-            hashed = [self._hash_one(server.store) for server in list(self._servers.values())]
+            servers = list(self._servers.values())
+            hashed = [self._guarded(self._hash_one, server) for server in servers]
             if time.monotonic() - reported_s > _REPORT_S:
                 reported_s = time.monotonic()
-                self._report()
+                for server in servers:
+                    self._guarded(self._report, server)
             if not any(hashed):
                 time.sleep(0.05)
 
-    def _hash_one(self, store: Store) -> bool:
+    def _guarded(self, work: Callable[[TenantServer], bool], server: TenantServer) -> bool:
+        """What goes wrong with one tenant stops the work for no other."""
+        try:
+            return work(server)
+        except Exception:
+            log.exception("fault %s: in the background of %s", secrets.token_hex(4), server.store.tenant)
+            return False
+
+    def _hash_one(self, server: TenantServer) -> bool:
+        store = server.store
         with store.lock:
             found = store.next_unhashed()
         if found is None:
@@ -121,16 +136,41 @@ class GridProcess:
             store.hashed(entry, digest.hexdigest())
         return True
 
-    def _report(self) -> None:
-        told: dict[str, Usage] = {}
-        for tenant, server in list(self._servers.items()):
-            server.reap()
-            with server.store.lock:
-                told[tenant] = server.store.usage()
-        changed = {tenant: usage for tenant, usage in told.items() if self._told.get(tenant) != usage}
-        for tenant, usage in changed.items():  # one at a time: a packet has its limits
-            self._say(Report({tenant: usage}))
-        self._told = told
+    def _report(self, server: TenantServer) -> bool:
+        """What this tenant has, if that is news; one tenant at a time, as a packet has its limits."""
+        tenant = server.store.tenant
+        with server.store.lock:
+            server.store.reap()
+            server.store.tidy(time.monotonic())
+            usage = server.store.usage()
+        if self._told.get(tenant) != usage:
+            self._say(fitting(tenant, usage))
+            self._told[tenant] = usage
+        return True
+
+
+def fitting(tenant: str, usage: Usage) -> Report:
+    """What goes into a packet: of labels and jobs that are too many, those with the most bytes."""
+    most = max(len(usage.by_label), len(usage.by_job))
+    while len(msgspec.msgpack.encode(report := Report({tenant: usage}))) > PACKET_BYTES and most:
+        most //= 2
+        usage = msgspec.structs.replace(
+            usage, by_label=_largest(usage.by_label, most), by_job=_largest(usage.by_job, most)
+        )
+    return report
+
+
+def _largest(nbytes: dict[str, int], most: int) -> dict[str, int]:
+    return dict(sorted(nbytes.items(), key=lambda item: (-item[1], item[0]))[:most])
+
+
+def _allow_descriptors() -> None:
+    """As many as can be had: all tenants' lines end here, some hundreds each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # only root raises the hard limit
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, _DESCRIPTORS), max(most, _DESCRIPTORS)))
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main() -> None:
@@ -142,6 +182,7 @@ def main() -> None:
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     spill = os.open(given.spill, os.O_PATH | os.O_DIRECTORY)  # the way there may be closed to that user
+    _allow_descriptors()
     if given.uid is not None:  # not before: Python itself may lie where only root gets to
         os.setgroups([])
         os.setresgid(given.uid, given.uid, given.uid)

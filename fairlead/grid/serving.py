@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
+import secrets
 import selectors
 import socket
 import threading
+import time
 from typing import Any
 
 import msgspec
@@ -17,10 +18,18 @@ from fairlead.grid import messages as m
 from fairlead.grid.catalogue import RESERVED, Session
 from fairlead.grid.credentials import born, peer
 from fairlead.grid.peers import Peers
-from fairlead.grid.store import Refusal, Store
+from fairlead.grid.refusing import Refusal, check_session, is_id
+from fairlead.grid.store import Store
 
 _ANSWER_S = 10.0  # a worker that does not read its answers is let go
+_HELLO_S = 10.0  # and so is one that does not say who it is
 _PAGE = 512
+MOST_LINES = 1024
+"""Of one tenant on a node: every process of its workers that uses the grid has one. All tenants share the descriptors
+of the grid process, so further ones wait in the queue of the socket until one of these is closed."""
+_MOST_UNREAD = 64 << 20  # bytes of messages that have only begun, of a tenant
+_WARN_S = 60.0  # between two warnings of the same kind
+_PAUSE_S = 0.2  # until the next attempt, when the process itself has no descriptor left
 
 log = logging.getLogger("fairlead.grid")
 
@@ -31,6 +40,9 @@ class Connection:
     def __init__(self, line: socket.socket, job: m.Listen, pid: int) -> None:
         self.line, self.job, self.pid = line, job, pid
         self.session = ""  # empty until it has said hello
+        self.since_s = time.monotonic()
+        self.closed = False
+        self.unread = 0  # bytes that wait for the rest of their message, when it was last looked
         self._unpacker = framing.Unpacker(m.FromClient, m.LONGEST)
 
     def receive(self) -> list[Any] | None:
@@ -43,6 +55,11 @@ class Connection:
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             log.info("a worker of %s is let go: %s", self.job.job, error)
             return None
+
+    def grown(self) -> int:
+        """By how much more waits for the rest of its message than before."""
+        before, self.unread = self.unread, len(self._unpacker)
+        return self.unread - before
 
     def answer(self, message: Any, *descriptors: int) -> None:
         data = framing.pack(message)
@@ -59,8 +76,13 @@ class TenantServer(threading.Thread):
         super().__init__(name=f"tenant-{store.tenant}", daemon=True)
         self.store, self._peers = store, peers
         self._selector = selectors.DefaultSelector()
-        self._listeners: dict[str, socket.socket] = {}
+        self._listeners: dict[str, tuple[m.Listen, socket.socket]] = {}
         self._lines: dict[str, Connection] = {}  # by session
+        self._strangers: dict[int, Connection] = {}  # by descriptor, the oldest first: they have not said hello
+        self._unread = 0  # bytes of messages whose rest has not come
+        self._count = 0  # of all connections
+        self._closed_until_s: float | None = None  # nobody is let in before
+        self._warned_s = float("-inf")
         self._wake, self._woken = socket.socketpair()
         self._fresh: list[tuple[m.Listen, socket.socket]] = []
         self._stale: list[str] = []
@@ -78,46 +100,92 @@ class TenantServer(threading.Thread):
 
     def run(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._patience_s()):
                 if key.fileobj is self._woken:
                     self._woken.recv(64)
                     self._news()
                 elif isinstance(key.data, Connection):
-                    self._serve(key.data)
-                else:
-                    self._accept(key.data, self._listeners.get(key.data.job))
+                    if not key.data.closed:  # by what another of these lines said
+                        self._serve(key.data)
+                elif self._closed_until_s is None:
+                    self._accept(key.data)
+            self._let_strangers_go()
+            if self._closed_until_s is not None and self._count < MOST_LINES:
+                self._reopen()
+
+    def _patience_s(self) -> float | None:
+        """How long nothing has to be done if nobody says anything."""
+        oldest = next(iter(self._strangers.values()), None)
+        waits = [] if oldest is None else [oldest.since_s + _HELLO_S]
+        if self._closed_until_s is not None and self._count < MOST_LINES:
+            waits.append(self._closed_until_s)
+        return max(0.0, min(waits) - time.monotonic()) if waits else None
+
+    def _let_strangers_go(self) -> None:
+        late_s = time.monotonic() - _HELLO_S
+        while self._strangers and (oldest := next(iter(self._strangers.values()))).since_s <= late_s:
+            self._lost(oldest)
+
+    def _close(self, why: str, wait_s: float = 0.0) -> None:
+        """Let nobody in for now; whoever knocks waits."""
+        self._closed_until_s = time.monotonic() + wait_s
+        if self._closed_until_s > self._warned_s + _WARN_S:
+            self._warned_s = self._closed_until_s
+            log.warning("more lines of %s to the grid of this node have to wait: %s", self.store.tenant, why)
+        for _, listener in self._listeners.values():
+            self._selector.unregister(listener)
+
+    def _reopen(self) -> None:
+        if self._closed_until_s is not None and time.monotonic() >= self._closed_until_s:
+            self._closed_until_s = None
+            for job, listener in self._listeners.values():
+                self._selector.register(listener, selectors.EVENT_READ, job)
 
     def _news(self) -> None:
         while self._fresh:
             job, listener = self._fresh.pop(0)
             listener.setblocking(False)
-            self._listeners[job.job] = listener
-            self._selector.register(listener, selectors.EVENT_READ, job)
+            self._listeners[job.job] = (job, listener)
+            if self._closed_until_s is None:
+                self._selector.register(listener, selectors.EVENT_READ, job)
         while self._stale:
-            listener_ = self._listeners.pop(self._stale.pop(0), None)
-            if listener_ is not None:
-                self._selector.unregister(listener_)
-                listener_.close()
+            _, stale = self._listeners.pop(self._stale.pop(0), (None, None))
+            if stale is not None:
+                if self._closed_until_s is None:
+                    self._selector.unregister(stale)
+                stale.close()
 
-    def _accept(self, job: m.Listen, listener: socket.socket | None) -> None:
-        if listener is None:
+    def _accept(self, job: m.Listen) -> None:
+        if job.job not in self._listeners:
             return
-        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
-            line, _ = listener.accept()
-            pid, uid = peer(line)
-            if uid != (os.geteuid() if job.uid is None else job.uid):
-                log.warning("user %d knocked at the grid of %s and was refused", uid, self.store.tenant)
-                line.close()
-                return
-            line.settimeout(_ANSWER_S)
-            self._selector.register(line, selectors.EVENT_READ, Connection(line, job, pid))
+        try:
+            line, _ = self._listeners[job.job][1].accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no descriptor is left, or no memory: it may be better soon
+            self._close(str(error), _PAUSE_S)
+            return
+        pid, uid = peer(line)
+        if uid != (os.geteuid() if job.uid is None else job.uid):
+            log.warning("user %d knocked at the grid of %s and was refused", uid, self.store.tenant)
+            line.close()
+            return
+        line.settimeout(_ANSWER_S)
+        connection = self._strangers[line.fileno()] = Connection(line, job, pid)
+        self._selector.register(line, selectors.EVENT_READ, connection)
+        self._count += 1
+        if self._count >= MOST_LINES:
+            self._close(f"it has {self._count} lines already")
 
     def _serve(self, connection: Connection) -> None:
         said = connection.receive()
-        if said is None:
+        self._unread += connection.grown()
+        if said is None or self._unread > _MOST_UNREAD:
             self._lost(connection)
             return
         for request in said:
+            if connection.closed:
+                return
             try:
                 self._request(connection, request)
             except Refusal as refusal:
@@ -127,6 +195,12 @@ class TenantServer(threading.Thread):
                 log.info("a worker of %s does not hear: %s", connection.job.job, error)
                 self._lost(connection)
                 return
+            except Exception:  # a fault of ours: whoever asked is told, and nobody else notices
+                number = secrets.token_hex(4)
+                log.exception("fault %s: %s of %s", number, type(request).__name__, connection.job.job)
+                problem = m.Problem(f"a fault of the grid process: {number} in its log", "unavailable")
+                if not isinstance(request, m.Release) and not self._try(connection, problem):
+                    return
 
     def _try(self, connection: Connection, problem: m.Problem) -> bool:
         try:
@@ -141,10 +215,14 @@ class TenantServer(threading.Thread):
             self._greet(connection, request)
         elif not connection.session:
             raise Refusal("say hello first", "forbidden")
+        elif isinstance(request, m.Goodbye):
+            with self.store.lock:
+                self.store.part(connection.session)
+            self._lost(connection)
         elif isinstance(request, m.Writer):
             connection.answer(m.Placed(warm=self.store.warm), self.store.arena)
         else:
-            if isinstance(request, m.Open) and request.id not in self.store.catalogue.entries:
+            if isinstance(request, m.Open) and is_id(request.id) and request.id not in self.store.catalogue.entries:
                 self._peers.fetch(self.store, connection.session, request.id)  # without the lock: they may ask us, too
             with self.store.lock:
                 answer = self._carry_out(connection.session, request)
@@ -154,11 +232,17 @@ class TenantServer(threading.Thread):
     def _greet(self, connection: Connection, hello: m.Hello) -> None:
         if hello.token != connection.job.token:
             raise Refusal("this token opens nothing here", "forbidden")
+        if connection.session not in ("", f"{connection.job.job}/{hello.session}"):
+            raise Refusal("a line is one worker's", "forbidden")
+        check_session(hello.session)
         with self.store.lock:
             session = f"{connection.job.job}/{hello.session}"
             self.store.meet(Session(session, connection.pid, born(connection.pid), connection.job.job), hello.held)
         connection.session = session
-        self._lines[connection.session] = connection
+        self._strangers.pop(connection.line.fileno(), None)
+        before, self._lines[session] = self._lines.get(session), connection
+        if before is not None and before is not connection:  # what waits there is older than what is held now
+            self._lost(before)
         store = self.store
         connection.answer(m.Welcome(store.tenant, store.size, store.warm, store.memory_key), store.reading)
 
@@ -190,17 +274,14 @@ class TenantServer(threading.Thread):
         return m.Blocks(page, more=len(found) > _PAGE)
 
     def _lost(self, connection: Connection) -> None:
-        """The line is closed: by its worker, or with it."""
+        """The line is closed: by its worker, with it, or by what happened in between."""
+        connection.closed = True
         self._selector.unregister(connection.line)
+        self._strangers.pop(connection.line.fileno(), None)
+        self._unread -= connection.unread
         connection.line.close()
+        self._count -= 1
         if connection.session and self._lines.get(connection.session) is connection:
             del self._lines[connection.session]
             with self.store.lock:
-                self.store.part(connection.session)
-
-    def reap(self) -> None:
-        """From another thread: let go of the sessions whose process ended while there was no grid process."""
-        with self.store.lock:
-            for session in list(self.store.catalogue.sessions.values()):
-                if session.id not in self._lines and born(session.pid) != session.born:
-                    self.store.part(session.id)
+                self.store.cut(connection.session)

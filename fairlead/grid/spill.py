@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from fairlead.grid.refusing import is_id
+
 PIECE = 4 << 20
 TAG = 16
 _NONCE = struct.Struct(">8sI")
@@ -95,12 +97,12 @@ class Disk:
     def write(self, block: str, data: memoryview) -> None:
         """Whole or not at all."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self._folder / f"{block}.part"
+        part = self._path(block).with_suffix(".part")
         try:
             with part.open("wb") as file:
                 for piece in self._cipher.seal(block, data):
                     file.write(piece)
-            part.rename(self._folder / block)
+            part.rename(self._path(block))
         except OSError:
             part.unlink(missing_ok=True)
             raise
@@ -108,10 +110,16 @@ class Disk:
     def read(self, block: str, into: memoryview) -> None:
         """Back into memory; raises Spoiled or OSError."""
         place = 0
-        with (self._folder / block).open("rb") as file:
+        with self._path(block).open("rb") as file:
             for piece in self._cipher.open(block, len(into), file.read):
                 into[place : place + len(piece)] = piece
                 place += len(piece)
 
     def drop(self, block: str) -> None:
-        (self._folder / block).unlink(missing_ok=True)
+        self._path(block).unlink(missing_ok=True)
+
+    def _path(self, block: str) -> Path:
+        """Where it lies; an id that leads anywhere else was let in by mistake, and goes no further."""
+        if not is_id(block):
+            raise ValueError(f"{block[:40]!r} is no id of a block")
+        return self._folder / block

@@ -15,6 +15,8 @@ SEGMENT = 64 << 20
 """Memory is taken from the machine in pieces of this size, touched once, and kept warm."""
 DEFAULT_QUOTA = 2 << 30
 """Of a tenant on one node, where nobody has said anything."""
+LONGEST_LABEL = 200
+"""Characters of a label, and of a kind."""
 _SNAPSHOT = "snapshot/"
 _JOB_OF = re.compile(f"{_SNAPSHOT}([A-Za-z0-9][A-Za-z0-9_.-]*)")
 VARIABLE, TOKEN_VARIABLE = "FAIRLEAD_GRID", "FAIRLEAD_GRID_TOKEN"
@@ -23,6 +25,11 @@ VARIABLE, TOKEN_VARIABLE = "FAIRLEAD_GRID", "FAIRLEAD_GRID_TOKEN"
 def snapshot_label(job: str) -> str:
     """Of the blocks that hold a job's state."""
     return f"{_SNAPSHOT}{job}"
+
+
+def is_snapshot(label: str) -> bool:
+    """Whether blocks of this label hold the state of some job."""
+    return label.startswith(_SNAPSHOT)
 
 
 def snapshot_job(label: str) -> str | None:

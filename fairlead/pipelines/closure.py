@@ -7,8 +7,9 @@ seen; ``cache=False`` is for stages that depend on such things.
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -29,12 +30,20 @@ class Sources:
         definition = None if tree is None else find(tree, function)
         if tree is None or definition is None:
             return None
-        parts = [_text(each) for each in self._reached(tree, definition)]
-        used = [ast.dump(each) for each in tree.body if _acts(each)]
+        parts = self._parts(tree, definition)
         files = self._files(path, [each for each in ast.walk(tree) if isinstance(each, _IMPORTS)])
         imported = sorted(self._whole(each) for each in files)
-        text = "\0".join([function, *sorted(parts), *used, *imported])
+        text = "\0".join([function, *parts, *imported])
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    def texts(self, file: str) -> list[str]:
+        """The file and all that it imports of the folder, to be looked through."""
+        path = (self._folder / file).resolve()
+        tree = self._tree(path)
+        if tree is None:
+            return []
+        files = self._files(path, [each for each in ast.walk(tree) if isinstance(each, _IMPORTS)])
+        return [each.read_text(encoding="utf-8", errors="replace") for each in [path, *sorted(files)]]
 
     def parameters(self, file: str, function: str) -> tuple[list[str], list[str]] | None:
         """The names that a function takes and those that it needs; None when it takes any, or is not to be seen."""
@@ -56,18 +65,26 @@ class Sources:
                 self._trees[path] = None
         return self._trees[path]
 
-    def _reached(self, tree: ast.Module, start: _Definition) -> list[ast.stmt]:
-        """The definitions and constants of this file that the function names, and those that they name."""
-        named = {name: each for each in tree.body for name in _gives(each)}
-        reached: dict[int, ast.stmt] = {id(start): start}
-        pending: list[ast.stmt] = [start]
+    def _parts(self, tree: ast.Module, start: _Definition) -> list[str]:
+        """What the function names in this file, what that names, and what is done there, in the order of the file.
+
+        A name may be given several times (``C["lr"] = 1``, ``T = T * 2``): all of them count, and so does their order.
+        """
+        named: dict[str, list[ast.stmt]] = {}
+        for each in tree.body:
+            for name in _gives(each):
+                named.setdefault(name, []).append(each)
+        bare = _without_stage(start, named.keys())
+        acting = [each for each in tree.body if _acts(each)]
+        reached = {id(each) for each in acting}
+        pending: list[ast.stmt] = [each for each in named[start.name] if each is not start]
+        pending += [bare, *(each for act in acting for name in _names(act) for each in _values(named.get(name, [])))]
         while pending:
-            for name in _names(pending.pop()):
-                each = named.get(name)
-                if each is not None and id(each) not in reached:
-                    reached[id(each)] = each
-                    pending.append(each)
-        return list(reached.values())
+            one = pending.pop()
+            if id(one) not in reached:
+                reached.add(id(one))
+                pending += [each for name in _names(one) for each in named.get(name, []) if each is not start]
+        return [ast.dump(bare if each is start else each) for each in tree.body if id(each) in reached or each is start]
 
     def _files(self, path: Path, imports: Sequence[ast.AST]) -> set[Path]:
         """All files of the folder that these imports lead to, one way or another."""
@@ -117,15 +134,30 @@ _IMPORTS = (ast.Import, ast.ImportFrom)
 
 def find(tree: ast.Module, name: str) -> _Definition | None:
     """The definition of this name at the top of a file."""
-    return next((each for each in tree.body if isinstance(each, _DEFINITIONS) and each.name == name), None)
+    found = [each for each in tree.body if isinstance(each, _DEFINITIONS) and each.name == name]
+    return found[-1] if found else None
 
 
-def _text(statement: ast.stmt) -> str:
-    """Without decorators: they say what a stage runs on, not what it gives."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-        kept = [statement.name, *map(ast.dump, (statement.args, *statement.body))]
-        return "\0".join(kept)
-    return ast.dump(statement)
+def _without_stage(start: _Definition, own: Collection[str]) -> _Definition:
+    """The stage's function without ``@stage``, which says what it runs on, not what it gives; others stay.
+
+    A ``stage`` that the file defines itself is not ours.
+    """
+    if "stage" in own:
+        return start
+    bare = copy.copy(start)
+    bare.decorator_list = [each for each in start.decorator_list if not _is_stage(each)]
+    return bare
+
+
+def _is_stage(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return "stage" in (getattr(called, "id", None), getattr(called, "attr", None))
+
+
+def _values(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Of what a name stands for, only values: what is done at the top of a file may name every stage in it."""
+    return [each for each in statements if not isinstance(each, _DEFINITIONS)]
 
 
 def _acts(statement: ast.stmt) -> bool:
@@ -147,9 +179,5 @@ def _gives(statement: ast.stmt) -> list[str]:
 
 
 def _names(statement: ast.stmt) -> set[str]:
-    """All names that it mentions, its decorators apart."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-        parts: list[ast.AST] = [statement.args, *statement.body]
-    else:
-        parts = [statement]
-    return {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
+    """All names that it mentions."""
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}

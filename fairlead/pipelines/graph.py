@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fairlead.complaints import SECRET_PATTERN
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
-from fairlead.specs import JobSpec, Name, Placement, Seconds, Sla, Spec, WorkerResources, Workers, invalid
+from fairlead.specs import DataRef, JobSpec, Name, Placement, Seconds, Sla, Spec, WorkerResources, Workers, invalid
 
 MOST_STAGES = 500
 ESTIMATORS = "fairlead.pipelines.estimators:"
@@ -32,6 +32,7 @@ class StageSpec(Spec):
     cache: bool = Field(default=True, strict=True)  # whether an earlier result of the same stage may stand for it
     trains: bool = Field(default=False, strict=True)  # it returns a fairlead.Training: its gang may grow and shrink
     takes: Annotated[Seconds, Field(gt=0)] | None = None
+    data: list[DataRef] = Field(default_factory=list, max_length=64)  # data sets that its training reads by name
     env: dict[str, str] = Field(default_factory=dict, max_length=200)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
     venv: str | None = None
@@ -161,6 +162,7 @@ def stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str,
         priority=spec.priority,
         workload="training" if stage.trains else "batch",
         takes=stage.takes,
+        data=stage.data,
         env=stage.env,
         secrets=stage.secrets,
         venv=stage.venv,

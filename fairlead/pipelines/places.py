@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import wire
-from fairlead.errors import NotFound
+from fairlead.errors import NotFound, Unavailable
 from fairlead.grid.client import Grid
 from fairlead.grid.values import BlockId
 from fairlead.pipelines.carry import Folder, Place
@@ -25,7 +25,11 @@ class Shared:
     def open(self, block: str) -> list[memoryview]:
         if not block.isalnum():
             raise NotFound(f"there is no block {block!r} in the grid")
-        return self._grid.open(BlockId(block)).parts()
+        try:
+            return self._grid.open(BlockId(block)).parts()
+        except Unavailable as error:
+            self._grid.usage()  # raises when it is the grid that cannot be reached
+            raise NotFound(f"the block {block} is spoiled: {error.message}") from None  # it is made anew
 
 
 class Nearby:

@@ -6,14 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from fairlead.pipelines.graph import PipelineSpec, order
+from fairlead.pipelines.graph import PipelineSpec, StageSpec, order
 
+NONE: Mapping[str, str] = {}
 VERSION = 1  # counted up when results of before can no longer be read
 
 
-def fingerprints(spec: PipelineSpec) -> Mapping[str, str]:
-    """By stage: a hash of its code, its arguments and the fingerprints of all that comes before it.
+def fingerprints(spec: PipelineSpec, versions: Mapping[str, str] = NONE) -> Mapping[str, str]:
+    """By stage: a hash of its code, its arguments, its data sets and the fingerprints of all that comes before it.
 
+    ``versions`` are the data sets that there are: a training that is given the name of one reads that version.
     What it runs on is not in it: more cores or another node give the same result sooner, not another result.
     """
     found: dict[str, str] = {}
@@ -29,9 +31,17 @@ def fingerprints(spec: PipelineSpec) -> Mapping[str, str]:
             "code": stage.source or spec.code,
             "upstream": {other: found[other] for other in sorted(stage.upstream)},
         }
+        if data := _read(stage, versions):
+            facts["data"] = data
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         found[name] = hashlib.sha256(text.encode()).hexdigest()
     return found
+
+
+def _read(stage: StageSpec, versions: Mapping[str, str]) -> list[str]:
+    """The versions that it reads, as far as it says so: by its text, or in its arguments."""
+    given = [each for each in stage.args.values() if isinstance(each, str)] if stage.trains else []
+    return sorted({*stage.data, *(f"{name}@{versions[name]}" for name in given if name in versions)})
 
 
 def lasting(spec: PipelineSpec) -> frozenset[str]:

@@ -16,7 +16,7 @@ import cloudpickle
 import msgspec
 
 from fairlead import wire
-from fairlead.errors import FairleadError, InvalidSpec, NotFound
+from fairlead.errors import FairleadError, InvalidSpec, NotFound, RateLimited, Refused, Unavailable
 from fairlead.pipelines import carry, wiring
 from fairlead.pipelines.places import place_of_this_worker
 from fairlead.profiling import worker as training_worker
@@ -32,6 +32,8 @@ VALUES = "fairlead_values"
 """The folder of a bundle with arguments that went by value."""
 
 MOST_ARTIFACTS = 1000
+_PASSING = (Unavailable, Refused, RateLimited)
+"""A grid that cannot be reached or has no room now: another try may find it otherwise."""
 
 
 class Gone(Exception):
@@ -115,7 +117,7 @@ def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
         line.send(wire.Raised(error=str(error), permanent=True, missing=error.stages))
         return 1
     except (SyntaxError, FairleadError) as error:
-        return _raised(line, error, permanent=True)
+        return _raised(line, error, permanent=not isinstance(error, _PASSING))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
         return _raised(line, error, permanent=False)
 

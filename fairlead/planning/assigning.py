@@ -9,7 +9,7 @@ from math import inf, prod
 
 from fairlead.planning.collectives import reach
 from fairlead.planning.cost import pace, pipeline_s, stage_s
-from fairlead.planning.ground import Ground, Places
+from fairlead.planning.ground import Ground, Places, weakest
 from fairlead.planning.layers import FORWARD, Table, table
 from fairlead.planning.memory import fits, handover_bytes, stage_bytes
 from fairlead.planning.plan import Plan
@@ -27,7 +27,7 @@ class Team:
     """The workers of one stage: ``data`` x ``tensor`` of them."""
 
     workers: tuple[int, ...]
-    device: Device
+    device: Device  # the worst of theirs
     speed: float  # of the slowest
     node: str
 
@@ -59,13 +59,12 @@ def _teams(ground: Ground, shape: Shape, factor: float) -> list[Team]:
     for at in range(0, len(members), size):
         workers = members[at : at + size]
         speed = min(hardware.speed(worker, busy[hardware.seats[worker].node]) for worker in workers)
-        found.append(Team(workers, hardware.device(workers[0]), speed / factor, hardware.seats[workers[0]].node))
+        device = weakest([hardware.device(worker) for worker in workers])
+        found.append(Team(workers, device, speed / factor, hardware.seats[workers[0]].node))
     return found
 
 
-def _in_order(
-    model: ModelProfile, ground: Ground, shape: Shape, teams: Sequence[Team], limit_s: float
-) -> Plan | None:
+def _in_order(model: ModelProfile, ground: Ground, shape: Shape, teams: Sequence[Team], limit_s: float) -> Plan | None:
     """Teams stay as they are lined up: alike, or too many to try all orders."""
     pricing = _Pricing(model, ground, shape, limit_s)
     links = pricing.places.stages

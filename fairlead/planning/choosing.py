@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,9 +12,12 @@ from msgspec.structs import replace
 from fairlead.planning.cost import Estimate, estimate, kind
 from fairlead.planning.explain import explain, row
 from fairlead.planning.ground import Ground
+from fairlead.planning.memory import USABLE
 from fairlead.planning.plan import SINGLE, Plan, ddp
 from fairlead.planning.profiles import Hardware, ModelProfile
 from fairlead.planning.search import candidates, search
+from fairlead.planning.shapes import Shape
+from fairlead.units import shown_size
 
 WANTED = ("auto", "single", "dp", "ddp", "fsdp", "tp", "pp")
 """What may be asked for: the planner's choice, or the best plan of one family."""
@@ -26,9 +30,6 @@ UNMEASURED = 0.25
 
 SHOWN = 6
 """Other candidates that are kept with a choice, so that one can see what it was weighed against."""
-
-EVERYTHING = 400
-"""Candidates that are ranked when one family is asked for: none of it may be crowded out by others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def replicas(workers: int) -> Plan:
     return Plan(data=workers, sync="allreduce") if workers > 1 else SINGLE
 
 
-def family(plan: Plan) -> str:
+def family(plan: Plan | Shape) -> str:
     """The word of ``WANTED`` that means such a plan."""
     if plan.workers_used == 1:
         return "single"
@@ -78,15 +79,18 @@ def choose(
     model: ModelProfile, hardware: Hardware, *, wanted: str = "auto", banned: Collection[str] = (),
     margin: float = MARGIN,
 ) -> Choice:  # fmt: skip
-    """The plan for these workers; ``banned`` are kinds of plans that this model failed with."""
+    """The plan for these workers; ``banned`` are kinds of plans that this model failed with.
+
+    What does not fit into memory is chosen only where nothing fits, and its reason says by how much: memory is only
+    predicted, so a gang that is there already tries, and is told what it is short of.
+    """
+    if wanted != "auto":
+        return _asked_for(model, hardware, wanted, banned, margin)
     usual = estimate(model, Ground(hardware), replicas(len(hardware.seats)))
-    if wanted not in ("auto", "dp"):
-        return _asked_for(model, hardware, usual, wanted)
     every = candidates(model, hardware, on_paper=False)
     able = [one for one in every if one.fits and kind(one.plan) not in banned]
-    if wanted == "dp" or not able:
-        asked = "replicas were asked for" if wanted == "dp" else "the model fits in no way, so it is tried as replicas"
-        return Choice(usual, asked)
+    if not able:
+        return Choice(usual, _tried(model, hardware, usual, any(one.fits for one in every)))
     best = able[0]
     if best.plan == usual.plan:
         return Choice(best, _with_limits(explain(able)[0], model), _weighed(every, best))
@@ -97,6 +101,21 @@ def choose(
     return Choice(best, _with_limits(explain(able)[0], model), _weighed(every, best))
 
 
+def needed(one: Estimate, hardware: Hardware) -> str:
+    """What whole copies need of each worker's memory, and what there is of it, in words."""
+    workers = one.plan.members or range(one.plan.workers_used)
+    least = min(hardware.device(worker).memory_bytes for worker in workers)
+    return f"{shown_size(one.memory_bytes)} of memory on a worker, of {shown_size(USABLE * least)} that it may use"
+
+
+def _tried(model: ModelProfile, hardware: Hardware, usual: Estimate, fitting: bool) -> str:
+    if usual.fits:
+        return "replicas: every other plan that fits has failed with this model"
+    why = "what would fit has failed with this model" if fitting else "the model fits in no way"
+    said = f"{why}, so it is tried as replicas, which are predicted to need {needed(usual, hardware)}"
+    return _with_limits(f"{said}: give it more memory or more workers, or a smaller batch", model)
+
+
 def _weighed(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...]:
     """The others worth showing: the best few, and what everybody would do."""
     others = [one for one in every if one.plan.id != chosen.plan.id]
@@ -104,14 +123,28 @@ def _weighed(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...
     return (*few, *(one for one in others[SHOWN:] if one.plan.id in ("ddp", "single")))
 
 
-def _asked_for(model: ModelProfile, hardware: Hardware, usual: Estimate, wanted: str) -> Choice:
-    if wanted == "ddp":
-        return Choice(estimate(model, Ground(hardware), ddp(len(hardware.seats))), "ddp was asked for")
-    found = [one for one in search(model, hardware, EVERYTHING, on_paper=False) if family(one.plan) == wanted]
+def _asked_for(
+    model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float
+) -> Choice:  # fmt: skip
+    """The best plan of this family; where it has none that fits, replicas, and where they do not fit what does."""
+    ground, workers = Ground(hardware), len(hardware.seats)
+    usual = estimate(model, ground, replicas(workers))
+    if wanted in ("dp", "ddp"):
+        found = [usual if wanted == "dp" else estimate(model, ground, ddp(workers))]
+    else:
+        found = search(model, hardware, 1, on_paper=False, only=lambda shape: family(shape) == wanted)
+    named = "replicas were" if wanted == "dp" else f"{wanted} was"
+    if found and found[0].fits:
+        return Choice(found[0], f"{named} asked for")
+    why = model.limits[0] if model.limits else f"{workers} of these workers have no plan of this kind that fits"
     if found:
-        return Choice(found[0], f"{wanted} was asked for")
-    why = model.limits[0] if model.limits else f"{len(hardware.seats)} of these workers have no plan of this kind"
-    return Choice(usual, f"{wanted} was asked for, but replicas run: {why}")
+        why = f"it is predicted to need {needed(found[0], hardware)}"
+    if usual.fits:
+        return Choice(usual, f"{named} asked for, but replicas run: {why}")
+    instead = choose(model, hardware, banned=banned, margin=margin)
+    if instead.estimate.fits:
+        return replaced(instead, reason=f"{named} asked for, but {instead.plan.id} runs: {why}")
+    return Choice(found[0] if found else usual, f"{named} asked for; {instead.reason}")
 
 
 def _with_limits(reason: str, model: ModelProfile) -> str:

@@ -95,6 +95,11 @@ def ring_cpu_s(count: int, size: float, device: Device) -> float:
     return RING_MESSAGES * (count - 1) * device.message_s + 2 * (count - 1) / count * size * device.byte_s
 
 
+def gather_cpu_s(count: int, size: float, device: Device) -> float:
+    """Cpu seconds of each rank to gather ``size`` bytes of everybody."""
+    return (count - 1) * (device.message_s + size * device.byte_s)
+
+
 def sum_cpu_s(count: int, size: float, device: Device) -> float:
     """Cpu seconds of each rank in a sum, in whichever way is taken."""
     if is_direct(count, size, device):

@@ -130,7 +130,8 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | No
     """
     places = ground.places(plan)
     if factor is None:
-        factor = correction(model, [device for row in places.devices for device in row[:1]], kind(plan))
+        unlike = {device.name: device for row in places.devices for device in row}
+        factor = correction(model, unlike.values(), kind(plan))
     places = slowed(places, factor)
     shares = plan.shares or (1 / plan.data,) * plan.data
     alike = places.alike and len(set(shares)) == 1

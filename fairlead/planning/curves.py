@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
-from fairlead.planning.cost import Estimate
+from fairlead.planning.choosing import choose
+from fairlead.planning.cost import Estimate, estimate, kind
+from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Hardware, Link, ModelProfile, Seat
-from fairlead.planning.search import best
+from fairlead.planning.search import best, search
+from fairlead.planning.shapes import SMALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,34 +22,83 @@ class Point:
     devices: tuple[tuple[str, int], ...]
     level: int
     plan: Plan | None  # None: the model does not fit
-    samples_per_s: float
+    samples_per_s: float  # of an exact plan, or as many as they are worth (``useful_per_s``)
 
 
 def speed_curve(
     model: ModelProfile, devices: Mapping[str, Device], links: Sequence[Link], sizes: Sequence[int], per_node: int = 8,
-    speeds: Mapping[str, float] | None = None,
+    speeds: Mapping[str, float] | None = None, *, wanted: str = "auto", banned: Collection[str] = (),
 ) -> list[Point]:  # fmt: skip
-    """For each type and size, and each level that its gang may cross. More devices are never slower: some may rest.
+    """For each type and size, and each level that its gang may cross.
 
-    ``speeds``: what workers get of the devices of a type, such as half a core.
+    ``speeds``: what workers get of the devices of a type, such as half a core. ``wanted``: what was asked for instead
+    of the best plan; ``banned``: kinds of plans that are not run.
     """
     found: list[Point] = []
-    for kind in sorted(devices):
+    for kind_of in sorted(devices):
+        device, pace = devices[kind_of], 1.0 if speeds is None else speeds.get(kind_of, 1.0)
+        near: dict[int, Estimate] = {}
         for level in range(len(links)):
-            swiftest: Estimate | None = None
-            for size in sorted(sizes):
-                pace = 1.0 if speeds is None else speeds.get(kind, 1.0)
-                one = best(model, gang(devices[kind], links, size, level, per_node, pace), on_paper=False)
-                if one is not None and (swiftest is None or one.worth_s < swiftest.worth_s):
-                    swiftest = one
-                plan, speed = (None, 0.0) if swiftest is None else (swiftest.plan, swiftest.samples_per_s)
-                found.append(Point(((kind, size),), level, plan, speed))
+            gangs = {size: gang(device, links, size, level, per_node, pace) for size in _looked_at(sizes)}
+            if wanted == "auto":
+                best_of = _growing(model, gangs, banned, near)
+            else:
+                best_of = {size: choose(model, gangs[size], wanted=wanted, banned=banned).estimate for size in sizes}
+            near = near or best_of
+            found += [_point(kind_of, size, level, best_of.get(size)) for size in sorted(sizes)]
     return found
 
 
-def gang(
-    device: Device, links: Sequence[Link], size: int, level: int, per_node: int, speed: float = 1.0
-) -> Hardware:
+def _looked_at(sizes: Sequence[int]) -> list[int]:
+    """Those asked for, and smaller ones: a gang may leave workers without work."""
+    powers = {2**power for power in range(max(sizes).bit_length())}
+    return sorted({*sizes, *(size for size in range(1, min(SMALL, max(sizes)) + 1)), *powers} - {0})
+
+
+def _growing(
+    model: ModelProfile, gangs: Mapping[int, Hardware], banned: Collection[str], near: Mapping[int, Estimate]
+) -> dict[int, Estimate]:
+    """The best plan of each gang. As workers are equal, it uses all of them or was found for fewer before.
+
+    ``near`` are the plans of gangs on one node: the part of a wider gang that sits on one can run those.
+    """
+    swiftest: Estimate | None = None
+    found: dict[int, Estimate] = {}
+    for size, hardware in sorted(gangs.items()):
+        room = sum(seat.node == hardware.seats[0].node for seat in hardware.seats)
+        tried = [near[at] for at in (max((known for known in near if known <= room), default=0),) if at]
+        if size in near and near[size].plan.workers_used == size:  # what is best on one node is seldom bad on two
+            tried.append(estimate(model, Ground(hardware), near[size].plan))
+        swiftest = _swifter(swiftest, tried)
+        limit_s = inf if swiftest is None else swiftest.worth_s
+        whole = search(
+            model, hardware, 1, on_paper=False, resting=False, only=lambda shape: kind(shape) not in banned,
+            limit_s=limit_s,
+        )  # fmt: skip
+        swiftest = _swifter(swiftest, whole)
+        if swiftest is not None:
+            found[size] = swiftest
+    return found
+
+
+def _swifter(known: Estimate | None, tried: Sequence[Estimate]) -> Estimate | None:
+    """The best of all that fit; what was known before stays if none is better."""
+    every = [one for one in (known, *tried) if one is not None and one.fits]
+    return min(every, key=lambda one: one.worth_s, default=None)
+
+
+def _point(kind_of: str, size: int, level: int, one: Estimate | None) -> Point:
+    if one is None or not one.fits:
+        return Point(((kind_of, size),), level, None, 0.0)
+    return Point(((kind_of, size),), level, one.plan, useful_per_s(one))
+
+
+def useful_per_s(one: Estimate) -> float:
+    """Samples per second that count: plans that need more steps for the same accuracy are worth less (U3)."""
+    return one.samples_per_s / one.steps_factor
+
+
+def gang(device: Device, links: Sequence[Link], size: int, level: int, per_node: int, speed: float = 1.0) -> Hardware:
     """Equal workers that cross no wider level than this: on one node, or full nodes of so many devices."""
     room = size if level == 0 else min(per_node, max(1, size // 2))
     seats = tuple(Seat(device.name, f"n{at // room}", speed) for at in range(size))
@@ -60,4 +113,4 @@ def mixed(model: ModelProfile, hardware: Hardware) -> Point:
         counts[seat.device] = counts.get(seat.device, 0) + 1
     one = best(model, hardware, on_paper=False)
     level = hardware.level(range(len(hardware.seats)))
-    return Point(tuple(sorted(counts.items())), level, one.plan if one else None, one.samples_per_s if one else 0.0)
+    return Point(tuple(sorted(counts.items())), level, one.plan if one else None, useful_per_s(one) if one else 0.0)

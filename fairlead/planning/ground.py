@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as changed
 
 from fairlead.planning.collectives import reach
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Hardware, Link
 
+LESS_IS_WORSE = ("efficiency", "memory_bytes", "memory_bytes_per_s", "overlap")
+MORE_IS_WORSE = ("launch_s", "step_s", "message_s", "byte_s", "loop_s", "microbatch_s", "gathers")
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The workers of a plan as its groups. ``speeds[stage][replica]`` is that of the slowest part."""
+    """The workers of a plan as its groups. ``speeds[stage][replica]`` is that of the slowest part.
+
+    So is ``devices[stage][replica]``: what is split equally ends when the slowest part does, and must fit everywhere.
+    """
 
     speeds: tuple[tuple[float, ...], ...]
     devices: tuple[tuple[Device, ...], ...]
@@ -30,6 +39,23 @@ class Places:
         return all(len(set(row)) == 1 for row in self.speeds) and all(
             len({device.name for device in row}) == 1 for row in self.devices
         )
+
+
+def weakest(devices: Sequence[Device]) -> Device:
+    """What workers that share equal parts come to: in every respect the worst of their devices, also in memory."""
+    unlike = list({device.name: device for device in devices}.values())
+    if len(unlike) == 1:
+        return unlike[0]
+    dtypes = {dtype for device in unlike for dtype in device.flops_per_s}
+    parts = {part for device in unlike for part in device.factors}
+    return changed(
+        next((device for device in unlike if device.backend == "gloo"), unlike[0]),
+        name="+".join(sorted(device.name for device in unlike)),
+        flops_per_s={dtype: min(device.flops(dtype) for device in unlike) for dtype in dtypes},
+        factors={part: max(device.factors.get(part, 1.0) for device in unlike) for part in parts},
+        **{name: min(getattr(device, name) for device in unlike) for name in LESS_IS_WORSE},
+        **{name: max(getattr(device, name) for device in unlike) for name in MORE_IS_WORSE},
+    )
 
 
 def slowed(places: Places, factor: float) -> Places:
@@ -61,7 +87,7 @@ class Ground:
         speeds = tuple(
             tuple(min(hardware.speed(w, busy[hardware.seats[w].node]) for w in cell) for cell in row) for row in grid
         )
-        devices = tuple(tuple(hardware.device(cell[0]) for cell in row) for row in grid)
+        devices = tuple(tuple(weakest([hardware.device(w) for w in cell]) for cell in row) for row in grid)
         across = [[grid[s][r][t] for r in replicas] for s in stages for t in parts]
         rings = [group[at : at + plan.group] for group in across for at in range(0, plan.data, plan.group)]
         leaders = [group[:: plan.group] for group in across]

@@ -40,12 +40,22 @@ def stage_bytes(model: ModelProfile, plan: Plan, sums: Table, start: int, stop: 
         still = (still + gradients) / plan.data + whole * (model.parameter_bytes + model.gradient_bytes)
         return still + _kept(model, plan, sums, start, stop, stage)
     if plan.data > 1:
-        still += gradients  # the buffer in which they are exchanged
+        still += gradients * (1 + _on_the_way(plan))  # the buffer in which they are exchanged
     if plan.sync == "parameter-server":  # its own part twice more, and a buffer for each that asks
         still += held * 2 * model.parameter_bytes
     if plan.pipeline > 1 or plan.microbatches > 1:
         return still + gradients + _kept(model, plan, sums, start, stop, stage)
     return still + _passing(model, plan, sums)
+
+
+def _on_the_way(plan: Plan) -> float:
+    """What compressed gradients need on top, in sizes of the gradients (fairlead/training/compression.py).
+
+    As int8 everybody's are held at once: as they came, widened, and widened with their scales; and what was lost.
+    """
+    if plan.compression == "int8":
+        return 2.25 * plan.data + 2.25
+    return 0.5 if plan.compression == "bf16" else 0.0
 
 
 def _kept(model: ModelProfile, plan: Plan, sums: Table, start: int, stop: int, stage: int) -> float:

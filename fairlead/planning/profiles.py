@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
 
@@ -46,7 +47,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     factors: dict[str, float] = {}  # learned from measured plans: kind of plan (or EVERY) -> measured / predicted
 
 
-class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
+class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A model with its data and optimiser, as far as they matter for how it is run."""
 
     layers: tuple[Layer, ...]
@@ -66,8 +67,8 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = True  # only plans that keep the maths of one process
     calibration: Calibration | None = None
 
-    @property
-    def parameters(self) -> int:
+    @cached_property
+    def parameters(self) -> int:  # asked for thousands of times in a search
         return sum(layer.parameters for layer in self.layers)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 
@@ -26,14 +27,18 @@ EACH = 2
 
 
 def search(
-    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True
-) -> list[Estimate]:
+    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True, resting: bool = True,
+    only: Callable[[Shape], bool] | None = None, limit_s: float = inf,
+) -> list[Estimate]:  # fmt: skip
     """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits.
 
-    ``on_paper``: also those that Fairlead cannot carry out yet.
+    ``on_paper``: also those that Fairlead cannot carry out yet; ``resting``: also those that leave workers without
+    work; ``only`` those shapes, if it is given; what takes longer to the same accuracy than ``limit_s`` is left out.
     """
-    ground, floors, board = Ground(hardware), _Floors(model, hardware), _Board(keep)
-    every = shapes(model, hardware, on_paper=on_paper)
+    ground, floors, board = Ground(hardware), _Floors(model, hardware), _Board(keep, limit_s)
+    every = (
+        shape for shape in shapes(model, hardware, on_paper=on_paper, resting=resting) if only is None or only(shape)
+    )
     todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(every))
     fitting: set[Shape] = set()
     for floor, _, shape in todo:
@@ -48,26 +53,34 @@ def search(
     return board.ranked()
 
 
-def candidates(
-    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True
-) -> list[Estimate]:
+def candidates(model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True) -> list[Estimate]:
     """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
     found = search(model, hardware, keep, on_paper=on_paper)
     ground = Ground(hardware)
-    fastest = max(range(len(hardware.seats)), key=lambda worker: (hardware.seats[worker].speed, -worker))
-    alone = estimate(model, ground, Plan(members=(fastest,) if len(hardware.seats) > 1 else ()))
+    singles = [estimate(model, ground, plan) for plan in _alone(hardware)]
+    alone = min(singles, key=lambda one: (not one.fits, *_order(one)))
     usual = estimate(model, ground, ddp(len(hardware.seats)))
     known = {one.plan.id for one in found}
     return found + [one for one in (alone, usual) if one.plan.id not in known and (one.fits or one is usual)]
 
 
+def _alone(hardware: Hardware) -> list[Plan]:
+    """One process on each sort of worker that there is: which is fastest is for the model to say."""
+    if len(hardware.seats) == 1:
+        return [Plan()]
+    firsts: dict[tuple[str, float], int] = {}
+    for worker, seat in enumerate(hardware.seats):
+        firsts.setdefault((seat.device, hardware.speed(worker)), worker)
+    return [Plan(members=(worker,)) for worker in firsts.values()]
+
+
 class _Board:
     """The best plans so far: few of each family, so that small changes of one plan do not crowd out all others."""
 
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
+    def __init__(self, keep: int, limit_s: float = inf) -> None:
+        self._keep, self._most_s = keep, limit_s
         self._by_family: dict[tuple[object, ...], list[Estimate]] = {}
-        self.limit_s = inf  # what a plan must not exceed to be of interest
+        self.limit_s = limit_s  # what a plan must not exceed to be of interest
 
     def add(self, one: Estimate) -> None:
         plan = one.plan
@@ -80,7 +93,7 @@ class _Board:
             peers[plan.id] = one
         self._by_family[family] = sorted(peers.values(), key=_order)[:EACH]
         ranked = self.ranked()
-        self.limit_s = ranked[-1].worth_s if len(ranked) == self._keep else inf
+        self.limit_s = min(self._most_s, ranked[-1].worth_s) if len(ranked) == self._keep else self._most_s
 
     def ranked(self) -> list[Estimate]:
         return sorted((one for peers in self._by_family.values() for one in peers), key=_order)[: self._keep]
@@ -157,10 +170,12 @@ class _Floors:
         if shape.pipeline == 1:
             paced = (pass_s - fixed) * many * shape.used / whole + many * fixed / fastest
         else:
+            pass_s += self._handled_s(shape)
             busy = pass_s * shape.data * shape.tensor / whole
             paced = (many * busy + max(0.0, pass_s / fastest - busy) * fill_part(shape)) * pace(shape)
         factor = min(correction(self._model, [one], kind(shape)) for one in self._devices)
-        taken = (paced + self._update_s(shape, fastest)) * factor + self._wire_s(shape)
+        sent = self._wire_s(shape) + self._started_s(shape, fastest)
+        taken = (paced + self._update_s(shape, fastest)) * factor + sent
         won_back = 2 * self._hardware.period_s  # at most, while waiting for each other and for gradients
         return (taken - won_back) * steps_factor(shape) * (1 - 1e-9)
 
@@ -168,6 +183,22 @@ class _Floors:
         held = self._model.parameters / (shape.tensor * shape.pipeline)
         part = held / shape.data if shape.sharded or shape.sync == "parameter-server" else held
         return min(optimizer_s(self._model, device, fastest, part) for device in self._devices)
+
+    def _handled_s(self, shape: Shape) -> float:
+        """What the stages of a pipeline do for each micro-batch besides computing it, all together."""
+        stages = shape.pipeline * shape.chunks
+        return min(
+            stages * device.microbatch_s + (stages - 1) * 2 * (device.message_s or device.step_s)
+            for device in self._devices
+        )
+
+    def _started_s(self, shape: Shape, fastest: float) -> float:
+        """To start the exchanges of everything sharded, layer by layer."""
+        if not shape.sharded:
+            return 0.0
+        layers = max(1.0, len(self._model.layers) / shape.pipeline)
+        step_s = min(device.step_s for device in self._devices)
+        return shape.microbatches * 3 * layers * (step_s / fastest + self._link.latency_s)
 
     def _wire_s(self, shape: Shape) -> float:
         if shape.sync != "allreduce" or shape.sharded or shape.buckets or shape.compression != "none":

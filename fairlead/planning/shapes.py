@@ -46,6 +46,8 @@ class Shape:
     def used(self) -> int:
         return self.data * self.tensor * self.pipeline
 
+    workers_used = used  # as plans call it
+
     def plan(self, model: ModelProfile, cuts: tuple[str, ...] = (), members: tuple[int, ...] | None = None) -> Plan:
         """With everything that the model adds to it."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -65,15 +67,19 @@ def _in_copies(shape: Shape) -> bool:
     return shape.tensor == shape.pipeline == 1 and not shape.sharded and not shape.buckets
 
 
-def shapes(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True) -> Iterator[Shape]:
-    """All of them, each once; ``on_paper`` also those that cannot be carried out yet."""
-    for shape in _all(model, hardware):
+def shapes(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True, resting: bool = True) -> Iterator[Shape]:
+    """All of them, each once; ``on_paper`` also those that cannot be carried out yet.
+
+    ``resting``: also those that leave workers without work.
+    """
+    everybody = [tuple(range(len(hardware.seats)))]
+    for shape in _all(model, hardware, selections(hardware) if resting else everybody):
         if (on_paper or carried_out(shape)) and (not model.copies_only or _in_copies(shape)):
             yield shape
 
 
-def _all(model: ModelProfile, hardware: Hardware) -> Iterator[Shape]:
-    for members in selections(hardware):
+def _all(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[int, ...]]) -> Iterator[Shape]:
+    for members in chosen:
         used = len(members)
         for tensor in _tensor_degrees(model, hardware, members):
             for pipeline in _divisors(used // tensor):
@@ -126,11 +132,11 @@ def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Se
     if base.data == 1:
         yield base
         return
-    cards = hardware.device(members[0]).backend == "nccl"
+    cards = all(hardware.device(worker).backend == "nccl" for worker in members)
     pure = base.data == base.used
-    if not cards:  # one piece after the backward pass costs least where a core computes and sends
+    if not cards or not pure:  # one piece after the backward pass costs least where a core computes and sends
         yield replace(base, sync="allreduce")
-    if cards or pure:
+    if pure:  # parts of a model are summed in one piece (fairlead/training/spread.py, pipelines.py)
         yield replace(base, sync="allreduce", buckets=True)
     if not cards and pure and model.parameters * model.gradient_bytes > 2 * SMALL_BUCKET:
         yield replace(base, sync="allreduce", buckets=True, bucket_bytes=SMALL_BUCKET)

@@ -9,6 +9,7 @@ from fairlead.planning.collectives import (
     WORDS_BYTES,
     all_gather_s,
     all_reduce_s,
+    gather_cpu_s,
     held_up_s,
     hierarchical_s,
     messages,
@@ -30,6 +31,9 @@ SENT_MEANWHILE = 0.8
 
 WIRE = {"none": 1.0, "bf16": 0.5, "int8": 0.25}
 """Bytes sent for each byte of a float32 gradient."""
+
+QUANTISED, WIDENED = 12, 4.25
+"""Times that gradients cross the memory bus as int8: made small with what was lost, and everybody's made wide again."""
 
 SERVER_TRIPS = 2
 """There and back for each piece: take it and tell of the one before; push gradients, with parameters in return."""
@@ -67,6 +71,8 @@ def exposed_s(
     norms = model.batch_norm * 2 * paid_s(*few, device, speed)
     if plan.sharded:
         return norms + _sharded_s(model, plan, places, device, speed, held, largest, backward_s)
+    if plan.compression == "int8":
+        return norms + _gathered_s(model, plan, places, device, speed, held, backward_s)
     size = held * model.gradient_bytes * WIRE[plan.compression]
     copies = 2 * 2 * held * model.gradient_bytes / device.memory_bytes_per_s / speed
     whole = _whole_s(plan, places, size)
@@ -90,6 +96,21 @@ def exposed_s(
         whole = sum_s(plan.data, size, places.data, device)
     paid = paid_s(whole, cpu_s, device, speed, period_s=places.period_s, busy_s=computing_s)
     return norms + copies + paid + held_up_s(messages(plan.data, size, device), speed, places.period_s)
+
+
+def _gathered_s(
+    model: ModelProfile, plan: Plan, places: Places, device: Device, speed: float, held: float, backward_s: float
+) -> float:
+    """int8 cannot be summed on its way, scales differ: everybody's is gathered, so it grows with the replicas."""
+    many, whole = plan.data, held * model.gradient_bytes
+    size = whole * WIRE["int8"]
+    wire_s = all_gather_s(many, many * size, places.data, device.backend)
+    cpu_s = gather_cpu_s(many, size, device)
+    moved = (QUANTISED + WIDENED * many) * whole / device.memory_bytes_per_s / speed
+    busy_s = backward_s / (1 - FORWARD)
+    paid = paid_s(wire_s, cpu_s, device, speed, period_s=places.period_s, busy_s=busy_s)
+    scales = paid_s(places.data.latency_s, gather_cpu_s(many, 4.0, device), device, speed)
+    return moved + paid + scales + held_up_s(2 * (many - 1), speed, places.period_s)
 
 
 def words_s(plan: Plan, places: Places, device: Device, speed: float) -> float:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
 
 from fairlead.scheduling.forecast import Forecast, Policy, forecast
-from fairlead.scheduling.market.deadlines import MOST_JOBS, Ladder, Plan, edges, ladder_of, promised
+from fairlead.scheduling.market.agenda import Row
+from fairlead.scheduling.market.deadlines import MOST_JOBS, Ladder, Plan, edges, ladders_of, promised
 from fairlead.scheduling.market.dials import Dials
-from fairlead.scheduling.market.offers import Pool, offers
+from fairlead.scheduling.market.limits import confined
+from fairlead.scheduling.market.offers import Floats, Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
 from fairlead.scheduling.pace import efficient_speed, expected_left, length_known, start_cost_s, with_curve
+from fairlead.scheduling.queues import ANY, Tree, working
 from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason, Round
 from fairlead.scheduling.words import devices, reason, second
 
 DIALS = Dials()
 COARSE = 0.1
-"""So much of the time to a deadline a played finish may be beyond it: the steps of a forecast are no finer."""
+"""So much of the time to a deadline, or one round, a played finish may be beyond it: forecasts step no finer."""
+
+TRIES, FURTHER = 3, 1.5
+"""Other deadlines that are played at the most when the job's own cannot be kept, each at most so much further away."""
 
 NOTHING, UNSEEN = Round((), {}), Forecast({}, {}, {}, 0.0)
 
@@ -45,18 +52,17 @@ def admission(
 
     Without ``look_ahead`` only deadlines are looked at, which costs little however many jobs there are.
     """
-    state = replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
-    first = (policy or Market())(state) if look_ahead else NOTHING
-    told = forecast(state, policy or Market(), finishes=(job.id,), first=first) if look_ahead else UNSEEN
+    state, play = _with(state, job), policy or Market()
+    first = play(state) if look_ahead else NOTHING
+    told = forecast(state, play, finishes=(job.id,), first=first) if look_ahead else UNSEEN
     start_s, known = _moment(told.start_s.get(job.id)), length_known(state, job)
     finish_s = _moment(told.finish_s.get(job.id)) if known else None
     earliest_s, gang = _by_plan(state, job) if known else (None, None)
     earliest_s = _moment(earliest_s)
-    if earliest_s is not None and finish_s is not None and _held_back(state, job, finish_s):
-        earliest_s, gang = max(earliest_s, finish_s), None
+    if earliest_s is not None and finish_s is not None and job.finish_by_s is not None:
+        planned_s, earliest_s = earliest_s, _as_played(state, job, play, told, earliest_s)
+        gang = gang if earliest_s == planned_s else None
     kept = None if job.start_by_s is not None and not look_ahead else _kept(job, start_s, earliest_s)
-    if kept and job.finish_by_s is not None and finish_s is not None:
-        finish_s = min(finish_s, job.finish_by_s)  # devices are kept free for it, as late as they can be
     why = _why(job, kept, start_s, finish_s, earliest_s, gang)
     decision = next((one for one in first.decisions if one.job == job.id), None)
     return Answer(not (strict and kept is False), kept, start_s, finish_s, earliest_s, gang,
@@ -74,34 +80,95 @@ def _kept(job: JobState, start_s: float | None, earliest_s: float | None) -> boo
     return None if job.finish_by_s is None or earliest_s is None else earliest_s <= job.finish_by_s
 
 
-def _held_back(state: ClusterState, job: JobState, finish_s: float) -> bool:
-    """Whether, as the policy was played, it is too late because of what other tenants are entitled to.
+def _with(state: ClusterState, job: JobState) -> ClusterState:
+    return replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
 
-    The plan is for all devices there are; how much of them a tenant may have for its deadlines only playing tells.
+
+def _as_played(state: ClusterState, job: JobState, policy: Policy, told: Forecast, planned_s: float) -> float:
+    """The earliest deadline of those that could be planned which is kept when the policy is played with it.
+
+    A deadline that is missed says little about when another could be kept, since a policy does not hurry for what
+    cannot be: so the next one is played again, though not one that is much later.
     """
-    if job.finish_by_s is None or len({one.tenant for one in state.jobs}) < 2:
-        return False
-    return finish_s > job.finish_by_s + COARSE * (job.finish_by_s - state.now_s)
+    due_s = _due_s(job)
+    found_s = planned_s if planned_s > due_s else _late(state, job, due_s, told)
+    if found_s is None:
+        return planned_s
+    done_s = found_s
+    for _ in range(TRIES):
+        asked = replace(job, finish_by_s=found_s)
+        later_s = _late(state, asked, found_s, forecast(_with(state, asked), policy, finishes=(job.id,)))
+        if later_s is None:
+            return found_s
+        found_s, done_s = min(later_s, state.now_s + FURTHER * (found_s - state.now_s)), later_s
+    return done_s
+
+
+def _late(state: ClusterState, job: JobState, deadline_s: float, told: Forecast) -> float | None:
+    """When it is done, if that is too late as the policy was played; the plan only knows what there is, and limits.
+
+    Who was not seen to start has only been guessed at, so the plan says more about it, unless the deadline went by as
+    it waited.
+    """
+    finish_s = _moment(told.finish_s.get(job.id))
+    seen = job.id in told.seats or told.until_s >= deadline_s
+    late = finish_s is not None and finish_s > deadline_s + _unsure_s(state, deadline_s)
+    return finish_s if seen and late else None
+
+
+def _unsure_s(state: ClusterState, deadline_s: float) -> float:
+    """How far beyond a deadline a played finish may be and still say nothing."""
+    return max(COARSE * (deadline_s - state.now_s), state.round_s or 0.0)
 
 
 def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | None]:
     """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
-    pool = Pool.of(state.nodes)
-    bound = _promised(state, job)
-    table = offers([with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)], pool)
-    left = expected_left(state, [*bound, job])
-    plan = Plan(edges(state.now_s, state.round_s or ROUND_S, np.array([_due_s(one) for one in bound])),
-                pool.devices)  # fmt: skip
-    for at in range(len(bound)):
-        ladder = ladder_of(table, at)
-        if len(ladder.sizes):
-            wanted = promised(left[at], ladder, bound[at].restart_cost_s, DIALS)
-            plan.reserve(ladder, wanted, _due_s(bound[at]))
-    ladder = ladder_of(table, len(bound)).up_to(_quota(state, job))
-    if not len(ladder.sizes):
+    pool, bound = Pool.of(state.nodes), _promised(state, job)
+    jobs = [with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)]
+    table, left = confined(jobs, offers(jobs, pool), pool), expected_left(state, [*bound, job])
+    room = Room(state, pool, edges(state.now_s, state.round_s or ROUND_S, _moments(state, bound)))
+    for at, one in enumerate(bound):
+        ladders = ladders_of(table, at)
+        room.plan(one).reserve(ladders, promised(left[at], ladders, one.restart_cost_s, DIALS), _due_s(one))
+    ladders = ladders_of(table, len(bound))
+    if not ladders:
         return None, None
-    wanted = promised(left[-1], ladder, start_cost_s(state, job), DIALS)
-    return plan.soonest(ladder, wanted, len(ladder.sizes) - 1), _smallest(plan, ladder, wanted, job.finish_by_s)
+    plan, wanted = room.plan(job), promised(left[-1], ladders, start_cost_s(state, job), DIALS)
+    return plan.soonest(ladders, wanted), _smallest(plan, ladders, wanted, job.finish_by_s)
+
+
+def _moments(state: ClusterState, bound: Sequence[JobState]) -> Floats:
+    """When something changes for the plan: deadlines, and budgets that begin anew."""
+    again_s = [tenant.spent.again_s for tenant in state.tenants if tenant.spent is not None]
+    return np.array([*(_due_s(one) for one in bound), *again_s])
+
+
+class Room:
+    """What jobs with deadlines may have over time: of each type, and below every limit on the way to the top."""
+
+    def __init__(self, state: ClusterState, pool: Pool, edges_s: Floats) -> None:
+        self._edges_s, self._pool = edges_s, pool
+        self._tree = Tree.of(state.tenants, working(state.jobs))
+        self._types = [self._row(devices) for devices in pool.capacity.tolist()]
+        self._limits: dict[tuple[str, str], Row] = {}  # by queue and type, or any
+
+    def plan(self, job: JobState) -> Plan:
+        """Where this job has to fit in; what is reserved in it, others find taken."""
+        path = [self._tree.queues[name] for name in self._tree.path(job.tenant)]
+        over = [self._limit(queue.name, ANY, queue.quota) for queue in path if queue.quota is not None]
+        if (spent := path[0].spent) is not None and not job.seats:
+            over.append([0.0 if end_s <= spent.again_s else inf for end_s in self._edges_s[1:].tolist()] + [inf])
+        within = {}
+        for kind, name in enumerate(self._pool.types):
+            most = [self._limit(queue.name, name, queue.most[name]) for queue in path if name in queue.most]
+            within[kind] = [self._types[kind], *over, *most]
+        return Plan(self._edges_s, self._pool.devices, within=within)
+
+    def _limit(self, queue: str, kind: str, amount: float) -> Row:
+        return self._limits.setdefault((queue, kind), self._row(amount))
+
+    def _row(self, amount: float) -> Row:
+        return [float(amount)] * len(self._edges_s)
 
 
 def _promised(state: ClusterState, job: JobState) -> list[JobState]:
@@ -116,16 +183,11 @@ def _due_s(job: JobState) -> float:
     return inf if job.finish_by_s is None else job.finish_by_s
 
 
-def _smallest(plan: Plan, ladder: Ladder, wanted: float, deadline_s: float | None) -> int | None:
+def _smallest(plan: Plan, ladders: Sequence[Ladder], wanted: float, deadline_s: float | None) -> int | None:
     if deadline_s is None:
         return None
-    rungs = range(len(ladder.sizes))
-    return next((int(ladder.sizes[at]) for at in rungs if plan.soonest(ladder, wanted, at) <= deadline_s), None)
-
-
-def _quota(state: ClusterState, job: JobState) -> float:
-    quota = next((tenant.quota for tenant in state.tenants if tenant.name == job.tenant), None)
-    return inf if quota is None else float(quota)
+    sizes = sorted({int(size) for ladder in ladders for size in ladder.sizes})
+    return next((size for size in sizes if plan.soonest(ladders, wanted, size) <= deadline_s), None)
 
 
 def _why(
@@ -147,6 +209,7 @@ def _why(
                       "say so with takes", **facts)  # fmt: skip
     if kept:
         at_least = "" if gang is None else f" with {devices(gang)} or more"
-        return reason("in-time", f"can be done by its deadline, {second(job.finish_by_s)},{at_least}", **facts)
+        barely = ", but only just" if finish_s is not None and finish_s > job.finish_by_s else ""
+        return reason("in-time", f"can be done by its deadline, {second(job.finish_by_s)},{at_least}{barely}", **facts)
     return reason("late-finish", f"its deadline, {second(job.finish_by_s)}, cannot be kept: "
                   f"{second(earliest_s)} is the earliest that could be", **facts)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 from typing import Any
@@ -81,7 +81,7 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) ->
     if hold.reason.code == "no-such-room":
         away = sorted(node.name for node in state.nodes if not node.schedulable)
         back = (f"bring back {on(tuple(away))}",) if away else ()
-        return (*back, *fewer, *any_type, "add nodes")
+        return (*back, *fewer, *any_type, *_asking_less(job, draft.board.most), "add nodes")
     if hold.reason.code == "quota":
         limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
         return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
@@ -91,8 +91,25 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) ->
         return ()
     sooner = ("a higher priority (only within its tenant)",) if _siblings_first(draft, job) else ()
     blockers = "the jobs ahead of it" if facts["ahead"] else "running jobs"
-    return (f"{devices(max(1, facts['needs'] - facts['free']), job.device_type)} more, once {blockers} end",
-            *fewer, *any_type, *sooner)  # fmt: skip
+    board, lacking = draft.unheld(), max(1, facts["needs"] - facts["free"])
+    less = _asking_less(job, lambda shape: board.roomiest(shape)[0])
+    more = f"room for {workers(lacking)} more" if less else f"{devices(lacking, job.device_type)} more"
+    return (f"{more}, once {blockers} end", *less, *fewer, *any_type, *sooner)
+
+
+def _asking_less(job: JobState, places: Callable[[Shape], int]) -> tuple[str, ...]:
+    """What it asks for besides devices without which there would be places enough, each by itself."""
+    shape = Shape.of(job)
+    if places(shape) >= job.min_workers:
+        return ()
+    hints = []
+    for name, amount in sorted(job.demand.items()):
+        without = shape._replace(need=tuple(one for one in shape.need if one[0] != name))
+        if name != DEVICE and amount > 0 and places(without) >= job.min_workers:
+            hints.append(f"lower resources.{name} (now {_shown(name, amount)} per worker)")
+    if job.only and places(shape._replace(only=frozenset())) >= job.min_workers:
+        hints.append(f"drop placement.only (now {', '.join(sorted(job.only))})")
+    return tuple(hints)
 
 
 def _siblings_first(draft: Draft, job: JobState) -> bool:

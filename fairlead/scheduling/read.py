@@ -11,6 +11,7 @@ from fairlead.scheduling.state import JobState
 NAMES = (
     "id", "tenant", "person", "submitted_s", "min_workers", "max_workers", "demand", "device_type", "only", "priority",
     "finish_by_s", "seats", "curve", "work_left", "work_done", "weight", "ran_s", "restart_cost_s", "facts",
+    "since_s", "starts_over",
 )  # fmt: skip
 
 AT_A_TIME = 128

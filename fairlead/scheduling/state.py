@@ -90,6 +90,17 @@ class JobState:
 
 
 @dataclass(frozen=True, slots=True)
+class Sharing:
+    """What those who run the cluster have settled about fairness over time; None: as the dials have it."""
+
+    fair: float | None = None  # below this index between tenants, what is owed is repaid sooner
+    forget_s: float | None = None  # after so long, what a tenant used and is owed counts half
+
+
+AS_DIALLED = Sharing()
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterState:
     """All that a round of decisions depends on."""
 
@@ -102,6 +113,7 @@ class ClusterState:
     at_once: bool = False  # devices that a decision frees may be given away in the same round
     sleep_after_s: float | None = None  # nodes that were idle for so long may be sent to sleep; None: never
     colocation: Mapping[tuple[str, str], float] | None = None  # what a class loses beside another; None: not known
+    sharing: Sharing = AS_DIALLED
 
 
 class Reason(Struct, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.reportviews import Report
 from fairlead.sdk.datasets import DataVerbs
 from fairlead.sdk.jobs import Job
 from fairlead.sdk.pipelines import PipelineVerbs
@@ -26,7 +27,6 @@ from fairlead.views import (
     NewToken,
     NodeView,
     Page,
-    Report,
     ResultView,
     SecretView,
     StateView,

@@ -15,8 +15,8 @@ from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
 from fairlead.pipelines.closure import Sources
 from fairlead.pipelines.declare import Declaration, Node, Output, Pipeline, Stage, runs_as
-from fairlead.pipelines.graph import ESTIMATORS, PipelineSpec, parse_pipeline
-from fairlead.sdk import bundle, functions, naming
+from fairlead.pipelines.graph import ESTIMATORS, PipelineSpec, StageSpec, parse_pipeline
+from fairlead.sdk import bundle, functions, mentioned, naming
 from fairlead.sdk.documents import read_yaml
 
 VALUES = "fairlead_values"
@@ -123,7 +123,20 @@ def _declared(declaration: Declaration, folder: Path | None, given: Mapping[str,
     packing = _Packing(folder)
     stages = {node.name: packing.stage(node) for node in declaration.nodes.values()}
     spec = parse_pipeline({"name": declaration.name, **given, "stages": stages})
+    if packing.folder is not None:
+        sources = Sources(packing.folder)
+        own = {name: _reading(stage, sources) for name, stage in spec.stages.items()}
+        spec = spec.model_copy(update={"stages": own})
     return Prepared(spec, packing.folder, packing.extra)
+
+
+def _reading(stage: StageSpec, sources: Sources) -> StageSpec:
+    """The stage with the data sets that its training names in the text, unless it names some itself."""
+    if not stage.trains or stage.data or stage.run is None:
+        return stage
+    texts = sources.texts(_file(stage.run.rpartition(":")[0]))
+    found = dict.fromkeys(name for text in texts for name in mentioned.data_sets(text))
+    return stage.model_copy(update={"data": list(found)})
 
 
 class _Packing:
@@ -241,7 +254,7 @@ def _written(data: Mapping[str, Any], folder: Path, source: str | None) -> Prepa
             own = source_digest(sources, stage.run)
             if own is not None and stage.source is None:
                 stage = stage.model_copy(update={"source": own})
-        found[name] = stage
+        found[name] = _reading(stage, sources)
     return Prepared(spec.model_copy(update={"stages": found}), folder, {}, source)
 
 

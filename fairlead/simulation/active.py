@@ -79,6 +79,8 @@ class Active:
         self.owed_s = max(self.owed_s, seconds)
 
     def leave(self, now_s: float) -> None:
+        if self.job.starts_over:
+            self.course.lose(self.course.done)
         self.seats, self.spread = (), ()
         self.since_s, self.owed_s = now_s, 0.0
         self._state = None
@@ -132,6 +134,11 @@ class Active:
             self._state = self._seen(declared)
         return self._state
 
+    def _stopping_costs_s(self) -> float:
+        """What a new generation costs it: the restart, and the time for all that it has done where that is lost."""
+        speed = self.speed() if self.job.starts_over and self.seats else 0.0
+        return self.restart_cost_s + (self.course.done / speed if speed > 0 else 0.0)
+
     def _seen(self, declared: bool) -> JobState:
         job, curve = self.job, self.course.curve()
         left = self.course.work_left() if declared else None
@@ -140,10 +147,10 @@ class Active:
             id=job.id, tenant=job.tenant, submitted_s=job.arrival_s, priority=job.priority, min_workers=job.min_workers,
             max_workers=job.max_workers, finish_by_s=job.deadline_s, seats=self.seats, since_s=self.since_s,
             elastic=elastic, speeds=_speeds(curve, self.device_type) if elastic else {}, remaining_samples=left,
-            restart_cost_s=self.restart_cost_s, curve=curve, work_left=left, work_done=self.course.done,
+            restart_cost_s=self._stopping_costs_s(), curve=curve, work_left=left, work_done=self.course.done,
             weight=job.weight, attained_device_s=self.attained_device_s, ran_s=dict(self.ran_s),
             exclusive_s=job.exclusive_s if declared else None, facts=job.facts, demand=job.demand, only=job.only,
-            near=job.near,
+            near=job.near, starts_over=job.starts_over, start_by_s=job.start_by_s, person=job.person,
         )  # fmt: skip
 
 

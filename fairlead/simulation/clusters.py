@@ -51,17 +51,25 @@ def _nodes(
     zone = (str(group["zone"]),) if "zone" in group else ()
     capacity = {name: float(group[name]) for name in ("cpu", "memory") if name in group}
     watts = (float(group["watts"][0]), float(group["watts"][1])) if "watts" in group else None
+    heats = _heats(group["heats"]) if "heats" in group else None
     found = []
     for at in range(count):
         name = f"{prefix}-{at:04d}"
         topology = (*zone, f"{prefix}-rack-{at // rack:03d}", name)
         found.append(
             Node(
-                name, {**capacity, DEVICE: float(devices)}, kind, topology=topology, watts=watts,
+                name, {**capacity, DEVICE: float(devices)}, kind, topology=topology, watts=watts, heats=heats,
                 labels=frozenset(str(label) for label in group.get("labels", ())),
             )
         )  # fmt: skip
     return found
+
+
+def _heats(written: Any) -> tuple[float, float, float]:
+    cool_c, hot_c, constant_s = (float(one) for one in written)
+    if hot_c < cool_c or constant_s <= 0:
+        raise ValueError("heats: degrees without power, at full power, and the seconds it takes")
+    return cool_c, hot_c, constant_s
 
 
 def _free_name(wanted: str, taken: set[str]) -> str:
@@ -75,8 +83,8 @@ def _free_name(wanted: str, taken: set[str]) -> str:
 def _from_file(path: Path, field: str) -> tuple[Node, ...]:
     """A list of groups: ``{type: t4, nodes: 16, devices: 4, rack: 8}``; without ``nodes`` a flat pool.
 
-    A group of nodes may also have a ``zone``, ``labels``, ``cpu`` and ``memory`` of each node, and the ``watts`` that a
-    device draws, idle and busy.
+    A group of nodes may also have a ``zone``, ``labels``, ``cpu`` and ``memory`` of each node, the ``watts`` that a
+    device draws, idle and busy, and how a node ``heats`` up: degrees without power, at full power, and time constant.
     """
     import yaml
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.cluster import Node
-from fairlead.scheduling.market.energy import IDLE, drawn_kwh, usual_power
+from fairlead.scheduling.market.energy import drawn_kwh
 
 WAKE_S = 120.0
 
@@ -20,32 +20,14 @@ class Energy:
     wake_s: float = WAKE_S
 
 
-def busy_w(device_type: str) -> float:
-    return usual_power(device_type).busy_w
-
-
-def energy_kwh(devices: Mapping[str, int], served_s: Mapping[str, float], span_s: float) -> float:
-    """For a span of time, from the device seconds served by type: the rest of the devices' time they idle."""
-    joules = 0.0
-    for device_type in _both(devices, served_s):
-        busy_s = served_s.get(device_type, 0.0)
-        idle_s = max(0.0, devices.get(device_type, 0) * span_s - busy_s)
-        joules += busy_w(device_type) * (busy_s + IDLE * idle_s)
-    return joules / 3.6e6
-
-
-def _both(left: Iterable[str], right: Iterable[str]) -> list[str]:
-    return sorted({*left, *right})
-
-
 class Meter:
     """Keeps count of every node's hours: busy, asleep, and how often it was woken."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], began_s: float = 0.0) -> None:
         self._nodes = nodes
         self._busy_s: Counter[str] = Counter()
         self._asleep_s: Counter[str] = Counter()
-        self._since_s: dict[str, float] = {}
+        self._since_s = {node.name: began_s for node in nodes if node.asleep}
         self._wakes: Counter[str] = Counter()
 
     def serve(self, seats: Iterable[str], service_s: float) -> None:

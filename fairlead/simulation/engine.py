@@ -21,6 +21,7 @@ from fairlead.simulation.failures import Failure, NoFailures, Outages
 from fairlead.simulation.outcome import JobOutcome, Outcome
 from fairlead.simulation.rules import broken_rule
 from fairlead.simulation.tally import Tally
+from fairlead.simulation.thermal import Warmth
 from fairlead.simulation.trace import Clock, Trace
 
 Policy = Callable[[ClusterState], Round]
@@ -77,16 +78,18 @@ class Simulation:
         if settings.energy is not None:
             nodes = [replace(node, wake_s=settings.energy.wake_s) for node in nodes]
         self.nodes = {node.name: node for node in nodes}
-        self.meter = None if settings.energy is None else Meter(nodes)
+        self.sleep_after_s = trace.sleep_after_s if settings.energy is None else settings.energy.sleep_after_s
+        self.warmth = Warmth(nodes)
         self.company = None if settings.colocation is None else Company(settings.colocation)
         self.free = {node.name: node.devices for node in nodes}
         self.waiting = sorted(trace.jobs, key=lambda job: job.arrival_s)
         self.waiting.reverse()  # the next one is popped from the end
         self.active: dict[str, Active] = {}
-        self.memory: Mapping[str, Any] = {}
+        self.memory: Mapping[str, Any] = trace.memory
         first_s = self.waiting[-1].arrival_s if self.waiting else 0.0
         self.now_s = first_s if trace.begins_s is None else trace.begins_s
         self.began_s = self.now_s
+        self.meter = Meter(nodes, self.began_s)
         self.grid_s = self.now_s if trace.grid_s is None else trace.grid_s
         if self.clock is Clock.ROUNDS and self.waiting:
             self.now_s = self._on_grid(self.now_s)
@@ -139,6 +142,7 @@ class Simulation:
         if self.clock is Clock.ROUNDS:
             arrival_s = self._on_grid(arrival_s)
         self.tally.step(self.now_s, arrival_s, ())
+        self.warmth.pass_(arrival_s - self.now_s, self.nodes, self.free)
         self.now_s = arrival_s
         self._fail_and_mend()
 
@@ -162,14 +166,21 @@ class Simulation:
         declared = self.settings.declared
         return ClusterState(
             now_s=self.now_s,
-            nodes=tuple(self.nodes.values()),
-            tenants=self.tally.states(),
+            nodes=self._nodes_seen(),
+            tenants=self.tally.states(self.now_s),
             jobs=[job.state(declared) for job in self.active.values()],
             memory=self.memory,
             round_s=None if self.clock is Clock.EVENTS else self.round_s,
             at_once=True,
-            sleep_after_s=None if self.settings.energy is None else self.settings.energy.sleep_after_s,
+            sleep_after_s=self.sleep_after_s,
             colocation=None if self.company is None else self.company.learned,
+        )
+
+    def _nodes_seen(self) -> tuple[Node, ...]:
+        """With temperatures, where nodes say how they heat up."""
+        warm = self.warmth.now_c
+        return tuple(
+            replace(node, temperature_c=warm[name]) if name in warm else node for name, node in self.nodes.items()
         )
 
     def _apply(self, decided: Round) -> None:
@@ -196,7 +207,7 @@ class Simulation:
 
     def _rest(self, decided: Round) -> None:
         """Nodes that the policy sends to sleep; one that somebody sits on stays awake."""
-        if self.meter is None:
+        if self.sleep_after_s is None:
             return
         for decision in decided.nodes:
             node = self.nodes[decision.node]
@@ -209,8 +220,7 @@ class Simulation:
         asleep = [self.nodes[name] for name in sorted(set(seats)) if self.nodes[name].asleep]
         for node in asleep:
             self.nodes[node.name] = replace(node, asleep=False)
-            if self.meter is not None:
-                self.meter.wake(node.name, self.now_s)
+            self.meter.wake(node.name, self.now_s)
         return max((node.wake_s for node in asleep), default=0.0)
 
     def _turn_away(self, job: Active) -> None:
@@ -250,8 +260,7 @@ class Simulation:
             ran = job.run(seconds)
             served |= ran.service_s > 0
             self.tally.serve(job, ran.service_s)
-            if self.meter is not None:
-                self.meter.serve(job.seats, ran.service_s)
+            self.meter.serve(job.seats, ran.service_s)
             longest_s = max(longest_s, ran.took_s)
             if self.settings.draw:
                 job.segments.append((self.now_s, self.now_s + ran.took_s, job.seats))
@@ -259,10 +268,12 @@ class Simulation:
                 ended.append((job, ran.took_s))
         if self.clock is Clock.LAST and longest_s > 0:
             seconds = longest_s
-        self._idle = 0 if served or self.waiting else self._idle + 1
+        hopeful = served or self.waiting or math.isfinite(self.tally.budget_again_s(self.now_s))
+        self._idle = 0 if hopeful else self._idle + 1
         if self._idle > PATIENCE:
             raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none where it can run")
         self.tally.step(self.now_s, self.now_s + seconds, running, ended)
+        self.warmth.pass_(seconds, self.nodes, self.free)
         for job, took_s in ended:
             self._finish(job, self.now_s + took_s)
         self.now_s += seconds
@@ -279,7 +290,10 @@ class Simulation:
         if self.clock is Clock.SLOTS:
             soonest_s = min(arrival_s, ends_s, wake_s)
             return self.round_s if soonest_s == math.inf else max(self.round_s, soonest_s)
-        return min(self.round_s, arrival_s, ends_s, wake_s if wake_s > 0 else math.inf)
+        again_s = self.tally.budget_again_s(self.now_s) - self.now_s
+        soonest_s = min(arrival_s, ends_s, wake_s if wake_s > 0 else math.inf, again_s)
+        waits = not running and math.isfinite(again_s)  # nothing but time brings a budget back
+        return soonest_s if waits else min(self.round_s, soonest_s)
 
     def _finish(self, job: Active, when_s: float) -> None:
         for name in job.seats:
@@ -335,15 +349,10 @@ class Simulation:
         return Outcome(
             jobs=sorted(self.done, key=lambda job: (job.arrival_s, job.id)), devices=self.tally.capacity,
             jobs_in_trace=total, began_s=self.began_s, ended_s=ended_s,
-            energy_kwh=self._energy_kwh(ended_s), decide_cpu_s=self.cpu,
+            energy_kwh=self.meter.kwh(self.began_s, ended_s), decide_cpu_s=self.cpu,
             windows=self.tally.windows, busy=self.tally.busy, shares=self.tally.shares, rounds=self.rounds,
-            declined=self.declined,
+            declined=self.declined, peak_c=self.warmth.peak_c,
         )  # fmt: skip
-
-    def _energy_kwh(self, ended_s: float) -> float:
-        if self.meter is not None:
-            return self.meter.kwh(self.began_s, ended_s)
-        return self.tally.energy_kwh(ended_s - self.began_s)
 
 
 def _fate(job: Active, when_s: float) -> JobOutcome:

@@ -67,6 +67,7 @@ class Outcome:
     shares: Sequence[tuple[float, Mapping[str, int]]] = ()  # (from when, devices in use by tenant)
     rounds: int = 0
     declined: Sequence[JobOutcome] = ()  # turned away by the policy, never run
+    peak_c: Mapping[str, float] = field(default_factory=dict)  # the highest temperature of nodes that say how they heat
 
     @property
     def makespan_s(self) -> float:

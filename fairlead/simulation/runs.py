@@ -53,27 +53,48 @@ def compare(
     return {name: run(trace, name, nodes, settings(), seed=seed, progress=progress(name)) for name in names}
 
 
+FIELDS = ("name", "weight", "quota", "parent", "guarantee", "most")
+"""Of a file of tenants, in this order where its first line does not name them."""
+
+
 def read_tenants(path: Path) -> list[TenantState]:
     """Tenants from a CSV: name, weight, quota, parent, and devices by type (``v100=4;k80=2``) guaranteed and most."""
-    found: list[TenantState] = []
     with path.open(newline="") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
-            if not row or not row[0].strip():
+        lines = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if any(row)]
+    names: Sequence[str] = [cell.strip().lower() for cell in lines[0][1]] if lines else ()
+    if "name" in names:
+        if unknown := sorted(set(names) - set(FIELDS)):
+            raise InvalidSpec(f"there is no {unknown[0]!r} of a tenant", field=path.name, fix=f"of {', '.join(FIELDS)}")
+        lines = lines[1:]
+    else:
+        names = FIELDS
+    found: list[TenantState] = []
+    for number, row in lines:
+        told = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
+        if not told.get("name"):
+            continue
+        try:
+            tenant = _tenant(told)
+        except ValueError as error:
+            if number == 1:  # a header in other words
                 continue
-            try:
-                weight = float(row[1]) if len(row) > 1 else 1.0
-                quota = int(row[2]) if len(row) > 2 and row[2].strip() else None
-                sure, most = ({} if len(row) <= at or not row[at].strip() else parse_counts(row[at]) for at in (4, 5))
-            except ValueError as error:
-                if number == 1:  # the header
-                    continue
-                wanted = "name,weight,quota,parent,guarantee,most"
-                raise InvalidSpec(f"line {number} is not {wanted}", field=path.name) from error
-            if weight <= 0:
-                raise InvalidSpec(f"line {number}: a weight is more than 0", field=path.name)
-            parent = row[3].strip() or None if len(row) > 3 else None
-            found.append(TenantState(row[0].strip(), weight, quota, parent=parent, guarantee=sure, most=most))
+            raise InvalidSpec(f"line {number} is not {','.join(names)}", field=path.name) from error
+        if tenant is None:
+            raise InvalidSpec(f"line {number}: a weight is more than 0", field=path.name)
+        found.append(tenant)
     return found
+
+
+def _tenant(told: Mapping[str, str]) -> TenantState | None:
+    """What is not said is as usual; None for a weight that cannot be."""
+    weight = float(told.get("weight") or 1.0)
+    quota = int(told["quota"]) if told.get("quota") else None
+    sure, most = (parse_counts(told[name]) if told.get(name) else {} for name in ("guarantee", "most"))
+    if not weight > 0:
+        return None
+    return TenantState(
+        told["name"], weight, quota, parent=told.get("parent") or None, guarantee=sure, most=most
+    )  # fmt: skip
 
 
 def spread_over_tenants(trace: Trace, tenants: Sequence[TenantState]) -> Trace:
@@ -110,4 +131,4 @@ def _as_state(job: TraceJob) -> JobState:
 
 
 def _runs_somewhere(speeds: Mapping[str, object], devices: Mapping[str, int], size: int) -> bool:
-    return any(devices.get(name, 0) >= size for name in speeds)
+    return any(count >= size and name in speeds for name, count in devices.items())

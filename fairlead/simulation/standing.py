@@ -11,8 +11,9 @@ import msgspec
 
 from fairlead.cluster import DEVICE, Node, scaled, total
 from fairlead.errors import NotFound
+from fairlead.scheduling.carry.remembering import recalled
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
-from fairlead.scheduling.pace import FIRST_START_S, counts_samples, with_curve
+from fairlead.scheduling.pace import FIRST_START_S, counts_samples, speed_at, with_curve
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.course import Steady
@@ -67,7 +68,8 @@ class Standing:
 
 def read_state(told: Mapping[str, Any]) -> ClusterState:
     """The state as the platform tells it."""
-    return msgspec.convert(told, ClusterState, strict=False)
+    state = msgspec.convert(told, ClusterState, strict=False)
+    return replace(state, memory=recalled(state.memory))
 
 
 def changed(state: ClusterState, changes: Changes) -> ClusterState:
@@ -100,18 +102,20 @@ def trace_of(state: ClusterState, left: Mapping[str, float]) -> Trace:
     """All jobs of this state, from now on; ``left`` is the work each is expected to have left."""
     types = tuple(dict.fromkeys(node.device_type for node in state.nodes))
     devices = sum(node.devices for node in state.nodes)
-    jobs = tuple(_job(job, left[job.id], types, devices) for job in state.jobs)
+    jobs = tuple(_job(job, left[job.id], types, devices, state.now_s) for job in state.jobs)
     return Trace(
         "the cluster as it stands",
         "live",
         jobs,
         round_s=ROUND_S,
         restart_cost_s=1.0,
-        nodes=tuple(_empty(node) for node in state.nodes),
+        nodes=tuple(state.nodes),
         clock=Clock.EVENTS,
-        tenants=tuple(replace(tenant, spent=None) for tenant in _owners(state)),
+        tenants=tuple(_owners(state)),
         begins_s=state.now_s,
         seated={job.id: job.seats for job in state.jobs if job.seats},
+        memory=state.memory,
+        sleep_after_s=state.sleep_after_s,
     )
 
 
@@ -127,17 +131,21 @@ def _owners(state: ClusterState) -> Sequence[TenantState]:
     return [tenant for tenant in state.tenants if tenant.name in wanted]
 
 
-def _empty(node: Node) -> Node:
-    return replace(node, asleep=False)
+def _done(job: JobState, now_s: float) -> float:
+    """Work so far, in the units of its curve: of a command, the time it is at work, as it would begin anew."""
+    if job.curve is not None or counts_samples(job):
+        return job.work_done
+    at_work = job.starts_over and job.seats and not job.settling
+    return max(0.0, now_s - job.since_s) * speed_at(job, len(job.seats)) if at_work else 0.0
 
 
-def _job(job: JobState, left: float, types: Sequence[str], devices: int) -> TraceJob:
+def _job(job: JobState, left: float, types: Sequence[str], devices: int, now_s: float) -> TraceJob:
     size = len(job.seats)
     fixed = size if size and not job.elastic else 0
     least = fixed or job.min_workers
     most = fixed or max(least, size, min(job.max_workers, devices))
     curve = _curve(job, least, most, [job.device_type] if job.device_type else types)
-    done = job.work_done if job.curve is not None or counts_samples(job) else 0.0
+    done = _done(job, now_s)
     fastest = curve.fastest()
     return TraceJob(
         id=job.id,
@@ -157,6 +165,9 @@ def _job(job: JobState, left: float, types: Sequence[str], devices: int) -> Trac
         only=job.only,
         near=job.near,
         asked=size or least,
+        starts_over=job.starts_over,
+        start_by_s=job.start_by_s,
+        person=job.person,
     )
 
 

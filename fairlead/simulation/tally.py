@@ -1,21 +1,22 @@
-"""Keeping count while a simulation runs: devices in use, what each tenant was served and was due, energy."""
+"""Keeping count while a simulation runs: devices in use, what each tenant was served and was due."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.cluster import Node
+from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.shares import entitlements
 from fairlead.scheduling.state import TenantState
 from fairlead.simulation.active import Active
-from fairlead.simulation.energy import energy_kwh
 from fairlead.simulation.outcome import Window
 
 DAY_S = 86_400.0
 TINY = 1e-9
-HALF_LIFE_S = DAY_S
-"""After this long, what a tenant was served counts half: yesterday's hog waits today, and is forgiven later."""
+HALF_LIFE_S = DEFAULTS.forget_s
+"""After this long, what a tenant was served counts half, as live: yesterday's hog waits today, and is forgiven then."""
 
 
 class Tally:
@@ -32,8 +33,7 @@ class Tally:
         self.capacity = sum(self.devices.values())
         self.demand: dict[str, float] = {}
         self.gangs: dict[str, dict[int, float]] = {}  # the same by the smallest size of the gangs
-        self.attained = dict.fromkeys(self.tenants, 0.0)
-        self.served_by_type: dict[str, float] = {}
+        self.attained = {tenant.name: tenant.attained_device_s for tenant in tenants}
         self.windows: list[Window] = []
         self.busy: list[tuple[float, int]] = []
         self.shares: list[tuple[float, Mapping[str, int]]] = []
@@ -57,11 +57,16 @@ class Tally:
 
     def serve(self, job: Active, service_s: float) -> None:
         """This gang was served for so long."""
-        device_s = service_s * len(job.seats)
-        kind, tenant = job.device_type, job.job.tenant
-        self.served_by_type[kind] = self.served_by_type.get(kind, 0.0) + device_s
-        self._served[tenant] = self._served.get(tenant, 0.0) + device_s
+        device_s, tenant = service_s * len(job.seats), job.job.tenant
+        useful_s = device_s if len(self.devices) == 1 else device_s * self._worth(job)
+        self._served[tenant] = self._served.get(tenant, 0.0) + useful_s
         self.attained[tenant] = self.attained.get(tenant, 0.0) + device_s
+
+    def _worth(self, job: Active) -> float:
+        """What the devices it has are worth to it, relative to the best of the cluster: useful work counts (M7)."""
+        curve, size = job.course.curve(), len(job.seats)
+        best = max(curve.speed(kind, size) for kind in self.devices)
+        return min(1.0, curve.speed(job.device_type, size) / best) if best > 0 else 1.0
 
     def step(
         self, now_s: float, until_s: float, running: Sequence[Active], ended: Sequence[tuple[Active, float]] = ()
@@ -97,20 +102,25 @@ class Tally:
         """Devices that those of its gangs want which are no larger than this."""
         return sum(devices for size, devices in self.gangs.get(tenant, {}).items() if size <= amount + TINY)
 
-    def states(self) -> list[TenantState]:
-        """The tenants as a policy sees them."""
+    def states(self, now_s: float) -> list[TenantState]:
+        """The tenants as a policy sees them; a budget that was spent is there again once its next period begins."""
         return [
-            replace(tenant, attained_device_s=self.attained[tenant.name])
+            replace(
+                tenant, attained_device_s=self.attained[tenant.name],
+                spent=tenant.spent if tenant.spent is not None and tenant.spent.again_s > now_s else None,
+            )
             for tenant in self.tenants.values()
-        ]
+        ]  # fmt: skip
+
+    def budget_again_s(self, now_s: float) -> float:
+        """When the next budget begins anew of those that are spent; infinite where none is."""
+        again_s = (tenant.spent.again_s for tenant in self.tenants.values() if tenant.spent is not None)
+        return min((when_s for when_s in again_s if when_s > now_s), default=math.inf)
 
     def close_window(self, now_s: float) -> None:
         if self._window_s is not None and now_s > self._window_s:
             self.windows.append(Window(self._window_s, now_s, self._served, self._due, self._sure))
         self._served, self._due, self._sure, self._window_s = {}, {}, {}, now_s
-
-    def energy_kwh(self, span_s: float) -> float:
-        return energy_kwh(self.devices, self.served_by_type, span_s)
 
     def _drawn(self, now_s: float, running: Sequence[Active]) -> None:
         used: dict[str, int] = {}

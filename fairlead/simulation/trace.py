@@ -97,6 +97,9 @@ class TraceJob:
     first_start_s: float | None = None  # what its first start costs, where that is less than another one
     facts: Mapping[str, Any] = field(default_factory=dict)
     demand: Mapping[str, float] = field(default_factory=dict)  # per worker, besides its device
+    starts_over: bool = False  # whoever stops it throws away all that it has done
+    start_by_s: float | None = None  # absolute: the SLA class of a job that waits
+    person: str = ""  # who handed it in
     only: frozenset[str] = frozenset()  # zones, racks, nodes or labels outside of which it may not run
     near: frozenset[str] = frozenset()  # where its data lies
     asked: int | None = None  # the gang its user asked for, when it may also run on others
@@ -127,6 +130,8 @@ class Trace:
     window_s: float = 86_400.0  # over which tenants' shares are looked at
     begins_s: float | None = None  # who arrived before waits or sits already; None: it begins with the first arrival
     seated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # nodes that jobs sit on as it begins
+    memory: Mapping[str, Any] = field(default_factory=dict)  # what a policy remembers as it begins
+    sleep_after_s: float | None = None  # nodes that were idle for so long may sleep, unless the settings say otherwise
 
     def rigid(self) -> Trace:
         """The same jobs for a policy that cannot change a gang's size."""

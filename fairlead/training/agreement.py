@@ -29,6 +29,7 @@ class Carried(Protocol):
     """What is carried from one generation into the next."""
 
     live: bool
+    adrift: bool
 
     @property
     def step(self) -> int: ...
@@ -51,7 +52,8 @@ def agree(group: Group, session: Carried, snapshots: Snapshots) -> Agreed:
     """Bring all ranks to the newest state that any of them holds or can read.
 
     A claim is (how far) * 2 + (alive): at the same point a state in a worker's memory goes before a file. A file may
-    turn out to be damaged; then its claimant falls back to an older one and all compare again.
+    turn out to be damaged; then its claimant falls back to an older one and all compare again. Where somebody is
+    adrift, to be equally far is not to be alike: then one gives its state to all.
     """
     check_alike(group, session)
     stored = snapshots.find()
@@ -59,7 +61,8 @@ def agree(group: Group, session: Carried, snapshots: Snapshots) -> Agreed:
         _open(session, stored)  # a claim of 0 would mean the beginning as the code makes it
     while True:
         own = _claim(session, stored)
-        claims = group.gather(torch.tensor([own], dtype=torch.int64, device=group.device)).flatten().tolist()
+        said = torch.tensor([own, int(session.adrift)], dtype=torch.int64, device=group.device)
+        claims, drifted = group.gather(said).T.tolist()
         best = max(claims)
         giver = claims.index(best)
         source = "a living worker" if best % 2 else ("start" if best == 0 else "")
@@ -70,11 +73,11 @@ def agree(group: Group, session: Carried, snapshots: Snapshots) -> Agreed:
         answer = group.broadcast(source.encode() if ready else b"", giver).decode()
         if answer:
             break
-    if min(claims) != best or not best % 2:
-        _hand_over(group, session, giver)
+    if min(claims) != best or not best % 2 or any(drifted):
+        _hand_over(group, session, giver, to_all=any(drifted))
     if session.spoiled:
         raise TrainingFailed("a worker was lost with its part of the model, and there is no snapshot", field="plan")
-    session.live = True
+    session.live, session.adrift = True, False
     return Agreed(session.step, answer)
 
 
@@ -111,10 +114,10 @@ def _open(session: Carried, stored: list[Stored]) -> bool:
     return True
 
 
-def _hand_over(group: Group, session: Carried, giver: int) -> None:
+def _hand_over(group: Group, session: Carried, giver: int, *, to_all: bool) -> None:
     if group.size == 1:
         return
     point = int(group.broadcast(str(session.point).encode() if group.rank == giver else None, giver))
     data = group.broadcast(session.dump() if group.rank == giver else None, giver)
-    if group.rank != giver and not (session.live and session.point == point):
+    if group.rank != giver and (to_all or not (session.live and session.point == point)):
         session.load(data)

@@ -39,6 +39,7 @@ class LocalSteps(Replicas):
         session.optimizer.zero_grad(set_to_none=True)
         loss = self._backward(step, own, own) if len(own) else 0.0
         word = replace(word, loss=loss * len(own) / len(index), compute_s=time.perf_counter() - begun_s)
+        session.adrift = group.size > 1  # until somebody's state is everybody's: moments are never averaged
         if len(own):
             self._update()
         if (step + 1) % self._period and (step + 1) % session.steps_per_epoch:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from fairlead.planning.plan import Plan
@@ -18,7 +21,10 @@ from fairlead.training.words import Heard, Word
 
 
 class Bucketed(Replicas):
-    """A replica under DDP. It averages over the ranks, so a rank's part of the loss is scaled up by their number."""
+    """A replica under DDP, which waits for the others within the backward pass.
+
+    So its buckets are sent by a hook of ours: it sums, where DDP would average, and notes when the last one was ready.
+    """
 
     def __init__(self, session: Session, group: Group, plan: Plan) -> None:
         super().__init__(session, group, plan, sums=False)
@@ -29,8 +35,23 @@ class Bucketed(Replicas):
                 session.model, broadcast_buffers=False, find_unused_parameters=unused, gradient_as_bucket_view=True,
                 bucket_cap_mb=plan.bucket_bytes / (1 << 20) if plan.bucket_bytes else None,
             )  # fmt: skip
-        self._factor = float(group.size)
+        self._wrapped.register_comm_hook(None, lambda _, bucket: self._send(bucket))
+        self._sent_s = 0.0
         self._always = True
+
+    def _send(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        self._sent_s = time.perf_counter()
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        assert work is not None
+        sent: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return sent
+
+    def _computed_at_s(self) -> float:
+        return self._sent_s
+
+    def _unshared(self) -> AbstractContextManager[object]:
+        unshared: AbstractContextManager[object] = self._wrapped.no_sync()
+        return unshared
 
     def _model(self) -> Any:
         return self._wrapped

@@ -21,9 +21,14 @@ class History:
         self._times_s = array("d")
         self._losses = array("d")
         self._marks: dict[int, dict[str, float]] = {}
+        self._at_work_s: list[float] = []  # the first and the last moment that steps alone do not show
 
     def __len__(self) -> int:
         return len(self._losses)
+
+    def at_work(self, time_s: float) -> None:
+        """Told before a first step and after an evaluation: both belong to the training's time."""
+        self._at_work_s = [*self._at_work_s[:1], time_s]
 
     def add(self, time_s: float, loss: float) -> None:
         self._times_s.append(time_s)
@@ -50,8 +55,9 @@ class History:
 
     @property
     def seconds(self) -> float:
-        """Wall time from the first finished step to the last one."""
-        return self._times_s[-1] - self._times_s[0] if self._times_s else 0.0
+        """Wall time from the beginning of the first step to the end of the last one or of its evaluation."""
+        moments = [*self._at_work_s, *self._times_s[:1], *self._times_s[-1:]]
+        return max(moments) - min(moments) if self._times_s else 0.0
 
     def epoch_loss(self, step: int) -> float:
         """The mean loss over the epoch that ends with this step."""
@@ -79,12 +85,14 @@ class History:
             "times_s": _copied(self._times_s),
             "losses": _copied(self._losses),
             "marks": {step: dict(metrics) for step, metrics in self._marks.items()},
+            "at_work_s": list(self._at_work_s),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         self._times_s = array("d", state["times_s"].tolist())
         self._losses = array("d", state["losses"].tolist())
         self._marks = {int(step): dict(metrics) for step, metrics in state["marks"].items()}
+        self._at_work_s = list(state.get("at_work_s", []))  # not in snapshots of the first version
 
 
 def _copied(numbers: array[float]) -> torch.Tensor:

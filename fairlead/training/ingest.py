@@ -6,12 +6,14 @@ of its tenant, in the tenant's sandbox.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import time
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.errors import FairleadError, InvalidSpec, Refused
 from fairlead.grid.values import BlockId
 from fairlead.training.channel import log
 from fairlead.training.definition import Training
@@ -20,13 +22,15 @@ from fairlead.training.own.context import Context
 from fairlead.training.result import DataMade
 
 if TYPE_CHECKING:
-    from fairlead.data.manifest import Manifest
+    from fairlead.data.manifest import BlockRef, Manifest
     from fairlead.data.recipes.fitted import FittedRecipe
     from fairlead.data.source import Source
     from fairlead.grid import Grid
 
 RUN = "fairlead.training.ingest:load"
 """By which jobs name it."""
+HASHING_S, HASHED_BYTES_PER_S = 5.0, 1e8
+"""So long a load waits for the hashes of its blocks, and as much longer as it is large."""
 
 
 def load(
@@ -82,7 +86,7 @@ def _appended(source: str, name: str, grid: Grid, workers: int | None, how: Mapp
     if child.rows == parent.rows:
         log(f"{name}@{parent.version} is up to date")
         return DataMade()
-    return _made([child], fitted, grid)
+    return _made([child], fitted, grid, {block.id for block in parent.blocks})
 
 
 def _fitted(name: str) -> tuple[Manifest, FittedRecipe]:
@@ -127,9 +131,10 @@ def _is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
 
 
-def _made(sets: list[Manifest], fitted: FittedRecipe, grid: Grid) -> DataMade:
-    """Manifests with the hashes of the blocks that the grid has got to, as plain values."""
-    digests = {str(each.id): each.digest for each in grid.blocks()}
+def _made(sets: list[Manifest], fitted: FittedRecipe, grid: Grid, before: Collection[str] = ()) -> DataMade:
+    """Manifests with the hashes of their blocks, as plain values; blocks of ``before`` may lie elsewhere."""
+    new = [block for each in sets for block in each.blocks if block.id not in before]
+    digests = _all_there(sets[0].name, new, grid)
     recipe = msgspec.json.decode(fitted.to_json())
     told = []
     for each in sets:
@@ -139,6 +144,38 @@ def _made(sets: list[Manifest], fitted: FittedRecipe, grid: Grid) -> DataMade:
         told.append({"manifest": manifest, "recipe": recipe})
         log(f"{each.name}@{each.version}: {each.rows} rows in {len(each.blocks)} blocks, {each.nbytes} bytes")
     return DataMade(told)
+
+
+def _all_there(name: str, blocks: Sequence[BlockRef], grid: Grid) -> dict[str, str]:
+    """The hashes of blocks that were just made; refuses a load of which some had to make room for the others."""
+    until_s = time.monotonic() + HASHING_S + sum(block.bytes for block in blocks) / HASHED_BYTES_PER_S
+    while True:
+        held = {str(each.id): each for each in grid.blocks()}
+        lost = [block for block in blocks if block.id not in held]
+        if lost:
+            raise _no_room(name, blocks, lost, grid)
+        late = [block for block in blocks if not held[block.id].digest and held[block.id].where == "resident"]
+        if not late or time.monotonic() > until_s:
+            break
+        time.sleep(0.02)
+    if late:
+        log(f"{name}: {len(late)} of {len(blocks)} blocks have no hash yet, which the grid computes when it can")
+    return {block.id: held[block.id].digest for block in blocks}
+
+
+def _no_room(name: str, blocks: Sequence[BlockRef], lost: Sequence[BlockRef], grid: Grid) -> Refused:
+    """What is needed and what there is; what was put is taken back, for it is of no use alone."""
+    usage = grid.usage()
+    for block in blocks:
+        with contextlib.suppress(FairleadError):
+            grid.drop(BlockId(block.id))
+    needed = sum(block.bytes for block in blocks)
+    return Refused(
+        f"{name} does not fit into the grid: it has {needed:,} bytes, the tenant's quota on a node is {usage.quota:,} "
+        f"and {usage.spilled:,} lie on its disk; {len(lost)} of {len(blocks)} blocks had to go for the others",
+        field="data", value=name,
+        fix="raise the quota (fairlead tenant update TENANT --grid SIZE), drop other data, or load fewer columns",
+    )  # fmt: skip
 
 
 def _forget_former(made: Manifest, grid: Grid) -> None:

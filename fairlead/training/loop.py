@@ -82,6 +82,7 @@ class Loop:
     def _run(self) -> Outcome:
         session = self._session
         session.model.train()
+        session.history.at_work(time.time())
         while True:
             self._follow_course()
             if session.epoch_is_open:
@@ -151,6 +152,7 @@ class Loop:
             metrics = {}
         else:
             metrics = evaluate(session, self._group, self._engine.outputs(self.reporter.alive))
+        session.history.at_work(time.time())
         if session.close_epoch(metrics):
             session.judgement.keep(self._engine.state()["model"])
 

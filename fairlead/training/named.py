@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairlead.data.named import Named, dataset
-from fairlead.errors import InvalidSpec
+from fairlead.errors import InvalidSpec, Refused, TooLarge
 from fairlead.training.data import Batch, Resident
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Pieces:
 
 def open_named(field: str, data: str | Named) -> Resident | Pieces:
     """The data set, mapped; blocks that are not on this node are brought there first."""
-    from fairlead.grid import BlockId, Grid  # most workers need none
+    from fairlead.grid import Grid  # most workers need none
 
     meant = dataset(data) if isinstance(data, str) else data
     told = _handed.get(meant.name)
@@ -84,7 +84,7 @@ def open_named(field: str, data: str | Named) -> Resident | Pieces:
     if grid is None:
         raise InvalidSpec("this worker has no grid to read data sets from", field=field, value=str(meant),
                           fix="run it as a job of a platform: fairlead run")  # fmt: skip
-    blocks = [_ready(grid, BlockId(each["id"]), inputs, target) for each in manifest["blocks"] if each["rows"]]
+    blocks = _opened(field, meant, grid, manifest, inputs, target)
     if not blocks:
         raise InvalidSpec(f"{meant} is empty", field=field, value=str(meant), fix="load some rows first")
     source = {
@@ -92,6 +92,33 @@ def open_named(field: str, data: str | Named) -> Resident | Pieces:
         "rows": int(manifest["rows"]), "blocks": [each["id"] for each in manifest["blocks"]],
     }  # fmt: skip
     return Resident(blocks[0], source=source) if len(blocks) == 1 else Pieces(blocks, source)
+
+
+def _opened(
+    field: str, meant: Named, grid: Grid, manifest: Mapping[str, Any], inputs: Sequence[str], target: str
+) -> list[tuple[torch.Tensor, ...]]:
+    """All blocks, in memory at once: batches are drawn from the whole."""
+    from fairlead.grid import BlockId
+
+    try:
+        return [_ready(grid, BlockId(each["id"]), inputs, target) for each in manifest["blocks"] if each["rows"]]
+    except (Refused, TooLarge) as error:
+        needed = sum(int(each.get("bytes", 0)) for each in manifest["blocks"])
+        raise Refused(
+            f"{meant} has to lie in the memory of the node as a whole while it is trained on: it has {needed:,} bytes, "
+            f"the tenant's quota is {grid.usage().quota:,} ({error.message})", field=field, value=str(meant),
+            fix="raise the quota (fairlead tenant update TENANT --grid SIZE), or load fewer rows or columns",
+        ) from None  # fmt: skip
+
+
+def recipe_of(source: Mapping[str, Any] | None) -> str | None:
+    """The fitted recipe of data that a training read by name, as a text whose SHA-256 is the recipe's hash."""
+    told = _handed.get(str((source or {}).get("name")))
+    if source is None or told is None or told.get("recipe") is None:
+        return None
+    from fairlead.data.recipes.packing import canonical, content_hash
+
+    return canonical(told["recipe"]) if content_hash(told["recipe"]) == source.get("recipe") else None
 
 
 def _columns(

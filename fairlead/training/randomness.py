@@ -8,7 +8,7 @@ and LSTMs) shows as ``bernoulli_`` on a mask of known shape.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -55,9 +55,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _MASKS:
             self.masks.append(args[0].shape)
-        elif torch.Tag.nondeterministic_seeded in func.tags:
+        elif torch.Tag.nondeterministic_seeded in func.tags and _dropped(func, args, kwargs or {}) != 0.0:
             self.others.add(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
+
+
+def _dropped(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """How much an attention drops out, as its kernels are called random even if it is nothing; None: no attention."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return args[place] if place < len(args) else kwargs.get("dropout_p", argument.default_value)
+    return None
 
 
 def compare(few: Recorder, fewer: Recorder, sizes: tuple[int, int]) -> RandomUse:

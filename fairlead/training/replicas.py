@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class Replicas:
         session.remember_buffers()
         session.optimizer.zero_grad(set_to_none=True)
         loss = self._backward(step, index[mine.start : mine.stop], index)
-        computed_s = time.perf_counter() - begun_s - (group.waited_s - waited_s)
+        computed_s = self._computed_at_s() - begun_s - (group.waited_s - waited_s)
         word = replace(word, loss=loss, compute_s=computed_s)
         heard = self._exchange(word)
         heard.check(step)
@@ -85,6 +85,14 @@ class Replicas:
 
     def _exchange(self, word: Word) -> Heard:
         return words.alone(word) if self._gradients is None else self._gradients.exchange(word)
+
+    def _computed_at_s(self) -> float:
+        """Asked after the backward pass: when its gradients were there, not yet those of others."""
+        return time.perf_counter()
+
+    def _unshared(self) -> AbstractContextManager[object]:
+        """Put around all pieces of a batch but the last: their gradients only add up here."""
+        return nullcontext()
 
     def _model(self) -> torch.nn.Module:
         return self._session.model
@@ -110,8 +118,10 @@ class Replicas:
         if self._pieces == 1:
             return self._piece(step, mine, index)
         even = (1.0,) * self._pieces
-        cuts = [part(len(mine), even, place) for place in range(self._pieces)]
-        return sum(self._piece(step, mine[cut.start : cut.stop], index) for cut in cuts)
+        *firsts, last = [part(len(mine), even, place) for place in range(self._pieces)]
+        with self._unshared():
+            loss = sum(self._piece(step, mine[cut.start : cut.stop], index) for cut in firsts)
+        return loss + self._piece(step, mine[last.start : last.stop], index)
 
     def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         weight = len(mine) / len(index)

@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors.torch import save_model
 
+from fairlead.training.named import recipe_of
 from fairlead.training.session import Session
 
 
@@ -50,7 +51,12 @@ def write_result(session: Session, folder: Path) -> list[str]:
     put(output / "model.safetensors", lambda path: save_model(session.model, str(path)))
     put(output / "metrics.json", lambda path: path.write_text(json.dumps(figures, indent=2) + "\n"))
     put(output / "history.jsonl", history)
-    return ["model.safetensors", "metrics.json", "history.jsonl"]
+    names = ["model.safetensors", "metrics.json", "history.jsonl"]
+    recipe = recipe_of(getattr(session.samples, "source", None))
+    if recipe is not None:  # whoever serves the model prepares its inputs as those of the training were
+        put(output / "recipe.json", lambda path: path.write_text(recipe, encoding="utf-8"))
+        names.append("recipe.json")
+    return names
 
 
 def put(path: Path, write: Callable[[Path], object]) -> None:

@@ -43,14 +43,20 @@ class Turns:
     folder: str = "."
     places: Sequence[Place] = ()
     silence_s: float = 120.0
+    held: Sequence[int] = ()  # places of plans whose workers keep equal shares of the batch, whatever is measured
 
 
 @dataclass(slots=True)
 class Taken:
-    """Of one plan, for each of its windows: seconds per step, and cpu seconds per step of every rank."""
+    """Of one plan, for each of its windows: seconds per step, cpu and computing seconds per step of every rank.
+
+    Computing is what is done before the ranks wait for each other, with the share of the batch that it was done for.
+    """
 
     step_s: list[float] = field(default_factory=list)
     cpu_s: list[list[float]] = field(default_factory=list)
+    compute_s: list[list[float]] = field(default_factory=list)  # 0 where a plan does not measure it
+    shares: list[list[float]] = field(default_factory=list)
     peak_bytes: list[int] = field(default_factory=list)
     error: str = ""
 
@@ -69,7 +75,8 @@ def take_turns(asked: Turns) -> list[Taken]:
     with tempfile.TemporaryDirectory(prefix="fairlead-rounds-") as scratch:
         try:
             for number, plan in enumerate(asked.plans):
-                gangs.append(_Gang(asked, plan, training, Path(scratch) / f"meet-{number}"))
+                meet = Path(scratch) / f"meet-{number}"
+                gangs.append(_Gang(asked, plan, training, meet, hold=number in asked.held))
                 taken[number].error = gangs[-1].get_ready(WARM_UP)
             for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window, and warms up
                 for place in range(len(gangs)):
@@ -92,15 +99,17 @@ def _one_turn(gang: _Gang, taken: Taken, asked: Turns, *, keep: bool) -> None:
     if keep:
         taken.step_s.append(gang.step_s)
         taken.cpu_s.append([answer["cpu_s"] / steps for answer in answers])
+        taken.compute_s.append([answer["compute_s"] for answer in answers])
+        taken.shares.append([answer["share"] for answer in answers])
         taken.peak_bytes = [answer["peak_bytes"] for answer in answers]
 
 
 class _Gang:
     """The processes of one plan, each with a pipe on which it is told how many steps to run and one to answer."""
 
-    def __init__(self, asked: Turns, plan: Plan, training: Any, meet: Path) -> None:
+    def __init__(self, asked: Turns, plan: Plan, training: Any, meet: Path, *, hold: bool) -> None:
         self.step_s: float | None = None
-        self._silence_s = asked.silence_s
+        self._silence_s, self._hold = asked.silence_s, hold
         question = Question(
             asked.run, plan, params=asked.params, folder=asked.folder, places=asked.places, silence_s=asked.silence_s
         )
@@ -124,7 +133,7 @@ class _Gang:
             for _, other_tells, other_hears in self._children:  # else nobody would see the end of the parent
                 os.close(other_tells)
                 os.close(other_hears)
-            _work(question, training, join, number, listens, answers)
+            _work(question, training, join, number, listens, answers, hold=self._hold)
         finally:
             os._exit(0)  # a child never returns into its parent's program
 
@@ -186,6 +195,7 @@ class _Gate:
     def __init__(self, listens: int, answers: int, place: Place | None) -> None:
         self._listens, self._answers, self._place = listens, answers, place
         self._left, self._steps, self._begun = 0, 0, (0.0, 0.0)
+        self._balance = {"compute_s": 0.0, "share": 0.0}  # as told last
 
     def pending(self) -> bool:
         """Asked before every step: the first of a window is not counted, it starts what was idle."""
@@ -199,7 +209,7 @@ class _Gate:
     def _pause(self) -> None:
         if self._steps:
             wall_s, cpu_s = (now - then for now, then in zip(_now(), self._begun, strict=True))
-            self._say({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": told()["peak_bytes"]})
+            self._say({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": told()["peak_bytes"], **self._balance})
         else:
             self._say({"ready": True})
         line = os.read(self._listens, 64)
@@ -221,14 +231,18 @@ class _Gate:
         raise AssertionError("nothing was taken")
 
     def send(self, message: Any) -> None:
-        return None
+        if isinstance(message, wire.Progress):
+            self._balance = {"compute_s": message.compute_s, "share": message.share}
 
 
 def _now() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def _work(question: Question, training: Any, join: wire.Join, number: int, listens: int, answers: int) -> None:
+def _work(
+    question: Question, training: Any, join: wire.Join, number: int, listens: int, answers: int, *, hold: bool
+) -> None:
+    from fairlead.training.course import Course
     from fairlead.training.group import PeerLost
     from fairlead.training.loading import describe
 
@@ -239,7 +253,10 @@ def _work(question: Question, training: Any, join: wire.Join, number: int, liste
             enter(replace(place, cgroups=()))
         os.chdir(question.folder)
         gate = _Gate(listens, answers, place)
-        quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)[0].run()
+        loop, session, group = quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)
+        if hold:  # as a rerun does
+            session.replay = Course([(0, group.size, plan.id, (1 / group.size,) * group.size)])
+        loop.run()
     except PeerLost as lost:
         said = {"error": f"rank {number}: {lost}", "lost": True}
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is told)

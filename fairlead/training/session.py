@@ -54,6 +54,7 @@ class Session:
         self.pending: Path | None = None  # where weights and optimizer lie in parts, if they are yet to be read
         self.dtype: torch.dtype | None = None  # that products are computed in, if not the model's own
         self.live = False  # whether this state is part of a run, not merely a fresh copy
+        self.adrift = False  # whether others at the same point may hold other weights or moments, as in local SGD
         buffers = dict(self.model.named_buffers())
         self._changing = [buffers[name] for name in self.findings.changing]
         self._saved = [buffer.clone() for buffer in self._changing]
@@ -270,7 +271,7 @@ class Session:
         if "course" in state:
             self.course = course_from(state["course"], whole=bool(state["course_whole"]))
         self.step = int(state["step"])
-        self.live, self.spoiled = True, False
+        self.live, self.spoiled, self.adrift = True, False, False
 
     # ------------------------------------------------------------ for plans that cut the model up
 

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from fairlead import wire
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Unavailable
 from fairlead.planning.plan import plan_from
 from fairlead.training.agreement import agree
 from fairlead.training.channel import Channel, log
@@ -51,7 +51,7 @@ def main(
     try:
         return _Life(spec, worker, line, look, load, keep).run()
     except (SyntaxError, FairleadError) as error:
-        return _raised(line, error, permanent=True)
+        return _raised(line, error, permanent=not isinstance(error, Unavailable))  # a grid may be back soon
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
         return _raised(line, error, permanent=False)
 

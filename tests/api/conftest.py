@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,14 @@ class Team:
         return self.callers["tenant-admin"]
 
 
-@pytest.fixture(scope="session")
-def platform_server() -> Iterator[Served]:
+@contextmanager
+def serving(prefix: str, *options: str) -> Iterator[Served]:
+    """A platform in a process of its own, which must not have failed at anything when it ends."""
     from fairlead.control.serve import sweep
 
-    home = Path(tempfile.mkdtemp(prefix="fairlead-api-"))
+    home = Path(tempfile.mkdtemp(prefix=prefix))
     home.chmod(0o755)  # the tenants' own users pass through it
-    command = [sys.executable, str(Path(__file__).with_name("platform_process.py")), str(home)]
+    command = [sys.executable, str(Path(__file__).with_name("platform_process.py")), str(home), *options]
     with (home / "process.log").open("wb") as output:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output)
     try:
@@ -78,6 +80,12 @@ def platform_server() -> Iterator[Served]:
             process.wait()
         sweep(home)
         shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def platform_server() -> Iterator[Served]:
+    with serving("fairlead-api-") as served:
+        yield served
 
 
 def _ends_with_its_streams(served: Served) -> None:
@@ -105,7 +113,7 @@ def admin(platform_server: Served) -> Iterator[httpx.Client]:
         yield caller
 
 
-def _team(server: Served, admin: httpx.Client, name: str) -> Team:
+def team(server: Served, admin: httpx.Client, name: str) -> Team:
     made = admin.post("/api/v1/tenants", json={"name": name, "weight": 2})
     assert made.status_code == 201, made.text
     tokens = {"tenant-admin": made.json()["token"]["token"]}
@@ -117,13 +125,12 @@ def _team(server: Served, admin: httpx.Client, name: str) -> Team:
 
 @pytest.fixture(scope="session")
 def alpha(platform_server: Served, admin: httpx.Client) -> Team:
-    return _team(platform_server, admin, "alpha")
+    return team(platform_server, admin, "alpha")
 
 
 @pytest.fixture(scope="session")
 def beta(platform_server: Served, admin: httpx.Client) -> Team:
-    return _team(platform_server, admin, "beta")
-
+    return team(platform_server, admin, "beta")
 
 
 ENDED = ("succeeded", "failed", "cancelled")
@@ -141,6 +148,18 @@ def run_to_its_end(caller: httpx.Client, spec: dict[str, Any]) -> dict[str, Any]
 
     found: dict[str, Any] = until(ended, timeout_s=120.0)
     return found
+
+
+def load_table(url: str, token: str, name: str, column: str = "age") -> None:
+    """Have a tenant's own job load a small table as a data set."""
+    from fairlead.sdk.client import Client
+
+    with tempfile.TemporaryDirectory() as folder, Client(url, token) as client:
+        table = Path(folder) / "table.csv"
+        table.write_text(f"{column},rich\n" + "".join(f"{age},{age % 2}\n" for age in range(20, 60)))
+        job = client.load_data(table, name, target="rich", workers=1)
+        until(lambda: job.refresh().state in ENDED, timeout_s=180.0)
+        assert job.state == "succeeded", job.view.message
 
 
 @pytest.fixture(scope="session")

@@ -162,11 +162,23 @@ def test_a_role_ends_where_it_ends(
     assert role in response.text
 
 
-def test_only_an_admin_scrapes_the_metrics_of_all(admin: httpx.Client, alpha: Team) -> None:
+def test_only_a_scraper_and_an_admin_read_the_metrics_of_all(
+    platform_server: Served, admin: httpx.Client, alpha: Team
+) -> None:
     assert alpha.admin.get("/metrics").status_code == 403
-    response = admin.get("/metrics")
-    assert response.status_code == 200 and response.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "fairlead_nodes" in response.text
+    made = admin.post("/api/v1/tokens", json={"role": "scraper", "label": "prometheus"})
+    assert made.status_code == 201 and made.json()["tenant"] is None, made.text
+    with platform_server.caller(made.json()["token"]) as scraper:
+        for caller in (admin, scraper):
+            response = caller.get("/metrics")
+            assert response.status_code == 200 and "fairlead_nodes" in response.text
+            assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+def test_only_an_admin_makes_a_scraper_s_token(admin: httpx.Client, alpha: Team) -> None:
+    assert alpha.admin.post("/api/v1/tokens", json={"role": "scraper"}).status_code == 403
+    assert alpha.admin.post("/api/v1/tokens", json={"role": "scraper", "tenant": "alpha"}).status_code == 422
+    assert admin.post("/api/v1/tokens", json={"role": "scraper", "tenant": "alpha"}).status_code == 422
 
 
 def test_a_viewer_may_look(alpha: Team, finished: dict[str, Any]) -> None:

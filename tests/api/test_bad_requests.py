@@ -161,6 +161,8 @@ def test_a_bad_parameter_is_refused_by_name(alpha: Team, method: str, path: str,
         ({"Idempotency-Key": ""}, "/jobs", "Idempotency-Key"),
         ({"Idempotency-Key": "k" * 256}, "/jobs", "Idempotency-Key"),
         ({"Idempotency-Key": "caf\xe9"}, "/jobs", "Idempotency-Key"),
+        ({"Idempotency-Key": ""}, "/jobs/{job}/rerun", "Idempotency-Key"),
+        ({"Idempotency-Key": "k" * 256}, "/jobs/{job}/rerun", "Idempotency-Key"),
         ({"Last-Event-ID": "x"}, "/events/stream", "Last-Event-ID"),
         ({"Last-Event-ID": "-4"}, "/events/stream", "Last-Event-ID"),
         ({"Last-Event-ID": "9" * 30}, "/events/stream", "Last-Event-ID"),
@@ -172,7 +174,7 @@ def test_a_bad_parameter_is_refused_by_name(alpha: Team, method: str, path: str,
 def test_a_bad_header_is_refused_by_name(
     alpha: Team, waiting: dict[str, Any], headers: dict[str, str], path: str, field: str
 ) -> None:
-    method = "POST" if path == "/jobs" else "GET"
+    method = "POST" if path.endswith(("/jobs", "/rerun")) else "GET"
     raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
     place = f"/api/v1{path}".replace("{job}", waiting["id"])
     content = json.dumps(GOOD).encode() if method == "POST" else None

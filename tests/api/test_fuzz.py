@@ -5,15 +5,11 @@ In the suite a fixed seed and few examples; ``make fuzz`` tries hundreds per ope
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -26,13 +22,17 @@ from schemathesis.specs.openapi import checks
 
 from fairlead.api.app import create_app
 from fairlead.api.door import PlatformDoor
-from tests.api.conftest import END_S
+from tests.api.conftest import load_table, serving
 from tests.waiting import until
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_FUZZ_EXAMPLES", "0"))  # 0: the short mode of the suite
 SEED = None if EXAMPLES else 4
 NAME, HIDDEN = "canary-5e7c1f", "c4n4ry-9b3d7a52e1"  # in what another tenant named its job; in what it keeps in it
-ROLES = ("admin", "tenant-admin", "member", "viewer", "none")
+DIGEST = "sha256:" + hashlib.sha256(HIDDEN.encode()).hexdigest()
+ENDED_JOB, RUNNING_JOB, PIPELINE, TOKEN = "the-ended-job", "the-running-job", "the-pipeline", "the-token"
+"""Stand for the ids of the stranger's things, which are not known yet when the requests are made up."""
+
+ROLES = ("admin", "tenant-admin", "member", "viewer", "scraper", "cookie", "none")
 LONGEST_S = 20.0
 TOO_LONG = "Invalid HTTP request received."
 CHECKS = [
@@ -50,60 +50,72 @@ class Target:
 
     url: str
     tokens: dict[str, str | None]
+    ids: dict[str, str]  # of the stranger's things, by what stands for them until they are known
+    cookies: dict[str, str]  # of the one who came by the page
+
+    def log_in(self) -> None:
+        answer = httpx.post(f"{self.url}/api/v1/session", json={"token": self.tokens["cookie"]}, timeout=30.0)
+        self.cookies.update(dict(answer.cookies))
+
+    def headers(self, role: str) -> dict[str, str]:
+        """How somebody of this role says who it is."""
+        if role == "cookie":
+            sent = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+            return {"Cookie": sent, "Origin": self.url, "X-Fairlead-Page": "1"}
+        return {"Authorization": f"Bearer {self.tokens[role]}"} if self.tokens[role] else {}
+
+    def aimed(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The request with the stranger's real ids in it."""
+        for stand_in, real in self.ids.items():
+            asked["url"] = asked["url"].replace(stand_in, real)
+            if isinstance(asked.get("params"), dict):
+                asked["params"] = {k: real if v == stand_in else v for k, v in asked["params"].items()}
+        return asked
 
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
-    from fairlead.control.serve import sweep
-
-    home = Path(tempfile.mkdtemp(prefix="fairlead-fuzz-"))
-    home.chmod(0o755)
-    command = [sys.executable, str(Path(__file__).with_name("platform_process.py")), str(home), "--patient"]
-    with (home / "process.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
-    try:
-        assert process.stdout is not None
-        told: dict[str, str] = {}
-        while not {"url", "tight"} <= told.keys():
-            told |= json.loads(process.stdout.readline() or "{}")
-        with httpx.Client(base_url=told["url"], headers={"Authorization": f"Bearer {told['token']}"}) as admin:
-            admin.timeout = httpx.Timeout(30.0)
-            yield _furnish(admin, told["url"], told["token"])
-            assert "request failed" not in (home / "process.log").read_text(), "a failure of ours is in the log"
-            admin.post("/api/v1/shutdown")
-        assert process.wait(END_S) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        sweep(home)
-        shutil.rmtree(home, ignore_errors=True)
+    with serving("fairlead-fuzz-", "--patient") as served, served.caller(served.token) as admin:
+        yield _furnish(admin, served.url, served.token)
 
 
 def _furnish(admin: httpx.Client, url: str, token: str) -> Target:
     """Two tenants: a stranger whose things all hold a canary, and the one that the fuzzer belongs to."""
-    stranger = admin.post("/api/v1/tenants", json={"name": "stranger"}).json()["token"]["token"]
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {stranger}"}, timeout=60.0) as caller:
-        _plant(caller)
+    made = admin.post("/api/v1/tenants", json={"name": "stranger"}).json()["token"]
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {made['token']}"}, timeout=60.0) as caller:
+        ids = _plant(caller) | {TOKEN: made["id"]}
+    load_table(url, made["token"], NAME, column=HIDDEN)
     admin.post("/api/v1/nodes/node-0/cordon")  # nothing that the fuzzer submits is run
     admin.post("/api/v1/nodes/node-1/cordon")
     tokens: dict[str, str | None] = {"admin": token, "none": None}
     tokens["tenant-admin"] = admin.post("/api/v1/tenants", json={"name": "fuzzer"}).json()["token"]["token"]
     for role in ("member", "viewer"):
         tokens[role] = admin.post("/api/v1/tokens", json={"tenant": "fuzzer", "role": role}).json()["token"]
+    tokens["scraper"] = admin.post("/api/v1/tokens", json={"role": "scraper"}).json()["token"]
+    by_page = admin.post("/api/v1/tokens", json={"tenant": "fuzzer", "role": "tenant-admin"})
+    tokens["cookie"] = by_page.json()["token"]
     own = admin.post("/api/v1/jobs", json={"name": "own", "tenant": "fuzzer", "command": ["true"]}).json()["id"]
     assert admin.get(f"/api/v1/jobs/{own}").json()["state"] == "queued"
-    return Target(url, tokens)
+    target = Target(url, tokens, ids, {})
+    target.log_in()
+    assert target.cookies
+    return target
 
 
-def _plant(caller: httpx.Client) -> None:
+def _plant(caller: httpx.Client) -> dict[str, str]:
+    """Everything that a tenant can have; the ids of those things that are known by one."""
     caller.put("/api/v1/secrets/CANARY", json={"value": HIDDEN}).raise_for_status()
+    caller.put(f"/api/v1/bundles/{DIGEST}", content=HIDDEN.encode()).raise_for_status()
     script = f'echo {HIDDEN}; echo {HIDDEN} > "$FAIRLEAD_OUTPUT/{HIDDEN}.txt"; '
     common = {"name": NAME, "labels": {"canary": HIDDEN}, "env": {"CANARY": HIDDEN}}
     ended = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script]}).json()["id"]
     until(lambda: caller.get(f"/api/v1/jobs/{ended}").json()["state"] == "succeeded", timeout_s=120.0)
     running = caller.post("/api/v1/jobs", json=common | {"command": ["sh", "-c", script + "sleep 86400"]}).json()["id"]
     until(lambda: caller.get(f"/api/v1/jobs/{running}").json()["state"] == "running", timeout_s=120.0)
+    stages = {HIDDEN: {"command": ["true"]}}
+    pipeline = caller.post("/api/v1/pipelines", json={"name": NAME, "stages": stages}).raise_for_status().json()["id"]
+    until(lambda: caller.get(f"/api/v1/pipelines/{pipeline}").json()["state"] == "succeeded", timeout_s=120.0)
+    return {ENDED_JOB: ended, RUNNING_JOB: running, PIPELINE: pipeline}
 
 
 @schemathesis.serializer("application/gzip")  # type: ignore[arg-type]
@@ -128,12 +140,21 @@ def _schema(systematic: bool) -> Any:
         "generation": {"max-examples": EXAMPLES or 4, "database": "none", "with-security-parameters": False},
         "phases": {"coverage": {"enabled": systematic}, "stateful": {"enabled": False}},
         "dictionaries": {
-            "jobs": {"values": ["own", NAME]},
+            "jobs": {"values": ["own", NAME, ENDED_JOB, RUNNING_JOB]},
+            "pipelines": {"values": [NAME, PIPELINE]},
+            "tokens": {"values": [TOKEN]},
+            "data": {"values": [NAME, "CANARY", "stranger", f"{HIDDEN}.txt"]},
+            "digests": {"values": [DIGEST]},
             "tenants": {"values": ["fuzzer", "stranger"]},
             "secrets": {"values": ["CANARY"]},
         },
         "parameters": {
             "path.job": {"dictionary": "jobs", "probability": 0.6},
+            "path.pipeline": {"dictionary": "pipelines", "probability": 0.6},
+            "path.id": {"dictionary": "tokens", "probability": 0.6},
+            "path.name": {"dictionary": "data", "probability": 0.6},
+            "path.digest": {"dictionary": "digests", "probability": 0.6},
+            "body.code": {"dictionary": "digests", "probability": 0.3},
             "query.job": {"dictionary": "jobs", "probability": 0.6},
             "query.tenant": {"dictionary": "tenants", "probability": 0.6},
             "body.tenant": {"dictionary": "tenants", "probability": 0.6},
@@ -180,8 +201,9 @@ def test_no_boundary_and_no_omission_fails_the_platform(
 
 
 def _try(case: schemathesis.Case, role: str, session: requests.Session, target: Target) -> None:
-    token = target.tokens[role]
-    asked = case.as_transport_kwargs(base_url=target.url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    asked = case.as_transport_kwargs(base_url=target.url, headers=target.headers(role))
+    if role != "admin":  # who may do everything would take the stranger's things away
+        asked = target.aimed(asked)
     response, text = _send(session, asked)
     assert response.status_code < 500, f"{response.status_code}: {text[:500]}"
     if response.status_code == 400 and text == TOO_LONG:
@@ -189,9 +211,20 @@ def _try(case: schemathesis.Case, role: str, session: requests.Session, target: 
     assert response.headers["x-request-id"]
     if role != "admin":
         said = str(asked)
+        if response.ok and case.operation.path == "/api/v1/audit":
+            text = _without_refusals(text)
         assert HIDDEN not in text or HIDDEN in said, f"a stranger's secret: {text[:500]}"
         assert NAME not in text or NAME in said, f"a stranger's job: {text[:500]}"
+        named = any(real in asked["url"] for real in (*target.ids.values(), DIGEST[7:]))
+        assert not named or response.status_code >= 400, f"{case.method} {asked['url']}: {response.status_code}"
+    if role == "cookie" and (case.method, case.operation.path) == ("DELETE", "/api/v1/session"):
+        target.log_in()
     case.validate_response(response, checks=CHECKS)
+
+
+def _without_refusals(text: str) -> str:
+    """The audit log without what was refused to the fuzzer: these lines hold the addresses that it wrote itself."""
+    return json.dumps([entry for entry in json.loads(text) if entry["action"] != "refused"])
 
 
 def _send(session: requests.Session, asked: dict[str, Any]) -> tuple[requests.Response, str]:

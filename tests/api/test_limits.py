@@ -43,7 +43,7 @@ def test_over_a_long_time_a_token_gets_its_rate_and_one_burst() -> None:
     for _ in range(1000):  # ten seconds, a hundred requests each
         clock.now_s += 0.01
         try:
-            limiter.admit("a")
+            limiter.admit("a", None)
             admitted += 1
         except TooFast:
             continue
@@ -52,21 +52,21 @@ def test_over_a_long_time_a_token_gets_its_rate_and_one_burst() -> None:
 
 def test_one_token_s_haste_costs_another_nothing() -> None:
     limiter = RateLimiter(Limits(requests_per_s=1.0, burst=2), Clock())
-    limiter.admit("hasty")
-    limiter.admit("hasty")
+    limiter.admit("hasty", None)
+    limiter.admit("hasty", None)
     with pytest.raises(TooFast) as caught:
-        limiter.admit("hasty")
+        limiter.admit("hasty", None)
     assert caught.value.wait_s == pytest.approx(1.0) and caught.value.status == 429
-    limiter.admit("calm")
+    limiter.admit("calm", None)
 
 
 def test_buckets_of_tokens_that_rest_are_forgotten() -> None:
     clock = Clock()
     limiter = RateLimiter(Limits(requests_per_s=1.0, burst=2), clock)
     for number in range(MEMORY):
-        limiter.admit(f"t{number}")
+        limiter.admit(f"t{number}", None)
     clock.now_s += 10.0
-    limiter.admit("busy")
+    limiter.admit("busy", None)
     assert len(limiter._buckets) == 1
 
 
@@ -74,19 +74,40 @@ def test_forgetting_frees_nobody_from_the_limit() -> None:
     clock = Clock()
     limiter = RateLimiter(Limits(requests_per_s=0.001, burst=1), clock)
     for number in range(MEMORY + 1):
-        limiter.admit(f"t{number}")
+        limiter.admit(f"t{number}", None)
     with pytest.raises(TooFast):
-        limiter.admit("t0")
+        limiter.admit("t0", None)
 
 
 def test_streams_are_counted_while_they_are_open() -> None:
     limiter = RateLimiter(Limits(streams=2))
-    with limiter.stream("a"), limiter.stream("a"), limiter.stream("b"), pytest.raises(TooFast), limiter.stream("a"):
+    a, b = ("a", None), ("b", None)
+    with limiter.stream(*a), limiter.stream(*a), limiter.stream(*b), pytest.raises(TooFast), limiter.stream(*a):
         pass
-    with limiter.stream("a"), limiter.stream("a"):
+    with limiter.stream("a", None), limiter.stream("a", None):
         pass
     assert not limiter._streams
 
 
 def test_the_default_rate_lies_above_the_throughput_that_is_asked_of_the_platform() -> None:
     assert Limits().requests_per_s >= 400 and Limits().burst >= 1000
+
+
+def test_many_tokens_give_a_tenant_no_more_than_its_rate() -> None:
+    limiter = RateLimiter(Limits(requests_per_s=1.0, burst=2, tenant_requests_per_s=1.0, tenant_burst=5), Clock())
+    for number in range(5):
+        limiter.admit(f"t{number}", "alpha")
+    with pytest.raises(TooFast, match="of this tenant"):
+        limiter.admit("t6", "alpha")
+    limiter.admit("t7", "beta")
+    limiter.admit("t8", None)
+
+
+def test_a_tenant_s_tokens_together_hold_no_more_than_its_streams() -> None:
+    limiter = RateLimiter(Limits(streams=2, tenant_streams=3))
+    with limiter.stream("a", "alpha"), limiter.stream("b", "alpha"), limiter.stream("c", "alpha"):
+        with pytest.raises(TooFast, match="3 streams of this tenant"), limiter.stream("d", "alpha"):
+            pass
+        with limiter.stream("d", "beta"), limiter.stream("e", None):
+            pass
+    assert not limiter._streams

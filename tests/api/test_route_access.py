@@ -7,6 +7,8 @@ role in another tenant) is told about a thing of alpha's. Paths are filled in fr
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import secrets as randomness
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from starlette.routing import Mount
 
 from fairlead.api.app import create_app
 from fairlead.api.door import PlatformDoor
-from tests.api.conftest import ROLES, Served, Team
+from tests.api.conftest import ROLES, Served, Team, load_table
 from tests.waiting import until
 
 ORDER = ("viewer", "member", "tenant-admin", "admin")
@@ -37,6 +39,7 @@ class Access:
     stranger: int | None = None  # what a stranger is answered; None: the route names nothing of a tenant's
     body: Any = None
     query: str = ""
+    scraped: bool = False  # whether a scraper may, whose token is good for nothing else
 
 
 OPEN = Access(None)
@@ -100,7 +103,7 @@ MATRIX: dict[str, Access] = {
     "GET /api/v1/state": Access("admin"),
     "GET /api/v1/audit": Access("tenant-admin", 404, query="?tenant=alpha"),
     "POST /api/v1/shutdown": Access("admin"),
-    "GET /metrics": Access("admin"),
+    "GET /metrics": Access("admin", scraped=True),
 }
 
 
@@ -121,13 +124,15 @@ GUARDED = [route for route in ROUTES if MATRIX.get(route, OPEN).least is not Non
 
 
 @pytest.fixture(scope="module")
-def things(alpha: Team, finished: dict[str, Any]) -> dict[str, str]:
+def things(platform_server: Served, alpha: Team, finished: dict[str, Any]) -> Iterator[dict[str, str]]:
     """What is alpha's, by the names that stand in the paths."""
     assert alpha.member.put(f"/api/v1/bundles/{DIGEST}", content=BUNDLE).status_code == 204
+    assert alpha.admin.put("/api/v1/secrets/ALPHA_KEY", json={"value": "alpha-own-value"}).status_code in (200, 201)
+    load_table(platform_server.url, alpha.tokens["member"], "bank")
     viewer = alpha.viewer.get("/api/v1/whoami").json()["token"]
     made = alpha.member.post("/api/v1/pipelines", json={"name": "flow", "stages": {"alpha-own": {"command": ["true"]}}})
     assert made.status_code == 201, made.text
-    return {
+    yield {
         "{job}": finished["id"],
         "{pipeline}": made.json()["id"],
         "{digest}": DIGEST,
@@ -138,6 +143,7 @@ def things(alpha: Team, finished: dict[str, Any]) -> dict[str, str]:
         "/datasets/{name}": "/datasets/bank",
         "/artifacts/{name}": "/artifacts/answer.txt",
     }
+    assert alpha.admin.delete("/api/v1/secrets/ALPHA_KEY").status_code in (204, 404)  # the team is other files' too
 
 
 def _ask(caller: httpx.Client, route: str, things: dict[str, str]) -> httpx.Response:
@@ -148,6 +154,10 @@ def _ask(caller: httpx.Client, route: str, things: dict[str, str]) -> httpx.Resp
     assert "{" not in place, f"{route}: say in `things` what stands for the rest of {place}"
     content = {"content": access.body} if isinstance(access.body, bytes) else {"json": access.body}
     return caller.request(method, place, **cast(dict[str, Any], content if access.body is not None else {}))
+
+
+def _enough(role: str, route: str) -> bool:
+    return ORDER.index(role) >= ORDER.index(str(MATRIX[route].least))
 
 
 def _says(response: httpx.Response, status: int, code: str) -> bool:
@@ -230,16 +240,85 @@ def test_a_lesser_role_is_refused(alpha: Team, things: dict[str, str], route: st
         assert _says(response, 403, "forbidden"), (role, response.status_code, response.text)
 
 
+@pytest.fixture(scope="module")
+def scraper(platform_server: Served, admin: httpx.Client) -> Iterator[httpx.Client]:
+    made = admin.post("/api/v1/tokens", json={"role": "scraper"})
+    assert made.status_code == 201, made.text
+    with platform_server.caller(made.json()["token"]) as caller:
+        yield caller
+
+
+@pytest.mark.parametrize("route", GUARDED)
+def test_a_scraper_reads_the_metrics_and_nothing_else(
+    scraper: httpx.Client, things: dict[str, str], route: str
+) -> None:
+    response = _ask(scraper, route, things)
+    assert response.status_code == 200 if MATRIX[route].scraped else _says(response, 403, "forbidden"), response.text
+
+
+def test_a_scraper_does_not_log_in_on_the_page(platform_server: Served, scraper: httpx.Client) -> None:
+    token = scraper.headers["Authorization"].removeprefix("Bearer ")
+    with platform_server.caller(None) as browser:
+        response = browser.post("/api/v1/session", json={"token": token})
+    assert _says(response, 403, "forbidden") and "set-cookie" not in response.headers
+
+
 @pytest.mark.parametrize("route", [route for route in GUARDED if MATRIX[route].stranger])
 def test_a_stranger_is_told_nothing_of_another_tenant_s(beta: Team, things: dict[str, str], route: str) -> None:
     status = MATRIX[route].stranger or 404
     for role in ROLES:
-        enough = ORDER.index(role) >= ORDER.index(str(MATRIX[route].least))
         response = _ask(beta.callers[role], route, things)
-        expected = status if enough else 403
+        expected = status if _enough(role, route) else 403
         code = {403: "forbidden", 404: "not-found"}[expected]
         assert _says(response, expected, code), (role, response.status_code, response.text)
         assert response.request.method == "HEAD" or "alpha-own" not in response.text
+
+
+def _lists() -> list[str]:
+    """Everything that can be read without naming anything: of these a stranger sees the same address as the owner."""
+    return [route for route in GUARDED if route.startswith("GET ") and "{" not in route and "stream" not in route]
+
+
+@pytest.mark.parametrize("route", _lists())
+def test_no_list_holds_anything_of_a_stranger_s(alpha: Team, beta: Team, things: dict[str, str], route: str) -> None:
+    tokens = [token["id"] for token in alpha.admin.get("/api/v1/tokens").json()]
+    jobs = [job["id"] for job in alpha.viewer.get("/api/v1/jobs?limit=1000").json()["items"]]
+    hidden = {"alpha", "ALPHA_KEY", things["{pipeline}"], "bank", DIGEST, *tokens, *jobs}
+    path = route.removeprefix("GET ")
+    for role, caller in beta.callers.items():
+        response = caller.get(path, params={"limit": 1000} if path.endswith(("jobs", "events", "audit")) else {})
+        assert response.status_code == (200 if _enough(role, route) else 403), response.text
+        answer = response.json() if response.status_code == 200 and "metrics" not in path else []
+        if path.endswith("/audit"):  # of what was refused it holds what beta itself wrote
+            answer = [entry for entry in answer if entry["action"] != "refused"]
+        words = set(re.findall(r"[-:\w]+", json.dumps(answer)))
+        assert not words & hidden, (role, path, words & hidden)
+
+
+def test_the_lists_of_the_owner_hold_what_no_stranger_sees(alpha: Team, things: dict[str, str]) -> None:
+    """Else the test above would find nothing as there is nothing."""
+    seen = "".join(alpha.admin.get(route.removeprefix("GET ")).text for route in _lists() if "metrics" not in route)
+    for name in ("alpha", "ALPHA_KEY", "bank", things["{job}"], things["{pipeline}"], things["{id}"]):
+        assert name in seen
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/datasets/bank"), ("DELETE", "/datasets/bank"), ("GET", "/datasets/bank-test"),
+        ("DELETE", "/secrets/ALPHA_KEY"), ("DELETE", "/tokens/{id}"), ("GET", "/pipelines/flow"),
+        ("GET", "/pipelines/{pipeline}"), ("GET", "/jobs/{job}/lineage"), ("POST", "/jobs/{job}/rerun"),
+    ],
+)  # fmt: skip
+def test_what_is_named_without_its_tenant_is_not_found_at_a_stranger_s(
+    alpha: Team, beta: Team, things: dict[str, str], method: str, path: str
+) -> None:
+    place = f"/api/v1{path}"
+    for name, value in things.items():
+        place = place.replace(name, value)
+    assert _says(beta.admin.request(method, place), 404, "not-found")
+    assert alpha.viewer.get("/api/v1/datasets/bank").status_code == 200
+    assert "ALPHA_KEY" in alpha.viewer.get("/api/v1/secrets").text
 
 
 @pytest.mark.parametrize("route", [route for route in GUARDED if MATRIX[route].stranger == 404])

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fairlead.api.limits import Limits
 from tests.api.conftest import Served, Team
 from tests.waiting import until
 
@@ -137,11 +138,34 @@ def test_who_guesses_tokens_is_slowed_down_and_who_logs_in_is_not(platform_serve
 
 
 def test_logins_stand_in_the_audit_log(browser: httpx.Client, admin: httpx.Client, alpha: Team) -> None:
-    who = log_in(browser, alpha.tokens["viewer"]).json()["token"]
+    made = alpha.admin.post("/api/v1/tokens", json={"role": "viewer"}).json()
+    who = log_in(browser, made["token"]).json()["token"]
     browser.delete("/api/v1/session", headers=OURS)
     last = max(entry["id"] for entry in admin.get("/api/v1/audit", params={"limit": 1000}).json())
     entries = admin.get("/api/v1/audit", params={"after": last - 2}).json()
     assert [(entry["actor"], entry["action"]) for entry in entries] == [(who, "session.open"), (who, "session.close")]
+
+
+def test_who_logs_in_and_out_all_the_time_does_not_fill_the_audit_log(
+    browser: httpx.Client, admin: httpx.Client, alpha: Team
+) -> None:
+    made = alpha.admin.post("/api/v1/tokens", json={"role": "viewer"}).json()
+    for _ in range(20):
+        assert log_in(browser, made["token"]).status_code == 201
+        assert browser.delete("/api/v1/session", headers=OURS).status_code == 204
+    entries = admin.get("/api/v1/audit", params={"actor": made["id"]}).json()
+    assert [entry["action"] for entry in entries] == ["session.open", "session.close"]
+
+
+def test_no_token_logs_in_more_often_than_a_person_would(
+    browser: httpx.Client, alpha: Team, platform_server: Served
+) -> None:
+    made = alpha.admin.post("/api/v1/tokens", json={"role": "viewer"}).json()
+    answers = [log_in(browser, made["token"]) for _ in range(2 * Limits().logins)]
+    assert answers[0].status_code == 201 and answers[-1].status_code == 429
+    assert "too many logins with this token" in answers[-1].text and "set-cookie" not in answers[-1].headers
+    with platform_server.caller(made["token"]) as caller:
+        assert caller.get("/api/v1/whoami").status_code == 200, "the token itself works on"
 
 
 def test_the_page_and_its_parts_are_served_with_a_strict_policy(browser: httpx.Client) -> None:

@@ -73,8 +73,7 @@ def test_clients_believe_an_authority_a_certificate_or_a_fingerprint_and_nobody_
     stranger = Authority(tmp_path / "stranger")
 
     async def check() -> None:
-        async with door(tls) as (url, app):
-            assert app.state.context.secure
+        async with door(tls) as (url, _):
             by_name = url.replace("127.0.0.1", "localhost")
             for good in (
                 heard(url, ca=str(authority.pem)), heard(by_name, ca=str(authority.pem)), heard(url, ca=mark),
@@ -98,8 +97,7 @@ def test_clients_believe_an_authority_a_certificate_or_a_fingerprint_and_nobody_
 
 def test_https_to_a_plain_platform_says_so() -> None:
     async def check() -> None:
-        async with door(None) as (url, app):
-            assert not app.state.context.secure
+        async with door(None) as (url, _):
             for ca in (None, "sha256:" + "00" * 32):
                 with pytest.raises(Unavailable, match="does not speak TLS"):
                     await asyncio.to_thread(heard(url.replace("http", "https"), ca=ca))
@@ -200,9 +198,13 @@ def test_beyond_this_machine_only_with_tls_unless_one_insists(tmp_path: Path) ->
     for host in ("0.0.0.0", "::", "192.0.2.7", "training.example"):
         with pytest.raises(Refused, match="without TLS") as caught:
             Listening(host)
-        assert "--tls-self-signed" in str(caught.value.fix) and "--insecure" in str(caught.value.fix)
+        assert "--tls-self-signed" in str(caught.value.fix) and "--behind-https" in str(caught.value.fix)
         assert Listening(host, insecure=True).load(Home(tmp_path)) is None
+        assert Listening(host, behind_https=True).load(Home(tmp_path)) is None
         assert Listening(host, self_signed=True).tls
+    assert "--behind-https" in Listening("0.0.0.0", behind_https=True).arguments(), "also for the process behind"
+    with pytest.raises(InvalidSpec, match="instead of the platform"):
+        Listening("0.0.0.0", self_signed=True, behind_https=True)
     for half in ({"cert": tmp_path}, {"key": tmp_path}, {"cert": tmp_path, "key": tmp_path, "self_signed": True}):
         with pytest.raises(InvalidSpec):
             Listening("127.0.0.1", **half)  # type: ignore[arg-type]

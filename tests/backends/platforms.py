@@ -16,6 +16,7 @@ import pytest
 
 from fairlead import wire
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.local.shapes import NodeShape
 from fairlead.backends.protocol import BackendEvent, LaunchOrder, Lease, NodeTelemetry, NotReserved, WorkerEvent
 from fairlead.cluster import Gang, Member
 from fairlead.home import Home
@@ -102,10 +103,13 @@ class Platform:
 
 
 @asynccontextmanager
-async def platform(root: Path, nodes: str = "2", *, preload: bool = False, **options: Any) -> AsyncIterator[Platform]:
+async def platform(
+    root: Path, nodes: str | tuple[NodeShape, ...] = "2", *, preload: bool = False, **options: Any
+) -> AsyncIterator[Platform]:
     """A platform that is there for one test; without torch unless asked, since commands do not need it."""
     home = Home(root)
-    one = Platform(home, LocalBackend(home, parse_nodes(nodes), preload=preload, **options))
+    shapes = parse_nodes(nodes) if isinstance(nodes, str) else nodes
+    one = Platform(home, LocalBackend(home, shapes, preload=preload, **options))
     try:
         await one.open()
         yield one

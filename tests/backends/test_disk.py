@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead import wire
-from fairlead.backends.local import disk
+from fairlead.backends.local import disk, diskwatch
 from fairlead.backends.local.disk import DELETED, Held, deleted_bytes, measure
-from fairlead.backends.local.diskwatch import DiskWatch
+from fairlead.backends.local.diskwatch import DiskWatch, Room
 from tests.backends.platforms import platform, python, run, until
 
 MB = 1 << 20
@@ -105,56 +109,178 @@ def test_a_deleted_file_counts_while_it_is_open(tmp_path: Path) -> None:
 class Suspect:
     """A worker of which only its disk matters."""
 
-    def __init__(self, folder: Path, disk_bytes: int) -> None:
-        self.job = "j"
+    def __init__(self, folder: Path, disk_bytes: int, job: str = "j", *, pid: int | None = None) -> None:
+        self.job, self._pids = job, {pid} if pid else set()
         self.spec = wire.WorkerSpec(
-            job="j", tenant="vision", uid=None, run=None, command=["true"], params={}, env={}, venv=None, bundle=None,
+            job=job, tenant="vision", uid=None, run=None, command=["true"], params={}, env={}, venv=None, bundle=None,
             folder=str(folder), memory_folder=str(folder.parent / "memory"), cpu=1.0, disk_bytes=disk_bytes,
         )  # fmt: skip
         self.ends: list[tuple[str, str]] = []
 
     def pids(self) -> set[int]:
-        return set()
+        return self._pids
 
     def overstep(self, cause: str, detail: str) -> None:
         self.ends.append((cause, detail))
 
 
-def test_of_two_nodes_of_a_machine_one_looks_and_the_other_takes_over_when_it_is_gone(tmp_path: Path) -> None:
+async def idle(watch: DiskWatch) -> None:
+    """Until all looks are over that have begun."""
+    await until(lambda: not any(turn.looking for turn in watch._turns.values()))
+
+
+class Machine:
+    """A clock and a disk that do as they are told; a look takes as long as it says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.look_s, self.free, self.looks = 0.0, 0.0, Room(1 << 40, 1 << 30), 0
+        really = diskwatch._measure
+
+        def measured(*arguments: Any, **options: Any) -> Held:
+            self.now_s += self.look_s
+            self.looks += 1
+            return really(*arguments, **options)
+
+        monkeypatch.setattr(diskwatch, "_measure", measured)
+
+    def watch(self, locks: Path) -> DiskWatch:
+        return DiskWatch(locks, lambda: self.now_s, lambda _: self.free)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+def test_of_two_nodes_of_a_machine_one_looks_and_the_other_takes_over_when_it_is_gone(
+    tmp_path: Path, machine: Machine
+) -> None:
     fill(tmp_path / "job" / "output" / "a", MB)
-    now_s = [0.0]
 
     async def scene() -> None:
-        first, second = (DiskWatch(tmp_path, lambda: now_s[0]) for _ in range(2))
+        first, second = machine.watch(tmp_path), machine.watch(tmp_path)
         one, other = (Suspect(tmp_path / "job", MB // 2) for _ in range(2))
         first.look([one])
         await until(lambda: one.ends)
         second.look([other])
-        await asyncio.wait([second._looking])  # type: ignore[list-item]
+        await idle(second)
         assert [cause for cause, _ in one.ends] == ["disk-full"] and not other.ends
         first.look([])
-        assert list(tmp_path.glob("*.lock")) == []
-        now_s[0] = 100.0
+        assert not (tmp_path / "disk-j.lock").exists()
+        machine.now_s = 100.0
         second.look([other])
         await until(lambda: other.ends)
         second.look([])
+        assert list(tmp_path.glob("*.lock")) == []
 
     run(scene())
 
 
-def test_a_look_that_takes_long_is_not_repeated_soon(tmp_path: Path) -> None:
-    times = iter([0.0, 0.0, 3.0, 3.0, 59.0, 64.0, 64.0, 64.0, 64.0])
+HOLDS = """
+import os, sys
+with open(sys.argv[1], 'wb') as file:
+    os.unlink(sys.argv[1])
+    file.write(b'x' * 3 * 2**20)
+    file.flush()
+    print(1, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_deleted_files_that_a_job_holds_open_on_several_nodes_count_together(tmp_path: Path, machine: Machine) -> None:
+    (tmp_path / "job").mkdir()
+
+    async def scene(pids: list[int]) -> None:
+        watches = [machine.watch(tmp_path) for _ in pids]
+        workers = [Suspect(tmp_path / "job", 5 * MB, pid=pid) for pid in pids]
+        for _ in range(2):  # who has the lock hears of the others when these have looked
+            for watch, worker in zip(watches, workers, strict=True):
+                watch.look([worker])
+                await idle(watch)
+            machine.now_s += 100.0
+        assert [len(worker.ends) for worker in workers] == [1, 0], "each alone holds less than is allowed"
+        assert DELETED in workers[0].ends[0][1]
+        for watch in watches:
+            watch.look([])
+        assert list(tmp_path.glob("disk-*")) == []
+
+    pipe = subprocess.PIPE
+    with contextlib.ExitStack() as ended:
+        commands = [[sys.executable, "-c", HOLDS, str(tmp_path / "job" / name)] for name in "ab"]
+        held = [ended.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe)) for command in commands]
+        for each in held:
+            assert each.stdout is not None and each.stdout.readline() == b"1\n"
+        run(scene([each.pid for each in held]))
+
+
+def test_a_look_that_takes_long_is_not_repeated_soon(tmp_path: Path, machine: Machine) -> None:
+    async def scene() -> None:
+        watch, worker = machine.watch(tmp_path), Suspect(tmp_path / "job", MB)
+        fill(tmp_path / "job" / "output" / "a", 10)
+        machine.look_s = 3.0  # from 0 to 3: not again before 63
+        for now_s, looks in ((0.0, 1), (59.0, 1), (64.0, 2)):
+            machine.now_s = now_s
+            watch.look([worker])
+            await idle(watch)
+            assert machine.looks == looks, now_s
+        watch.look([])
+
+    run(scene())
+
+
+@pytest.mark.parametrize("taken", [Room(2 * MB, 0), Room(0, disk.MOST_FILES)], ids=["bytes", "files"])
+def test_a_disk_that_fills_by_more_than_a_job_may_still_take_has_it_looked_at_soon(
+    tmp_path: Path, machine: Machine, taken: Room
+) -> None:
+    """However many files it has made, so that a look at it takes long."""
 
     async def scene() -> None:
-        watch = DiskWatch(tmp_path, lambda: next(times))
-        fill(tmp_path / "job" / "output" / "a", MB)
-        worker = Suspect(tmp_path / "job", 0)
-        watch.look([worker])  # from 0 to 3: not again before 63
-        await until(lambda: len(worker.ends) == 1)
+        watch, worker = machine.watch(tmp_path), Suspect(tmp_path / "job", 2 * MB)
+        fill(tmp_path / "job" / "output" / "a", 10)
+        machine.look_s = 2.0
         watch.look([worker])
-        assert watch._looking is not None and watch._looking.done()
+        await idle(watch)
+        fill(tmp_path / "job" / "output" / "b", 3 * MB)
+        machine.now_s = 10.0
         watch.look([worker])
-        await until(lambda: len(worker.ends) == 2)
+        await idle(watch)
+        assert machine.looks == 1, "nothing was taken of the disk"
+        machine.free = machine.free.less(taken)
+        watch.look([worker])
+        await idle(watch)
+        assert machine.looks == 2 and len(worker.ends) == 1
+        machine.free, machine.now_s = machine.free.less(taken), 15.0
+        watch.look([worker])
+        await idle(watch)
+        assert machine.looks == 2, "a neighbour who fills the disk does not have it looked at all the time"
+        watch.look([])
+
+    run(scene())
+
+
+def test_a_job_with_many_files_does_not_delay_the_look_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, really = threading.Event(), diskwatch._measure
+
+    def slow(spec: wire.WorkerSpec, pids: Any, *, whole: bool) -> Held:
+        if spec.job == "many":
+            go_on.wait(20.0)
+        return really(spec, pids, whole=whole)
+
+    monkeypatch.setattr(diskwatch, "_measure", slow)
+    fill(tmp_path / "over" / "output" / "a", MB)
+    (tmp_path / "many").mkdir()
+
+    async def scene() -> None:
+        watch = DiskWatch(tmp_path)
+        many, over = Suspect(tmp_path / "many", MB, "many"), Suspect(tmp_path / "over", MB // 2, "over")
+        try:
+            watch.look([many, over])
+            await until(lambda: over.ends)
+        finally:
+            go_on.set()
+        await idle(watch)
         watch.look([])
 
     run(scene())

@@ -16,6 +16,9 @@ import pytest
 from fairlead import wire
 from fairlead.backends.local import bundles, reach
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.local.shapes import NodeShape
+from fairlead.backends.protocol import LaunchOrder, Lease
+from fairlead.cluster import Gang, Member
 from fairlead.home import Home
 from tests.backends.platforms import OTHER_UID, UID, needs_root, needs_sandbox, platform, python, run, traces, until
 
@@ -135,6 +138,40 @@ def test_a_memory_limit_kills_the_offender_only_and_says_so(home: Path) -> None:
             assert end == wire.Exited(code=None, signal=9, cause="out-of-memory")
             assert [worker.phase for worker in await here.backend.leases() if worker.job == "good"] == ["ready"]
             assert "had it" not in await here.log("bad")
+
+    run(scene())
+
+
+@needs_root
+def test_many_small_processes_of_a_job_that_asked_for_no_memory_do_not_get_a_neighbour_killed(home: Path) -> None:
+    large = "held = bytearray(b'x') * (200 << 20); print('has it', flush=True); import time; time.sleep(66)"
+    many = """
+import os, sys, time
+for _ in range(30):
+    if os.fork() == 0:
+        held = bytearray(b'x') * (20 << 20)
+        time.sleep(66)
+    time.sleep(0.05)
+    if os.waitpid(-1, os.WNOHANG)[0]:
+        sys.exit(7)
+"""
+
+    async def scene() -> None:
+        async with platform(home, (NodeShape("node-0", 1.0, 600 << 20, 2),)) as here:
+            for device, (job, uid, code) in enumerate((("good", UID, large), ("bad", OTHER_UID, many))):
+                gang = Gang(job, job, 1, (Member("w0", 0, "node-0", device),), {})
+                lease = await here.backend.reserve(gang, 0.0)
+                assert isinstance(lease, Lease)
+                await here.backend.launch(lease, LaunchOrder(here.spec(job, *python(code), tenant=job, uid=uid)))
+                if job == "good":
+                    until_s = time.monotonic() + 20.0
+                    while "has it" not in await here.log(job):
+                        assert time.monotonic() < until_s
+                        await asyncio.sleep(0.05)
+            (end,) = await here.some(wire.Exited, job="bad")
+            assert (end.code, end.cause) == (7, "out-of-memory")
+            assert "its part of the node" in await here.log("bad")
+            assert here.of(wire.Exited, "good") == []
 
     run(scene())
 

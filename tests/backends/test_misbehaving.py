@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fairlead import wire
-from fairlead.backends.protocol import NodeLost
+from fairlead.backends.protocol import LaunchOrder, Lease, NodeLost, NotReserved
 from tests.backends.platforms import Platform, platform, run
 
 
@@ -48,6 +49,77 @@ def test_a_worker_that_talks_nonsense_or_too_much_is_ended_and_harms_nobody(home
             assert "nonsense" in (await here.some(wire.Raised))[0].error
             assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
             assert here.of(NodeLost) == [] and len(here.of(wire.Snapshot)) < 25_000, "cut off half way at the latest"
+
+    run(scene())
+
+
+def test_a_worker_that_says_more_than_anybody_stores_is_ended_and_its_words_stay_bounded(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            venv = fake_venv(here, "while True: line.sendall(framing.pack(wire.Raised(error='x' * 900_000)))\n")
+            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
+            assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
+            said = here.of(wire.Raised)
+            assert "more than the platform keeps" in said[-1].error
+            assert sum(len(each.error) for each in said) < 18 << 20
+            assert here.of(NodeLost) == []
+
+    run(scene())
+
+
+def test_a_flood_of_long_messages_has_to_wait_and_the_node_manager_answers_meanwhile(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            venv = fake_venv(
+                here,
+                """
+row = {f"{number:x>80}": 1.0 for number in range(10_000)}
+words, said = framing.pack(wire.Progress(1, 1, 9, steps=[row])), 0
+while True:
+    line.sendall(words)
+    said += len(words)
+    print(said, flush=True)
+""",
+            )
+            secrets = {"KEY": "\n".join(f"{number:0>14}" for number in range(2000))}  # as long as one may be
+            lease = await here.reserve("j", ["node-0"])
+            assert isinstance(lease, Lease)
+            changes = {"run": "x:y", "command": None, "cpu": 1.0, "venv": venv, "folders": [venv]}
+            await here.backend.launch(lease, LaunchOrder(here.spec("j", **changes), {}, secrets))
+            await here.some(wire.Progress)
+            begun_s, waited_s = time.monotonic(), []
+            while time.monotonic() < begun_s + 5.0:
+                asked_s = time.monotonic()
+                assert isinstance(await here.reserve("other", ["node-0"]), NotReserved), "an answer is all we want"
+                waited_s.append(time.monotonic() - asked_s)
+            said = int((await here.log("j")).split()[-1])
+            assert max(waited_s) < 2.0, "far from counting as frozen"
+            assert said < (16 << 20) + 15 * (1 << 20), "more than its part in a second, and it waits"
+            assert here.of(NodeLost) == [] and here.of(wire.Exited) == []
+
+    run(scene())
+
+
+@pytest.mark.parametrize("words", ["wire.Ready(plan='x' * 70_000)", "wire.Profiled(why_not='x' * 600_000)"])
+def test_a_message_is_no_longer_than_its_kind_needs(home: Path, words: str) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            venv = fake_venv(here, f"line.sendall(framing.pack({words}))\ntime.sleep(60)\n")
+            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
+            assert "over the limit" in (await here.some(wire.Raised))[0].error
+            assert (await here.some(wire.Exited))[0].signal == signal.SIGKILL
+
+    run(scene())
+
+
+def test_the_last_words_of_a_worker_are_heard_however_long(home: Path) -> None:
+    async def scene() -> None:
+        async with platform(home, "1") as here:
+            words = "framing.pack(wire.Finished(1, 1, artifacts=['x' * 1000] * 8000))"
+            venv = fake_venv(here, f"line.sendall({words})\n")
+            await here.start("j", ["node-0"], run="x:y", command=None, cpu=1.0, venv=venv, folders=[venv])
+            assert len((await here.some(wire.Finished))[0].artifacts) == 8000
+            assert (await here.some(wire.Exited))[0].code == 0
 
     run(scene())
 

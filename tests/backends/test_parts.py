@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,12 +14,12 @@ from hypothesis import strategies as st
 from fairlead import wire
 from fairlead.backends.local import cgroups, silence
 from fairlead.backends.local.birth import Birth, worker_environment
-from fairlead.backends.local.crowds import CROWD, Crowds
+from fairlead.backends.local.crowds import CROWD, SLACK_S, Crowds
 from fairlead.backends.local.hosting import host_environment
 from fairlead.backends.local.limits import process_limit
 from fairlead.backends.local.logs import read_logs, whole_characters
 from fairlead.backends.local.outbox import Outbox
-from fairlead.backends.local.slots import NoRoom, check_room
+from fairlead.backends.local.slots import NoRoom, cards_of, check_room, memory_limit
 from fairlead.errors import Unavailable
 from fairlead.home import Home
 
@@ -70,11 +72,42 @@ def test_nothing_but_progress_is_ever_dropped() -> None:
     assert sum(isinstance(event.body, wire.Snapshot) for event in box.pending()) == 500
 
 
+def test_history_stays_within_its_bytes_however_long_a_step_is() -> None:
+    box = Outbox(most_history_bytes=1 << 20)
+    for step in range(200):
+        box.add(0.0, "j", "w0", beat(step, {f"{step}-figure-{number}": 1.0 for number in range(2000)}))
+    assert sum(len(msgspec.msgpack.encode(event)) for event in box.pending()) <= 1 << 20
+
+
+def test_the_history_of_whoever_says_most_is_thinned_first() -> None:
+    box = Outbox(most_steps=100)
+    for step in range(20):
+        box.add(0.0, "quiet", "w0", beat(step, {"step": float(step)}))
+    for step in range(1000):
+        box.add(0.0, "loud", "w0", beat(step, {"step": float(step)}))
+    assert sum(event.job == "quiet" for event in box.pending()) == 20
+
+
+def test_a_worker_that_says_more_than_is_kept_of_it_is_known() -> None:
+    box = Outbox(most_bytes_each=10_000)
+    last = [box.add(0.0, "loud", "w0", wire.Raised(error="x" * 900)).sequence for _ in range(12)][-1]
+    box.add(0.0, "quiet", "w0", wire.Ready())
+    assert box.crowded("loud", "w0") and not box.crowded("quiet", "w0") and not box.crowded("unknown", "w0")
+    box.acknowledge(last)
+    assert not box.crowded("loud", "w0")
+
+
 # ---------------------------------------------------------------- room
 
 
 def holder(device: int, **demand: float) -> SimpleNamespace:
     return SimpleNamespace(device=device, demand={"device": 1.0, **demand})
+
+
+def test_who_asked_for_no_memory_is_bound_by_its_devices_part_where_there_are_several() -> None:
+    assert memory_limit(None, {"memory": 100.0, "device": 2.0}) == 48
+    assert memory_limit(70, {"memory": 100.0, "device": 2.0}) == 70
+    assert memory_limit(None, {"memory": 100.0, "device": 1.0}) is None, "the node's own size binds"
 
 
 def test_room_is_judged_by_device_cores_and_memory() -> None:
@@ -204,6 +237,22 @@ def test_a_crowd_makes_way_and_has_its_part_again_when_it_is_gone(tmp_path: Path
     assert shares() == ["1024", "1024", ""]
 
 
+def test_those_of_a_crowd_wake_up_together_and_as_usual_when_it_is_gone(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        slack = Path(f"/proc/{sleeper.pid}/timerslack_ns")
+        usual = slack.read_text()
+        (tmp_path / "tasks").write_text(f"{sleeper.pid}\n999999999\n")
+        (tmp_path / "cpu.shares").touch()
+        crowds, worker = Crowds(), cgroups.Group(1, (tmp_path,))
+        (tmp_path / "pids.current").write_text(str(CROWD + 1))
+        crowds.settle(cgroups.Group(0), [worker])
+        assert int(slack.read_text()) == SLACK_S * 1e9
+        (tmp_path / "pids.current").write_text("2")
+        crowds.settle(cgroups.Group(0), [worker])
+        assert slack.read_text() == usual
+        sleeper.kill()
+
+
 # ---------------------------------------------------------------- limits
 
 
@@ -240,6 +289,16 @@ def test_the_platforms_variables_are_nobodys_to_override_and_its_secrets_nobodys
     assert variables["FAIRLEAD_JOB"] == "j" and variables["RANK"] == "3" and variables["COLOR"] == "red"
     assert variables["FAIRLEAD_DATA"] == "/data" and variables["OMP_NUM_THREADS"] == "2"
     assert "AWS_SECRET" not in variables and "FAIRLEAD_TOKEN" not in variables
+
+
+def test_workers_on_one_node_of_cards_see_one_card_each() -> None:
+    assert [cards_of("a100", device, {})["CUDA_VISIBLE_DEVICES"] for device in (0, 1)] == ["0", "1"]
+    given = {"CUDA_VISIBLE_DEVICES": "4,GPU-8f"}  # the node's part of the machine
+    assert [cards_of("a100", device, given)["CUDA_VISIBLE_DEVICES"] for device in (0, 1)] == ["4", "GPU-8f"]
+    assert cards_of("cpu", 1, given) == {}
+    theirs = birth(env={"CUDA_VISIBLE_DEVICES": "0,1,2,3"})
+    seated = msgspec.structs.replace(theirs, environment=theirs.environment | cards_of("a100", 1, {}))
+    assert worker_environment(seated, {})["CUDA_VISIBLE_DEVICES"] == "1"  # nobody takes another's card
 
 
 def test_a_virtual_environment_comes_first_in_the_path() -> None:

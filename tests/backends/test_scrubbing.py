@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import time
 import urllib.parse
 from collections.abc import Iterable
 
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import wire
+from fairlead.backends.local.needles import Needles
 from fairlead.backends.local.scrub import Scrubber
 
 KEY = "s3cr3t/Wörd+with spaces"
@@ -125,6 +127,43 @@ def test_a_text_that_was_shortened_in_the_middle_of_a_secret_does_not_tell_half_
 def test_an_error_in_one_line_is_scrubbed_of_values_of_several() -> None:
     value = "first  line\nsecond\tline"
     assert Scrubber({"KEY": value}).text("bad first line second line!") == "bad ***KEY***!"
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), max_size=8), st.data())
+def test_no_needle_that_is_there_is_overlooked(needles: list[bytes], data: st.DataObject) -> None:
+    pieces = st.lists(st.one_of(st.binary(max_size=9), *map(st.just, needles)), max_size=8)
+    hay = b"".join(data.draw(pieces))
+    assert {needle for needle in needles if needle in hay} <= set(Needles(needles).maybe(hay))
+
+
+def test_a_secret_of_thousands_of_lines_is_searched_for_as_fast_as_any_other() -> None:
+    secret = "\n".join(f"{number:x}-{number * 7919 % 10_007:0>10}" for number in range(2000))
+    scrubber = Scrubber({"KEY": secret})
+    text = "".join(f"step {number}: loss {number / 7}\n" for number in range(45_000))  # a megabyte
+    begun_s = time.process_time()
+    scrubber.message(wire.Raised(error=text))
+    scrubber.feed(text[: 1 << 18].encode())
+    assert time.process_time() - begun_s < 1.0, "it was five seconds when each line was looked for by itself"
+    told = scrubber.message(wire.Raised(error=f"{text[:50_000]} {secret.splitlines()[1234]}")).error
+    assert told == f"{text[:50_000]} ***KEY***"
+
+
+def test_a_message_made_to_be_costly_is_refused_and_not_looked_at() -> None:
+    lines = [f"same-beginning-{number:0>4}" for number in range(1500)]
+    scrubber = Scrubber({"KEY": "\n".join(lines)})
+    begun_s = time.process_time()
+    with pytest.raises(ValueError, match="full of what looks like secrets"):
+        scrubber.message(wire.Finished(1, 1, artifacts=["same-beginning"] * 100_000))
+    assert time.process_time() - begun_s < 1.0
+
+
+def test_values_that_repeat_themselves_take_no_time_without_end() -> None:
+    scrubber = Scrubber({"KEY": "A" * 30_000 + "B"})
+    begun_s = time.process_time()
+    for text in ("A" * 29_000 + "C", "A" * 100_000, "A" * 15_100 + "C" + "A" * 15_100):
+        scrubber.text(text)
+        scrubber.feed(text.encode())
+    assert time.process_time() - begun_s < 10.0
 
 
 def test_the_order_to_launch_shows_no_value_when_it_is_printed() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import inspect
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields
 
 from fairlead import wire
-from fairlead.backends.local import hosting, processes
+from fairlead.backends.local import birth, hosting, messages, processes
+from fairlead.backends.local.build import build
 from fairlead.backends.local.messages import HostRequest, Supply
 from fairlead.backends.local.records import HostRecord, NodeRecord, read_host
 from fairlead.backends.local.shapes import load_division
@@ -20,12 +26,16 @@ from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.rounds import cluster_state
 from fairlead.home import Home
+from fairlead.planning import plan
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, Start, TenantState
 from tests.control import made
 
 FIRST = json.loads(Path(__file__).with_name("protocol-1.json").read_text())
 """Written by the last version that spoke it."""
+
+SCHEMAS_PATH = Path(__file__).with_name("protocol-schemas.json")
+SCHEMAS = json.loads(SCHEMAS_PATH.read_text())
 
 
 @pytest.mark.parametrize("said", FIRST["from_node"])
@@ -57,13 +67,52 @@ def test_a_host_of_another_version_is_retired_and_one_of_this_is_not(tmp_path: P
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stranger:
         process = processes.identify(stranger.pid)
         assert process is not None
-        same = HostRecord(process.pid, process.started, process.boot, wire.PROTOCOL)
+        same = HostRecord(process.pid, process.started, process.boot, wire.PROTOCOL, build())
         (home.run / "host.pid").write_bytes(msgspec.json.encode(same))
         hosting.retire_host(home)
         assert processes.alive(process) and read_host(home) == same
         (home.run / "host.pid").write_bytes(msgspec.json.encode(process))  # one that does not say is of the first
         hosting.retire_host(home)
         assert not processes.alive(process) and read_host(home) is None
+
+
+def test_a_host_of_this_protocol_that_would_fork_older_code_is_retired_too(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.create()
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as stranger:
+        process = processes.identify(stranger.pid)
+        assert process is not None
+        before = HostRecord(process.pid, process.started, process.boot, wire.PROTOCOL, "before a fix")
+        (home.run / "host.pid").write_bytes(msgspec.json.encode(before))
+        hosting.retire_host(home)
+        assert not processes.alive(process) and read_host(home) is None
+
+
+# ---------------------------------------------------------------- what the protocol is
+
+
+def schema(*modules: ModuleType) -> str:
+    """A digest of all that these modules let travel: each struct's name and tag, and its fields with their defaults."""
+    lines: list[str] = []
+    for module in modules:
+        for name, kind in inspect.getmembers(module, inspect.isclass):
+            if issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__:
+                how = kind.__struct_config__
+                lines.append(f"{module.__name__}.{name} {how.tag} {how.array_like} {how.forbid_unknown_fields}")
+                lines += [f"  {one.name}: {kind.__annotations__[one.name]} = {_default(one)}" for one in fields(kind)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _default(field: FieldInfo) -> object:
+    return "none" if field.required else field.default if field.default is not NODEFAULT else field.default_factory
+
+
+def test_messages_do_not_change_within_a_protocol() -> None:
+    now = schema(wire, messages, birth, plan)
+    assert SCHEMAS.get(str(wire.PROTOCOL)) == now, (
+        "what workers, nodes and hosts say to each other has changed: count wire.PROTOCOL up, say there what is new, "
+        f"and record {now!r} for it in {SCHEMAS_PATH.name}"
+    )
 
 
 # ---------------------------------------------------------------- the scheduler

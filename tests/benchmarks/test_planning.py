@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import regret
-from benchmarks.planning import judge
+from benchmarks import regret, turns
+from benchmarks.planning import judge, link_bound
 from benchmarks.reporter import Bench
 from benchmarks.settings import MODELS, PER_MODEL, Setting, chosen, setting
+from fairlead.home import Home
+from fairlead.planning.choosing import MARGIN, choose
+from tests.planning import made
+
+ROOT = Path(__file__).parents[2]
 
 
 def row(name: str, times: list[float], predicted_s: float, exchange: float = 0.0) -> dict[str, Any]:
@@ -42,13 +49,62 @@ def test_regret_counts_only_beyond_doubt_and_by_rounds() -> None:
 
 def test_the_figures_are_those_that_were_promised() -> None:
     bench = Bench("planning", quick=False)
-    slow_link = one("a", row("a", [1.0] * 7, 1.1), row("ddp", [2.0] * 7, 2.0, exchange=1.5))
-    judge(bench, {"x": slow_link, "y": one("ddp", row("a", [1.0] * 7, 1.0), row("ddp", [1.5] * 7, 1.5))})
+    slow_link = one("a", row("a", [1.0] * 7, 1.1), row("ddp", [2.0] * 7, 2.0), row("single", [1.8] * 7, 1.8))
+    other = one("ddp", row("a", [1.0] * 7, 1.0), row("ddp", [1.5] * 7, 1.5))
+    alone = one("single", row("single", [1.0] * 7, 1.0))
+    found = {"cnn/2/200mbit/equal": slow_link, "cnn/2/loopback/equal": other, "cnn/1/loopback/equal": alone}
+    judge(bench, found)
     figures = {each.name: each.value for each in bench.rows}
-    assert figures["choice within 10 % of the best"] == 50.0
+    assert figures["choice within 10 % of the best"] == pytest.approx(200 / 3)
+    assert figures["within 10 %, 2 settings of 2 and more workers"] == 50.0  # one worker leaves no choice
     assert figures["worst choice, beyond the interval"] == pytest.approx(50.0)
     assert figures["faster than DDP, median of 1 slow links"] == 2.0
-    assert figures["median error of 4 predicted steps"] == pytest.approx(0.0, abs=1e-6)
+    assert figures["median error of 6 predicted steps"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_the_platform_would_run_is_judged_and_the_planners_first_beside_it() -> None:
+    bench = Bench("planning", quick=False)
+    found = one("dp2", row("pp2", [1.0] * 7, 1.0), row("dp2", [1.3] * 7, 1.05)) | {"first": "pp2"}
+    judge(bench, {"cnn/2/loopback/equal": found})
+    figures = {each.name: each.value for each in bench.rows}
+    assert figures["choice within 10 % of the best"] == 0.0
+    assert figures["the planner's first, without a margin for replicas"] == 100.0
+
+
+def test_replicas_that_the_platform_would_keep_are_run_and_judged() -> None:
+    model, ground = made.model(), made.hardware(2, link=made.SLOW)
+    assert turns.platforms(model, ground).plan.id in {each.plan.id for each in turns.worth_running(model, ground)}
+    assert turns.platforms(model, ground).plan == choose(model, ground, margin=MARGIN).plan
+
+
+def test_a_link_is_slow_by_what_was_measured_not_by_what_was_predicted() -> None:
+    where = setting("cnn/2/200mbit/2:1")
+    fast, slow = row("ddp", [1.0] * 7, 9.0), row("ddp", [9.0] * 7, 1.0)
+    single = row("single", [1.0] * 7, 1.0)  # of which the slower worker's half takes as long
+    assert not link_bound(where, one("a", fast, single)) and link_bound(where, one("a", slow, single))
+    assert not link_bound(setting("cnn/2/loopback/2:1"), one("a", slow, single))
+
+
+def test_predictions_are_made_again_for_files_that_do_not_say_what_their_plans_were(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model, ground = made.model(), made.hardware(2, link=made.SLOW)
+    monkeypatch.setattr(turns, "hardware", lambda *_: ground)
+    names = [each.plan.id for each in turns.worth_running(model, ground)]
+    old = one(names[0], *(row(name, [1.0] * 7, 1.0) for name in names), row("forgotten", [1.0], 1.0))
+    now = turns.predicted_again(setting("cnn/2/200mbit/equal"), old, model, Home(tmp_path))
+    assert now is not None and [each["id"] for each in now["candidates"]] == names
+    assert all(each["plan"] and each["predicted_s"] != 1.0 for each in now["candidates"])
+    unknown = one("x", row("x", [1.0], 1.0))
+    assert turns.predicted_again(setting("cnn/2/200mbit/equal"), unknown, model, Home(tmp_path)) is None
+
+
+def test_make_bench_runs_only_what_writes_results() -> None:
+    shown = ["make", "-s", "--eval", "shown: ; @echo $(BENCHES)", "shown"]
+    files = subprocess.run(shown, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert "benchmarks/planning.py" in files and "benchmarks/planning_plot.py" not in files
+    runnable = [file for file in (ROOT / "benchmarks").glob("*.py") if "__main__" in file.read_text()]
+    assert {file.name for file in runnable} - {Path(file).name for file in files} == {"planning_plot.py"}
 
 
 def test_the_grid_is_as_large_as_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,11 +14,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from fairlead.backends.local.levels import in_child as tried_in_child
+from fairlead.backends.local.records import HostRecord
 from fairlead.cli import platform as platform_verbs
 from fairlead.cli.doctor import house, isolation, machine, running
-from fairlead.cli.doctor.finding import Finding, attempt, graded, in_child
+from fairlead.cli.doctor.finding import Finding, graded, in_child
 from fairlead.control.serve import write_profile
 from fairlead.control.store.engine import Store
 from fairlead.control.vault import KEY_VARIABLE
@@ -238,9 +241,32 @@ def test_isolation_is_found_out_by_trying() -> None:
 
 
 def test_without_bubblewrap_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolation.shutil, "which", lambda _: None)
+    monkeypatch.setattr(isolation.shutil, "which", lambda *_, **__: None)
     found = only(isolation.bubblewrap(Path("/")))
     assert found.level == "fail" and "apt install bubblewrap" in str(found.fix)
+
+
+def test_the_sandbox_that_is_tried_is_the_one_that_workers_get(
+    monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(isolation.levels, "sandbox_problem", lambda place: asked.append(place) or "it leaks")
+    for place in (home, tmp_path / "never-made"):
+        found = only(isolation.bubblewrap(place))
+        assert found.level == "fail" and "it leaks" in found.text and found.fix
+    assert asked[0] == home and asked[1] != tmp_path / "never-made" and not asked[1].exists()
+
+
+def test_it_is_told_when_what_is_installed_is_not_what_runs(home: Path) -> None:
+    assert list(running._old_code(home, [])) == []
+    host = HostRecord.of_this_process()
+    record = Home(home).run / "host.pid"
+    record.write_bytes(msgspec.json.encode(host))
+    assert list(running._old_code(home, [])) == []
+    found = only(running._old_code(home, ["node-1"]))
+    assert found.level == "warn" and "node-1" in found.text and "drain" in str(found.fix)
+    record.write_bytes(msgspec.json.encode(msgspec.structs.replace(host, build="before a fix")))
+    assert "not what runs" in only(running._old_code(home, [])).text
 
 
 def test_an_attempt_in_a_child_tells_why_it_did_not_work() -> None:
@@ -249,10 +275,9 @@ def test_an_attempt_in_a_child_tells_why_it_did_not_work() -> None:
 
     assert in_child(refused) == "Operation not permitted"
     assert in_child(lambda: os.kill(os.getpid(), 9)) == "the attempt died"
+    assert in_child(lambda: 1 // 0) == "ZeroDivisionError: integer division or modulo by zero"
+    assert tried_in_child(lambda: str(1 // 0)) == "ZeroDivisionError: integer division or modulo by zero"
     assert in_child(lambda: None) is None
-    assert attempt(["sh", "-c", "echo first; echo no luck >&2; exit 3"], 10.0) == "no luck"
-    assert attempt(["no-such-program-anywhere"], 10.0) == "no-such-program-anywhere is not installed"
-    assert attempt(["sleep", "30"], 0.05) == "sleep: no answer"
 
 
 def test_a_grade_is_the_worst_that_holds() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.cli.edge import execute
 from fairlead.cli.main import app
-from fairlead.cli.measuring import busy, parse_link
+from fairlead.cli.measuring import busy, by_kind, parse_link
 from fairlead.errors import InvalidSpec
 from tests.profiling.test_node import NODE
 
@@ -42,6 +42,16 @@ def test_a_plan_for_this_node_is_one_object_that_scripts_can_rely_on(
     assert all(row["measured_step_s"] is None and row["reason"] for row in told["candidates"])
     for row in told["candidates"]:
         assert row["data"] * row["tensor"] * row["pipeline"] == row["workers_used"] <= 2
+
+
+def test_ddp_is_among_the_candidates_of_a_single_worker_too(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, ["plan", RUN, "--workers", "1", "--json"]) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["candidates"]}
+    assert rows["ddp"]["step_s"] == rows["single"]["step_s"] and rows["ddp"]["workers_used"] == 1
+
+
+def test_two_plans_of_a_kind_teach_what_lies_between_them() -> None:
+    assert by_kind([("dp", 1.0, 2.0), ("tp", 5.0, 1.0), ("dp", 3.0, 2.0)]) == {"dp": (2.0, 2.0), "tp": (5.0, 1.0)}
 
 
 def test_a_plan_for_hardware_that_one_does_not_own_is_a_table_with_reasons(

@@ -14,9 +14,10 @@ from fairlead.cli.drawing import FIXED_SPACE, Cell, Column, draw
 from fairlead.cli.jobs import _explain, _figure
 from fairlead.cli.options import plain_value, sla
 from fairlead.cli.watch import exit_code, figures, watch
+from fairlead.reportviews import JobReport, Report
 from fairlead.sdk.client import Client
 from fairlead.sdk.jobs import Job
-from fairlead.views import JobReport, JobView, NodeView, ReasonView, Report, Why
+from fairlead.views import JobView, NodeView, ReasonView, Why
 
 
 @pytest.mark.parametrize(

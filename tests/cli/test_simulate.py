@@ -85,6 +85,7 @@ def test_plots_and_figures_are_written(trace: Path, tmp_path: Path, capsys: pyte
         (["--cluster", "8xt4", "--round", "0"], "--round: 0 is not more than 0"),
         (["--cluster", "8xt4", "--what-if", "remove:1"], "--what-if: "),
         (["--cluster", "8xt4", "--tenants", "none.csv"], "--tenants: there is no file"),
+        (["--cluster", "8xt4", "--tenants", "nosuch"], "--tenants: there is no column nosuch"),
         (["--cluster", "8xt4", "--format", "gavel", "--policy", "fifo"], "jobs.csv"),
         (["--cluster", "2xt4", "--policy", "fifo"], "job a needs 4 devices"),
     ],
@@ -96,6 +97,23 @@ def test_mistakes_are_told_in_words(
     told = capsys.readouterr().err
     assert said in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("form", ["csv", "sacct"])
+def test_jobs_of_which_no_types_are_known_run_on_whatever_the_cluster_has(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone on the cluster they take just as long as they are said to."""
+    path = tmp_path / "jobs"
+    path.write_text({
+        "csv": "arrival_s,duration_s,devices\n0,100,1\n0,100,2\n",
+        "sacct": "JobID|User|Account|Submit|ElapsedRaw|AllocTRES|State\n1|u|a|2026-01-01T00:00:00|100|gres/gpu=1|X\n"
+                 "2|u|a|2026-01-01T00:00:00|100|gres/gpu=2|X\n",
+    }[form])  # fmt: skip
+    for policy in ("fairlead", "fifo", "sia"):
+        assert simulate(path, "--format", form, "--cluster", "2x4xa6000", "--policy", policy, "--json") == 0
+        figures = json.loads(capsys.readouterr().out)[policy]
+        assert (figures["jobs"], figures["unfair_fraction"], figures["worst_rho"]) == (2, 0.0, pytest.approx(1.0))
 
 
 def test_nodes_may_sleep_and_neighbours_may_disturb(

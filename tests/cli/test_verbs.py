@@ -208,6 +208,13 @@ def test_tokens_are_made_used_and_revoked(platform: Platform) -> None:
     assert "fix" in viewer("queue", code=4).err
 
 
+def test_a_scraper_s_token_is_the_platform_s_and_opens_nothing_here(platform: Platform) -> None:
+    made = platform.admin("token", "create", "--role", "scraper", "--label", "prometheus").out
+    assert ": scraper of the platform" in made
+    scraper = Terminal(platform.admin.home, made.split()[-1])
+    assert "reads /metrics and nothing else" in scraper("queue", code=4).err
+
+
 def test_events_audit_and_report_tell_what_happened(platform: Platform, digits: str) -> None:
     events = platform.vision("events", "--job", digits, "--json").data["events"]
     assert all(event["job"] == digits for event in events)

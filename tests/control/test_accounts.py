@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any
+
 import pytest
+from sqlalchemy import Connection
 
 from fairlead.control.records import Role, Token, Usage
+from fairlead.control.service.core import Seldom
+from fairlead.control.service.tenancy import DAY_S, MOST_NEW_TOKENS, MOST_TOKENS, need_tokens
 from fairlead.control.store import audit, ledger, sums, tokens
 from fairlead.control.store.audit import Wanted
 from fairlead.control.store.breakdown import Used, broken_down, token_labels
+from fairlead.errors import Refused
 
+from . import made
 from .stores import Opened, a_job, submit
 
 HOUR_S = 3600.0
@@ -133,3 +142,42 @@ def test_the_audit_log_can_be_asked_for_a_part_of_it(db: Opened) -> None:
     assert ids(Wanted(since_s=1.0, until_s=3.0)) == [2, 3]
     assert ids(Wanted(actor="bob"), db.read(audit.before_newest, 2, Wanted(actor="bob"))) == [4, 5]
     assert db.read(audit.before_newest, 2, Wanted(actor="nobody")) == 0
+
+
+def _tokens(db: Opened, count: int, **fields: Any) -> None:
+    def work(conn: Connection) -> None:
+        for _ in range(count):
+            tokens.insert(conn, replace(made.token(Role.VIEWER), id=token_hex(5), **fields))
+
+    db.write(work)
+
+
+def test_a_tenant_has_no_more_good_tokens_than_it_may(db: Opened) -> None:
+    _tokens(db, MOST_TOKENS - 1, created_s=0.0)
+    _tokens(db, 3, created_s=0.0, revoked_s=1.0)
+    _tokens(db, 3, created_s=0.0, expires_s=10.0)
+    db.read(need_tokens, "vision", 20.0)
+    with pytest.raises(Refused, match="has 502 good tokens"):
+        db.read(need_tokens, "vision", 5.0)  # when three of them had not expired
+    _tokens(db, 1, created_s=2.0)
+    with pytest.raises(Refused, match="has 500 good tokens") as caught:
+        db.read(need_tokens, "vision", 20.0)
+    assert "fairlead token revoke" in str(caught.value.fix)
+    db.read(need_tokens, "nlp", 20.0)
+
+
+def test_revoked_tokens_do_not_pile_up_either(db: Opened) -> None:
+    now_s = 10 * DAY_S
+    _tokens(db, MOST_NEW_TOKENS, created_s=now_s - 60, revoked_s=now_s - 30)
+    with pytest.raises(Refused, match="were made within a day"):
+        db.read(need_tokens, "vision", now_s)
+    db.read(need_tokens, "vision", now_s + DAY_S)
+
+
+def test_what_a_token_does_again_and_again_is_noted_once_a_minute() -> None:
+    noted = Seldom(60.0)
+    assert [noted.due("a", "session.open", now_s) for now_s in (0.0, 1.0, 59.0, 60.0, 61.0)] == [
+        True, False, False, True, False,
+    ]  # fmt: skip
+    assert noted.due("b", "session.open", 61.0) and noted.due("a", "session.close", 61.0)
+    assert noted.due("a", "session.open", 200.0) and len(noted._noted_s) == 1, "what is old is forgotten"

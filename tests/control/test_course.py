@@ -15,7 +15,7 @@ from fairlead.control.carry_out import LONG_LIFE_S, CarryOut, Gangs
 from fairlead.control.gangs import GangView, WorkerFact
 from fairlead.control.observe import fact_after, stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
-from fairlead.control.store import generations, jobs
+from fairlead.control.store import generations, jobs, ledger
 from fairlead.errors import Unavailable
 from tests.control import made
 from tests.control.stores import Clock, Opened, run
@@ -127,3 +127,31 @@ def test_a_reservation_that_failed_leaves_no_device_behind(db: Opened, clock: Cl
     run(carry_out(db, clock, backend, known).do(gangs.Reserve(generation), view))
     assert backend.released == {"w1": "node-1"}
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.QUEUED)
+
+
+@pytest.mark.parametrize(("outcome", "until_s"), [("finished", 150.0), ("cancelled", 160.0)])
+def test_devices_are_charged_until_they_are_the_next_ones(
+    db: Opened, clock: Clock, outcome: str, until_s: float
+) -> None:
+    """Those of a job that finished are given to others at once, and nobody pays for the same device twice."""
+    clock.now_s = 160.0
+    then = JobPhase.SUCCEEDED if outcome == "finished" else JobPhase.CANCELLED
+    stopping = made.job(phase=JobPhase.STOPPING, then=then, outcome=outcome, since_s=150.0)
+    view = stored(db, stopping, made.generation(("w0", "node-0")))
+    run(carry_out(db, clock).do(gangs.Conclude(then, outcome), view))
+    assert [line.to_s for line in db.read(lambda connection: ledger.by_job(connection, JOB))] == [until_s]
+
+
+class Deaf:
+    """A backend that takes every order."""
+
+    async def launch(self, *arguments: object) -> None:
+        return None
+
+
+def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> None:
+    known = Gangs({JOB: {"w0": WorkerFact("node-0", "reserved")}}, {JOB: {"join:1"}}, {})
+    generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
+    view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
+    run(carry_out(db, clock, Deaf(), known).do(gangs.Launch(generation), view))
+    assert known.told[JOB] == set()

@@ -9,9 +9,13 @@ import pytest
 from fairlead.control.curving import Curves, paced, planned, pulled
 from fairlead.control.hardware import Machine, gang_hardware, kinds, speed_of
 from fairlead.control.rounds import job_state
+from fairlead.planning.cost import kind
+from fairlead.planning.shapes import shapes
+from fairlead.profiling.known import known_device
 from fairlead.scheduling.curves import SpeedCurve
 from tests.control import made
 from tests.control.test_plans import HEAVY, known_model, nodes, trained
+from tests.planning import made as planning
 
 # ---------------------------------------------------------------- hardware
 
@@ -36,7 +40,46 @@ def test_devices_that_nobody_knows_are_not_planned_for() -> None:
     assert cards.links[1].bytes_per_s < cards.links[0].bytes_per_s
 
 
+MEASURED = {
+    "flops_per_s": {"float32": 1e9}, "memory_bytes": 8e9, "memory_bytes_per_s": 5e9, "launch_s": 1e-5, "loop_s": 1e-4,
+    "links": {"gloo": {"latency_s": 1e-3, "bytes_per_s": 1e8, "step_s": 1e-3, "message_s": 1e-4, "byte_s": 1e-9}},
+}  # fmt: skip
+
+
+def test_other_machines_are_not_taken_for_the_one_that_was_measured() -> None:
+    here, elsewhere = Machine(MEASURED), Machine(MEASURED, shared=False)
+    assert here.sure and not elsewhere.sure
+    found, typical = (gang_hardware(nodes(2), {}, machine) for machine in (here, elsewhere))
+    assert found is not None and typical is not None
+    assert found.devices["cpu"].flops("float32") == 1e9
+    assert typical.devices["cpu"].flops_per_s == known_device("cpu").flops_per_s
+
+
 # ---------------------------------------------------------------- curves
+
+
+def test_a_curve_is_that_of_plans_which_the_job_would_be_given() -> None:
+    job = made.job(max_workers=4)
+    free = planned(HEAVY, {}, job, nodes(4), Machine())
+    alone = planned(HEAVY, {}, replace(job, facts={"plan": "single"}), nodes(4), Machine())
+    assert free is not None and alone is not None
+    assert alone.fastest(4) == pytest.approx(alone.fastest(1)) == pytest.approx(free.fastest(1))
+    every = {kind(shape) for size in (2, 3, 4) for shape in shapes(HEAVY, planning.hardware(size)) if shape.used > 1}
+    banned = planned(HEAVY, {}, job, nodes(4), Machine(), every)
+    assert banned is not None and banned.fastest(4) == pytest.approx(free.fastest(1))
+
+
+def test_a_curve_is_drawn_anew_after_the_machine_was_measured_again_or_a_plan_failed() -> None:
+    curves, known, job = Curves(lambda: 0.0), known_model(planning.model(6)), made.job(max_workers=4)
+    drawn = []
+    slower = MEASURED | {"flops_per_s": {"float32": 5e8}}
+    failed = replace(known, banned={"dp": "failed"})
+    for machine, model in ((Machine(MEASURED), known), (Machine(slower), known), (Machine(slower), failed)):
+        curves.learn([(job, model)], nodes(4), machine)
+        drawn.append(curves.of(job))
+    first, second, third = drawn
+    assert first is not None and second is not None and third is not None
+    assert second.unit < first.unit and third is not second
 
 
 def test_a_curve_is_the_planners_until_something_was_measured() -> None:

@@ -207,14 +207,27 @@ def happen(model: Model, kind: str, number: int) -> None:
 @given(happenings)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_happens_no_two_generations_train_at_once_and_the_job_ends(script: list[tuple[str, int]]) -> None:
-    model = Model()
+    play(Model(), script, most=4)
+
+
+@given(happenings)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_happens_a_stage_that_is_called_before_it_is_there_ends_well(script: list[tuple[str, int]]) -> None:
+    play(Model(a_stage()), script, most=1)
+
+
+def a_stage() -> Job:
+    return a_job(max_workers=1, elastic=False, facts={"stage": {"pipeline": "p", "name": "s", "trains": False}})
+
+
+def play(model: Model, script: list[tuple[str, int]], most: int) -> None:
     for kind, number in script:
-        happen(model, kind, number)
+        happen(model, kind, min(number, most) if kind == "plan" else number)
         assert contradiction(model.view()) is None
     for _ in range(60):  # from here on nothing goes wrong any more
         model.now_s += 30.0
         if model.job.phase is JobPhase.QUEUED or any(g.broken_s is not None for g in model.live()):
-            model.plan(2)
+            model.plan(min(2, most))
         model.settle()
         model.workers_react()
         model.settle()
@@ -338,3 +351,33 @@ def test_a_generation_on_nodes_that_sleep_wakes_them_once_and_waits() -> None:
     assert isinstance(next_action(model.view()), gangs.Reserve), "awake, it goes on"
     lost = replace(asleep, asleep=frozenset(), told=frozenset({"wake:1"}))
     assert isinstance(next_action(lost), gangs.BeginStop), "what cannot be woken is lost: it is planned anew"
+
+
+def test_a_stage_that_meets_nobody_is_called_while_it_comes_up() -> None:
+    model = Model(a_stage())
+    model.plan(1)
+    model.settle()
+    assert model.workers["w0"].phase == "starting"
+    assert model.joins == [(1, frozenset({"w0"}))]
+    assert model.generations[-1].phase is GenerationPhase.JOINING, "stored before it was called"
+
+
+def test_an_order_to_start_that_got_lost_is_given_again_to_a_stage_that_was_called() -> None:
+    model = Model(a_stage())
+    model.plan(1)
+    model.settle()
+    model.workers["w0"] = replace(model.workers["w0"], phase="reserved")  # as its node says when it comes back
+    assert isinstance(next_action(model.view()), gangs.Launch)
+
+
+def test_coming_up_asks_for_no_round_and_giving_back_does() -> None:
+    model = Model()
+    model.plan(1)
+    generation = model.generations[-1]
+    known = {"w0": WorkerFact("node-0", "reserved")}
+    assert not gangs.frees_or_asks(gangs.Reserve(generation), known)
+    assert gangs.frees_or_asks(gangs.Reserve(generation), {}), "what could not be reserved may go to others"
+    assert not gangs.frees_or_asks(gangs.Launch(generation), known)
+    assert not gangs.frees_or_asks(gangs.TellJoin(generation), known)
+    assert gangs.frees_or_asks(gangs.MarkRunning(generation), known)
+    assert gangs.frees_or_asks(gangs.ReleaseWorkers(("w0",)), {})

@@ -151,3 +151,23 @@ def test_workers_of_a_gang_get_devices_of_one_numa_domain() -> None:
     placed = Devices([node], held, {}).place(("n", "n", "n"), (), 0)
     assert placed is not None
     assert [member.device for member in placed[0]] == [4, 5, 6]
+
+
+def test_who_has_finished_gives_its_seat_away_once_it_is_stored_how_its_job_ended() -> None:
+    live = [made.generation(("w0", "node-0"))]
+    finished = {"w0": WorkerFact("node-0", "finished", 1, 0)}
+    over = made.job(phase=JobPhase.STOPPING, then=JobPhase.SUCCEEDED)
+    assert job_state(over, live, finished, cooling=False).seats == ()
+    assert job_state(over, live, {"w0": joined("node-0")}, cooling=False).seats == ("node-0",), "it is still at work"
+    for other in (made.job(), made.job(phase=JobPhase.STOPPING, then=JobPhase.QUEUED)):
+        assert job_state(other, live, finished, cooling=False).seats == ("node-0",)
+
+
+def test_the_device_of_one_that_has_finished_is_the_next_ones() -> None:
+    node = Node("node-0", {"cpu": 1.0, DEVICE: 1.0})
+    facts = {"mlp-abc234": {"w0": WorkerFact("node-0", "finished", 1, 0)}}
+    live = {"mlp-abc234": [made.generation(("w0", "node-0"))]}
+    assert Devices([node], facts, live).place(["node-0"], (), 0) is None
+    placed = Devices([node], facts, live, over={"mlp-abc234"}).place(["node-0"], (), 0)
+    assert placed is not None
+    assert [(m.node, m.device) for m in placed[0]] == [("node-0", 0)]

@@ -171,6 +171,17 @@ def test_a_job_whose_secret_was_removed_fails_and_says_so(db: Opened, clock: Clo
     assert job.message == ("the secret GONE was removed; set it and submit the job again: fairlead secret set GONE")
 
 
+def test_a_job_with_too_many_long_secrets_fails_and_says_how_much_it_may_have(
+    db: Opened, clock: Clock, vault: Vault
+) -> None:
+    names = [f"LONG_{number}" for number in range(9)]
+    for name in names:
+        put(db, vault, name, "x" * 32_000)
+    job, orders = launch(db, clock, vault, names)
+    assert (job.then, orders) == (JobPhase.FAILED, [])
+    assert "288000 bytes together" in str(job.message) and "262144" in str(job.message)
+
+
 def test_a_job_whose_secret_cannot_be_opened_fails_and_names_the_key(db: Opened, clock: Clock, tmp_path: Path) -> None:
     put(db, Vault(Home(tmp_path), os.urandom(32)), "A")
     job, orders = launch(db, clock, Vault(Home(tmp_path), os.urandom(32)), ["A"])

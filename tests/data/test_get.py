@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.data import BadData, read
-from fairlead.data.downloading import download
+from fairlead.data.downloading import digest, download
 from fairlead.data.getting import get
 from fairlead.data.origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, Download, origin
+from fairlead.data.unpacking import UNPACK
 from fairlead.errors import NotFound, Unavailable
 
 BODY = bytes(range(256)) * 4_000
@@ -150,6 +151,33 @@ def test_published_archives_become_what_is_read(
         (0, "train/neg/0_2", 0, 2), (0, "train/pos/0_10", 1, 10), (1, "train/pos/1_9", 1, 9),
     ]  # fmt: skip
     assert get(imdb, to=tmp_path).files == got.files
+
+
+def test_what_was_cut_off_while_unpacking_is_not_taken_for_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = CIFAR10
+    with tarfile.open(tmp_path / published.downloads[0].name, "w:gz") as archive:
+        for name in published.contents:
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            member.size = 10
+            archive.addfile(member, io.BytesIO(bytes(10)))
+
+    def cut(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr("fairlead.data.unpacking.shutil.copyfileobj", cut)
+        with pytest.raises(OSError, match="full"):
+            UNPACK["cifar10"](published, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [published.downloads[0].name]
+    UNPACK["cifar10"](published, tmp_path)
+    assert all((tmp_path / name).stat().st_size == 10 for name in published.contents)
+
+
+def test_a_broken_table_is_not_what_was_published(tmp_path: Path) -> None:
+    (tmp_path / "imdb_train.parquet").write_bytes(b"PAR1 and no more")
+    assert digest(tmp_path / "imdb_train.parquet", "rows:25000") != "rows:25000"
 
 
 def test_cifar10_as_published_is_read_like_its_compact_form(tmp_path: Path) -> None:

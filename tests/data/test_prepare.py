@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,53 @@ def test_a_later_sync_appends_to_the_blocks_that_are_there_with_the_recipe_of_th
     assert child.blocks[: len(before)] == before and len(blocks) == len(before) + 1
     assert (child.rows, child.blocks[-1].first, child.blocks[-1].rows) == (340, 300, 40)
     assert rows_of(blocks, child).num_rows == 340
+
+
+def test_a_later_sync_keeps_training_and_test_rows_apart(tmp_path: Path) -> None:
+    file, blocks = csv(tmp_path / "data.csv", table(100)), Blocks()
+    train, rest = split(0.75)
+    fitted = RECIPE.fit(read(file), part=train)
+    parents = [prepare(read(file), fitted, blocks.put, name=n, part=p) for n, p in (("x", train), ("x-test", rest))]
+    csv(file, table(100, seed=1), more=True)
+    later = [prepare(read(file, after=p.watermark), fitted, blocks.put, name=p.name, parent=p) for p in parents]
+    whole = fitted.apply(read(file).table().combine_chunks().to_batches()[0])
+    masks = [part.mask(0, whole) for part in (train, rest)]
+    for made, parent, mask in zip(later, parents, masks, strict=True):
+        assert made.policy == parent.policy
+        assert rows_of(blocks, made).equals(pa.Table.from_batches([whole.filter(pa.array(mask))]))
+    assert sum(made.rows for made in later) == 200
+    with pytest.raises(InvalidSpec, match="part"):
+        prepare(read(file, after=parents[0].watermark), fitted, blocks.put, name="x", parent=parents[0], part=rest)
+
+
+def calls(path: Path, values: list[float]) -> Path:
+    with sqlite3.connect(path) as database:
+        database.execute("DROP TABLE IF EXISTS calls")
+        database.execute("CREATE TABLE calls (id INTEGER, a REAL)")
+        database.executemany("INSERT INTO calls VALUES (?, ?)", list(enumerate(values)))
+    return path
+
+
+@pytest.mark.parametrize("order", [None, "id"])
+def test_a_table_that_was_changed_in_place_is_another_version(order: str | None, tmp_path: Path) -> None:
+    recipe, blocks = Recipe([Assemble()]), Blocks()
+
+    def version(values: list[float], **how: int) -> str:
+        source = read(calls(tmp_path / "p.db", values), table="calls", order=order)
+        return prepare(source, fitted, blocks.put, name="calls", **how).version
+
+    fitted = recipe.fit(read(calls(tmp_path / "p.db", [1.0, 2.0, 3.0]), table="calls"))
+    first = version([1.0, 2.0, 3.0])
+    assert version([1.0, 9.0, 3.0]) != first
+    assert version([1.0, 2.0, 3.0], block_bytes=16) == first  # however it is cut into blocks
+
+
+def test_parts_by_another_key_are_another_version(tmp_path: Path) -> None:
+    rows = pa.table({"a": [1.0] * 8, "k": list(range(8)), "l": list(range(8))})
+    file = csv(tmp_path / "data.csv", rows)
+    fitted = Recipe([Assemble()]).fit(read(file))
+    made = [prepare(read(file), fitted, Blocks().put, part=split(0.5, key=key)[0]) for key in ("k", "l")]
+    assert made[0].rows == made[1].rows and made[0].version != made[1].version
 
 
 def test_a_changed_schema_is_seen_and_refused_with_the_columns_named(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ import sqlite3
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from fairlead.data import BadData, read
+from fairlead.errors import InvalidSpec
 
 
 def test_a_file_that_grew_gives_its_new_lines_only(tmp_path: Path) -> None:
@@ -73,3 +76,63 @@ def test_sql_goes_on_above_its_high_water_value(tmp_path: Path) -> None:
         later = read(tmp_path / "p.db", table="calls", order="id", after=first.watermark)
         assert (later.table().column("id").to_pylist(), later.watermark["high"]) == ([5, 6, 7], 7)
         assert read(tmp_path / "p.db", table="calls", order="id", after=later.watermark).table().num_rows == 0
+
+
+def test_sql_without_an_order_is_not_read_on(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "p.db") as database:
+        database.execute("CREATE TABLE calls (id INTEGER, other INTEGER)")
+        database.executemany("INSERT INTO calls VALUES (?, ?)", [(i, -i) for i in range(5)])
+    how = {"table": "calls"}
+    unordered = read(tmp_path / "p.db", **how).watermark
+    with pytest.raises(InvalidSpec, match="which rows are new") as refusal:
+        read(tmp_path / "p.db", after=unordered, **how)
+    assert "order=" in str(refusal.value.fix)
+    for before, now in ((unordered, "id"), (read(tmp_path / "p.db", order="id", **how).watermark, "other")):
+        with pytest.raises(InvalidSpec, match="order"):
+            read(tmp_path / "p.db", after=before, order=now, **how)
+
+
+def test_sql_rows_that_the_order_cannot_place_are_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "p.db") as database:
+        database.execute("CREATE TABLE calls (id INTEGER)")
+        database.executemany("INSERT INTO calls VALUES (?)", [(1,), (None,), (3,)])
+    with pytest.raises(BadData, match="1 row") as refusal:
+        read(tmp_path / "p.db", table="calls", order="id")
+    assert "IS NOT NULL" in str(refusal.value.fix)
+    assert read(tmp_path / "p.db", query="SELECT * FROM calls WHERE id IS NOT NULL", order="id").table().num_rows == 2
+
+
+def saved(path: Path, rows: np.ndarray) -> Path:
+    if path.suffix == ".npy":
+        np.save(path, rows)
+    elif path.suffix == ".npz":
+        np.savez(path, x=rows)
+    else:
+        save_file({"x": rows}, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "safetensors"])
+def test_arrays_in_several_files_are_read_one_after_the_other_and_once(kind: str, tmp_path: Path) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    saved(tmp_path / f"1.{kind}", rows[:2])
+    saved(tmp_path / f"2.{kind}", rows[2:3])
+    first = read(tmp_path)
+    assert first.rows == 3
+    assert first.table().column("x").to_pylist() == rows[:3].tolist()
+    assert read(tmp_path, after=first.watermark).table().num_rows == 0
+    saved(tmp_path / f"3.{kind}", rows[3:])
+    later = read(tmp_path / f"*.{kind}", after=first.watermark)
+    assert (later.rows, later.table().column("x").to_pylist()) == (3, rows[3:].tolist())
+    mark = later.watermark
+    assert len(mark["files"]) == 3
+    saved(tmp_path / f"1.{kind}", rows[:3])
+    with pytest.raises(BadData, match="has changed"):
+        read(tmp_path, after=mark)
+
+
+def test_arrays_that_do_not_go_together_are_refused_by_file(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "y.npy", np.zeros(4))
+    with pytest.raises(BadData, match=r"y\.npy"):
+        read(tmp_path)

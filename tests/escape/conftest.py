@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -9,6 +10,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from tests.waiting import until
 from ..cli.conftest import PATIENCE_S, Terminal
 
 HERE = Path(__file__).parent
+INSIDE = HERE / "inside"
+KINDS = {"command": "command: [python, attempts.py]", "function": "run: attempts.py:training"}
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,36 @@ class Scene:
         return answer
 
 
+def names() -> list[str]:
+    """The attempts, read rather than imported: those modules are for inside."""
+    files = [path.read_text().splitlines() for path in sorted(INSIDE.glob("on_*.py"))]
+    pairs = [pair for lines in files for pair in itertools.pairwise(lines)]
+    return [line[4:].split("(")[0] for before, line in pairs if before == "@attempt"]
+
+
+@dataclass(frozen=True)
+class Raid:
+    """A job of the attacker's, and what came of each of its attempts."""
+
+    job: str
+    state: str
+    found: dict[str, str]
+    log: str
+
+
+def raided(scene: Scene, kind: str, folder: Path) -> Raid:
+    """All attempts from inside a job of this kind."""
+    shutil.copytree(INSIDE, folder, dirs_exist_ok=True)
+    (folder / "map.json").write_text(json.dumps({**scene.map, "marker": scene.marker}))
+    (folder / "job.yaml").write_text(f"name: raid-{kind}\n{KINDS[kind]}\nresources: {{cpu: 0.3, memory: 600MB}}\n")
+    job = scene.mallory("submit", "job.yaml", "--json", cwd=folder).data["id"]
+    ended = scene.wait(scene.mallory, job)
+    log = scene.mallory("logs", job).out
+    made = scene.home.job(job) / "output" / "attempts.json"
+    assert made.exists(), log
+    return Raid(job, ended["state"], json.loads(made.read_text()), log)
+
+
 def _isolation(admin: Terminal) -> set[str]:
     return {node["isolation"].split(",")[0].split(" ")[0] for node in admin("nodes", "--json").data["nodes"]}
 
@@ -56,12 +90,18 @@ def _isolation(admin: Terminal) -> set[str]:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     if shutil.which("bwrap") is None and not os.environ.get("FAIRLEAD_REQUIRE_ALL"):
         pytest.skip("bubblewrap is missing (Debian package bubblewrap)")
-    folder = tmp_path_factory.mktemp("escape")
+    with staged(tmp_path_factory.mktemp("escape")) as scene:
+        assert all(level.startswith("sandbox") for level in _isolation(scene.admin)), _isolation(scene.admin)
+        yield scene
+
+
+@contextmanager
+def staged(folder: Path, *options: str) -> Iterator[Scene]:
+    """A platform with its victim, for as long as this lasts."""
     # A canary in the operator's environment too: it must not come down to a worker.
     admin = Terminal(folder / "home", environment={"OPERATORS_PASSWORD": f"fl-canary-{secrets.token_hex(16)}"})
     try:
-        admin("up", "--detach", "--nodes", "2", "--port", "0")
-        assert all(level.startswith("sandbox") for level in _isolation(admin)), _isolation(admin)
+        admin("up", "--detach", "--nodes", "2", "--port", "0", *options)
         tokens = {
             name: admin("tenant", "create", name, "--json").data["token"]["token"] for name in ("victim", "mallory")
         }
@@ -89,9 +129,13 @@ def _play(folder: Path, admin: Terminal, victim: Terminal, mallory: Terminal) ->
     job = victim("submit", "job.yaml", "--json", cwd=code).data["id"]
     ready = Home(admin.home).job(job) / "output" / "ready.json"
     until(ready.exists, PATIENCE_S)
+    until(lambda: list(Home(admin.home).run.glob("*.grid")), PATIENCE_S)
+    known = _map(admin, job, mark, key, json.loads(ready.read_text()))
+    for thing in ("sockets", "victim_pids", "platform_pids", *(["cgroups"] if os.geteuid() == 0 else [])):
+        assert known[thing], f"the attacker was told of no {thing}: an attempt on them would try nothing"
     return Scene(
         admin, victim, mallory, job, canary, f"fl-stays-{secrets.token_hex(4)}",
-        _map(admin, job, mark, key, json.loads(ready.read_text())), {},
+        known, {},
     )  # fmt: skip
 
 
@@ -118,8 +162,8 @@ def _map(admin: Terminal, job: str, mark: str, key: int, ready: dict[str, Any]) 
         "victim_port": ready["port"], "victim_socket": ready["socket"], "machine_port": machine.getsockname()[1],
         "machine_abstract": mark + "-machine", "api_port": int(profile["url"].rsplit(":", 1)[1].split("/")[0]),
         "victim_pids": pids, "platform_pids": ours, "victim_uid": home.job(job).stat().st_uid,
-        "sockets": [str(path) for path in home.run.glob("**/*.sock")], "public": str(public), "private": str(private),
-        "project": str(HERE.parents[1]),
+        "sockets": [str(path) for path in (*home.run.iterdir(), *home.job(job).iterdir()) if path.is_socket()],
+        "public": str(public), "private": str(private), "project": str(HERE.parents[1]),
         "cgroups": [
             str(Path(folder, name))
             for folder, names, _ in os.walk("/sys/fs/cgroup")

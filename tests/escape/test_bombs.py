@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,3 +153,66 @@ def test_open_files_are_limited(tight: Scene, tmp_path: Path) -> None:
     assert tight.wait(tight.mallory, job)["state"] == "succeeded"
     held = tight.mallory("logs", job).out.split("held at ")[1].split()[0]
     assert int(held) <= 65_536
+
+
+def test_a_message_bomb_has_to_wait_and_freezes_nobody(tight: Scene, tmp_path: Path) -> None:
+    """The channel to the node manager is open in the worker, and its user code has found it."""
+    secret = tmp_path / "lines"
+    secret.write_text("\n".join(f"{number:x}-{number * 7919 % 10_007:0>10}" for number in range(1900)))
+    tight.mallory("secret", "set", "LINES", "--from-file", str(secret))
+    (tmp_path / "bomb.py").write_text(
+        "import os, socket, stat, time\n"
+        "from fairlead import framing, wire\n"
+        "def train():\n"
+        "    row = {'step': 1.0, 'loss': 1.0, **{f'{number:x>80}': 1.0 for number in range(10_000)}}\n"
+        "    words, said = framing.pack(wire.Progress(1, 1, 9, steps=[row])), 0\n"
+        "    found = [number for number in range(3, 100) if os.path.exists(f'/proc/self/fd/{number}')]\n"
+        "    channel = next(number for number in found if stat.S_ISSOCK(os.fstat(number).st_mode))\n"
+        "    line = socket.socket(fileno=channel)\n"
+        "    line.setblocking(True)\n"
+        "    while True:\n"
+        "        line.sendall(words)\n"
+        "        said += len(words)\n"
+        "        with open(os.environ['FAIRLEAD_OUTPUT'] + '/said', 'w') as file:\n"
+        "            file.write(f'{said:012}')\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        "name: words\nrun: bomb:train\nsecrets: [LINES]\nresources: {cpu: 0.3, memory: 600MB}\n"
+    )
+    job = tight.mallory("submit", "job.yaml", "--json", cwd=tmp_path).data["id"]
+    said = tight.home.job(job) / "output" / "said"
+    until(lambda: said.exists() and int(said.read_text() or 0) > 12 << 20, PATIENCE_S, "a flood")
+    before, begun_s = int(said.read_text() or 0), time.monotonic()
+    until(lambda: time.monotonic() > begun_s + 12.0, PATIENCE_S)  # longer than a frozen node manager is waited for
+    assert int(said.read_text() or 0) - before < 30 << 20
+    _unharmed(tight)
+    _cancelled_without_rest(tight, job)
+
+
+def test_a_grid_bomb_gets_its_tenants_lines_and_no_more(tight: Scene, tmp_path: Path) -> None:
+    (tmp_path / "bomb.py").write_text(
+        "import os, socket, time\n"
+        "from fairlead.grid import Grid\n"
+        "def train():\n"
+        "    assert Grid.of_this_worker() is not None\n"
+        "    lines, refused = [], 0\n"
+        "    while refused < 100:\n"
+        "        line = socket.socket(socket.AF_UNIX)\n"
+        "        line.setblocking(False)\n"
+        "        try:\n            line.connect(os.environ['FAIRLEAD_GRID'])\n"
+        "        except BlockingIOError:\n            refused += 1\n            time.sleep(0.01)\n"
+        "        lines.append(line)\n"
+        "    held = len(lines) - refused\n"
+        "    for line in lines:\n        line.close()\n"
+        "    grid = Grid(os.environ['FAIRLEAD_GRID'], os.environ['FAIRLEAD_GRID_TOKEN'])\n"
+        "    grid.put([b'bytes'], kind='bytes', meta={})\n"
+        "    with open(os.environ['FAIRLEAD_OUTPUT'] + '/held', 'w') as file:\n        file.write(f'{held}\\n')\n"
+        "    time.sleep(600)\n"
+    )
+    (tmp_path / "job.yaml").write_text("name: lines\nrun: bomb:train\nresources: {cpu: 0.3, memory: 600MB}\n")
+    job = tight.mallory("submit", "job.yaml", "--json", cwd=tmp_path).data["id"]
+    held = tight.home.job(job) / "output" / "held"
+    until(lambda: held.exists() and held.read_text().endswith("\n"), PATIENCE_S, "the grid to serve it again")
+    assert int(held.read_text()) < 1500
+    _unharmed(tight)
+    _cancelled_without_rest(tight, job)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,47 +12,19 @@ import pytest
 from tests.waiting import until
 
 from ..cli.conftest import Terminal
-from .conftest import HERE, Scene
-
-INSIDE = HERE / "inside"
-KINDS = {"command": "command: [python, attempts.py]", "function": "run: attempts.py:training"}
-
-
-def _names() -> list[str]:
-    """The attempts, read rather than imported: those modules are for inside."""
-    files = [path.read_text().splitlines() for path in sorted(INSIDE.glob("on_*.py"))]
-    pairs = [pair for lines in files for pair in itertools.pairwise(lines)]
-    return [line[4:].split("(")[0] for before, line in pairs if before == "@attempt"]
-
-
-@dataclass(frozen=True)
-class Raid:
-    job: str
-    state: str
-    found: dict[str, str]
-    log: str
+from .conftest import KINDS, Raid, Scene, names, raided
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def raid(request: pytest.FixtureRequest, scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Raid]:
-    folder = tmp_path_factory.mktemp("mallory")
-    shutil.copytree(INSIDE, folder, dirs_exist_ok=True)
-    (folder / "map.json").write_text(json.dumps({**scene.map, "marker": scene.marker}))
-    name = f"raid-{request.param}"
-    (folder / "job.yaml").write_text(f"name: {name}\n{KINDS[request.param]}\nresources: {{cpu: 0.3, memory: 600MB}}\n")
-    job = scene.mallory("submit", "job.yaml", "--json", cwd=folder).data["id"]
-    ended = scene.wait(scene.mallory, job)
-    log = scene.mallory("logs", job).out
-    made = scene.home.job(job) / "output" / "attempts.json"
-    assert made.exists(), log
-    yield Raid(job, ended["state"], json.loads(made.read_text()), log)
+    yield raided(scene, request.param, tmp_path_factory.mktemp("mallory"))
 
 
 def test_there_are_more_than_enough_attempts() -> None:
-    assert len(_names()) >= 60
+    assert len(names()) >= 60
 
 
-@pytest.mark.parametrize("name", _names())
+@pytest.mark.parametrize("name", names())
 def test_it_is_held(raid: Raid, name: str) -> None:
     assert raid.found[name].startswith("held:"), raid.found[name]
 

@@ -1,4 +1,4 @@
-"""Run by a job of the victim: holds a secret, files, sockets and shared memory until it is told to end."""
+"""Run by a job of the victim: holds a secret, files, sockets, shared memory and the grid until it is told to end."""
 
 import ctypes
 import json
@@ -25,6 +25,8 @@ named.listen()
 shared = shared_memory.SharedMemory(name=sys.argv[1], create=True, size=4096)
 shared.buf[: len(secret)] = secret.encode()
 ctypes.CDLL(None).shmget(int(sys.argv[2]), 64, 0o1666)
+grid = socket.socket(socket.AF_UNIX)
+grid.connect(os.environ["FAIRLEAD_GRID"])  # the node's grid starts when somebody knocks
 facts = {"port": port.getsockname()[1], "socket": str(path)}
 (output / "ready.tmp").write_text(json.dumps(facts))
 (output / "ready.tmp").rename(output / "ready.json")

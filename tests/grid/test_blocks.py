@@ -113,15 +113,6 @@ def test_nothing_is_evicted_or_dropped_under_a_reader(grids: Make) -> None:
         grid.open(blocks[0])
 
 
-def test_pins_and_reservations_end_with_the_connection(grids: Make) -> None:
-    alone = grids(quota=2 * MB)
-    grid, other = alone.connect(), alone.connect()
-    held = other.open(grid.put([filled(0).data], kind="k", meta={}))
-    assert grid.usage().pinned >= MB and held.nbytes == MB
-    other.close()
-    until(lambda: grid.usage().pinned == 0, what="unpinned")
-
-
 def test_more_than_the_quota_is_refused_in_words(grids: Make) -> None:
     grid = grids(quota=2 * MB).connect()
     with pytest.raises(TooLarge, match=r"more than the 2\.1 MB that tenant tenant may have"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
+import signal
 
 import pytest
 from hypothesis import given, settings
@@ -26,6 +28,7 @@ from fairlead.grid.catalogue import (
 from fairlead.grid.eviction import Candidate, order, shared_bytes, worth
 from fairlead.grid.journal import Full, Journal
 from fairlead.grid.values import aligned
+from tests.waiting import until
 
 SIZES = st.integers(1, 5000)
 
@@ -147,3 +150,22 @@ def test_a_journal_that_is_full_says_so_and_loses_nothing() -> None:
         journal.rewrite([b"z" * 2000])
     assert journal.entries() == [b"x" * 600]
     os.close(descriptor)
+
+
+def test_the_word_that_commits_is_never_seen_half_written() -> None:
+    descriptor = os.memfd_create("journal")
+    os.ftruncate(descriptor, 4096 + 2 * 1000)
+    lengths = (0x0000_FFFF_FFFF, 0xFFFF_0000_0000)
+    if (writer := os.fork()) == 0:
+        journal = Journal(descriptor)
+        while True:
+            for journal.length in lengths:
+                journal._commit()
+    try:
+        with mmap.mmap(descriptor, 4096) as seen, memoryview(seen)[:8] as first, first.cast("Q") as word:
+            until(lambda: word[0], what="its first word")
+            assert {word[0] for _ in range(500_000)} <= set(lengths)
+    finally:
+        os.kill(writer, signal.SIGKILL)
+        os.waitpid(writer, 0)
+        os.close(descriptor)

@@ -19,7 +19,13 @@ from tests.cli.conftest import PATIENCE_S, Terminal
 from tests.waiting import until
 
 INSIDE = Path(__file__).parent / "inside"
-REFUSED_EVEN_WITHOUT_A_SANDBOX = {"with_its_token", "by_its_id", "in_the_own_arena", "write_to_what_is_to_read"}
+REFUSED_EVEN_WITHOUT_A_SANDBOX = {
+    "with_its_token",
+    "by_its_id",
+    "by_a_path",
+    "in_the_own_arena",
+    "write_to_what_is_to_read",
+}
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,28 @@ def test_a_fingerprint_changes_with_code_arguments_and_what_comes_before_and_wit
         assert found["load"] != usual["load"] and found["fit"] != usual["fit"]
 
 
+def test_a_training_that_reads_another_version_of_its_data_is_run_again() -> None:
+    def mark(versions: dict[str, str] | None = None, **changes: Any) -> str:
+        return fingerprints(parse_pipeline(spec(fit={**RUN, "trains": True, **changes})), versions or {})["fit"]
+
+    assert mark(data=["people@aaaaaa"]) != mark(data=["people@bbbbbb"])
+    told = {"args": {"data": "people"}}  # Training(data=data)
+    assert mark({"people": "aaaaaa"}, **told) != mark({"people": "bbbbbb"}, **told)
+    assert mark({"people": "aaaaaa", "other": "1"}, **told) == mark({"people": "aaaaaa", "other": "2"}, **told)
+    assert mark({"people": "aaaaaa"}) == mark({"people": "bbbbbb"})
+
+
+def test_the_data_sets_of_a_training_are_found_in_its_text(tmp_path: Path) -> None:
+    (tmp_path / "flow.py").write_text("import more\ndef fit() -> 'Training': return Training(data='people')\n")
+    (tmp_path / "more.py").write_text("from fairlead.data import dataset\nJUDGED = dataset('people-test')\n")
+    (tmp_path / "flow.yaml").write_text(
+        "name: flow\nstages:\n  fit: {run: flow.py:fit, trains: true}\n  plain: {run: flow.py:fit}\n"
+    )
+    stages = prepare(str(tmp_path / "flow.yaml"), tmp_path, {}, {}).spec.stages
+    assert stages["fit"].data == ["people", "people-test"]
+    assert not stages["plain"].data
+
+
 PLAIN = st.recursive(
     st.text() | st.integers() | st.none(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import fairlead
 from fairlead.errors import InvalidSpec
@@ -15,6 +16,7 @@ from fairlead.planning.cost import estimate, fitted, kind
 from fairlead.planning.ground import Ground
 from fairlead.planning.learning import MOST, corrected, factors, noted, understood
 from fairlead.planning.profiles import EVERY, Calibration, Hardware, Layer, ModelProfile
+from fairlead.planning.search import candidates
 from tests.planning import made
 
 CALIBRATED = Calibration(device="cpu", fixed_s=1e-3, sample_s=1e-3, optimizer_s=1e-3)
@@ -28,7 +30,7 @@ def test_a_plan_that_is_chosen_fits_if_any_does_and_is_never_much_slower_than_re
     found = choose(model, hardware)
     usual = estimate(model, Ground(hardware), replicas(len(hardware.seats)))
     assert found.reason
-    assert found.estimate.fits or not usual.fits
+    assert found.estimate.fits or not any(one.fits for one in candidates(model, hardware, on_paper=False))
     if usual.fits:
         assert found.estimate.worth_s <= usual.worth_s * (1 + 1e-9)
     assert found.plan.workers_used <= len(hardware.seats)
@@ -41,8 +43,39 @@ def test_what_is_asked_for_is_run_or_it_is_said_why_not(model: ModelProfile, har
     if wanted == "auto":
         return
     alone = len(hardware.seats) == 1
-    assert family(found.plan) == wanted or alone or "but replicas run" in found.reason
+    assert family(found.plan) == wanted or alone or " runs: " in found.reason or "replicas" in found.reason
     assert "asked for" in found.reason
+    if any(one.fits for one in candidates(model, hardware, on_paper=False)):
+        assert found.estimate.fits, found.reason
+    else:
+        assert found.estimate.fits or "predicted to need" in found.reason
+
+
+TIGHT = replace(made.CPU, memory_bytes=1e8)
+LARGE = made.model(8, parameters=2_000_000)  # 256 MB with gradients and two moments
+
+
+@pytest.mark.parametrize("wanted", ["auto", "dp", "ddp", "single"])
+def test_a_plan_that_does_not_fit_gives_way_to_one_that_does(wanted: str) -> None:
+    found = choose(LARGE, made.hardware(4, device=TIGHT), wanted=wanted)
+    assert found.estimate.fits and family(found.plan) not in ("dp", "ddp", "single")
+    if wanted in ("dp", "ddp"):
+        assert f"but {found.plan.id} runs" in found.reason
+        assert "MB of memory on a worker, of 92.0 MB that it may use" in found.reason
+
+
+@pytest.mark.parametrize("wanted", ["auto", "dp", "ddp", "single", "fsdp"])
+def test_where_nothing_fits_the_reason_says_by_how_much(wanted: str) -> None:
+    found = choose(LARGE, made.hardware(1, device=TIGHT), wanted=wanted)
+    assert not found.estimate.fits
+    assert "fits in no way" in found.reason and "of 92.0 MB that it may use" in found.reason
+
+
+def test_what_fits_but_has_failed_is_not_said_not_to_fit() -> None:
+    ground = made.hardware(4, device=TIGHT)
+    kinds = {kind(one.plan) for one in candidates(LARGE, ground, on_paper=False) if one.fits}
+    found = choose(LARGE, ground, banned=kinds)
+    assert "has failed" in found.reason and "fits in no way" not in found.reason
 
 
 def test_a_kind_of_plan_that_failed_is_not_chosen_again() -> None:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import DIRECT_BYTES, all_reduce_s, paid_s, ring_cpu_s, sum_cpu_s, sum_s
-from fairlead.planning.cost import estimate
+from fairlead.planning.cost import Estimate, estimate
 from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan, ddp
+from fairlead.planning.search import search
 from fairlead.training import direct
 
 from .made import CPU, SLOW, hardware, model
@@ -55,3 +56,33 @@ def test_small_buckets_help_where_the_link_is_slow_and_the_model_is_not_small() 
     assert small.id == "ddp2·1024k" and ddp(2).id == "ddp"
     with pytest.raises(InvalidSpec, match="buckets"):
         Plan(data=2, sync="allreduce", bucket_bytes=1 << 20)
+
+
+def by_compression(workers: int) -> dict[str, Estimate]:
+    """Replicas over a slow link whose step is nearly all exchange."""
+    ground = Ground(hardware(workers, link=SLOW, device=SENDING))
+    plans = [Plan(data=workers, sync="allreduce", compression=each) for each in ("none", "bf16", "int8")]
+    profile = model(4, flops=1e5, parameters=1_000_000, exact=False)
+    return {plan.compression: estimate(profile, ground, plan) for plan in plans}
+
+
+def test_gradients_as_int8_are_gathered_so_many_workers_lose_by_it() -> None:
+    two, many = by_compression(2), by_compression(16)
+    assert two["int8"].step_s < two["bf16"].step_s < two["none"].step_s
+    assert many["int8"].step_s > many["none"].step_s > many["bf16"].step_s
+    sent = 15 / 4 * 16e6  # (n - 1) / 4 of all gradients
+    assert many["int8"].parts["exchange"] > sent / SLOW.bytes_per_s
+
+
+def test_everybodys_gradients_as_int8_are_held_at_once() -> None:
+    gradients = 16e6
+    for workers in (2, 8):
+        found = by_compression(workers)
+        assert found["int8"].memory_bytes - found["none"].memory_bytes >= 2 * workers * gradients
+
+
+def test_what_loses_by_compression_is_not_chosen() -> None:
+    profile = model(4, flops=1e5, parameters=1_000_000, exact=False)
+    found = search(profile, hardware(16, link=SLOW, device=SENDING), 40)
+    summed = [one for one in found if one.plan.data == 16 and one.plan.sync == "allreduce"]
+    assert all(one.plan.compression != "int8" for one in summed[:1])

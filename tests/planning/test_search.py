@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,10 +14,11 @@ from fairlead.planning.ground import Ground
 from fairlead.planning.memory import USABLE
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile, Seat
-from fairlead.planning.search import best, candidates, search
+from fairlead.planning.search import _Floors, _realised, best, candidates, search
+from fairlead.planning.shapes import shapes
 from fairlead.planning.shares import even_shares
 
-from .made import CPU, FAST, SLOW, grounds, hardware, model, models
+from .made import CARD, CPU, FAST, SLOW, grounds, hardware, model, models
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -47,6 +50,15 @@ def test_the_same_input_gives_the_same_output(profile: ModelProfile, ground: Har
     assert (first is None) == (not found)
     if first is not None:
         assert first.worth_s == found[0].worth_s  # looking for fewer does not miss the best
+
+
+@settings(quick, max_examples=25)
+@given(profile=models(), ground=grounds())
+def test_nothing_is_faster_than_its_floor(profile: ModelProfile, ground: Hardware) -> None:
+    floors, laid = _Floors(profile, ground), Ground(ground)
+    for shape in shapes(profile, ground):
+        one = _realised(profile, laid, shape, inf)
+        assert one is None or floors.of(shape) <= one.worth_s * (1 + 1e-9), one.plan.id
 
 
 @quick
@@ -128,6 +140,14 @@ def test_products_are_proposed_where_memory_calls_for_them() -> None:
     large = model(8, parameters=2_000_000)
     plans = [one.plan for one in search(large, hardware(4, device=small), on_paper=False)]
     assert any(plan.pipeline > 1 and plan.tensor > 1 for plan in plans)
+
+
+def test_only_plain_copies_exchange_in_buckets_as_the_workers_do_it() -> None:
+    for device in (CARD, CPU):
+        every = list(shapes(model(8), hardware(8, device=device, per_node=8)))
+        assert any(one.buckets for one in every)
+        spread = [one for one in every if one.data > 1 and one.data < one.used]
+        assert any(not one.sharded for one in spread) and not any(one.buckets for one in spread)
 
 
 def test_activations_are_computed_again_only_where_they_would_not_fit() -> None:

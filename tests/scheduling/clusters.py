@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -140,15 +141,17 @@ SPEEDS: list[dict[int, float]] = [
     {}, {1: 10.0}, {1: 10.0, 2: 19.0, 3: 18.0}, {2: 20.0, 3: 29.0, 4: 10.0}, {1: 10.0, 2: 9.7, 3: 9.3, 4: 8.9},
 ]  # fmt: skip
 
+EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "0"))
+
 several = settings(
-    max_examples=100,
+    max_examples=EXAMPLES or 100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     # Without shrinking, a falsified property fails at once, with a larger example; clusters are small enough to read.
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
 )
-few = settings(several, max_examples=40)
-rarely = settings(several, max_examples=12)  # for what takes many rounds
+few = settings(several, max_examples=EXAMPLES or 40)
+rarely = settings(several, max_examples=EXAMPLES or 12)  # for what takes many rounds
 
 
 @st.composite

@@ -1,10 +1,14 @@
-"""Random choices to be made: few jobs, some elastic, on few devices of few types, for one tenant or several."""
+"""Random choices to be made: few jobs, some elastic, on few devices of few types, for one tenant, several or a tree."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from fairlead.scheduling.market.choice import Problem
+from fairlead.scheduling.market.menus import Floats, Ints
+from fairlead.scheduling.market.rules import Rules
 
 SIZES = np.array([1, 2, 4, 8])
 
@@ -36,3 +40,59 @@ def problem_of(
     ceiling = np.where(rng.random(tenants) < 0.3, rng.integers(1, 13, tenants), np.inf)
     share = rng.choice([0.25, 0.5, 1.0], many)
     return Problem(utility, kind, size, capacity, group, budget, ceiling, share, nobody)
+
+
+def tree_of(
+    rng: np.random.Generator, *, limits: bool = True, guarantees: bool = False, heavy: bool = False, jobs: int = 12
+) -> Problem:
+    """The same for queues on up to three tiers; limits by queue and type, and workers that count as several devices."""
+    plain = problem_of(rng, jobs=(1, jobs))
+    above = _above(rng)
+    queues, types = len(above), len(plain.capacity)
+    paths = [_path(queue, above) for queue in range(queues)]
+    leaves = np.array([queue for queue in range(queues) if queue not in above])
+    group = leaves[rng.integers(0, len(leaves), plain.jobs)]
+    weight, budget = rng.uniform(0.5, 2.0, queues), np.zeros(queues)
+    for parent in range(-1, queues):
+        below = above == parent
+        there = plain.capacity.sum() if parent < 0 else budget[parent]
+        budget[below] = np.round(there * weight[below] / max(weight[below].sum(), 1e-9))
+    ceiling, most, sure = np.full(queues, np.inf), np.full((queues, types), np.inf), np.zeros((queues, types))
+    if limits:
+        ceiling = np.where(rng.random(queues) < 0.3, rng.integers(1, 13, queues), np.inf)
+        most = np.where(rng.random(most.shape) < 0.2, rng.integers(0, 9, most.shape), np.inf)
+    if guarantees:
+        sure = _guarantees(rng, above, plain.capacity)
+    deepest = max(len(path) for path in paths)
+    charge = rng.choice([1.0, 1.3, 3.0], plain.jobs) if heavy else np.ones(plain.jobs)
+    padded = np.array([path + [queues] * (deepest - len(path)) for path in paths])
+    rules = Rules(padded, above, np.array([len(path) - 1 for path in paths]), most, sure, charge)
+    share = rng.choice([0.25, 0.5, 1.0], plain.jobs)
+    return replace(plain, group=group, budget=budget, ceiling=ceiling, share=share, rules=rules)
+
+
+def _above(rng: np.random.Generator) -> Ints:
+    """One to three queues at the top; some have others below them, some of those as well."""
+    above = [-1] * int(rng.integers(1, 4))
+    for tier in range(2):
+        for queue in [at for at, parent in enumerate(above) if _depth(at, above) == tier]:
+            above += [queue] * int(rng.choice([0, 2, 3]))
+    return np.array(above, dtype=np.int64)
+
+
+def _depth(queue: int, above: list[int]) -> int:
+    return 0 if above[queue] < 0 else 1 + _depth(above[queue], above)
+
+
+def _path(queue: int, above: Ints) -> list[int]:
+    return [queue] if above[queue] < 0 else [queue, *_path(int(above[queue]), above)]
+
+
+def _guarantees(rng: np.random.Generator, above: Ints, capacity: Floats) -> Floats:
+    """To those at the top no more than there is; those below a queue have a part of what is guaranteed to it."""
+    sure = np.zeros((len(above), len(capacity)))
+    for queue, parent in enumerate(above.tolist()):
+        siblings = int((above == parent).sum())
+        there = capacity if parent < 0 else sure[parent]
+        sure[queue] = np.floor(there / siblings * rng.choice([0.0, 0.5, 1.0], len(capacity)))
+    return sure

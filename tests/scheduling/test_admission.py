@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.admission import admission
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.decide import decide
 from fairlead.scheduling.market import Dials
-from fairlead.scheduling.state import ClusterState, JobState, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 CURVE = SpeedCurve((1, 2, 4), {"fast": ((1.0, 2.0, 4.0), (1.0, 2.0, 4.0))})
 MARGIN = Dials().deadline_margin
@@ -106,6 +107,64 @@ def test_without_looking_ahead_deadlines_are_answered_all_the_same() -> None:
     assert (gold.kept, gold.why.code) == (None, "not-known")
 
 
+WHOLE = SpeedCurve((1, 2, 4), {"fast": ((1.0, 2.0, 4.0),) * 2, "slow": ((0.1, 0.2, 0.4),) * 2})
+HURRIED = job("new", 1_500.0, curve=WHOLE, finish_by_s=1_000.0 + 600.0)  # kept by four devices, not by one
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize(
+    ("tenants", "fields"),
+    [
+        ([TenantState("t")], {"demand": {"memory": 60e9}}),
+        ([TenantState("t")], {"demand": {"cpu": 5.0}}),
+        ([TenantState("t")], {"only": frozenset({"small"})}),
+        ([TenantState("t", parent="org"), TenantState("org", quota=1)], {}),
+        ([TenantState("t", most={"fast": 1.0})], {}),
+        ([TenantState("t", parent="org"), TenantState("org", most={"fast": 1.0})], {}),
+    ],
+    ids=["memory", "cpu", "only", "quota above", "most", "most above"],
+)
+def test_nothing_is_promised_on_devices_that_the_job_cannot_have(
+    tenants: list[TenantState], fields: dict[str, object], live: bool
+) -> None:
+    large = Node("n", {DEVICE: 4.0, "memory": 64e9, "cpu": 8.0}, "fast", topology=("large", "n"))
+    small = Node("s", {DEVICE: 1.0, "memory": 1e9, "cpu": 1.0}, "fast", topology=("small", "s"))
+    state = cluster(tenants=tenants, nodes=[large, small], at_once=not live, round_s=None if live else 60.0)
+    policy = decide if live else None
+    assert admission(replace(state, tenants=[TenantState("t")]), HURRIED, policy, strict=True).kept
+    for look_ahead in (True, False):
+        held = replace(HURRIED, **fields)  # type: ignore[arg-type]
+        answer = admission(state, held, policy, strict=True, look_ahead=look_ahead)
+        assert (answer.kept, answer.admitted, answer.gang) == (False, False, None)
+        assert answer.earliest_deadline_s == pytest.approx(1_000.0 + 1_500.0 * MARGIN, rel=0.01)
+        assert not look_ahead or answer.expected_finish_s == pytest.approx(2_500.0, abs=60.0)
+
+
+def test_nothing_is_promised_before_a_spent_budget_begins_anew() -> None:
+    spent = cluster(tenants=[TenantState("t", spent=Spent(1.0, "day", 51_000.0))])
+    answer = admission(spent, HURRIED)
+    assert answer.kept is False
+    assert answer.earliest_deadline_s == pytest.approx(51_000.0 + 1_500.0 / 4 * MARGIN, abs=120.0)
+    assert answer.expected_finish_s is not None and answer.expected_finish_s >= 51_000.0
+    assert admission(spent, replace(HURRIED, finish_by_s=52_000.0)).kept is True
+
+
+def test_what_others_were_promised_on_a_type_is_not_promised_again_because_another_type_is_idle() -> None:
+    """Both could be done by their deadlines, but not both on the one fast device that they ask for."""
+    nodes = [Node("f", {DEVICE: 1.0}, "fast"), Node("s", {DEVICE: 8.0}, "slow")]
+    one = {"curve": WHOLE, "device_type": "fast", "max_workers": 1, "finish_by_s": 3_000.0}
+    other, new = job("other", 1_900.0, **one, seats=("f",)), job("new", 1_500.0, **one)
+    answer = admission(cluster(nodes=nodes, jobs=[other]), new, strict=True)
+    assert (answer.kept, answer.admitted) == (False, False)
+    assert answer.earliest_deadline_s is not None and answer.earliest_deadline_s >= 1_000.0 + 1_900.0 + 1_500.0
+    assert admission(cluster(nodes=[*nodes, Node("g", {DEVICE: 1.0}, "fast")], jobs=[other]), new).kept is True
+
+
+def test_the_expected_finish_is_what_was_played_and_not_the_deadline() -> None:
+    answer = admission(cluster(), job("new", 4_000.0, finish_by_s=2_032.0))
+    assert answer.expected_finish_s == pytest.approx(2_000.0)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.floats(10.0, 3_000.0), st.floats(50.0, 4_000.0)), max_size=5), st.floats(10.0, 5_000.0))
 def test_the_earliest_date_that_is_named_can_be_kept(others: list[tuple[float, float]], work: float) -> None:
@@ -113,5 +172,7 @@ def test_the_earliest_date_that_is_named_can_be_kept(others: list[tuple[float, f
     state = cluster(4, *jobs)
     earliest_s = admission(state, job("new", work, finish_by_s=1_001.0)).earliest_deadline_s
     assert earliest_s is not None
-    assert admission(state, job("new", work, finish_by_s=earliest_s + 1.0)).kept
-    assert not admission(state, job("new", work, finish_by_s=earliest_s - 1.0)).kept
+    assert admission(state, job("new", work, finish_by_s=earliest_s)).kept
+    planned = admission(state, job("new", work, finish_by_s=1_001.0), look_ahead=False)
+    assert planned.earliest_deadline_s is not None and planned.earliest_deadline_s <= earliest_s
+    assert not admission(state, job("new", work, finish_by_s=planned.earliest_deadline_s - 1.0)).kept

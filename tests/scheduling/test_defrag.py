@@ -37,7 +37,7 @@ def test_a_gang_that_may_sit_anywhere_moves_for_one_that_may_not() -> None:
     assert move.reason.code == "defragment"
     assert "moves from node-0 to node-1: waiting job b of tenant a needs 1 device" in move.reason.text
     told = explain(now, "b")
-    assert told is not None and "room is being made by a" in told.headline
+    assert told is not None and "room is being made by job a of tenant a" in told.headline
     why = explain(now, "a")
     assert why is not None and "saves about" in why.headline
 

@@ -81,6 +81,43 @@ def test_why_names_the_quota() -> None:
     assert answer is not None and "raise its quota (now 1)" in answer.would_help
 
 
+def test_why_names_the_limit_by_type_also_of_a_job_that_any_type_would_do_for() -> None:
+    pool, run = [Node("n", {DEVICE: 8}, device_type="v100")], job("run", workers=(2, 2), seats=("n", "n"))
+    lidded = [TenantState("a", most={"v100": 2.0})]
+    answer = explain(state([run, job("j")], nodes=pool, tenants=lidded), "j")
+    assert answer is not None and answer.reason is not None and answer.reason.code == "quota"
+    assert "has all that the limit of its v100 devices allows" in answer.headline
+    assert answer.expected_start_s is None and not any("device more" in hint for hint in answer.would_help)
+
+
+def test_devices_of_a_type_that_a_limit_keeps_from_it_are_not_called_free() -> None:
+    """There are six of the one type, which it may not have, and none of the other, which it may."""
+    pool = [Node("n", {DEVICE: 8}, device_type="v100"), Node("k", {DEVICE: 1}, device_type="k80")]
+    busy = [job("run", workers=(2, 2), seats=("n", "n")), job("old", "b", seats=("k",))]
+    lidded = [TenantState("a", most={"v100": 2.0}), TenantState("b")]
+    answer = explain(state([*busy, job("j")], nodes=pool, tenants=lidded), "j")
+    assert answer is not None and answer.reason is not None
+    assert (answer.reason.code, answer.reason.facts["free"]) == ("no-room", 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ({"demand": {"memory": 30e9}}, "lower resources.memory (now 30.0GB per worker)"),
+        ({"demand": {"cpu": 4.0}}, "lower resources.cpu (now 4 cpu per worker)"),
+        ({"only": frozenset({"z"})}, "drop placement.only (now z)"),
+    ],
+)
+def test_why_names_what_the_job_asks_for_when_devices_are_free(asked: dict[str, object], hint: str) -> None:
+    pool = [Node("n", {DEVICE: 8, "memory": 64e9, "cpu": 8.0}),
+            Node("m", {DEVICE: 1, "memory": 1e9, "cpu": 1.0}, topology=("z", "m"))]  # fmt: skip
+    busy = [job("run", demand={"memory": 60e9, "cpu": 6.0}, seats=("n",)), job("far", seats=("m",), settling=True)]
+    answer = explain(state([*busy, job("j", **asked)], nodes=pool), "j")  # type: ignore[arg-type]
+    assert answer is not None and isinstance(answer.decision, Hold)
+    assert hint in answer.would_help
+    assert not any("device more" in one for one in answer.would_help)
+
+
 def test_why_of_jobs_that_run_settle_or_are_unknown() -> None:
     running = explain(state([job("j", seats=("node-1",))]), "j")
     settling = explain(state([job("j", seats=("node-1",), settling=True)]), "j")

@@ -139,7 +139,7 @@ def test_a_victims_tenant_is_never_pushed_below_what_it_is_entitled_to(before: C
     used_before, jobs = used_by_tenant(before), {one.id: one for one in before.jobs}
     lost: Counter[str] = Counter()
     for decision in changes(round_):
-        if decision.reason.code == "make-room" and decision.reason.facts["to_tenant"] != jobs[decision.job].tenant:
+        if decision.reason.code == "make-room" and decision.reason.facts["to"].tenant != jobs[decision.job].tenant:
             lost[jobs[decision.job].tenant] += decision.reason.facts["devices"]
     waited = {one.tenant for one in before.jobs if not one.seats and before.now_s - one.submitted_s >= 120}
     for tenant, count in lost.items():

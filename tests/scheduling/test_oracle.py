@@ -21,10 +21,10 @@ EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "0"))
 REACHED = 0.98
 
 
-def optimum(problem: Problem, floor: Ints | None = None) -> float:
-    """The most that whole gangs can be worth within capacities and ceilings.
+def optimum(problem: Problem, floor: Ints | None = None, purse: float = np.inf) -> float:
+    """The most that whole gangs can be worth within capacities and ceilings, in a tree those of all queues above.
 
-    Who has a column in ``floor`` keeps it or gets one that is worth more.
+    Who has a column in ``floor`` keeps it or gets one that is worth more; ``purse`` is for all as they are charged.
     """
     has = np.full(problem.jobs, -1) if floor is None else floor
     least = np.where(has >= 0, problem.utility[np.arange(problem.jobs), np.maximum(has, 0)], 0.0)
@@ -32,20 +32,35 @@ def optimum(problem: Problem, floor: Ints | None = None) -> float:
     if not len(rows):
         return 0.0
     at, size = np.arange(len(rows)), problem.size[rows, columns]
-    once, types, groups = (np.zeros((count, len(rows))) for count in
-                           (problem.jobs, len(problem.capacity), len(problem.ceiling)))  # fmt: skip
+    once, types = (np.zeros((count, len(rows))) for count in (problem.jobs, len(problem.capacity)))
     once[rows, at] = 1.0
     types[problem.kind[rows, columns], at] = size
-    groups[problem.group[rows], at] = size
+    groups, ceiling = _limits(problem, rows, columns, purse)
     limits = LinearConstraint(
         np.vstack([once, types, groups]),
         np.concatenate([np.where(has >= 0, 1.0, -np.inf), np.full(len(types) + len(groups), -np.inf)]),
-        np.concatenate([np.ones(problem.jobs), problem.capacity, problem.ceiling]),
+        np.concatenate([np.ones(problem.jobs), problem.capacity, ceiling]),
     )
     solved = milp(-problem.utility[rows, columns], integrality=np.ones(len(rows)), bounds=Bounds(0, 1),
                   constraints=limits, options={"mip_rel_gap": 1e-6})  # fmt: skip
     assert solved.success
     return float(-solved.fun)
+
+
+def _limits(problem: Problem, rows: Ints, columns: Ints, purse: float) -> tuple[Floats, Floats]:
+    """What each of these offers takes of each limit, and how much of that there is."""
+    kinds, sizes, queues = problem.kind[rows, columns], problem.size[rows, columns], len(problem.ceiling)
+    if problem.rules is None:
+        groups = np.zeros((queues, len(rows)))
+        groups[problem.group[rows], np.arange(len(rows))] = sizes
+        return groups, problem.ceiling
+    paths = problem.rules.paths[problem.group[rows]]
+    below = np.array([(paths == queue).any(axis=1) for queue in range(queues)])
+    typed = [below[queue] * (kinds == kind) * sizes for queue in range(queues) for kind in range(len(problem.capacity))]
+    charged = problem.rules.charge[rows] * sizes
+    return np.vstack([below * sizes, *typed, charged]), np.concatenate(
+        [problem.ceiling, problem.rules.most.ravel(), [purse]]
+    )
 
 
 def used(problem: Problem, column: Ints) -> tuple[Floats, Floats]:

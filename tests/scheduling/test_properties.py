@@ -116,11 +116,12 @@ def same_gangs(one: Outcome, its_pool: Pool, other: Outcome, pool: Pool) -> Ints
 @settings(max_examples=EXAMPLES or 60, deadline=None)
 @given(seeds)
 def test_a_further_device_lowers_useful_work_by_no_more_than_two_percent(seed: int) -> None:
-    """Useful work as the market counts it: what gangs do, weighted with what it is worth; at the same bids."""
+    """Useful work as the market counts it: what gangs do, weighted with what it is worth; at the same bids.
+
+    Of one tenant, with deadlines: among several a further device also changes who is entitled to what.
+    """
     rng = np.random.default_rng(seed)
-    state = cluster_of(rng, tenants=1)
-    tenants = [TenantState("t0")]
-    state = replace(state, tenants=tenants, jobs=[replace(job, finish_by_s=None) for job in state.jobs])
+    state = replace(cluster_of(rng, tenants=1), tenants=[TenantState("t0")])
     new = Node("new", {DEVICE: 1.0}, state.nodes[int(rng.integers(len(state.nodes)))].device_type)
     before, pool = sold(state)
     more, larger_pool = sold(replace(state, nodes=[*state.nodes, new]))

@@ -138,7 +138,7 @@ def test_a_gang_runs_for_its_time_before_a_sibling_of_its_priority_has_its_turn(
         round_ = decide(now)
         jobs = {one.id: one for one in now.jobs}
         for change in changes(round_):
-            if isinstance(change, Preempt) and change.reason.facts["to_tenant"] == jobs[change.job].tenant:
+            if isinstance(change, Preempt) and change.reason.facts["to"].tenant == jobs[change.job].tenant:
                 assert now.now_s - jobs[change.job].since_s >= MIN_RUN_S
         now = apply(now, round_, wait_s=20.0)
 

@@ -30,7 +30,7 @@ def tasks_of(rng: np.random.Generator, queues: list[int], ends_s: Floats) -> lis
         sizes = np.sort(rng.choice([1, 2, 4, 8], int(rng.integers(1, 4)), replace=False))
         ladder = Ladder(sizes, sizes ** rng.uniform(0.5, 1.0), np.arange(len(sizes)))
         work = float(rng.lognormal(5.0, 1.5))
-        found.append(Task(job, int(rng.choice(queues)), ladder, work, float(rng.choice(ends_s))))
+        found.append(Task(job, int(rng.choice(queues)), [ladder], work, float(rng.choice(ends_s))))
     return found
 
 
@@ -61,7 +61,7 @@ def stretches(rng: np.random.Generator) -> Floats:
 
 
 def planned(agenda: Agenda, tasks: list[Task]) -> list[Ints | None]:
-    return [taken for _, taken in agenda.planned(tasks)]
+    return [None if taken is None else taken.devices for _, taken in agenda.planned(tasks)]
 
 
 @several
@@ -77,7 +77,7 @@ def test_deadlines_leave_every_queue_the_guarded_part_of_its_share(seed: int) ->
         for task in tasks:
             found = taken[task.job]
             if found is not None and task.group not in inside:
-                others[: len(found)] += found
+                others[: len(found.devices)] += found.devices
         assert (others <= devices - GUARDED * tiers.entitled[queue] + 1e-6).all()
 
 
@@ -94,7 +94,8 @@ def test_who_makes_its_deadline_on_its_own_share_depends_on_nobody_else(seed: in
         together = {task.job: found for task, found in Agenda(edges_s, devices, tiers, GUARDED).planned(tasks)}
         for task, found in alone:
             if found is not None:
-                assert np.array_equal(together[task.job], found)  # type: ignore[arg-type]
+                other = together[task.job]
+                assert other is not None and np.array_equal(other.devices, found.devices)
 
 
 @several
@@ -198,3 +199,30 @@ def test_a_deadline_of_a_team_is_kept_by_what_its_own_organisation_can_spare_fir
     after, _ = rounds(state, 1)
     held = {name: sum(bool(job.seats) for job in after.jobs if job.tenant == name) for name in ("alice", "bob", "text")}
     assert held == {"alice": 5, "bob": 3, "text": 8}
+
+
+@several
+@given(st.integers(0, 2**32 - 1))
+def test_deadlines_never_count_on_more_devices_of_a_type_than_there_are(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tiers, leaves, devices = forest_of(rng)
+    edges_s, fast = stretches(rng), float(rng.integers(1, int(devices)))
+    capacity, kinds = [fast, devices - fast], rng.integers(0, 2, 20)
+    tasks = [replace(task, ladders=[replace(one, kind=int(kinds[task.job])) for one in task.ladders])
+             for task in tasks_of(rng, leaves, edges_s[1:])]  # fmt: skip
+    taken = np.zeros((2, len(edges_s) - 1))
+    for task, found in Agenda(edges_s, devices, tiers, GUARDED, capacity).planned(tasks):
+        if found is not None:
+            taken[kinds[task.job], : len(found.devices)] += found.devices
+    assert (taken <= np.array(capacity)[:, None] + 1e-6).all()
+
+
+def test_a_deadline_is_planned_on_the_type_that_has_room_and_on_both_in_turn_where_only_that_makes_it() -> None:
+    edges_s = np.array([0.0, 100.0, 200.0])
+    fast, slow = Ladder([1], [1.0], [0], kind=0), Ladder([1], [0.5], [1], kind=1)
+    tasks = [Task(0, 0, [fast], 100.0, 100.0), Task(1, 0, [fast, slow], 50.0, 100.0),
+             Task(2, 0, [fast, slow], 150.0, 200.0), Task(3, 0, [fast], 150.0, 200.0)]  # fmt: skip
+    found = [taken for _, taken in Agenda(edges_s, 3.0, None, GUARDED, [1.0, 2.0]).planned(tasks)]
+    assert [None if one is None else (one.devices.tolist(), one.column) for one in found] == [
+        ([1], 0), ([1], 1), ([1, 1], 1), None,
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from fairlead.cluster import DEVICE, Node
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market.energy import drawn_kwh, power, worth_sleeping_s
+from fairlead.scheduling.market.energy import IDLE, drawn_kwh, power, worth_sleeping_s
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.company import read_table
-from fairlead.simulation.energy import Energy, energy_kwh
+from fairlead.simulation.energy import Energy
 from fairlead.simulation.engine import Settings, SimulationError
 from fairlead.simulation.formats.plain import ScaledJob, read
 from fairlead.simulation.outcome import Outcome
@@ -40,7 +41,14 @@ def line(*jobs: tuple[float, float, int], **fields: object) -> Trace:
 def test_without_the_option_nothing_sleeps_and_the_figure_is_as_ever() -> None:
     trace = line((0.0, HOUR_S, 2), (5 * HOUR_S, HOUR_S, 2))
     outcome = run(trace, "fairlead", nodes())
-    assert outcome.energy_kwh == pytest.approx(energy_kwh({"v100": 8}, {"v100": 4 * HOUR_S}, 6 * HOUR_S))
+    busy, idle = 4 * HOUR_S, 8 * 6 * HOUR_S - 4 * HOUR_S
+    assert outcome.energy_kwh == pytest.approx(300.0 * (busy + IDLE * idle) / 3.6e6)
+
+
+def test_what_a_node_says_that_it_draws_counts_whether_nodes_may_sleep_or_not() -> None:
+    frugal = [replace(node, watts=(1.0, 10.0)) for node in nodes(1)]
+    outcome = run(line((0.0, HOUR_S, 1)), "fairlead", frugal)
+    assert outcome.energy_kwh == pytest.approx((10.0 + 1.0) / 1000)
 
 
 def test_idle_nodes_sleep_and_the_figure_falls() -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.errors import InvalidSpec
 from fairlead.simulation.baselines.tiresias import Tiresias, for_trace
 from fairlead.simulation.engine import Settings, simulate
 from fairlead.simulation.formats import philly, tiresias
 from fairlead.simulation.formats.recorded import RecordedJob, constant
+from fairlead.simulation.reading import read_trace
 from tests.simulation.given import TRACES, needs_traces
 
 
@@ -47,6 +49,14 @@ def test_a_gang_runs_whole_or_not_at_all() -> None:
     assert job.rate(0.0, "v100", (2, 2)) == 1.0
     assert job.rate(0.0, "v100", (3,)) == 0.0
     assert job.curve(0.0) is constant(4)
+
+
+def test_another_column_of_philly_may_say_whose_a_job_is(tmp_path: Path) -> None:
+    path = _philly(tmp_path)
+    assert {job.tenant for job in read_trace(path, tenant_column="cluster").jobs} == {"x", "y", "z"}
+    assert {job.tenant for job in read_trace(path, tenant_column="num_gpus").jobs} == {"1", "2"}
+    with pytest.raises(InvalidSpec, match="there is no column team"):
+        read_trace(path, tenant_column="team")
 
 
 def _philly(folder: Path) -> Path:

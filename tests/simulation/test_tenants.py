@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,9 @@ from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Dials, Market
 from fairlead.scheduling.market.repay import in_whole_devices, judged, within
 from fairlead.scheduling.market.tenants import Account
-from fairlead.scheduling.state import ClusterState, JobState, Round, Start, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, Reason, Round, Start, TenantState
 from fairlead.simulation.engine import Settings, simulate
+from fairlead.simulation.formats.plain import ScaledJob
 from fairlead.simulation.formats.recorded import RecordedJob
 from fairlead.simulation.generate import many_days, multi_tenant, one_failure
 from fairlead.simulation.trace import Trace, TraceJob
@@ -68,6 +70,22 @@ def test_devices_that_are_worth_half_to_a_job_count_half_of_what_its_tenant_had(
     kept = made.memory["accounts"]
     assert sorted(account.useful for account in kept.values()) == [0.5, 1.0]
     assert [account.used for account in kept.values()] == [1.0, 1.0]
+
+
+def test_what_tenants_are_served_is_useful_work_where_devices_differ() -> None:
+    """Both have one device all the time, but to one of them it is worth a tenth of the other's."""
+    nodes = (Node("f", {DEVICE: 1.0}, "fast"), Node("s", {DEVICE: 1.0}, "slow"))
+    curve = SpeedCurve((1,), {"fast": ((1.0,), (1.0,)), "slow": ((0.1,), (0.1,))})
+    jobs = [TraceJob(name, 0.0, ScaledJob(work, curve), 1, 1, name) for name, work in (("a", 1_000.0), ("b", 100.0))]
+    trace = Trace("two", "csv", jobs, 100.0, 0.0)
+    outcome = simulate(trace, nodes, seated({"a": ("f",), "b": ("s",)}))
+    assert outcome.windows[0].served == pytest.approx({"a": 1_000.0, "b": 100.0})
+    assert outcome.jain() < 0.7
+
+
+def seated(where: dict[str, tuple[str, ...]]) -> Callable[[ClusterState], Round]:
+    """A policy that gives everybody just this."""
+    return lambda state: Round(tuple(Start(job.id, where[job.id], Reason("so", "")) for job in state.jobs), {})
 
 
 @settings(max_examples=200, deadline=None)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead import wire
+from fairlead.planning.plan import Plan
 from fairlead.training.balance import MIN_STEPS, Balance, Window, shares_by_speed, slow_ranks, stragglers
 from fairlead.training.data import part
 from tests.training.conftest import MakeGang
@@ -98,16 +99,21 @@ def test_slow_is_measured_by_what_the_device_was_said_to_do(
     assert slow_ranks(speeds, expected) == slow
 
 
+@pytest.mark.parametrize(
+    ("plan", "layers"),  # without batch norm, in whose sums a pass waits, ddp waits only within the backward pass
+    [(None, "both"), (Plan(data=2, sync="allreduce", buckets=True), "dropout")],
+    ids=["replicas", "ddp"],
+)
 def test_a_slower_worker_is_given_less_while_running_and_the_curve_stays(
-    make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch
+    make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch, plan: Plan | None, layers: str
 ) -> None:
-    params = {"layers": "both", "epochs": 3, "samples": 480, "batch_size": 24}
+    params = {"layers": layers, "epochs": 3, "samples": 480, "batch_size": 24}
     gang = make_gang(UNEQUAL, params | {"slow": 0.001})
     for name, slowness in (("w0", "1"), ("w1", "3")):
         monkeypatch.setenv("SLOWNESS", slowness)
         gang.start(name)
     gang.ready("w0", "w1")
-    gang.join("w0", "w1")
+    gang.join("w0", "w1", plan=plan)
     gang.finish()
     told = [worker.last(wire.Progress) for worker in gang.workers.values()]
     assert told[0].share > 0.6 and 0 < told[1].share < 0.4

@@ -83,6 +83,14 @@ def test_dropout_in_attention_and_lstm_is_exact_and_unused_parameters_stay_untou
     assert "depend" not in one.log("w0")
 
 
+def test_attention_without_dropout_draws_nothing(make_gang: MakeGang) -> None:
+    """Its kernels are marked as random; believed, shares would never follow and nothing be called exact."""
+    still = ATTENTION.replace("16, dropout=0.2", "16, dropout=0.0")
+    gang = train(make_gang(still), 1)
+    assert "draws random numbers" not in gang.log("w0")
+    assert_same_result(gang, train(make_gang(still), 2, [0.7, 0.3]), 1e-9)
+
+
 def test_a_model_that_draws_for_itself_is_told_that_its_result_depends_on_the_workers(make_gang: MakeGang) -> None:
     first, second = (train(make_gang(ATTENTION, {"noise": True}), 2) for _ in range(2))
     assert "draws random numbers itself (randn_like): results depend on the number of workers" in first.log("w0")

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import fairlead
 from fairlead.control.datasets import outline
+from fairlead.data import read
 from fairlead.data.named import dataset
-from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.data.recipes.fitted import FittedRecipe
+from fairlead.errors import FairleadError, InvalidSpec, Refused
 from fairlead.grid.alone import alone
 from fairlead.training.ingest import load
 from fairlead.training.named import hand_over, open_named
-from fairlead.training.result import DataMade
+from fairlead.training.result import DataMade, write_result
+from fairlead.training.session import Session
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +111,67 @@ def test_another_file_is_prepared_as_the_first_was(tmp_path: Path) -> None:
     second = loaded(source=str(people(tmp_path / "b.csv", 40, seed=5)), name="second", like="first", workers=1)
     assert second.sets[0]["recipe"] == first.sets[0]["recipe"]
     assert second.sets[0]["manifest"]["rows"] == 40
+
+
+def test_a_sync_of_a_training_part_and_its_test_part_shares_no_row(tmp_path: Path) -> None:
+    path = people(tmp_path / "s.csv", 100)
+    made = loaded(source=str(path), name="apart", target="rich", test=0.25, workers=1)
+    people(path, 100, seed=1, append=True)
+    parents = {each["manifest"]["name"]: each for each in made.sets}
+    rows = 0
+    for name, parent in parents.items():
+        hand_over(parents)
+        child = loaded(source=str(path), name=name, append=True, workers=1).sets[0]["manifest"]
+        assert child["policy"] == parent["manifest"]["policy"]
+        rows += child["rows"]
+    assert rows == 200
+
+
+def test_every_block_has_its_hash(tmp_path: Path) -> None:
+    made = loaded(source=str(people(tmp_path / "h.csv", 50)), name="hashed", target="rich", test=0.5, workers=1)
+    assert all(block["hash"] for each in made.sets for block in each["manifest"]["blocks"])
+
+
+def test_a_load_that_does_not_fit_fails_with_the_figures_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4_000, 1_000), np.float32))
+    monkeypatch.setattr("fairlead.data.preparing.DIRECT_BYTES", 4 << 20)
+    (tmp_path / "grid").mkdir()
+    with alone(tmp_path / "grid", quota=8 << 20) as running:
+        for name, value in running.admit("tight", quota=8 << 20, spill_bytes=0).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(Refused, match=r"16,000,000 bytes.*quota on a node is 8,388,608") as refusal:
+            loaded(source=str(tmp_path / "x.npy"), name="wide", recipe=[{"assemble": {}}], workers=1)
+        assert "--grid" in str(refusal.value.fix)
+        with running.connect("tight") as grid:
+            assert not grid.blocks()
+
+
+def test_a_data_set_larger_than_the_quota_is_not_trained_on_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "x.npz", x=np.zeros((4_000, 1_000), np.float32), y=np.zeros(4_000, np.int64))
+    monkeypatch.setattr("fairlead.data.preparing.DIRECT_BYTES", 4 << 20)
+    (tmp_path / "grid").mkdir()
+    with alone(tmp_path / "grid", quota=8 << 20) as running:
+        for name, value in running.admit("spills", quota=8 << 20, spill_bytes=64 << 20).items():
+            monkeypatch.setenv(name, value)
+        loaded(source=str(tmp_path / "x.npz"), name="large", recipe=[{"assemble": {}}], target="y", workers=1)
+        with pytest.raises(Refused, match=r"as a whole.*quota is 8,388,608"):
+            open_named("data", "large")
+
+
+def test_the_fitted_recipe_lies_beside_the_model(tmp_path: Path) -> None:
+    made = loaded(source=str(people(tmp_path / "p.csv", 60)), name="served", target="rich", workers=1).sets[0]
+    width = open_named("data", "served").take(torch.arange(1), 0)[0].shape[1]
+    training = fairlead.Training(model=lambda: torch.nn.Linear(width, 3), data="served",
+                                 loss=torch.nn.CrossEntropyLoss(), batch_size=20, epochs=1)  # fmt: skip
+    assert "recipe.json" in write_result(Session(training, 0), tmp_path)
+    text = (tmp_path / "output" / "recipe.json").read_bytes()
+    assert hashlib.sha256(text).hexdigest() == made["manifest"]["recipe"]
+    fitted = FittedRecipe.from_json(text, expect=made["manifest"]["recipe"])
+    assert fitted.apply(read(tmp_path / "p.csv").table().combine_chunks().to_batches()[0]).num_rows == 60
 
 
 def test_a_target_that_is_no_column_is_named(tmp_path: Path) -> None:

@@ -24,6 +24,19 @@ def test_plans_take_turns_and_one_that_cannot_run_says_why(tmp_path: Path) -> No
     assert "changes the maths" in refused.error and refused.step_s == []
 
 
+def test_how_long_ranks_compute_is_told_and_shares_can_be_held(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SMALL)
+    two = Plan(data=2, sync="allreduce", shares=(0.75, 0.25))
+    asked = Turns(
+        "train.py:training", [two, two], rounds=1, window_s=1.0, params={"samples": 48, "slow": 0.01}, held=[1],
+        folder=str(tmp_path),
+    )  # fmt: skip
+    free, held = take_turns(asked)
+    assert free.error == held.error == ""
+    assert len(free.compute_s[0]) == 2 and min(free.compute_s[0]) >= 0.01 and sum(free.shares[0]) > 0.99
+    assert held.shares[0] == [0.5, 0.5] or max(held.shares[0]) < 0.75
+
+
 def test_small_sums_are_direct_and_come_to_the_same_bits_everywhere() -> None:
     mine, other = torch.randn(3, 5), torch.randn(3, 5)
     assert direct.suits(mine, 2) and not direct.suits(torch.ones(1 << 20), 2)

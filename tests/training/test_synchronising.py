@@ -10,12 +10,37 @@ from fairlead import wire
 from fairlead.planning.plan import Plan
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
-from tests.training.programs import ATTENTION, SMALL
+from tests.training.programs import ATTENTION, BLOCKS, SMALL
 from tests.training.test_exactness import assert_same_result, train
 
 DDP = Plan(data=2, sync="allreduce", buckets=True)
 INEXACT = SMALL.replace("seed=3)", "seed=3, exact=False)")
 SGD = INEXACT.replace("torch.optim.AdamW(p, lr=0.02)", "torch.optim.SGD(p, lr=0.05)").replace("clip_grad_norm=1.0,", "")
+
+WATCHED = INEXACT.replace(
+    "    data = torch",
+    """
+    def watch(module, inputs):
+        with open(f"weights-{os.getpid()}", "a") as file:
+            print([float(p.detach().sum()).hex() for p in module.parameters()], file=file)
+    model.register_forward_pre_hook(watch)
+    data = torch""",
+    1,
+).replace("import time", "import os, time", 1)
+"""Writes down the weights of every pass, for each worker by itself."""
+
+COUNTED = (
+    SMALL
+    + """
+plain = torch.distributed.all_reduce
+def counted(tensor, *words, **more):
+    with open(f"sent-{os.getpid()}", "a") as file:
+        print(tensor.numel(), file=file)
+    return plain(tensor, *words, **more)
+torch.distributed.all_reduce = counted
+""".replace("plain = ", "import os\nplain = ", 1)
+)
+"""Notes every tensor that is sent by torch's own group."""
 
 
 def run(gang: Gang, plan: Plan, wait: bool = True) -> Gang:
@@ -35,13 +60,22 @@ def run(gang: Gang, plan: Plan, wait: bool = True) -> Gang:
         (ATTENTION, {}, DDP),
         (SMALL, {"layers": "both"}, Plan(data=4, sync="hierarchical", group=2)),
         (SMALL, {"layers": "dropout"}, Plan(data=2, sync="allreduce", microbatches=3)),
+        (ATTENTION, {}, Plan(data=2, sync="allreduce", buckets=True, microbatches=2, shares=(0.6, 0.4))),
+        (BLOCKS, {}, Plan(data=2, sync="allreduce", microbatches=2, recompute=True)),
     ],
-    ids=["ddp", "ddp-unused", "hierarchical", "pieces"],
+    ids=["ddp", "ddp-unused", "hierarchical", "pieces", "ddp-pieces-unused", "recompute"],
 )
 def test_an_exact_way_gives_the_result_of_one_process(
     make_gang: MakeGang, code: str, params: dict[str, Any], plan: Plan
 ) -> None:
     assert_same_result(train(make_gang(code, params), 1), run(make_gang(code, params), plan), 1e-9)
+
+
+def test_ddp_sends_a_batch_once_however_many_pieces_it_is_computed_in(make_gang: MakeGang) -> None:
+    gang = run(make_gang(COUNTED, {"layers": "dropout"}), Plan(data=2, sync="allreduce", buckets=True, microbatches=3))
+    assert_same_result(train(make_gang(SMALL, {"layers": "dropout"}), 1), gang, 1e-9)
+    sent = (gang.root / "code" / f"sent-{gang.workers['w0'].pid}").read_text()
+    assert len(sent.splitlines()) == 10  # one bucket a step
 
 
 def test_survivors_of_ddp_go_on_without_a_snapshot(make_gang: MakeGang) -> None:
@@ -59,6 +93,23 @@ def test_averaging_after_every_step_of_plain_sgd_is_exact(make_gang: MakeGang) -
     plan = Plan(data=2, sync="local-sgd", period=1, shares=(0.7, 0.3))
     params = {"layers": "dropout"}
     assert_same_result(train(make_gang(SGD, params), 1), run(make_gang(SGD, params), plan), 1e-9)
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["after-a-loss", "in-order"])
+def test_after_local_sgd_replicas_are_alike_again(make_gang: MakeGang, lost: bool) -> None:
+    """Between averages weights differ, and the optimizers' moments always do: equally far is not alike."""
+    gang = make_gang(WATCHED, {"epochs": 40, "slow": 0.01})
+    run(gang, Plan(data=3, sync="local-sgd", period=5), wait=False)
+    gang.reach(8)
+    if lost:
+        gang.kill("w2")
+        gang.until(lambda: all(gang.said(name, wire.Broken) for name in ("w0", "w1")), "the survivors said Broken")
+    else:
+        gang.leave()
+    gang.join("w0", "w1", plan=Plan(data=2, sync="allreduce"))
+    gang.finish()
+    seen = [(gang.root / "code" / f"weights-{gang.workers[name].pid}").read_text() for name in ("w0", "w1")]
+    assert seen[0].splitlines()[-1] == seen[1].splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def main(name: str, folder: str, diary: str, kind: str, workers: str) -> None:
         dist.all_reduce(counted)
         if notes is not None:
             notes.write(epoch, float(counted[0] / counted[1]))
+    dist.barrier()
     dist.destroy_process_group()
 
 

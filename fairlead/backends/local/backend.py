@@ -142,9 +142,13 @@ class LocalBackend:
         while True:
             await asyncio.sleep(_HOST_AGAIN_S)
             try:
-                return await hosting.connect_host(self._home, preload=self._preload)
+                line = await hosting.connect_host(self._home, preload=self._preload)
             except (Unavailable, OSError) as error:
                 log.error("no host: %s", error)
+                continue
+            for keeper in self._keepers.values():
+                keeper.look_at_host()
+            return line
 
     async def close(self) -> None:
         """Let go of the nodes; what runs goes on running."""

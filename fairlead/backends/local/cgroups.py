@@ -70,6 +70,13 @@ class Group:
         with contextlib.suppress(FileNotFoundError):
             self._write(name, str(least if yes else usual), optional=True)
 
+    def sleep_loosely(self, slack_s: float) -> None:
+        """Let the kernel wake those in here together, so much later than each asked for; 0: as it does with others."""
+        listing = "tasks" if self.version == 1 else "cgroup.threads"  # each thread has a slack of its own
+        for thread in self._read(listing).split():
+            with contextlib.suppress(OSError):  # it has just ended, or this kernel lets nobody set it
+                Path(f"/proc/{thread}/timerslack_ns").write_text(str(round(slack_s * 1e9)))
+
     def keep_even(self) -> None:
         """Never more than the quota in any period: what was not used is not saved up."""
         name = "cpu.max.burst" if self.version == 2 else "cpu.cfs_burst_us"

@@ -28,6 +28,7 @@ from fairlead.backends.local.messages import (
     ToForkServer,
 )  # fmt: skip
 from fairlead.backends.local.sandbox import Namespaces, NotBuilt, Sandbox, fork_into
+from fairlead.backends.local.slots import memory_limit
 from fairlead.backends.local.spares import Spares
 from fairlead.home import Home
 
@@ -162,7 +163,8 @@ class ForkServer:
     def _worker_group(self, start: Start) -> cgroups.Group:
         cpu = min(start.cpu, self._config.capacity.get("cpu", start.cpu))
         name = f"{start.job}.{start.worker}"
-        return cgroups.worker_group(self._group, name, cpu, start.memory_bytes, start.processes)
+        memory_bytes = memory_limit(start.memory_bytes, self._config.capacity)
+        return cgroups.worker_group(self._group, name, cpu, memory_bytes, start.processes)
 
     def _build(self, start: Start, arguments: int) -> Sandbox:
         """Have the sandbox built, in a network of its own; without root bubblewrap makes that."""

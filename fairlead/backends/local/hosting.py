@@ -15,13 +15,14 @@ import msgspec
 import fairlead
 from fairlead import logbook, wire
 from fairlead.backends.local import processes, sealed, sensors, sockets
+from fairlead.backends.local.build import build
 from fairlead.backends.local.messages import Done, HostRequest, NodeConfig, Shutdown, StartNode
 from fairlead.backends.local.records import read_host
 from fairlead.errors import Unavailable
 from fairlead.home import Home
 
-_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA", sensors.VARIABLE,
-         *logbook.VARIABLES)  # fmt: skip
+_KEPT = ("PATH", "LANG", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "FAIRLEAD_DATA", "CUDA_VISIBLE_DEVICES",
+         sensors.VARIABLE, *logbook.VARIABLES)  # fmt: skip
 _START_S = 30.0
 _ANSWER_S = 60.0  # the host may be loading torch
 _FOLLOW_S = 3.0
@@ -109,9 +110,12 @@ async def until_gone(line: socket.socket) -> None:
 
 
 def retire_host(home: Home) -> None:
-    """End a host of another version, which would fork what is out of date; all that it forked lives on."""
+    """End a host of another version, which would fork what is out of date; all that it forked lives on.
+
+    Of the same protocol, too: it forks the code that it loaded when it was started, not what was installed since.
+    """
     found = read_host(home)
-    if found is None or found.protocol == wire.PROTOCOL:
+    if found is None or (found.protocol, found.build) == (wire.PROTOCOL, build()):
         return
     log.info("the host is of another version and is replaced")
     processes.kill(found.process)  # not asked: it would end its nodes with it

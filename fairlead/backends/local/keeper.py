@@ -12,7 +12,7 @@ from fairlead.backends.local import hosting, processes
 from fairlead.backends.local.fencing import fence
 from fairlead.backends.local.link import NodeGone, NodeLink
 from fairlead.backends.local.messages import NodeConfig
-from fairlead.backends.local.records import NodeRecord, read_record, socket_path
+from fairlead.backends.local.records import HostRecord, NodeRecord, read_host, read_record, socket_path
 from fairlead.backends.local.records import isolation as isolation_of
 from fairlead.backends.local.shapes import NodeShape
 from fairlead.backends.protocol import BackendEvent, NodeJoined, NodeLost, NodeSlept, NodeTelemetry, WorkerEvent
@@ -45,6 +45,7 @@ class NodeKeeper:
         self._first_delay_s, self._longest_delay_s = restart_s
         self._delay_s = self._first_delay_s
         self._preload, self._isolation = preload, isolation
+        self._host: HostRecord | None = None  # that would start it anew
         self._delivered = 0  # the newest event of this incarnation that was passed on
         self.asleep = False  # as it was told; its processes are ended, and start again when it is woken
         self.wake_s = WAKE_S  # how long that takes, as measured when it was last started
@@ -108,11 +109,12 @@ class NodeKeeper:
 
     async def _reach(self) -> wire.NodeStatus:
         """Take command of the node that runs, or start it."""
+        self.look_at_host()
         record = read_record(self._home, self.shape.name)
         if record is not None and processes.alive(record.process) and self._fits(record):
             try:
                 found = await self._connect(record.process)
-                if found.protocol == wire.PROTOCOL or found.workers:
+                if found.workers or not self._behind(found):
                     return found
                 log.info("%s is of another version and idle: it is started anew", self.shape.name)
             except NodeGone:
@@ -129,6 +131,7 @@ class NodeKeeper:
             preload=self._preload,
         )  # fmt: skip
         status = await self._connect()
+        self.look_at_host()  # which was perhaps started for this
         self.wake_s = time.monotonic() - began_s
         return status
 
@@ -194,7 +197,7 @@ class NodeKeeper:
                     return "its node manager died"
             elif time.monotonic() - self.link.heard_s > FROZEN_S and not await self._answers():
                 return f"its node manager has been silent for {FROZEN_S:g} s"
-            elif self.outdated and await self._is_empty():
+            elif self._behind(self.status) and await self._is_empty():
                 self._hurry.set()
                 return "it was of another version, and is started anew now that it is empty"
         return "it was let go"
@@ -222,7 +225,22 @@ class NodeKeeper:
     @property
     def outdated(self) -> bool:
         """Whether the node manager is of another version: it keeps what runs, and gets nothing new."""
-        return self.status is not None and self.status.protocol != wire.PROTOCOL
+        return self.status is not None and (self.status.protocol != wire.PROTOCOL or self._behind(self.status))
+
+    def _behind(self, status: wire.NodeStatus | None) -> bool:
+        """Whether a node manager that was started anew would be another: one as the host would fork it is not.
+
+        Measured by the host, not by this process: else, with yet another version installed meanwhile, every new one
+        would be found outdated as well, and be started anew for ever.
+        """
+        host = self._host
+        return status is not None and host is not None and (
+            (status.protocol, status.build) != (host.protocol, host.build)
+        )  # fmt: skip
+
+    def look_at_host(self) -> None:
+        """Know what would be forked from now on; asked for whenever there may be another host."""
+        self._host = read_host(self._home)
 
     async def _is_empty(self) -> bool:
         try:

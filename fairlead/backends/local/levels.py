@@ -67,6 +67,8 @@ def in_child(body: Callable[[], str | None]) -> str | None:
             answer = body() or ""
         except (OSError, sandbox.NotBuilt, entering.StillPrivileged) as error:
             answer = str(error) or type(error).__name__
+        except BaseException as error:  # noqa: BLE001 (the edge of a process: else two would go on with what its parent does)
+            answer = f"{type(error).__name__}: {error}"
         os.write(writing, answer.encode()[:4000])
         os._exit(0)
     os.close(writing)
@@ -109,6 +111,8 @@ def _ask_inside(
             answer = f"Python in {hidden[0]} cannot be read inside" if hidden else ""
         except (OSError, entering.StillPrivileged) as error:
             answer = str(error) or type(error).__name__
+        except BaseException as error:  # noqa: BLE001 (the edge of a process, as above)
+            answer = f"{type(error).__name__}: {error}"
         os.write(writing, answer.encode())
         os._exit(0)
     os.close(writing)

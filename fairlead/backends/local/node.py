@@ -15,6 +15,7 @@ from pathlib import Path
 
 from fairlead import wire
 from fairlead.backends.local import cgroups, gangnet, linux, messages, processes, sockets
+from fairlead.backends.local.build import build
 from fairlead.backends.local.control import ControlLine
 from fairlead.backends.local.crowds import Crowds
 from fairlead.backends.local.diskwatch import DiskWatch
@@ -30,7 +31,7 @@ from fairlead.backends.local.records import (
     socket_path,
     write_record,
 )
-from fairlead.backends.local.slots import NoRoom, check_room, full_demand
+from fairlead.backends.local.slots import NoRoom, cards_of, check_room, full_demand, has_room
 from fairlead.backends.local.supply import ForkServerLine
 from fairlead.backends.local.usage import Meter
 from fairlead.backends.local.worker import Worker
@@ -149,7 +150,8 @@ class NodeManager:
         wanted = {name: device for name, device in body.workers.items() if f"{body.job}/{name}" not in self._workers}
         capacity = self._config.capacity
         try:
-            check_room(capacity, self._workers.values(), wanted, body.demand)
+            staying = [worker for worker in self._workers.values() if not worker.finished]
+            check_room(capacity, staying, wanted, body.demand)
         except NoRoom as error:
             return wire.Reply(number, error=str(error), code="no-room")
         for name, device in wanted.items():
@@ -165,18 +167,23 @@ class NodeManager:
         grid = self._grid.admit(body.worker, body.grid)
         for worker in workers:
             if worker.phase == "reserved":
-                variables = body.environment.get(worker.name, {}) | grid
+                card = cards_of(self._config.device_type, worker.device, os.environ)
+                variables = body.environment.get(worker.name, {}) | grid | card
                 worker.prepare(body.worker, variables, body.generation, body.secrets.values)
         self._submit()
         return wire.Reply(number)
 
     def _submit(self) -> None:
-        """Start what waits for a fork server, if there is one."""
+        """Start what waits for a fork server, if there is one, or for those to be gone whose seats it was given."""
         if self._line.hello is None:
             return
         for worker in self._workers.values():
             if worker.phase == "starting" and not worker.started:
-                if self._line.hello.problem is None:
+                at_work = [other for other in self._workers.values() if other.started and not other.gone.is_set()]
+                if not has_room(self._config.capacity, at_work, worker.device, worker.demand):
+                    for other in at_work:
+                        other.see_out()
+                elif self._line.hello.problem is None:
                     worker.submit()
                 else:
                     end = messages.Ended(worker.key, None, None, problem=self._line.hello.problem)
@@ -216,6 +223,7 @@ class NodeManager:
             isolation=isolation(self._config.isolation, None if hello is None else hello.version),
             sequence=self._outbox.last,
             protocol=wire.PROTOCOL,
+            build=build(),
         )
 
     # ------------------------------------------------------------ what the fork server says
@@ -235,10 +243,14 @@ class NodeManager:
             case messages.Ended():
                 worker = self._workers.get(message.key)
                 if worker is not None:
-                    self._spawn(worker.ended(message))
+                    self._spawn(self._bury(worker, message))
             case None:
                 self._lost_fork_server()
         self._write_record()
+
+    async def _bury(self, worker: Worker, end: messages.Ended) -> None:
+        await worker.ended(end)
+        self._submit()
 
     def _lost_fork_server(self) -> None:
         """Its workers die with it; make sure that nothing they started lives on."""
@@ -253,8 +265,9 @@ class NodeManager:
                     processes.kill_group(worker.pid)
                 self._spawn(worker.ended(messages.Ended(worker.key, None, signal.SIGKILL)))
 
-    def _emit(self, worker: Worker, body: wire.FromWorker | wire.Exited) -> None:
+    def _emit(self, worker: Worker, body: wire.FromWorker | wire.Exited) -> bool:
         self._control.push(self._outbox.add(time.time(), worker.job, worker.name, body))
+        return not self._outbox.crowded(worker.job, worker.name)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

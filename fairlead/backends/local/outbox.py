@@ -1,40 +1,81 @@
-"""Events of a node, kept in order until the control plane has stored them, in bounded memory."""
+"""Events of a node, kept in order until the control plane has stored them, in bounded memory.
+
+What workers say is kept packed: what is small on the line may be large in memory. Of the history of trainings, which
+goes on for as long as nobody listens, the older part is thinned. Nothing else is dropped; a worker that says more than
+is kept of it is :meth:`Outbox.crowded`, and ends.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from fairlead import wire
 
 MOST_STEPS = 50_000  # of history kept while nobody listens
+MOST_HISTORY_BYTES = 32 << 20
+MOST_BYTES_EACH = 16 << 20  # of all else that one worker said
+
+_decoder = msgspec.msgpack.Decoder(wire.Event)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Kept(NamedTuple):
+    """One event, packed."""
+
+    key: tuple[str, str]  # job and worker
+    packed: bytes
+    steps: int  # of history; what has none is never thinned
+
+
+@dataclass(slots=True)
+class _Said:
+    """By one worker, and not acknowledged yet."""
+
+    events: int = 0
+    steps: int = 0
+    history_bytes: int = 0
+    other_bytes: int = 0
+    heartbeat: int = 0  # the newest event that is nothing but a sign of life
+
+    def count(self, kept: _Kept, times: int) -> None:
+        self.events += times
+        self.steps += times * kept.steps
+        if kept.steps:
+            self.history_bytes += times * len(kept.packed)
+        else:
+            self.other_bytes += times * len(kept.packed)
 
 
 class Outbox:
     """Numbers events from 1 and forgets what was acknowledged."""
 
-    def __init__(self, most_steps: int = MOST_STEPS) -> None:
-        self._events: dict[int, wire.Event] = {}
+    def __init__(
+        self, most_steps: int = MOST_STEPS, most_history_bytes: int = MOST_HISTORY_BYTES,
+        most_bytes_each: int = MOST_BYTES_EACH,
+    ) -> None:  # fmt: skip
+        self._most_steps, self._most_history_bytes = most_steps, most_history_bytes
+        self._most_bytes_each = most_bytes_each
+        self._events: dict[int, _Kept] = {}
         self._last = 0
-        self._heartbeats: dict[tuple[str, str], int] = {}
-        self._most_steps = most_steps
-        self._steps = 0
+        self._said: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
 
     def add(self, time_s: float, job: str, worker: str, body: wire.FromWorker | wire.Exited) -> wire.Event:
         """The event to send now; an older sign of life of the same worker that says nothing else is dropped."""
         self._last += 1
         event = wire.Event(sequence=self._last, time_s=time_s, body=body, job=job, worker=worker)
-        self._events[self._last] = event
-        if isinstance(body, wire.Progress):
-            if body.steps:
-                self._steps += len(body.steps)
-                self._thin()
-            else:
-                self._events.pop(self._heartbeats.get((job, worker), 0), None)
-                self._heartbeats[job, worker] = self._last
-        elif isinstance(body, wire.Exited):
-            self._heartbeats.pop((job, worker), None)
+        self._keep(event)
+        if isinstance(body, wire.Progress) and not body.steps:
+            said = self._said[job, worker]
+            if said.heartbeat in self._events:
+                self._forget(said.heartbeat)
+            said.heartbeat = self._last
+        elif isinstance(body, wire.Progress):
+            self._thin()
         return event
 
     def __len__(self) -> int:
@@ -45,29 +86,48 @@ class Outbox:
         """The number of the newest event."""
         return self._last
 
+    def crowded(self, job: str, worker: str) -> bool:
+        """Whether this worker has said more than is kept of it until it is stored."""
+        said = self._said.get((job, worker))
+        return said is not None and said.other_bytes > self._most_bytes_each
+
     def acknowledge(self, sequence: int) -> None:
         """Forget everything up to this number."""
         for number in [number for number in self._events if number <= sequence]:
-            self._steps -= _steps(self._events.pop(number))
+            self._forget(number)
 
     def pending(self) -> Iterator[wire.Event]:
         """What has not been acknowledged, in order."""
-        return iter([self._events[number] for number in sorted(self._events)])
+        return (_decoder.decode(self._events[number].packed) for number in sorted(self._events))
+
+    def _keep(self, event: wire.Event) -> None:
+        steps = len(event.body.steps) if isinstance(event.body, wire.Progress) else 0
+        kept = self._events[event.sequence] = _Kept((event.job, event.worker), _encode(event), steps)
+        self._said[kept.key].count(kept, 1)
+
+    def _forget(self, number: int) -> None:
+        kept = self._events.pop(number)
+        said = self._said[kept.key]
+        said.count(kept, -1)
+        if not said.events:
+            del self._said[kept.key]
 
     def _thin(self) -> None:
-        """Halve the resolution of the older half of the history when it grows too long."""
-        if self._steps <= self._most_steps:
+        """Halve the resolution of the older half of the longest history when all of them grow too long."""
+        steps = sum(said.steps for said in self._said.values())
+        history_bytes = sum(said.history_bytes for said in self._said.values())
+        if steps <= self._most_steps and history_bytes <= self._most_history_bytes:
             return
-        told = [number for number in sorted(self._events) if _steps(self._events[number])]
+        key = max(self._said, key=lambda key: self._part(self._said[key]))
+        told = [number for number in sorted(self._events) if (each := self._events[number]).steps and each.key == key]
         for place, number in enumerate(told[: max(2, len(told) // 2)]):
-            event = self._events.pop(number)
-            steps = event.body.steps if isinstance(event.body, wire.Progress) else []
-            kept = steps[::-2][::-1] if len(steps) > 1 else steps[place % 2 :]  # of two single ones the second goes
-            self._steps -= len(steps) - len(kept)
+            event = _decoder.decode(self._events[number].packed)
+            self._forget(number)
+            steps_told = event.body.steps if isinstance(event.body, wire.Progress) else []
+            kept = steps_told[::-2][::-1] if len(steps_told) > 1 else steps_told[place % 2 :]  # of two, the first stays
             if kept:
-                thinner = msgspec.structs.replace(event.body, steps=kept)
-                self._events[number] = msgspec.structs.replace(event, body=thinner)
+                self._keep(msgspec.structs.replace(event, body=msgspec.structs.replace(event.body, steps=kept)))
 
-
-def _steps(event: wire.Event) -> int:
-    return len(event.body.steps) if isinstance(event.body, wire.Progress) else 0
+    def _part(self, said: _Said) -> float:
+        """How much of the room for history a worker takes: whoever takes most is thinned."""
+        return max(said.steps / self._most_steps, said.history_bytes / self._most_history_bytes)

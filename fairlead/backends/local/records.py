@@ -9,6 +9,7 @@ import msgspec
 
 from fairlead import wire
 from fairlead.backends.local import processes
+from fairlead.backends.local.build import build
 from fairlead.backends.local.processes import Process
 from fairlead.home import Home
 
@@ -35,13 +36,14 @@ class NodeRecord(msgspec.Struct, frozen=True):
 
 
 class HostRecord(Process, frozen=True):
-    """The host that runs, and what it speaks."""
+    """The host that runs, what it speaks, and which code it forks."""
 
     protocol: int = 1
+    build: str = ""  # those that do not say are old
 
     @classmethod
     def of_this_process(cls) -> HostRecord:
-        return cls(**msgspec.structs.asdict(processes.this()), protocol=wire.PROTOCOL)
+        return cls(**msgspec.structs.asdict(processes.this()), protocol=wire.PROTOCOL, build=build())
 
     @property
     def process(self) -> Process:

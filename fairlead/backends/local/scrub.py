@@ -12,11 +12,18 @@ from urllib.parse import quote
 
 import msgspec
 
+from fairlead.backends.local.needles import Needles, beginning
 from fairlead.specs import SHORTEST_SECRET
 
 _SHORTEST_PART = 12  # of a line, or of a core in base64: what is shorter is found by chance
+_MOST_LOOKED_AT = 1 << 30  # bytes, in one message, over all forms: about a second's work
+_MOST_TRIES = 1000  # at a value that repeats itself: nobody's real secret does
 
 M = TypeVar("M", bound=msgspec.Struct)
+
+
+class TooCostly(ValueError):
+    """So much of a message may be a secret that nobody is going to look at all of it."""
 
 
 class Scrubber:
@@ -31,7 +38,15 @@ class Scrubber:
             for form in _forms(value):
                 forms.setdefault(form, f"***{name}***".encode())
         self._forms = dict(sorted(forms.items(), key=lambda item: -len(item[0])))  # the longest first: parts come last
-        self._halves = [half for form, mask in self._forms.items() if (half := _Half.of(form, mask)) is not None]
+        self._places = {form: place for place, form in enumerate(self._forms)}
+        self._whole = Needles(self._forms)
+        self._halves = {form: half for form, mask in self._forms.items() if (half := _Half.of(form, mask)) is not None}
+        self._parts: dict[bytes, list[_Half]] = {}  # by what must be there of them
+        for half in self._halves.values():
+            for part in {half.form[: half.need], half.form[-half.need :]}:
+                self._parts.setdefault(part, []).append(half)
+        self._half = Needles(self._parts)
+        self._begun_short = {form[:size] for form in self._forms for size in range(1, len(beginning(form)))}
         self._longest = max(map(len, forms), default=0)
         self._held = b""  # the end of what was fed, if a secret may begin there
 
@@ -48,10 +63,12 @@ class Scrubber:
         while True:
             begins = len(data) - self._begun(data)
             ready, self._held = data[:begins], data[begins:]
-            for form, mask in self._forms.items():
+            for form, mask in self._maybe(data):
                 ready = ready.replace(form, mask)
-                across = (ready + self._held[: len(form) - 1]).find(form, max(0, len(ready) - len(form) + 1))
+                near = ready[max(0, len(ready) - len(form) + 1) :]
+                across = (near + self._held[: len(form) - 1]).find(form)
                 if across >= 0:  # it ends where another might begin: that other one begins after it, if at all
+                    across += len(ready) - len(near)
                     done += (self._replaced(ready[:across]), mask)
                     data = self._held[across + len(form) - len(ready) :]
                     break
@@ -67,47 +84,65 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """The text as it may be told: messages are shortened before they get here, in the middle of a secret too."""
-        data = self._replaced(text.encode("utf-8", "surrogatepass"))
-        for half in self._halves:
-            data = half.replaced(data)
-        return data.decode("utf-8", "surrogatepass")
+        data = text.encode("utf-8", "surrogatepass")
+        return self._cleaned(text, self._maybe(data), self._maybe_halves(data))
 
     def message(self, message: M) -> M:
         """What a worker says, without secrets in any of its texts; an untouched message is returned as it is."""
         if not self._forms:
             return message
         packed = msgspec.msgpack.encode(message)
-        if not any(form in packed for form in self._forms) and not any(half.within(packed) for half in self._halves):
+        forms, halves = self._maybe(packed), self._maybe_halves(packed)
+        if (len(forms) + len(halves)) * len(packed) > _MOST_LOOKED_AT:
+            raise TooCostly(f"a message of {len(packed)} bytes, full of what looks like secrets")
+        forms = [(form, mask) for form, mask in forms if form in packed]
+        halves = [half for half in halves if half.within(packed)]
+        if not forms and not halves:
             return message
-        plain = self._cleaned(msgspec.to_builtins(message))
-        return msgspec.convert(plain, type(message))
+        return msgspec.convert(self._plain(msgspec.to_builtins(message), forms, halves), type(message))
 
-    def _cleaned(self, value: object) -> object:
+    def _plain(self, value: object, forms: list[tuple[bytes, bytes]], halves: list[_Half]) -> object:
         if isinstance(value, str):
-            return self.text(value)
+            return self._cleaned(value, forms, halves)
         if isinstance(value, dict):
-            return {self._cleaned(key): self._cleaned(part) for key, part in value.items()}
+            return {self._plain(key, forms, halves): self._plain(part, forms, halves) for key, part in value.items()}
         if isinstance(value, list):
-            return [self._cleaned(part) for part in value]
+            return [self._plain(part, forms, halves) for part in value]
         return value
 
+    def _cleaned(self, text: str, forms: list[tuple[bytes, bytes]], halves: list[_Half]) -> str:
+        data = text.encode("utf-8", "surrogatepass")
+        for form, mask in forms:
+            data = data.replace(form, mask)
+        for half in halves:
+            data = half.replaced(data)
+        return data.decode("utf-8", "surrogatepass")
+
     def _replaced(self, data: bytes) -> bytes:
-        for form, mask in self._forms.items():
-            if form in data:
-                data = data.replace(form, mask)
+        for form, mask in self._maybe(data):
+            data = data.replace(form, mask)
         return data
+
+    def _maybe(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The forms that may be in the data, the longest first."""
+        return [(form, self._forms[form]) for form in sorted(self._whole.maybe(data), key=self._places.__getitem__)]
+
+    def _maybe_halves(self, data: bytes) -> list[_Half]:
+        found = {half.form for part in self._half.maybe(data) for half in self._parts[part]}
+        return [self._halves[form] for form in sorted(found, key=self._places.__getitem__)]
 
     def _begun(self, data: bytes) -> int:
         """How many of the last bytes are the beginning of a secret."""
         tail = data[-(self._longest - 1) :] if self._longest > 1 else b""
-        most = 0
-        for form in self._forms:
-            place = tail.find(form[:1], max(0, len(tail) - len(form) + 1))
+        most = max((size for size in range(1, min(8, len(tail) + 1)) if tail[-size:] in self._begun_short), default=0)
+        for form in self._whole.maybe(tail):
+            first = beginning(form)
+            place = tail.find(first, max(0, len(tail) - len(form) + 1))
             while 0 <= place < len(tail) - most:
                 if form.startswith(tail[place:]):
                     most = len(tail) - place
                     break
-                place = tail.find(form[:1], place + 1)
+                place = tail.find(first, place + 1)
         return most
 
 
@@ -131,19 +166,30 @@ class _Half:
 
     def replaced(self, data: bytes) -> bytes:
         """Its beginning is gone wherever it stands, its end where the text begins with it."""
-        for size in range(len(self.form) - 1, self.need - 1, -1):
-            if data.startswith(self.form[-size:]):
-                data = self.mask + data[size:]
-                break
-        at = data.find(self.form[: self.need])
+        if size := self._ending(data):
+            data = self.mask + data[size:]
+        told: list[bytes] = []
+        done, at = 0, data.find(self.form[: self.need])
         while at >= 0:
-            alike = takewhile(lambda pair: pair[0] == pair[1], zip(self.form, data[at:], strict=False))
-            end = at + sum(1 for _ in alike)
+            here = data[at : at + len(self.form)]
+            end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.form, here, strict=False)))
             while end > at + self.need and end < len(data) and data[end] & 0xC0 == 0x80:
                 end -= 1
-            data = data[:at] + self.mask + data[end:]
-            at = data.find(self.form[: self.need], at + len(self.mask))
-        return data
+            told += (data[done:at], self.mask)
+            done, at = end, data.find(self.form[: self.need], end)
+        return b"".join([*told, data[done:]])
+
+    def _ending(self, data: bytes) -> int:
+        """How many of the first bytes are the end of it, if they are enough to matter."""
+        first = data[: self.need]
+        place = self.form.find(first, 1) if len(first) == self.need else -1
+        for _ in range(_MOST_TRIES):
+            if place < 0:
+                break
+            if data.startswith(self.form[place:]):
+                return len(self.form) - place
+            place = self.form.find(first, place + 1)
+        return 0
 
 
 def _forms(value: str) -> Iterator[bytes]:

@@ -22,19 +22,21 @@ from fairlead.backends.local.processes import Process
 from fairlead.backends.local.pump import LogFile, Pump, make_pipe
 from fairlead.backends.local.scrub import Scrubber
 from fairlead.backends.local.visible import CannotStart
+from fairlead.backends.local.words import Words
 from fairlead.cluster import Resources
 from fairlead.units import shown_size
 
 LEAVE_GRACE_S = 5.0
-_MOST_WORDS_PER_S = 2000
-_LONGEST_WORD_BYTES = 8 << 20  # kept by the node manager until it is stored: not the worker's own memory
+LINGER_S = 1.0  # for a process to end that has said its last word
 _DRAIN_S = 2.0  # for words that a worker said right before it ended
+_READ_S = 30.0  # and while one of them is being taken apart
 
 _PHASES: Mapping[type, str] = {
     wire.Ready: "ready", wire.Joined: "joined", wire.Left: "left", wire.Broken: "broken", wire.Finished: "finished",
 }  # fmt: skip
 
-Emit = Callable[["Worker", wire.FromWorker | wire.Exited], None]
+Emit = Callable[["Worker", wire.FromWorker | wire.Exited], bool]
+"""Passes on what a worker says or what became of it; False: it has said more than is kept for anybody."""
 
 
 class Line(Protocol):
@@ -62,14 +64,14 @@ class Worker:
         self._channel: asyncio.Task[None] | None = None
         self._output: Pump | None = None
         self._scrubber = Scrubber({})
+        self._words = Words(self._scrubber)
         self._writer: asyncio.StreamWriter | None = None
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
         self._detail = ""
-        self._leaving = self._raised = self._ending = False
+        self._leaving = self._raised = self._ending = self._finished = self._hurried = False
         self._heard_s: float | None = None  # since it trains
         self._step_s = 0.0
-        self._words = (0, 0)  # in this second
 
     @property
     def key(self) -> str:
@@ -78,6 +80,11 @@ class Worker:
     @property
     def started(self) -> bool:
         return self._submitted
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has said that it finished: its seat may be given to another, who begins when it is gone."""
+        return self._finished
 
     @property
     def _command(self) -> bool:
@@ -102,6 +109,7 @@ class Worker:
     ) -> None:
         """It is to be started as soon as there is a fork server."""
         self._scrubber = Scrubber(secrets)
+        self._words = Words(self._scrubber)
         granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
         self._birth = Birth(self.name, self.device, granted, {**secrets, **environment})
         self.phase, self.generation = "starting", generation
@@ -136,11 +144,11 @@ class Worker:
         reader, self._writer = await asyncio.open_unix_connection(sock=channel)
         if not self._command:
             self._writer.write(b"".join(map(framing.pack, self._unsent)))
-        unpacker = framing.Unpacker(wire.FromWorker, _LONGEST_WORD_BYTES)
         try:
             while data := await reader.read(1 << 16):
-                for message in unpacker.feed(data):
+                async for message in self._words.heard(data):
                     self._hear(message)
+                await self._words.rest()
         except ConnectionResetError:
             pass
         except (ValueError, msgspec.MsgspecError) as error:  # the tenant's code has the other end: do not trust it
@@ -151,11 +159,10 @@ class Worker:
         if self._command and not self._raised:
             self._say(wire.Ready())
             early, self._unsent = self._unsent, []
-            for message in early:
-                self.tell(message)
+            for waiting in early:
+                self.tell(waiting)
 
     def _hear(self, message: wire.FromWorker) -> None:
-        self._count()
         if isinstance(message, wire.Progress):
             self._heard_s = time.monotonic()
             self._step_s = silence.usual_step_s(self._step_s, message.step_s)
@@ -164,20 +171,18 @@ class Worker:
         if isinstance(message, wire.Joined):
             self.generation = message.generation
             self._heard_s = None  # loading may take its time; the clock runs from the first step
-        self._say(message)
-
-    def _count(self) -> None:
-        """No worker may drown the platform in words."""
-        second = int(time.monotonic())
-        self._words = (second, self._words[1] + 1 if second == self._words[0] else 1)
-        if self._words[1] > _MOST_WORDS_PER_S:
-            raise ValueError(f"more than {_MOST_WORDS_PER_S} messages in a second")
+        if not self._pass_on(message):
+            raise ValueError("more than the platform keeps of what nobody has stored yet")
 
     def _say(self, message: wire.FromWorker) -> None:
-        message = self._scrubber.message(message)
+        """For the worker, by the platform."""
+        self._pass_on(self._scrubber.message(message))
+
+    def _pass_on(self, message: wire.FromWorker) -> bool:
         self.phase = _PHASES.get(type(message), self.phase)
         self._raised = self._raised or isinstance(message, wire.Raised)
-        self._emit(self, message)
+        self._finished = self._finished or isinstance(message, wire.Finished)
+        return self._emit(self, message)
 
     def tell(self, message: wire.ToWorker) -> None:
         """Pass the message on; a command's answer is given for it."""
@@ -210,6 +215,12 @@ class Worker:
             self._line.kill(self.key, signal.SIGTERM)
             asyncio.get_running_loop().call_later(grace_s, self._kill_if_alive)
 
+    def see_out(self) -> None:
+        """Somebody waits for its seat: what it said was its last word, so it is not left the time to linger."""
+        if self._finished and not self._hurried:
+            self._hurried = True
+            asyncio.get_running_loop().call_later(LINGER_S, self._kill_if_alive)
+
     def _kill_if_alive(self) -> None:
         if not self.gone.is_set():
             self._line.kill(self.key, signal.SIGKILL)
@@ -236,9 +247,7 @@ class Worker:
         if end.out_of_memory and self._cause not in ("silent", "disk-full"):
             self._cause = "out-of-memory"
         if self._channel is not None and self._output is not None:
-            channel, output = self._channel, self._output.finish(_DRAIN_S, self._obituary())
-            await asyncio.gather(asyncio.wait([channel], timeout=_DRAIN_S), output)
-            channel.cancel()
+            await asyncio.gather(self._last_words(self._channel), self._output.finish(_DRAIN_S, self._obituary()))
         if end.problem is not None:
             self._say(wire.Raised(error=end.problem))
         if self._command and self._leaving:
@@ -247,12 +256,25 @@ class Worker:
             self._say(wire.Finished(generation=self.generation, step=0))
         self._end(wire.Exited(code=end.code, signal=end.signal, cause=self._cause, detail=self._detail))
 
+    async def _last_words(self, channel: asyncio.Task[None]) -> None:
+        """A long one that it said right before is not cut off; a stray that holds the line open is not waited for."""
+        self._words.hurry()
+        deadline_s = time.monotonic() + _READ_S
+        await asyncio.wait([channel], timeout=_DRAIN_S)
+        while not channel.done() and self._words.reading and time.monotonic() < deadline_s:
+            await asyncio.wait([channel], timeout=0.1)
+        channel.cancel()
+
     def _obituary(self) -> str | None:
         """What its log says last, if it is the platform that knows why it ended."""
         match self._cause:
             case "out-of-memory":
                 asked = None if self._birth is None else self._birth.spec.memory_bytes
-                limit = f"the {shown_size(asked)} that were asked for" if asked else "there was, and asked for none"
+                limit = (
+                    f"the {shown_size(asked)} that were asked for"
+                    if asked
+                    else "its part of the node, and asked for none"
+                )
                 return f"ended because it used more memory than {limit}; raise resources.memory"
             case "disk-full":
                 return f"ended because {self._detail}"
@@ -266,4 +288,3 @@ class Worker:
             self.phase = "gone"
             self._emit(self, exited)
             self.gone.set()
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -38,20 +37,6 @@ def graded(name: str, text: str, fix: str, *, fails: bool, warns: bool) -> Findi
     return fail(name, text, fix) if fails else warn(name, text, fix) if warns else ok(name, text)
 
 
-def attempt(command: list[str], timeout_s: float) -> str | None:
-    """Why this command does not work, in its own last words; None when it does."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
-        return f"{command[0]} is not installed"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{command[0]}: {'no answer' if isinstance(error, subprocess.TimeoutExpired) else error.strerror}"
-    if done.returncode == 0:
-        return None
-    said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()
-    return said[-1][:300]
-
-
 def in_child(work: Callable[[], object]) -> str | None:
     """Why this does not work, tried in a forked process that ends with it; None when it does."""
     reading, writing = os.pipe()
@@ -61,6 +46,8 @@ def in_child(work: Callable[[], object]) -> str | None:
             work()
         except OSError as error:
             os.write(writing, (error.strerror or str(error)).encode()[:300])
+        except BaseException as error:  # noqa: BLE001 (the edge of a process: what we did not think of is no success)
+            os.write(writing, f"{type(error).__name__}: {error}".encode()[:300])
         finally:
             os._exit(0)  # whatever else happened: nothing of the parent's runs on in here
     os.close(writing)

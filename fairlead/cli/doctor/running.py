@@ -46,6 +46,21 @@ def platform(home: Path) -> Iterator[Finding]:
     text = f"{len(nodes) - len(gone)} of {len(nodes)} are there; isolation {kinds}"
     text += f"; lost: {', '.join(gone[:5])}" if gone else ""
     yield graded("nodes", text, f"see their logs in {Home(home).logs}", fails=len(gone) == len(nodes), warns=bool(gone))
+    yield from _old_code(home, [node.name for node in nodes if node.state == "outdated"])
+
+
+def _old_code(home: Path, outdated: list[str]) -> Iterator[Finding]:
+    """Whether an upgrade has arrived everywhere: what was installed protects nobody before it runs."""
+    from fairlead.backends.local.build import build
+    from fairlead.backends.local.records import read_host
+
+    host = read_host(Home(home))
+    if host is not None and host.build != build():
+        text = "what is installed is not what runs: the platform was started before it"
+        yield warn("code", text, "end the control plane and start it again (docs/operations.md, Upgrading)")
+    elif outdated:
+        text = f"of an older version, until they are empty: {', '.join(outdated[:5])}"
+        yield warn("code", text, "fairlead nodes drain NODE --wait, then fairlead nodes uncordon NODE")
 
 
 def store(home: Path) -> Iterator[Finding]:

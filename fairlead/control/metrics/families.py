@@ -147,6 +147,8 @@ TENANT_BUDGET = _gauge("tenant_budget_device_seconds", "Its budget for this peri
 TENANT_SPENT = _gauge("tenant_budget_used_device_seconds", "What it used of its budget in this period.", "tenant")
 DEVICE_TIME = _total("device_seconds", "Device time from the ledger, of all time.", "tenant")
 FAIRNESS = _gauge("fairness_index", "Jain's index of device time per weight in the last hour; 1 is fair.")
+BALANCE = _gauge("fairness_of_due_index", "Jain's index of useful work over what was due to tenants lately.")
+CORRECTS = _gauge("fairness_correcting", "1 while that index is too low and what is owed is repaid sooner.")
 
 # ---------------------------------------------------------------- disk and build
 TENANT_DISK = _gauge("tenant_disk_bytes", "What its jobs keep on disk: logs, output, snapshots, bundles, other.",

@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from fairlead import __version__
 from fairlead.cluster import NodeState
 from fairlead.control.budgets import HOUR_S, Spending, spendings
+from fairlead.control.fairness import fairness_view
 from fairlead.control.follower import Follower
 from fairlead.control.loop import Controller
 from fairlead.control.metrics import families as f
@@ -129,7 +130,7 @@ class Scraper:
         states = Counter(node.state for node in controller.nodes.values())
         for state in NodeState:
             found.put(f.NODES, states[state], state)
-        held = Counter(w.node for of_job in controller.known.workers.values() for w in of_job.values() if w.alive)
+        held = Counter(w.node for of_job in controller.known.workers.values() for w in of_job.values() if w.holds)
         for name, node in sorted(controller.nodes.items()):
             more = facts.get(name, {})
             found.put(f.NODE_UP, float(node.state is not NodeState.LOST), name)
@@ -161,7 +162,7 @@ class Scraper:
         controller, owners = self._controller, self._follower.counts.tenants
         held: Counter[str] = Counter()
         for job, of_job in controller.known.workers.items():
-            held[owners.get(job, "unknown")] += sum(fact.alive for fact in of_job.values())
+            held[owners.get(job, "unknown")] += sum(fact.holds for fact in of_job.values())
         devices = sum(node.devices for node in controller.nodes.values())
         barred = {name for name, spending in stored.spendings.items() if spending.spent is not None}
         claims = standings(stored.tenants, controller.outlook.entitlements, held, devices, barred)
@@ -183,6 +184,9 @@ class Scraper:
                 found.put(f.TENANT_SPENT, spending.used_hours * HOUR_S, name)
         if self._fairness[1] is not None:
             found.put(f.FAIRNESS, self._fairness[1])
+        if (balance := fairness_view(controller.outlook.memory, None)) is not None:
+            found.put(f.BALANCE, balance.index)
+            found.put(f.CORRECTS, float(balance.corrects))
 
 
 def _disk(found: Families, disk: Disk) -> None:

@@ -18,13 +18,10 @@ from fairlead.views import AuditView, UsageLine, UsageView
 HOUR_S = 3600.0
 MOST_KEYS = 6
 LONGEST = 200  # characters of an address that are noted
-REFUSALS_EVERY_S = 60.0  # of one token and deed: who is refused again and again shall not fill the store
 
 
 class AccountVerbs(Verbs):
     """How the platform team, and each tenant for itself, looks back."""
-
-    _noted: dict[tuple[str, str], float]
 
     async def usage(
         self, who: Token, by: Sequence[str], since_s: float, until_s: float, tenant: str | None, limit: int
@@ -70,11 +67,8 @@ class AccountVerbs(Verbs):
 
     async def refused(self, who: Token, deed: str, place: str, error: FairleadError) -> None:
         """Note that somebody tried what they may not; of one token the same deed at most once a minute."""
-        now_s = self._core.clock()
-        if now_s - self._noted.get((who.id, deed), -REFUSALS_EVERY_S) < REFUSALS_EVERY_S:
+        if not self._core.noted.due(who.id, f"refused {deed}", self._core.clock()):
             return
-        fresh = {key: noted_s for key, noted_s in self._noted.items() if now_s - noted_s < REFUSALS_EVERY_S}
-        self._noted = fresh | {(who.id, deed): now_s}
         detail = {"role": str(who.role), "why": error.message}
         await self._write(lambda connection: self._audit(connection, who, "refused", place[:LONGEST], **detail))
 

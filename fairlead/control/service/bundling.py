@@ -48,11 +48,13 @@ class BundleVerbs(Verbs):
         now_s = self._core.clock()
 
         def work(connection: Connection) -> None:
-            if not bundles.has(connection, name, digest):
+            known = bundles.has(connection, name, digest)
+            if not known:
                 _room(connection, name, digest).check(size)  # others may have come meanwhile
             part.replace(target)  # where nobody prunes at the same time
             bundles.add(connection, name, digest, size, now_s)
-            self._audit(connection, who, "bundle.put", digest, tenant=name, size_bytes=size)
+            if not known:
+                self._audit(connection, who, "bundle.put", digest, tenant=name, size_bytes=size)
 
         try:
             size = await self._receive(part, digest, stream, room)

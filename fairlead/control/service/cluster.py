@@ -10,13 +10,15 @@ from fairlead import __version__
 from fairlead.cluster import NodeState, total
 from fairlead.control.access import require, scope
 from fairlead.control.energy import energy
+from fairlead.control.fairness import fairness_view
 from fairlead.control.records import Role, Token
 from fairlead.control.report import platform_report
 from fairlead.control.service.core import Verbs
 from fairlead.control.service.live import moving, seen_nodes
 from fairlead.control.store import events, jobs, ledger, neighbours, nodes, rests, tenants
 from fairlead.errors import NotFound
-from fairlead.views import NodeView, Report
+from fairlead.reportviews import Report
+from fairlead.views import NodeView
 
 REPORT_JOBS = 1000  # the newest ones; older ones are in the ledger
 REPORT_S = 24 * 3600.0  # the report is about the last day
@@ -60,6 +62,7 @@ class ClusterVerbs(Verbs):
         there = list(self._core.controller.nodes.values())
         capacity = total(node.capacity for node in there)
         tenant = scope(who)
+        balance = fairness_view(self._core.controller.outlook.memory, tenant)
 
         def work(connection: Connection) -> Report:
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
@@ -67,6 +70,7 @@ class ClusterVerbs(Verbs):
             found = platform_report(
                 tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
             )
+            found = found.model_copy(update={"balance": balance})
             if tenant is None:
                 since_s = max(now_s - REPORT_S, min(self._core.started_s, found.since_s))
                 drawn = energy(there, lines, rests.between(connection, since_s, now_s), since_s, now_s)

@@ -23,6 +23,8 @@ from fairlead.scheduling.state import ClusterState
 
 T = TypeVar("T")
 
+NOTED_EVERY_S = 60.0  # what one token does again and again, such as to log in or to be refused, is audited so often
+
 
 @dataclass
 class Core:
@@ -37,7 +39,24 @@ class Core:
     started_s: float
     scraper: Scraper
     forecasts: Forecasts = field(default_factory=Forecasts)
+    noted: Seldom = field(default_factory=lambda: Seldom(NOTED_EVERY_S))
     promises_again_s: float = 0.0  # not before this does a deep queue let another promise be looked at
+
+
+class Seldom:
+    """What is noted of one token once in so many seconds: who repeats itself shall not fill the store."""
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._noted_s: dict[tuple[str, str], float] = {}
+
+    def due(self, token: str, deed: str, now_s: float) -> bool:
+        """Whether this deed of a token is to be noted; if so, it is not again for a while."""
+        if now_s - self._noted_s.get((token, deed), -self._every_s) < self._every_s:
+            return False
+        fresh = {key: noted_s for key, noted_s in self._noted_s.items() if now_s - noted_s < self._every_s}
+        self._noted_s = fresh | {(token, deed): now_s}
+        return True
 
 
 class Verbs:
@@ -73,7 +92,7 @@ class Verbs:
         controller, now_s = self._core.controller, self._core.clock()
         found = await read_state(
             self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory,
-            controller.plans.curve,
+            controller.plans.curve, sharing=controller.sharing,
         )  # fmt: skip
         return found.cluster
 

@@ -11,9 +11,13 @@ import msgspec
 from fairlead.control.access import require
 from fairlead.control.records import Role, Token
 from fairlead.control.service.core import Verbs
+from fairlead.scheduling.carry.remembering import plain
 from fairlead.scheduling.pace import expected_left, length_known
 from fairlead.scheduling.state import ClusterState
 from fairlead.views import StateView
+
+OWED = ("accounts", "at_s")
+"""What of the policy's memory is told: what tenants are owed, and since when."""
 
 
 class ForesightVerbs(Verbs):
@@ -28,9 +32,10 @@ class ForesightVerbs(Verbs):
 
 def _told(state: ClusterState) -> StateView:
     left = expected_left(state, state.jobs)
-    plain: dict[str, Any] = msgspec.to_builtins(replace(state, memory={}, colocation=None), str_keys=True)
+    owed = plain({name: state.memory[name] for name in OWED if name in state.memory})
+    told: dict[str, Any] = msgspec.to_builtins(replace(state, memory=owed, colocation=None), str_keys=True)
     return StateView(
-        state=plain,
+        state=told,
         left={job.id: one for job, one in zip(state.jobs, left, strict=True)},
         guessed=[job.id for job in state.jobs if not length_known(state, job)],
     )

@@ -10,13 +10,15 @@ from sqlalchemy import Connection
 
 from fairlead.control import budgets
 from fairlead.control.access import scope
+from fairlead.control.fairness import fairness_view
 from fairlead.control.loop import Controller
 from fairlead.control.present import node_views
 from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
 from fairlead.control.service.core import Verbs
 from fairlead.control.shares import Window, Wish, shares
 from fairlead.control.store import generations, jobs, ledger, tenants
-from fairlead.views import NodeView, SharesView
+from fairlead.reportviews import SharesView
+from fairlead.views import NodeView
 
 BEAT_S = 1.0
 MOVING = [phase for phase in JobPhase if phase not in ENDED and phase is not JobPhase.QUEUED]
@@ -74,7 +76,8 @@ class LiveVerbs(Verbs):
 
         found = await self._read(work)
         own = [line for line in found.tenants if scope(who) in (None, line.tenant)]
-        return found.model_copy(update={"tenants": own})
+        balance = fairness_view(self._core.controller.outlook.memory, scope(who))
+        return found.model_copy(update={"tenants": own, "balance": balance})
 
 
 def seen_nodes(controller: Controller, tenant_of: Mapping[str, str], tenant: str | None) -> list[NodeView]:

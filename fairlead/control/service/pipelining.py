@@ -10,13 +10,14 @@ from sqlalchemy import Connection
 
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.budgets import afford
+from fairlead.control.datasets import pinned as datasets_pinned
 from fairlead.control.failpoints import failpoint
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.records import Job, Role, Tenant, Token
 from fairlead.control.service.core import tenant_named
 from fairlead.control.service.submitting import SubmitVerbs, need_room, need_secrets, new_job
-from fairlead.control.store import events, jobs, pipelines
-from fairlead.errors import FairleadError, InvalidSpec, Refused
+from fairlead.control.store import datasets, events, jobs, pipelines
+from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
 from fairlead.pipelines.graph import PipelineSpec, order, stage_job
 from fairlead.pipelines.prints import fingerprints
 from fairlead.pipelines.steps import StagePhase
@@ -37,15 +38,17 @@ class PipelineVerbs(SubmitVerbs):
         owner = acting_for(who, spec.tenant)
         spec = spec.model_copy(update={"tenant": owner})
         digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
-        document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        marks = fingerprints(spec)
         for name in spec.stages:
             await self._need_environment(stage_job(spec, name, spec.name, {}))
         now_s = self._core.clock()
-        made = PipelineRecord(jobs.new_id(spec.name), owner, spec.name, RUNNING, now_s, who.id, digest, document, key)
+        new_id = jobs.new_id(spec.name)
 
         def work(connection: Connection) -> tuple[PipelineDetail, bool]:
             tenant = tenant_named(connection, owner)
+            exact = _pinned(connection, spec, owner)
+            document = exact.model_dump(mode="json", by_alias=True, exclude_none=True)
+            made = PipelineRecord(new_id, owner, spec.name, RUNNING, now_s, who.id, digest, document, key)
+            marks = fingerprints(exact, {each.name: each.version for each in datasets.newest(connection, owner)})
             own = [StageRecord(made.id, name, owner, marks[name]) for name in sorted(spec.stages)]
             stored, created = pipelines.insert(connection, made, own)
             if created:
@@ -115,6 +118,21 @@ class PipelineVerbs(SubmitVerbs):
         self._core.controller.nudge()
         self._core.controller.publish()
         return view
+
+
+def _pinned(connection: Connection, spec: PipelineSpec, tenant: str) -> PipelineSpec:
+    """With the versions of its data sets that are meant now, for all that its stages do with them later.
+
+    What is not there yet may be loaded by a stage before: then nothing is known that an earlier result could stand for.
+    """
+    stages = {}
+    for name, stage in spec.stages.items():
+        try:
+            exact: dict[str, object] = {"data": datasets_pinned(connection, tenant, stage.data)}
+        except NotFound:
+            exact = {"data": [], "cache": False}
+        stages[name] = stage.model_copy(update=exact)
+    return spec.model_copy(update={"stages": stages})
 
 
 def _active_jobs(connection: Connection, own: Mapping[str, StageRecord]) -> dict[str, Job]:

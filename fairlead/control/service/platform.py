@@ -31,5 +31,4 @@ class Platform(
         self._revoked: set[str] = set()
         self._used: dict[str, float] = {}
         self._noting: set[asyncio.Task[None]] = set()
-        self._noted: dict[tuple[str, str], float] = {}
         self._taking = asyncio.Lock()

@@ -59,24 +59,24 @@ def profile(state: ClusterState, job_id: str) -> dict[str, Any]:
     }
 
 
-def promise_view(answer: Answer) -> PromiseView | None:
-    """None where nothing was promised."""
+def promise_view(answer: Answer, tenant: str | None) -> PromiseView | None:
+    """As this tenant may read it (None: as it is); None where nothing was promised."""
     if answer.why.code == "no-promise":
         return None
     return PromiseView(
         kept=answer.kept,
         earliest_deadline_s=answer.earliest_deadline_s,
         gang=answer.gang,
-        reason=reason_view(answer.why),
+        reason=reason_view(answer.why, tenant),
     )
 
 
-def expectations(answer: Answer) -> dict[str, Any]:
+def expectations(answer: Answer, tenant: str | None) -> dict[str, Any]:
     """The fields of a view that look ahead."""
     return {
         "expected_start_s": answer.expected_start_s,
         "expected_finish_s": answer.expected_finish_s,
-        "promise": promise_view(answer),
+        "promise": promise_view(answer, tenant),
     }
 
 

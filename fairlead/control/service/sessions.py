@@ -21,13 +21,18 @@ class SessionVerbs(Verbs):
     """How people come in by the page. A session is good for what its token is good for, and never longer."""
 
     async def open_session(self, who: Token) -> tuple[str, float]:
-        """The secret of a new session, of which only the digest is kept, and how many seconds it is good for."""
+        """The secret of a new session, of which only the digest is kept, and how many seconds it is good for.
+
+        The audit log has one line a minute of a token that logs in and out all the time.
+        """
         now_s, secret = self._core.clock(), secrets.token_urlsafe(32)
+        noted = self._core.noted.due(who.id, "session.open", now_s)
         left_s = SESSION_S if who.expires_s is None else min(SESSION_S, who.expires_s - now_s)
 
         def work(connection: Connection) -> None:
             sessions.insert(connection, _digest(secret), who.id, now_s, now_s + left_s, MOST)
-            self._audit(connection, who, "session.open", who.id)
+            if noted:
+                self._audit(connection, who, "session.open", who.id)
 
         await self._write(work)
         return secret, left_s
@@ -42,9 +47,10 @@ class SessionVerbs(Verbs):
 
     async def close_session(self, who: Token, secret: str) -> None:
         """From now on this cookie opens nothing."""
+        now_s = self._core.clock()
 
         def work(connection: Connection) -> None:
-            if sessions.remove(connection, _digest(secret)):
+            if sessions.remove(connection, _digest(secret)) and self._core.noted.due(who.id, "session.close", now_s):
                 self._audit(connection, who, "session.close", who.id)
 
         await self._write(work)

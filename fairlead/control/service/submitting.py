@@ -88,7 +88,7 @@ class SubmitVerbs(Verbs):
             tracing.submitted(job.id)
             self._core.controller.nudge()
             self._core.controller.publish()
-        view = job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s)
+        view = job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s, scope(who))
         return (await self._with_promise(view, job) if created else view), created
 
     async def _with_promise(self, view: JobView, job: Job) -> JobView:
@@ -106,7 +106,7 @@ class SubmitVerbs(Verbs):
                 connection, time_s=now_s, kind="promise-in-doubt", text=text, tenant=job.tenant, job=job.id,
                 facts={"earliest_deadline_s": answer.earliest_deadline_s},
             ))  # fmt: skip
-        looks_ahead = {"expected_start_s": answer.expected_start_s, "promise": promise_view(answer)}
+        looks_ahead = {"expected_start_s": answer.expected_start_s, "promise": promise_view(answer, job.tenant)}
         return view.model_copy(update=looks_ahead)
 
     def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
@@ -148,18 +148,20 @@ class SubmitVerbs(Verbs):
         problem = impossible(job, nodes, tenant.quota) or beyond(job, above, nodes)
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
-            return DryRun(admitted=False, reason=reason_view(never))
+            return DryRun(admitted=False, reason=reason_view(never, scope(who)))
         try:
             await self._read(lambda connection: need_room(connection, tenant, more=1))
             await self._read(lambda connection: afford(connection, tenant, now_s))
         except (OverBudget, Refused) as error:
-            return DryRun(admitted=False, reason=reason_view(Reason(error.code, f"{error.message}; {error.fix}")))
+            refused = Reason(error.code, f"{error.message}; {error.fix}")
+            return DryRun(admitted=False, reason=reason_view(refused, scope(who)))
         found = await asked(await self._seen(), job, strict=bool(sla_of(spec.sla, tenant.sla).strict))
         decision = found.decision if found.admitted else None
         reason = found.why if decision is None else decision.reason
         return DryRun(
-            admitted=found.admitted, reason=reason_view(reason), nodes=list(found.seats), **expectations(found)
-        )
+            admitted=found.admitted, reason=reason_view(reason, scope(who)), nodes=list(found.seats),
+            **expectations(found, scope(who)),
+        )  # fmt: skip
 
     async def cancel(self, who: Token, ref: str) -> JobView:
         """Take a job back: at once while it waits, after its workers have ended while it runs."""
@@ -179,7 +181,7 @@ class SubmitVerbs(Verbs):
                           tenant=job.tenant, job=job.id)  # fmt: skip
             self._audit(connection, who, "job.cancel", job.id, tenant=job.tenant)
             live = generations.current(connection, {job.id}).get(job.id, [])
-            return job_view(job, jobs.labels(connection, [job.id]).get(job.id, {}), live, None, now_s)
+            return job_view(job, jobs.labels(connection, [job.id]).get(job.id, {}), live, None, now_s, scope(who))
 
         view = await self._write(work)
         failpoint("stop-stored")

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.control import identity
-from fairlead.control.access import acting_for, may_grant, require, scope
+from fairlead.control.access import may_grant, owner_of, require, scope
 from fairlead.control.budgets import spendings
 from fairlead.control.present import person_view, tenant_view, token_view
 from fairlead.control.queues import check, standings
@@ -19,7 +19,7 @@ from fairlead.control.records import Role, Tenant, Token
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import events, jobs, ledger, tenants, tokens
 from fairlead.control.store.breakdown import token_labels
-from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Unauthenticated
+from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Refused, Unauthenticated
 from fairlead.specs import TenantSpec, parse_tenant
 from fairlead.views import NewTenant, NewToken, TenantView, TokenView, WhoAmI
 
@@ -27,6 +27,9 @@ log = structlog.get_logger()
 
 _CHANGEABLE = ("weight", "quota", "parent", "guarantee", "most", "sla", "policy", "budget")
 USED_EVERY_S = 60.0  # when a token was used is noted so often
+MOST_TOKENS = 500  # good ones of one tenant: each holds streams, sessions and a place in memory
+MOST_NEW_TOKENS = 2000  # of one tenant in a day: those that were revoked stay on record
+DAY_S = 86_400.0
 TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
 
 
@@ -113,7 +116,7 @@ class TenantVerbs(Verbs):
         controller, now_s = self._core.controller, self._core.clock()
         devices = sum(node.devices for node in controller.nodes.values())
         # Counted here, not in the store's thread: the loop changes these while that reads.
-        living = {job: sum(fact.alive for fact in facts.values()) for job, facts in controller.known.workers.items()}
+        living = {job: sum(fact.holds for fact in facts.values()) for job, facts in controller.known.workers.items()}
 
         def work(connection: Connection) -> list[TenantView]:
             counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
@@ -186,7 +189,7 @@ class TenantVerbs(Verbs):
             fix = f"use {', '.join(Role)}"
             raise InvalidSpec(f"{role!r} is not a role", field="role", value=role, fix=fix) from None
         require(who, Role.TENANT_ADMIN, "make tokens")
-        owner = None if wanted is Role.ADMIN and tenant is None else acting_for(who, tenant)
+        owner = owner_of(who, wanted, tenant)
         may_grant(who, wanted, owner)
         now_s = self._core.clock()
         if expires_s is not None and expires_s <= now_s:
@@ -196,6 +199,8 @@ class TenantVerbs(Verbs):
         def work(connection: Connection) -> None:
             if owner is not None and tenants.get(connection, owner) is None:
                 raise NotFound(f"{owner!r}: no such tenant", field="tenant", value=owner, fix="see fairlead tenants")
+            if owner is not None:
+                need_tokens(connection, owner, now_s)
             tokens.insert(connection, token)
             self._audit(connection, who, "token.create", token.id, tenant=owner, role=role, label=label)
 
@@ -223,6 +228,18 @@ class TenantVerbs(Verbs):
         self._revoked.add(id)
         self._tokens.pop(id, None)
         return token_view(revoked)
+
+
+def need_tokens(connection: Connection, tenant: str, now_s: float) -> None:
+    """Refuse one more token to a tenant that has as many as it may."""
+    good, made = tokens.counts(connection, tenant, now_s, now_s - DAY_S)
+    if good >= MOST_TOKENS:
+        fix = "revoke those that nobody uses: fairlead token list, fairlead token revoke ID"
+        text = f"tenant {tenant} has {good} good tokens, and no more are given to one tenant"
+        raise Refused(text, field="tenant", value=tenant, fix=fix)
+    if made >= MOST_NEW_TOKENS:
+        text = f"{made} tokens of tenant {tenant} were made within a day, and no more may be"
+        raise Refused(text, field="tenant", value=tenant, fix="use those that are there, or wait until tomorrow")
 
 
 def _given(spec: TenantSpec) -> dict[str, Any]:

@@ -24,14 +24,15 @@ from fairlead.control.present import (
     reason_of,
     reason_view,
 )
-from fairlead.control.records import ENDED, Job, JobPhase, LoggedEvent, Token, Usage
+from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import expectations, profile, promised
 from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.explain import explain
-from fairlead.scheduling.state import Hold, Reason
+from fairlead.scheduling.mentions import ANOTHERS
+from fairlead.scheduling.state import Hold
 from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
 
 MOST_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
@@ -67,7 +68,8 @@ class WatchVerbs(Verbs):
             labels, live = jobs.labels(connection, shown), generations.current(connection, set(shown))
             holds = controller.outlook.holds
             told = {j.id: expecting(holds.get(j.id), starts.get(j.id)) for j in found}
-            views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), told[j.id], now_s) for j in found]
+            own = scope(who)
+            views = [job_view(j, labels.get(j.id, {}), live.get(j.id, []), told[j.id], now_s, own) for j in found]
             return Page(items=views, next=following, total=total)
 
         return await self._read(work)
@@ -82,9 +84,9 @@ class WatchVerbs(Verbs):
             live = [generation for generation in every if generation.ended_s is None]
             labels = jobs.labels(connection, [job.id]).get(job.id, {})
             return JobDetail(
-                **job_fields(job, labels, live, expecting(holds.get(job.id), starts.get(job.id)), now_s),
+                **job_fields(job, labels, live, expecting(holds.get(job.id), starts.get(job.id)), now_s, scope(who)),
                 spec=jobs.spec(connection, job.id),
-                generations=generation_views(every),
+                generations=generation_views(every, scope(who)),
             )
 
         return await self._read(work)
@@ -95,7 +97,8 @@ class WatchVerbs(Verbs):
         detail = await self.job(who, job.id)
         now_s, controller = self._core.clock(), self._core.controller
         hold = controller.outlook.holds.get(job.id)
-        reason = reason_of(job, live[-1] if live else None, hold) or ReasonView(code="unknown", text="not decided yet")
+        own, newest = scope(who), live[-1] if live else None
+        reason = reason_of(job, newest, hold, own) or ReasonView(code="unknown", text="not decided yet")
         unblocks: list[str] = []
         ahead: list[str] = []
         expected_s: float | None = None
@@ -107,17 +110,18 @@ class WatchVerbs(Verbs):
             if answer is not None and answer.reason is not None:
                 unblocks, expected_s = list(answer.would_help), answer.expected_start_s
                 ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
-                reason = reason_view(answer.reason) if job.phase is JobPhase.QUEUED else _stays(reason, answer.reason)
+                said = reason_view(answer.reason, own)
+                reason = said if job.phase is JobPhase.QUEUED else _stays(reason, said)
             if job.phase is JobPhase.QUEUED and job.preemptions:
                 stopped = await self._read(lambda connection: events.last(connection, job.id, "job-preempted"))
-                reason = reason if stopped is None else _ran_before(reason, stopped, job)
+                reason = reason if stopped is None else _ran_before(reason, event_view(stopped, own), job)
             promise = await promised(state, job.id) if job.phase is JobPhase.QUEUED else None
             kind = profile(state, job.id)
-        visible = await self._read(lambda connection: _only_visible(connection, ahead, scope(who)))
-        view = job_view(job, detail.labels, live, hold, now_s)
+        visible = await self._read(lambda connection: _only_visible(connection, ahead, own))
+        view = job_view(job, detail.labels, live, hold, now_s, own)
         why = Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
                   generations=detail.generations, profile=kind)  # fmt: skip
-        return why if promise is None else why.model_copy(update=expectations(promise))
+        return why if promise is None else why.model_copy(update=expectations(promise, own))
 
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView:
         """The history per step, or thinned out to about so many points."""
@@ -207,7 +211,7 @@ class WatchVerbs(Verbs):
         def work(connection: Connection) -> list[EventView]:
             tenant, found = scope(who), jobs.find(connection, job, scope(who)).id if job else None
             start = events.before_newest(connection, -after, tenant, found) if after < 0 else after
-            return [event_view(e) for e in events.after(connection, start, limit, tenant=tenant, job=found)]
+            return [event_view(e, tenant) for e in events.after(connection, start, limit, tenant=tenant, job=found)]
 
         return await self._read(work)
 
@@ -258,14 +262,14 @@ def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:
     return os.fdopen(descriptor, "rb"), status.st_size
 
 
-def _ran_before(reason: ReasonView, stopped: LoggedEvent, job: Job) -> ReasonView:
+def _ran_before(reason: ReasonView, stopped: EventView, job: Job) -> ReasonView:
     """Why it waits, and why it does not run any more."""
     facts = {**reason.facts, "stopped": stopped.facts.get("reason"), "stopped_s": stopped.time_s}
     why = stopped.text.removeprefix(f"{job.id}: ")
     return ReasonView(code=reason.code, text=f"{reason.text}; it ran before and was stopped: {why}", facts=facts)
 
 
-def _stays(reason: ReasonView, why: Reason) -> ReasonView:
+def _stays(reason: ReasonView, why: ReasonView) -> ReasonView:
     """Why a gang runs on what it has, and why it is not more (or what is about to change)."""
     facts = {**reason.facts, "now": why.code, **why.facts}
     return ReasonView(code=reason.code, text=f"{reason.text}; now: {why.text}", facts=facts)
@@ -294,4 +298,4 @@ def _phases(state: str | None) -> list[JobPhase] | None:
 def _only_visible(connection: Connection, ids: list[str], tenant: str | None) -> list[str]:
     """Of other tenants' jobs people learn that they are ahead, not what they are."""
     known = [jobs.get(connection, job) for job in ids]
-    return [job.id if tenant in (None, job.tenant) else "a job of another tenant" for job in known if job]
+    return [job.id if tenant in (None, job.tenant) else ANOTHERS for job in known if job]

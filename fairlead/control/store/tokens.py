@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, func, select, update
 from sqlalchemy import insert as insert_row
 
 from fairlead.control.records import Role, Token
@@ -30,6 +30,15 @@ def of_tenant(conn: Connection, tenant: str | None = None) -> list[Token]:
     if tenant is not None:
         query = query.where(tokens.c.tenant == tenant)
     return [_token(row) for row in conn.execute(query)]
+
+
+def counts(conn: Connection, tenant: str, now_s: float, since_s: float) -> tuple[int, int]:
+    """How many tokens of a tenant are good now, and how many were made since then, good or not."""
+    unexpired = tokens.c.expires_s.is_(None) | (tokens.c.expires_s > now_s)
+    good = func.count().filter(tokens.c.revoked_s.is_(None) & unexpired)
+    made = func.count().filter(tokens.c.created_s > since_s)
+    row = conn.execute(select(good, made).select_from(tokens).where(tokens.c.tenant == tenant)).one()
+    return int(row[0]), int(row[1])
 
 
 def revoke(conn: Connection, token_id: str, now_s: float) -> Token:

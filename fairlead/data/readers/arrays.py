@@ -77,6 +77,23 @@ def schema_of(name: object, arrays: Arrays) -> pa.Schema:
     return pa.schema(fields)
 
 
+def agree(file: object, schema: pa.Schema, own: pa.Schema, first: object) -> None:
+    """Every further file has the arrays of the first one, of its types and shapes."""
+    if not own.equals(schema, check_metadata=True):
+        raise BadData(file, f"does not go on from {first}: {_told(own)} after {_told(schema)}",
+                      fix="read those that go on from each other, with a pattern such as part-*.npy; what belongs side "
+                          "by side, such as x and y, goes into one .npz or .safetensors")  # fmt: skip
+
+
+def _told(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def rows_of(arrays: Arrays) -> int:
+    """How many there are, by the first of them."""
+    return int(next(iter(arrays.values())).shape[0])
+
+
 def batches(arrays: Arrays, schema: pa.Schema, options: Options) -> Batches:
     """Rows of all arrays side by side; mapped files are read as they are needed."""
     rows = next(iter(arrays.values())).shape[0]

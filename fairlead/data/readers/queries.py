@@ -45,16 +45,42 @@ def source(url: str, options: Options) -> Source:
         raise InvalidSpec("say what to read", field="source", fix="give either query='SELECT ...' or table='name'")
     text = options.query or f"SELECT * FROM {'.'.join(quote(part) for part in str(options.table).split('.'))}"
     text = text.strip().removesuffix(";")
+    _goes_on(options)
     query = _Query(text, None, None, None)
     if options.order is not None:
         quoted = quote(options.order)
+        _all_placed(run, text, quoted, name, options.order)
         top = next(run(f"SELECT max({quoted}) AS high FROM ({text}) AS source", {}))
         after = (options.after or {}).get("high")
         high = top.column(0)[0].as_py()
         query = _Query(text, quoted, after, after if high is None else high)
     schema = settled(name, _look(run, query, name), options.schema)
     mark = {"query": text, "order": options.order, "high": query.upto}
-    return Source(name, "sql", schema, partial(_fitting, run, query, schema, name), lambda: dict(mark))
+    start = partial(_fitting, run, query, schema, name)
+    return Source(name, "sql", schema, start, lambda: dict(mark), told_apart=False)
+
+
+def _goes_on(options: Options) -> None:
+    """Refuse to read on where nothing tells new rows from old ones: all of them would come once more."""
+    if options.after is None:
+        return
+    before = options.after.get("order") if "query" in options.after else options.order
+    if options.order is None:
+        raise InvalidSpec("a query without an order does not say which rows are new", field="order",
+                          fix="load it anew with a column that only grows: order=COLUMN, -o order=COLUMN")  # fmt: skip
+    if before != options.order:
+        how = "without an order" if before is None else f"in the order of {before}"
+        raise InvalidSpec(f"what is there was read {how}, so {options.order} does not say which rows are new",
+                          field="order", fix="read on in the same order, or load the data set anew")  # fmt: skip
+
+
+def _all_placed(run: Run, text: str, quoted: str, name: str, order: str) -> None:
+    """Rows without a value of the growing column are above no mark: they would be left out, then and later."""
+    lost = next(run(f"SELECT count(*) AS lost FROM ({text}) AS source WHERE {quoted} IS NULL", {}))
+    count = lost.column(0)[0].as_py()
+    if count:
+        raise BadData(name, f"is empty in {count:,} row{'s' if count > 1 else ''}, which have no place in the order",
+                      column=order, fix=f"give them a value, or leave them out: WHERE {order} IS NOT NULL")  # fmt: skip
 
 
 def _look(run: Run, query: _Query, name: str) -> pa.Schema:

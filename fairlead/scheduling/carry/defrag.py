@@ -18,6 +18,7 @@ from fairlead.scheduling.carry.gain import PAYBACK, pressed, remaining_s
 from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.carry.reclaim import COST_SHARE, SETTLE_S
 from fairlead.scheduling.carry.start import hold_free, kinds_for
+from fairlead.scheduling.mentions import Named
 from fairlead.scheduling.state import JobState, Resize
 from fairlead.scheduling.words import devices, each, on, reason, workers
 
@@ -159,12 +160,13 @@ def _decide(draft: Draft, job: JobState, move: Move, gain: float) -> None:
         if name in newcomers:
             newcomers.remove(name)
     wants = f"{devices(job.min_workers, job.device_type)}{each(board.shape(job).need)}"
+    waiting = Named(job.id, job.tenant)
     text = (
-        f"moves from {on(left)} to {on(tuple(newcomers))}: waiting job {job.id} of tenant {job.tenant} needs {wants} "
+        f"moves from {on(left)} to {on(tuple(newcomers))}: waiting {waiting} needs {wants} "
         f"and fits nowhere else, though {devices(board.free_devices(board.kind(gang.seats)))} free; a new generation "
         f"costs {workers(len(gang.seats))} about {gang.restart_cost_s:.1f} s, and saves about {gain:.0f} s of waiting"
     )
-    facts = {"for": job.id, "to_tenant": job.tenant, "leaves": list(left), "cost_s": move.cost, "saves_s": gain}
+    facts = {"for": waiting, "leaves": list(left), "cost_s": move.cost, "saves_s": gain}
     board.sit(gang, tuple(newcomers))
     draft.decide(Resize(gang.id, move.seats, reason("defragment", text, **facts)))
     draft.moving.append(gang.id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.cluster import DEVICE, NodeState, scaled
 from fairlead.scheduling.carry.board import Board, Shape
-from fairlead.scheduling.carry.claims import claims
+from fairlead.scheduling.carry.claims import claims, repaid
 from fairlead.scheduling.carry.gain import pressed
 from fairlead.scheduling.carry.target import Target, put
 from fairlead.scheduling.market.dials import Dials
@@ -20,6 +20,7 @@ from fairlead.scheduling.market.rules import charges, heaviness
 from fairlead.scheduling.market.tenants import Shares, shares
 from fairlead.scheduling.read import Read
 from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
+from fairlead.scheduling.words import devices
 
 PROMISE_S = 30.0
 """A job for which others made room comes first for this long once they have left; then it queues like everybody."""
@@ -36,7 +37,8 @@ class Draft:
     seen: Mapping[str, JobState]  # as the market reads them
     tenants: Mapping[str, TenantState]
     parts: Shares
-    claims: Mapping[str, int]  # entitlements in whole devices
+    claims: Mapping[str, int]  # shares and what is owed, in whole devices
+    portions: Mapping[str, int]  # shares alone: who takes more than its own from within another's is repaid
     promised: dict[str, dict[str, Any]]  # job -> {"victims": still leaving, "since_s": ...}: others make room
     dials: Dials
     target: Target = field(default_factory=Target)
@@ -56,6 +58,7 @@ class Draft:
     @classmethod
     def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
         """The beginning of a round. Sorting here makes the result independent of the order of the input."""
+        dials = dials.under(state.sharing)
         jobs = {job.id: job for job in sorted(state.jobs, key=attrgetter("id"))}
         named = {tenant.name: tenant for tenant in state.tenants}
         for name in {job.tenant for job in state.jobs} - named.keys():
@@ -64,16 +67,20 @@ class Draft:
         tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
         seen = _seen(state, board, jobs, tenants)
         payers = [replace(tenant, spent=None) for tenant in tenants.values()]
-        wanting = _wanting(board, jobs, seen)
+        wanting, whole = _wanting(board, jobs, seen), _whole(board)
         sitting = [job for job in jobs.values() if job.seats]  # as it is, so that a round asked again says the same
-        parts = shares(payers, wanting, _whole(board), state.now_s, state.memory, dials, sitting)
+        parts = shares(payers, wanting, whole, state.now_s, state.memory, dials, sitting)
         heavy = heaviness(wanting, charges(wanting, parts.whole))  # claims are devices, whatever else goes with them
-        entitled = {name: float(parts.entitled[parts.tree.own(name)]) / heavy.get(name, 1.0) for name in tenants}
-        accounts = {name: parts.accounts[parts.tree.own(name)] for name in tenants}
-        owed = {name: account.owed / dials.repay_s for name, account in accounts.items()}
+        asked = parts.used(wanting, {job.id: job.max_workers for job in wanting})
+        insisted = repaid(parts, asked, whole.devices, dials.gives)
+
+        def in_devices(amounts: Mapping[str, float]) -> Mapping[str, int]:
+            own = {name: float(amounts[parts.tree.own(name)]) / heavy.get(name, 1.0) for name in tenants}
+            return claims(own, tenants.values(), board.used)
+
         return cls(
             state=state, board=board, jobs=jobs, sitting=sitting, seen=seen, tenants=tenants, parts=parts, dials=dials,
-            claims=claims(entitled, tenants.values(), board.used, owed), promised=_still_promised(state, jobs),
+            claims=in_devices(insisted), portions=in_devices(parts.entitled), promised=_still_promised(state, jobs),
             limited=any(tenant.quota is not None or tenant.most for tenant in tenants.values()),
             several=sum(1 for tenant in tenants if tenant in board.used) > 1,
             sure=frozenset(kind for tenant in tenants.values() for kind, many in tenant.guarantee.items() if many),
@@ -113,6 +120,18 @@ class Draft:
 
     def used(self, tenant: str) -> int:
         return self.board.used.get(tenant, 0)
+
+    def said(self, tenant: str, *, plain: bool = False) -> str:
+        """What it may insist on, in words: its share, and why it is more or less now."""
+        own, more = self.portions[tenant], self.claims[tenant] - self.portions[tenant]
+        share = f"the {own if plain else devices(own)} it is entitled to"
+        if more > 0:
+            return f"{share} and {more} it is owed"
+        return f"{share} (less {-more} it had too much before)" if more < 0 else share
+
+    def holding(self, tenant: str) -> int:
+        """Devices that it has, less those that it is owed, more those it had too much: so who is repaid comes first."""
+        return self.used(tenant) - self.claims[tenant] + self.portions[tenant]
 
     def headroom(self, tenant: str, kind: str | None = None) -> int:
         """Devices (of a type) that the tenant may still insist on; negative when it borrows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from functools import lru_cache
 
 from fairlead.scheduling.curves import SpeedCurve
@@ -74,6 +75,16 @@ def speed_on(job: JobState, kind: str, size: int) -> float:
             if level and level[at] > best:
                 best = level[at]
     return best
+
+
+def useful(job: JobState, on: Iterable[str], of: Iterable[str], size: int) -> float:
+    """What a device of a gang of this size ``on`` these types is worth to the job, relative to the best ``of`` those it
+    could have; a gang on several types is as fast as on the slowest of them."""
+    if job.curve is None:
+        return 1.0
+    here = min((speed_on(job, kind, size) for kind in on), default=0.0)
+    best = max((speed_on(job, kind, size) for kind in of), default=0.0)
+    return min(1.0, here / best) if best > 0 else 1.0
 
 
 def larger(job: JobState, size: int) -> int | None:

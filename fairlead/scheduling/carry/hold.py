@@ -12,6 +12,7 @@ from fairlead.scheduling.carry.board import Shape
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import remaining_s
 from fairlead.scheduling.market.guarantees import short
+from fairlead.scheduling.mentions import Named
 from fairlead.scheduling.state import Hold, JobState, Reason
 from fairlead.scheduling.words import budget, devices, each, moment
 
@@ -88,7 +89,10 @@ class _Blocked:
 
     def _what(self, job: JobState, shape: Shape) -> _Said:
         draft, need = self.draft, job.min_workers
-        free, most = self._free_for(shape)
+        (free, most), lidded = self._free_for(shape), self._lidded(job, shape)
+        if lidded:  # what is free of a type of which its tenant may have no more is not free for it
+            free = max((self._unheld.roomiest(shape.on(kind))[0] for kind in draft.board.kinds(shape)
+                        if kind not in lidded), default=0)  # fmt: skip
         tenant, used = draft.tenants[job.tenant], draft.used(job.tenant)
         facts: dict[str, Any] = {
             "needs": need, "free": free, "most": most, "ahead": 0, "device_type": job.device_type,
@@ -108,19 +112,22 @@ class _Blocked:
         if tenant.quota is not None and used + need > tenant.quota:
             text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}"
             return _Said("quota", text, facts)
-        if need > self._room(job.tenant, job.device_type):
-            limit = "the tenant above it" if need > draft.quota_room(job.tenant) else f"its {job.device_type} devices"
+        if need > self._room(job.tenant, None):
+            text = f"{wants}; tenant {tenant.name} has all that the limit of the tenant above it allows"
+            return _Said("quota", text, facts)
+        if lidded and not set(self._holding(shape, need)) - lidded:
+            limit = f"its {' and '.join(sorted(lidded))} devices"
             return _Said("quota", f"{wants}; tenant {tenant.name} has all that the limit of {limit} allows", facts)
         if job.id in draft.promised:
-            victims = draft.promised[job.id]["victims"]
-            by = f"is being made by {', '.join(victims[:3])}{' and others' if len(victims) > 3 else ''}"
+            victims = [Named(name, draft.jobs[name].tenant) for name in draft.promised[job.id]["victims"]]
+            by = f"is being made by {', '.join(map(str, victims[:3]))}{' and others' if len(victims) > 3 else ''}"
             text = f"{wants}; room {by if victims else 'was made for it, and it comes first'}"
             return _Said("making-room", text, {"victims": victims, **facts}, queues=False)
         if free >= need:
             return _Said("held-for-others", f"{wants}, {free} free but held for jobs that waited longer", facts)
         own = draft.board.held.get(job.id, ())
         kept = f"; {devices(len(own))} kept for it" if own else ""
-        share = f"tenant {tenant.name} uses {used} of the {draft.claims[job.tenant]} it is entitled to"
+        share = f"tenant {tenant.name} uses {used} of {draft.said(job.tenant, plain=True)}"
         not_sure = self._not_guaranteed(job)
         if not_sure:
             share, facts = f"{share}; {not_sure}", {**facts, "not_guaranteed": not_sure}
@@ -142,6 +149,18 @@ class _Blocked:
         if shape not in self._free:
             self._free[shape] = (self._unheld.roomiest(shape)[0], self.draft.board.most(shape))
         return self._free[shape]
+
+    def _lidded(self, job: JobState, shape: Shape) -> set[str]:
+        """The types that would hold its gang, of which its tenant may not have so many more."""
+        if not self.draft.limited:
+            return set()
+        return {kind for kind in self._holding(shape, job.min_workers)
+                if job.min_workers > self._room(job.tenant, kind)}  # fmt: skip
+
+    def _holding(self, shape: Shape, need: int) -> list[str]:
+        """The types of which the nodes in service would hold so many workers if they were empty."""
+        board = self.draft.board
+        return [kind for kind in board.kinds(shape) if board.most(shape.on(kind)) >= need]
 
     def _room(self, tenant: str, kind: str | None) -> int:
         if (tenant, kind) not in self._rooms:
@@ -172,25 +191,28 @@ def expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | Non
 def _play(
     draft: Draft, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
 ) -> Iterator[float | None]:
-    now, every = draft.now_s, sorted(free)
-    rooms = {tenant: draft.quota_room(tenant) for tenant in {job.tenant for job in queue}}
+    now, every = draft.now_s, tuple(sorted(free))
+    tenants = {job.tenant for job in queue} if draft.limited else ()
+    rooms = {(tenant, kind): draft.quota_room(tenant, kind) for tenant in tenants for kind in every}
     spent = {name: tenant.spent for name, tenant in draft.tenants.items() if tenant.spent is not None}
-    mosts: dict[str | None, int] = {}  # free devices of the roomiest type, as long as nothing changes
+    mosts: dict[tuple[str, ...], int] = {}  # free devices of the roomiest of some types, as long as nothing changes
     for job in queue:
         if job.tenant in spent:
             yield spent[job.tenant].again_s  # at the earliest; who can start before comes before it in the queue
             continue
-        kinds = every if job.device_type is None else [job.device_type]
         left = job.min_workers
-        most = mosts.get(job.device_type, -1)
-        while most < 0 or (most < left and ends):
+        kinds = every if job.device_type is None else (job.device_type,)
+        if rooms:
+            kinds = tuple(kind for kind in kinds if rooms.get((job.tenant, kind), 0) >= left)
+        most = mosts.get(kinds, -1) if kinds else 0
+        while kinds and (most < 0 or (most < left and ends)):
             if most >= 0:
                 now, freed = heapq.heappop(ends)
                 for kind in freed:
                     free[kind] += 1
                 mosts.clear()
-            most = mosts[job.device_type] = max([free.get(kind, 0) for kind in kinds], default=0)
-        if most < left or rooms[job.tenant] < left:
+            most = mosts[kinds] = max([free.get(kind, 0) for kind in kinds], default=0)
+        if most < left:
             yield None
             continue
         best = next(kind for kind in kinds if free.get(kind, 0) == most)

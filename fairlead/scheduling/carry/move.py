@@ -9,6 +9,7 @@ from fairlead.scheduling.carry.gain import speed_on
 from fairlead.scheduling.carry.place import place
 from fairlead.scheduling.carry.preempt import ATTEMPTS, carry_out, victims_leaving
 from fairlead.scheduling.carry.reclaim import COST_SHARE, MIN_RUN_S, Reclaim
+from fairlead.scheduling.mentions import Named
 from fairlead.scheduling.state import JobState, Resize
 from fairlead.scheduling.words import devices, on, reason
 
@@ -36,7 +37,7 @@ def make_room_for_moves(draft: Draft) -> None:
         reclaim = Reclaim(draft, job, size, kind, for_growth=True)
         if reclaim.make_fit():
             reclaim.prune()
-            carry_out(draft, reclaim, f"job {job.id} of tenant {job.tenant}, {gain:.1f} times as fast on type {kind}")
+            carry_out(draft, reclaim, f"{Named(job.id, job.tenant)}, {gain:.1f} times as fast on type {kind}")
 
 
 def _wishes(draft: Draft) -> Iterator[tuple[JobState, str, int, float]]:

@@ -30,8 +30,8 @@ def waits(jobs: Sequence[JobState], now_s: float) -> list[float]:
 def line_up(draft: Draft) -> Sequence[JobState]:
     """All waiting jobs in the order in which they are looked at.
 
-    Tenants take turns: next is the one that would hold fewest devices for its weight, then the one that
-    was served least so far. Within a tenant its highest bidder is next, so nobody gains on others by priorities.
+    Tenants take turns: next is the one that would hold fewest devices for its weight, and for what it is owed, then the
+    one that was served least so far. Within a tenant its highest bidder is next: nobody gains on others by priorities.
     """
     waiting = [job for job in draft.jobs.values() if not job.seats and not job.settling and not job.broken]
     queues: dict[str, list[JobState]] = {}
@@ -46,7 +46,7 @@ def line_up(draft: Draft) -> Sequence[JobState]:
         queues[job.tenant].append(job)
     for name in draft.parts.tree.people.keys() & queues.keys():
         queues[name] = _people_in_turn(draft, queues[name])
-    holding = {name: draft.used(name) for name in queues}
+    holding = {name: draft.holding(name) for name in queues}
     tenants, due = {name: draft.tenants[name] for name in queues}, draft.target.due
     served = {name: tenant.attained_device_s / tenant.weight for name, tenant in tenants.items()}
 

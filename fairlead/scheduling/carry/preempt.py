@@ -25,6 +25,7 @@ from fairlead.scheduling.carry.order import waited_s
 from fairlead.scheduling.carry.reclaim import Reclaim
 from fairlead.scheduling.carry.scale import may_grow
 from fairlead.scheduling.carry.start import hold_free, kinds_for
+from fairlead.scheduling.mentions import Named
 from fairlead.scheduling.state import JobState, Preempt, Resize
 from fairlead.scheduling.words import devices, reason, workers
 
@@ -75,9 +76,8 @@ def make_room_for_growth(draft: Draft) -> None:
         attempts[job.tenant] = attempts.get(job.tenant, 0) + 1
         reclaim = _find_growth(draft, job, wanted)
         if reclaim is not None:
-            claim = devices(draft.claims[job.tenant])
-            below = f", which has fewer than the {claim} it is entitled to" if draft.headroom(job.tenant) > 0 else ""
-            carry_out(draft, reclaim, f"job {job.id} of tenant {job.tenant}{below}")
+            below = f", which has fewer than {draft.said(job.tenant)}" if draft.headroom(job.tenant) > 0 else ""
+            carry_out(draft, reclaim, f"{Named(job.id, job.tenant)}{below}")
 
 
 def victims_leaving(draft: Draft, name: str) -> bool:
@@ -125,16 +125,16 @@ def _find_growth(draft: Draft, job: JobState, wanted: int) -> Reclaim | None:
 
 
 def _for_waiting(draft: Draft, job: JobState, reclaim: Reclaim) -> str:
+    waiting = f"waiting {Named(job.id, job.tenant)}"
     if reclaim.insists:
-        return f"waiting job {job.id} of tenant {job.tenant}, to which devices of type {reclaim.kind} are guaranteed"
+        return f"{waiting}, to which devices of type {reclaim.kind} are guaranteed"
     if reclaim.covered:
-        return f"waiting job {job.id} of tenant {job.tenant}, to which {devices(reclaim.covered)} of it are guaranteed"
+        return f"{waiting}, to which {devices(reclaim.covered)} of it are guaranteed"
     if draft.headroom(job.tenant) >= job.min_workers:
-        claim = devices(draft.claims[job.tenant])
-        return f"waiting job {job.id} of tenant {job.tenant}, which has fewer than the {claim} it is entitled to"
+        return f"{waiting}, which has fewer than {draft.said(job.tenant)}"
     if job.id in draft.target.due:
-        return f"waiting job {job.id} of tenant {job.tenant}, whose promise would be broken otherwise"
-    return f"waiting job {job.id} of tenant {job.tenant}"
+        return f"{waiting}, whose promise would be broken otherwise"
+    return waiting
 
 
 def carry_out(draft: Draft, reclaim: Reclaim, receiver: str) -> None:
@@ -144,7 +144,7 @@ def carry_out(draft: Draft, reclaim: Reclaim, receiver: str) -> None:
         before, keeps = draft.board.seats[name], reclaim.board.seats[name]
         given = len(before) - len(keeps)
         draft.given[victim.tenant] = draft.given.get(victim.tenant, 0) + given
-        facts = {"to": reclaim.job.id, "to_tenant": reclaim.job.tenant, "devices": given}
+        facts = {"to": Named(reclaim.job.id, reclaim.job.tenant), "devices": given}
         why = f"gives {devices(given)} to {receiver}{_turn(draft, victim, reclaim.job)}"
         if keeps:
             text = f"shrinks from {len(before)} to {workers(len(keeps))}: {why}"

@@ -167,6 +167,11 @@ class Reclaim:
         above = self.board.used.get(tenant, 0) - draft.given.get(tenant, 0) - draft.claims[tenant]
         return min(above, self._spare(tenant)) if self.sure else above
 
+    def _lent(self, tenant: str) -> int:
+        """Devices above its share. What is taken beyond them only repays somebody, who can wait for a gang's time."""
+        draft = self.draft
+        return self.board.used.get(tenant, 0) - draft.given.get(tenant, 0) - draft.portions[tenant]
+
     def _spare(self, tenant: str) -> int:
         """Devices of this type that it could lose while it, and whom it stands below, keep what is guaranteed."""
         if tenant not in self.spares:
@@ -201,7 +206,9 @@ class Reclaim:
             return above and self._meant(self.job) > 0 and (not self.for_growth or self._rested(victim))
         if self.starving or self.insists:
             return self._spare(victim.tenant) > 0
-        return self.below and self._surplus(victim.tenant) > 0
+        if not self.below or self._surplus(victim.tenant) <= 0:
+            return False
+        return self._lent(victim.tenant) > 0 or self._rested(victim)
 
     def _may_preempt(self, victim: JobState) -> bool:
         size = len(self.board.seats[victim.id])
@@ -215,6 +222,8 @@ class Reclaim:
         if self.insists:  # even a last gang, or one of a tenant within its claim: what is guaranteed comes first
             return self._spare(victim.tenant) >= size
         if not self.below or self._surplus(victim.tenant) < size:
+            return False
+        if self._lent(victim.tenant) < size and not self._rested(victim):
             return False
         return self.board.gangs[victim.tenant] > 1
 

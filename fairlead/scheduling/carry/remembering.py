@@ -38,6 +38,7 @@ def recalled(stored: Mapping[str, Any]) -> dict[str, Any]:
     return memory
 
 
-def promises(memory: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The part of it that must not be lost when the process ends: who was promised what, and whose turn it was."""
-    return memory.get("promised"), memory.get("turned_s")
+def promises(memory: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The part of it that must not be lost when the process ends: who was promised what, whose turn it was, and whether
+    everybody was told that fairness is being corrected."""
+    return memory.get("promised"), memory.get("turned_s"), memory.get("fairness", {}).get("corrects", False)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.scheduling.carry.backfill import start_short
+from fairlead.scheduling.carry.board import Board
 from fairlead.scheduling.carry.defrag import make_room_by_moving
 from fairlead.scheduling.carry.draft import Draft
+from fairlead.scheduling.carry.gain import useful
 from fairlead.scheduling.carry.hold import holds
 from fairlead.scheduling.carry.mend import mend
 from fairlead.scheduling.carry.move import make_room_for_moves, move_faster
@@ -48,7 +50,7 @@ def drafted(state: ClusterState, dials: Dials = DEFAULTS) -> Draft:
     draft = Draft.of(state, dials)
     mend(draft)
     replace_stragglers(draft)
-    draft.target = target(state, draft.board, draft.seen, draft.fixed(), draft.parts, dials)
+    draft.target = target(state, draft.board, draft.seen, draft.fixed(), draft.parts, draft.dials)
     draft.line = line_up(draft)
     start_first(draft)
     move_faster(draft)
@@ -90,13 +92,24 @@ def _reservations(draft: Draft, decisions: list[Decision]) -> tuple[Reservation,
 
 def _memory(draft: Draft) -> dict[str, Any]:
     """For the next round. A promise lasts until the job is seen to sit: a device may turn out not to be free yet."""
-    has = {name: len(seats) for name, seats in draft.board.seats.items() if seats}
-    used = draft.parts.used([draft.jobs[name] for name in has], has)
+    board, jobs = draft.board, draft.jobs
+    has = {name: float(len(seats)) for name, seats in board.seats.items() if seats}
+    worth = {name: size * _useful(board, jobs[name]) for name, size in has.items()}
+    used, done = (draft.parts.used([jobs[name] for name in has], amounts) for amounts in (has, worth))
     turned = {name: when_s for name, when_s in draft.turned_s.items() if draft.now_s - when_s < TURN_S}
     turned |= {tenant: draft.now_s for tenant, name in draft.turns.items() if name in draft.starting}
     owed = (("promised", draft.promised), ("turned_s", turned), ("moving", draft.moving))
     kept = {name: value for name, value in owed if value}
-    return {**draft.target.memory, **draft.parts.memory(used), **kept}
+    return {**draft.target.memory, **draft.parts.memory(used, done), **kept}
+
+
+def _useful(board: Board, job: JobState) -> float:
+    """What each of its devices is worth to it, as in the market: who sits on slow ones is owed the difference."""
+    if job.curve is None:
+        return 1.0
+    seats = board.seats[job.id]
+    here = {board.nodes[name].device_type for name in seats if name in board.nodes}
+    return useful(job, here, here.union(board.kinds(board.shape(job))), len(seats))
 
 
 def _grown(draft: Draft, job: JobState) -> Resize:

@@ -88,7 +88,7 @@ def _grow(draft: Draft, allowed: Callable[[JobState], bool]) -> None:
         if seats and (job.elastic or name in draft.starting):
             line_up(job, len(seats))
     while heaps and not draft.board.full:
-        tenant = min(heaps, key=lambda name: (draft.used(name) / draft.tenants[name].weight, heaps[name][0]))
+        tenant = min(heaps, key=lambda name: (draft.holding(name) / draft.tenants[name].weight, heaps[name][0]))
         job = draft.jobs[heapq.heappop(heaps[tenant])[2]]
         seats = draft.board.seats[job.id]
         newcomers = _step(draft, job, seats) if allowed(job) else None

@@ -83,7 +83,8 @@ def overdue(draft: Draft, job: JobState) -> bool:
     """Whether this job's tenant has had nothing, or the job has waited, for so long that it comes first."""
     if draft.used(job.tenant) == 0:  # the tenant has waited as long as any of its jobs
         return draft.waits_s.get(job.tenant, 0.0) >= OVERDUE_S
-    return waited_s(job, draft.now_s) >= STARVING_S and job.min_workers > draft.claims[job.tenant]
+    too_large = job.min_workers > max(draft.claims[job.tenant], draft.portions[job.tenant])  # a debt is no hardship
+    return waited_s(job, draft.now_s) >= STARVING_S and too_large
 
 
 def hold_free(draft: Draft, job: JobState) -> None:

@@ -2,91 +2,157 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from fairlead.scheduling.market.menus import Floats, Ints
 
+SURELY = 1.0 - 1e-9
+"""What is out of reach by more than rounding."""
+
+Row = list[float]
+"""Devices that are free, stretch of time by stretch of time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The sizes of one job, ascending, with the best speed at each and the column of that offer."""
+    """The sizes of one job on one type of device, ascending, with the speed at each and the column of that offer."""
 
     sizes: Sequence[int]
     speeds: Sequence[float]
     columns: Sequence[int]
+    kind: int = 0
 
-    def up_to(self, size: float) -> Ladder:
-        """Without the gangs that are larger than this."""
-        kept = bisect_right(self.sizes, size)
-        return Ladder(self.sizes[:kept], self.speeds[:kept], self.columns[:kept])
+    def speed(self, free: float) -> float:
+        """Of the largest gang that so many devices allow."""
+        at = bisect_right(self.sizes, free) - 1
+        return float(self.speeds[at]) if at >= 0 else 0.0
+
+    def column(self, size: int) -> int:
+        """The offer of this very size."""
+        return int(self.columns[bisect_left(self.sizes, size)])
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was reserved for a job."""
+
+    devices: Ints  # by stretch of time
+    column: int = -1  # the offer that it has in the first one; -1: none
 
 
 class Plan:
-    """Stretches of time up to the last deadline, and the devices that are free in each."""
+    """Stretches of time up to the last deadline, and the devices that are free in each.
 
-    def __init__(self, edges_s: Floats, devices: float, free: Floats | None = None) -> None:
+    ``within`` are further rows by type of device, which plans may share: what is reserved has to fit in them as well,
+    and is taken from them. They have one number more than there are stretches: what is free after the last.
+    """
+
+    def __init__(
+        self, edges_s: Floats, devices: float, free: Floats | None = None,
+        within: Mapping[int, Sequence[Row]] | None = None,
+    ) -> None:  # fmt: skip
         self.begins_s = float(edges_s[0])
         self.devices = devices
         self.ends_s: list[float] = edges_s[1:].tolist()
         self.seconds: list[float] = np.diff(edges_s).tolist()
-        self.free: list[float] = [devices] * len(self.seconds) if free is None else free.tolist()
+        self.free: Row = [devices] * len(self.seconds) if free is None else free.tolist()
+        self.within: Mapping[int, Sequence[Row]] = within or {}
 
-    def reserve(self, ladder: Ladder, left: float, deadline_s: float) -> Ints | None:
-        """The smallest gang that makes it, from as late as possible on; devices by stretch, or None if nothing does."""
+    def reserve(self, ladders: Sequence[Ladder], left: float, deadline_s: float) -> Taken | None:
+        """The smallest gang that makes it, from as late as possible on; None if nothing does."""
         last = bisect_right(self.ends_s, deadline_s + 1e-6)
-        if last == 0:
+        if last == 0 or not ladders:
             return None
-        taken = self._smallest(ladder, left, last)
-        if taken is not None:
-            return taken
-        widest = np.searchsorted(ladder.sizes, self.free[:last], side="right") - 1  # -1: not even the smallest fits
-        rungs = len(ladder.sizes)
-        sizes, speeds = np.zeros(rungs + 1, dtype=np.int64), np.zeros(rungs + 1)  # what is at -1 is nothing
-        sizes[:rungs], speeds[:rungs] = ladder.sizes, ladder.speeds
-        at = np.minimum(widest, np.arange(rungs)[:, None])  # by rung and stretch
-        from_end = np.cumsum((speeds[at] * self.seconds[:last])[:, ::-1], axis=1)[:, ::-1]
-        enough = from_end[:, 0] >= left
-        rung = int(enough.argmax())
-        if not enough[rung]:
-            return None
-        since = int(np.nonzero(from_end[rung] >= left)[0][-1])
-        taken = np.where(np.arange(last) >= since, sizes[at[rung]], 0)
-        self.free[:last] = (np.array(self.free[:last]) - taken).tolist()
-        return np.asarray(taken, dtype=np.int64)
+        for ladder in ladders:
+            taken = self._smallest(ladder, left, last)
+            if taken is not None:
+                return taken
+        return self._widest(ladders, left, last)
 
-    def _smallest(self, ladder: Ladder, left: float, last: int) -> Ints | None:
-        """The same for the smallest gang alone, nearly always enough, and found a few stretches from the end."""
-        size, speed, free, seconds = ladder.sizes[0], ladder.speeds[0], self.free, self.seconds
-        done, since = 0.0, last
+    def _free(self, kind: int) -> Row:
+        """Of this type, by stretch of time: the row itself where there is only one."""
+        within = self.within.get(kind)
+        return list(map(min, self.free, *within)) if within else self.free
+
+    def _smallest(self, ladder: Ladder, left: float, last: int) -> Taken | None:
+        """For the smallest gang on one type alone, nearly always enough, and found a few stretches from the end."""
+        size, speed, seconds = ladder.sizes[0], ladder.speeds[0], self.seconds
+        if speed * (self.ends_s[last - 1] - self.begins_s) < left * SURELY:
+            return None
+        rows = (self.free, *self.within.get(ladder.kind, ()))
+        first, second = rows[0], rows[-1]
+        done, since, stretches = 0.0, last, []
         while since == last or done < left:
             if since == 0:
                 return None
             since -= 1
-            if free[since] >= size:
+            if first[since] >= size and second[since] >= size and (len(rows) < 3 or _fits(rows, since, size)):
                 done += speed * seconds[since]
+                stretches.append(since)
+        for row in rows:
+            for at in stretches:
+                row[at] -= size
         taken = np.zeros(last, dtype=np.int64)
-        for at in range(since, last):
-            if free[at] >= size:
-                free[at] -= size
-                taken[at] = size
-        return taken
+        taken[stretches] = size
+        return Taken(taken, int(ladder.columns[0]) if taken[0] else -1)
 
-    def soonest(self, ladder: Ladder, left: float, rung: int) -> float:
-        """When so much work can be done on gangs of up to this rung, beside all that is reserved already."""
-        begins_s = self.begins_s
-        for end_s, free in zip(self.ends_s, self.free, strict=True):
-            at = min(bisect_right(ladder.sizes, free) - 1, rung)
-            speed = ladder.speeds[at] if at >= 0 else 0.0
-            if speed * (end_s - begins_s) >= left:
+    def _widest(self, ladders: Sequence[Ladder], left: float, last: int) -> Taken | None:
+        """For gangs that take what there is, of the type where that is fastest, up to the smallest size that does."""
+        lids = sorted({int(size) for ladder in ladders for size in ladder.sizes})
+        speed = np.zeros((len(lids), last))  # by lid and stretch
+        size, of = np.zeros(speed.shape, dtype=np.int64), np.full(speed.shape, -1, dtype=np.int64)
+        for number, ladder in enumerate(ladders):
+            sizes, speeds = _with_none(ladder)
+            widest = np.searchsorted(ladder.sizes, self._free(ladder.kind)[:last], side="right") - 1
+            allowed = np.searchsorted(ladder.sizes, lids, side="right") - 1
+            at = np.minimum(widest, allowed[:, None])
+            better = speeds[at] > speed
+            speed = np.where(better, speeds[at], speed)
+            size, of = np.where(better, sizes[at], size), np.where(better, number, of)
+        from_end = np.cumsum((speed * self.seconds[:last])[:, ::-1], axis=1)[:, ::-1]
+        enough = from_end[:, 0] >= left
+        lid = int(enough.argmax())
+        if not enough[lid]:
+            return None
+        since = int(np.nonzero(from_end[lid] >= left)[0][-1])
+        taken = np.where(np.arange(last) >= since, size[lid], 0)
+        for number, ladder in enumerate(ladders):
+            mine = np.where(of[lid] == number, taken, 0)
+            for row in (self.free, *self.within.get(ladder.kind, ())):
+                row[:last] = (np.array(row[:last]) - mine).tolist()
+        now = int(taken[0])
+        return Taken(taken, ladders[of[lid, 0]].column(now) if now else -1)
+
+    def soonest(self, ladders: Sequence[Ladder], left: float, most: float = inf) -> float:
+        """When so much work can be done on gangs of up to this size, beside all that is reserved already."""
+        begins_s, free = self.begins_s, [self._free(ladder.kind) for ladder in ladders]
+        for at, end_s in enumerate(self.ends_s):
+            speed = max((ladder.speed(min(row[at], most)) for ladder, row in zip(ladders, free, strict=True)),
+                        default=0.0)  # fmt: skip
+            if speed > 0 and speed * (end_s - begins_s) >= left:
                 return float(begins_s + left / speed)
             left -= speed * (end_s - begins_s)
             begins_s = end_s
-        at = min(bisect_right(ladder.sizes, self.devices) - 1, rung)
-        return float(begins_s + left / ladder.speeds[at]) if at >= 0 else float(np.inf)
+        after = max((ladder.speed(min(self._after(ladder.kind), most)) for ladder in ladders), default=0.0)
+        return float(begins_s + left / after) if after > 0 else inf
+
+    def _after(self, kind: int) -> float:
+        """Free of this type when all that is reserved is over."""
+        return min([self.devices, *(row[-1] for row in self.within.get(kind, ()))])
+
+
+def _fits(rows: Sequence[Row], at: int, size: int) -> bool:
+    return all(row[at] >= size for row in rows)
+
+
+def _with_none(ladder: Ladder) -> tuple[Ints, Floats]:
+    """Its sizes and speeds, with those of no gang at all at the end: at -1."""
+    return np.append(ladder.sizes, 0).astype(np.int64), np.append(ladder.speeds, 0.0).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +169,20 @@ class Task:
 
     job: int
     group: int  # the number of the queue in which it stands
-    ladder: Ladder
+    ladders: Sequence[Ladder]  # by type of device, the one that it is to have first
     left: float
     deadline_s: float
 
 
 class Agenda:
-    """The plans of all queues: one each on its share, and for every queue above others one on what those can spare."""
+    """The plans of all queues: one each on its share, and for every queue above others one on what those can spare.
 
-    def __init__(self, edges_s: Floats, devices: float, tiers: Tiers | None, guarded: float) -> None:
+    ``types`` are the devices there are by type: shares are of all of them together, but a type is there only once.
+    """
+
+    def __init__(
+        self, edges_s: Floats, devices: float, tiers: Tiers | None, guarded: float, types: Sequence[float] = ()
+    ) -> None:
         self.ends_s, self._edges_s, self._guarded = edges_s[1:], edges_s, guarded
         shares = [] if tiers is None else tiers.entitled.tolist()
         self._shares: list[float] = [*shares, devices]  # the last one is everything: above all others, or all there is
@@ -122,8 +193,9 @@ class Agenda:
         for queue, parent in enumerate(self._above):
             self._below[parent].append(queue)
         self._taken = np.zeros((len(self._shares), len(self.ends_s)))  # by queue, beside what those below it have
+        self._within = typed(types, len(self.ends_s))
 
-    def planned(self, tasks: Sequence[Task]) -> list[tuple[Task, Ints | None]]:
+    def planned(self, tasks: Sequence[Task]) -> list[tuple[Task, Taken | None]]:
         """Each task with its devices by stretch of time; None where nothing makes it, none where others need them."""
         found = self._on_own_shares(tasks)
         late = [task for task in tasks if found[task.job] is None]
@@ -133,17 +205,17 @@ class Agenda:
                 found |= self._spared(below, queue, self._guarded)
             late = [task for task in late if found[task.job] is None]
             taken = self._spared(late, len(self._above), 0.0)  # who needs still more is not hopeless, but waits
-            found |= {job: None if one is None else np.zeros_like(one) for job, one in taken.items()}
+            found |= {job: None if one is None else Taken(np.zeros_like(one.devices)) for job, one in taken.items()}
         return [(task, found[task.job]) for task in tasks]
 
-    def _on_own_shares(self, tasks: Sequence[Task]) -> dict[int, Ints | None]:
+    def _on_own_shares(self, tasks: Sequence[Task]) -> dict[int, Taken | None]:
         plans: dict[int, Plan] = {}
-        found: dict[int, Ints | None] = {}
+        found: dict[int, Taken | None] = {}
         for task in tasks:
             queue = task.group if self._above else 0
             if queue not in plans:
-                plans[queue] = Plan(self._edges_s, self._shares[queue])
-            found[task.job] = reserved(plans[queue], task)
+                plans[queue] = Plan(self._edges_s, self._shares[queue], within=self._within)
+            found[task.job] = plans[queue].reserve(task.ladders, task.left, task.deadline_s)
         for queue, plan in plans.items():
             self._taken[queue] = plan.devices - np.array(plan.free)
         return found
@@ -165,19 +237,22 @@ class Agenda:
         taken = self._taken[queue] + sum(self._kept(one, guarded) for one in self._below[queue])
         return np.asarray(np.maximum(taken, guarded * self._shares[queue]), dtype=np.float64)
 
-    def _spared(self, late: Sequence[Task], queue: int, guarded: float) -> dict[int, Ints | None]:
+    def _spared(self, late: Sequence[Task], queue: int, guarded: float) -> dict[int, Taken | None]:
         """On what is left of this queue's share when everybody below it keeps the guarded part of its own."""
-        found: dict[int, Ints | None] = {}
+        found: dict[int, Taken | None] = {}
         if not late:
             return found
         kept, share = sum(self._kept(one, guarded) for one in self._below[queue]), self._shares[queue]
-        plan = Plan(self._edges_s, share, np.maximum(0.0, share - kept - self._taken[queue]))
+        plan = Plan(self._edges_s, share, np.maximum(0.0, share - kept - self._taken[queue]), self._within)
         for task in late:
-            taken = found[task.job] = reserved(plan, task)
+            taken = found[task.job] = plan.reserve(task.ladders, task.left, task.deadline_s)
             if taken is not None:
-                self._taken[queue, : len(taken)] += taken
+                self._taken[queue, : len(taken.devices)] += taken.devices
         return found
 
 
-def reserved(plan: Plan, task: Task) -> Ints | None:
-    return plan.reserve(task.ladder, task.left, task.deadline_s) if len(task.ladder.sizes) else None
+def typed(types: Sequence[float], stretches: int) -> dict[int, list[Row]]:
+    """What there is of each type, as rows that plans share; none where there is only one type, or nothing is known."""
+    if len(types) < 2:
+        return {}
+    return {kind: [[float(devices)] * (stretches + 1)] for kind, devices in enumerate(types)}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 
 from fairlead.scheduling.market.desk import Desk
-from fairlead.scheduling.market.exchange import exchanged
-from fairlead.scheduling.market.menus import Bools, Floats, Ints
+from fairlead.scheduling.market.menus import Floats, Ints
+from fairlead.scheduling.market.polish import MakeDesk, polished
 from fairlead.scheduling.market.problem import Chosen, Problem
 
 __all__ = ["Chosen", "Desk", "Problem", "choose"]
@@ -21,27 +20,23 @@ LOOKS = (29, 44, 59)
 """After these steps the prices are tried out with whole gangs; the best outcome counts."""
 
 FEW = 200
-"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound. A group with so
-many jobs or fewer has prices of its own found for what it has; of more, the common ones will do."""
-
-SMALL = 256.0
-"""Up to so many devices gangs are exchanged after that; in more, prices and whole gangs alone come close enough."""
+"""Beyond so many jobs only the last prices are tried out: there they are close enough to the bound."""
 
 
-def choose(problem: Problem, desk: Callable[[Problem], Desk] | None = None) -> Chosen:
+def choose(problem: Problem, desk: MakeDesk = Desk) -> Chosen:
     """The best of some outcomes along the price iteration, repaired to whole gangs that fit at this kind of desk."""
     if not problem.jobs or not len(problem.capacity):
         nothing = np.full(problem.jobs, -1, dtype=np.int64)
         return Chosen(nothing, np.zeros(len(problem.capacity)), 0.0, nothing)
-    if desk is None and _plenty(problem):
+    if desk is Desk and _plenty(problem):
         return _everything(problem)
     best: Chosen | None = None
     for price, toll in clearing(problem):
-        found = filled(problem, price, toll, (desk or Desk)(problem))
+        found = filled(problem, price, toll, desk(problem, None))
         if best is None or found.utility > best.utility * (1 + 1e-12):
             best = found
     assert best is not None
-    return best if desk is not None else _polished(problem, best)
+    return polished(problem, best, desk)
 
 
 def _plenty(problem: Problem) -> bool:
@@ -139,58 +134,16 @@ def filled(problem: Problem, price: Floats, toll: Floats, desk: Desk) -> Chosen:
         desk.round_to_gangs(True)
         desk.round_up()
     desk.serve(order[keen[order] > 0], surplus)
+    tiers: list[Ints] = []
     if len(problem.budget) > 1:  # everybody up to its budget, whatever the prices; then budgets end
         for level in desk.levels:
             desk.fill()
             desk.grow()
-            entitled = desk.column.copy()
             desk.lend(level)
+            tiers.append(desk.column.copy())
     else:
-        entitled = desk.column.copy()
-    _finish(desk)
-    return Chosen(desk.column, price, problem.worth(desk.column), entitled)
-
-
-def _finish(desk: Desk) -> None:
-    """Nobody waits who fits: not even in what others leave who get something better."""
-    desk.fill()
+        tiers.append(desk.column.copy())
+    desk.fill()  # nobody waits who fits: not even in what others leave who get something better
     desk.grow()
     desk.fill()
-
-
-def _polished(problem: Problem, found: Chosen) -> Chosen:
-    """Exchanges among each group's own jobs first; then what is left is lent anew, and nobody gets less for that."""
-    if problem.capacity.sum() > SMALL:
-        return found
-    entitled, column = found.entitled, found.column
-    obliged = (problem.first >= 0) & (entitled >= 0)
-    floor = np.where(obliged, entitled, -1)
-    if len(problem.budget) > 1:
-        floor = _within(problem, entitled, found.price, obliged)
-        column = column if (floor == entitled).all() else _lent(problem, floor)
-        entitled = floor
-    least = np.where(floor >= 0, problem.utility[np.arange(problem.jobs), np.maximum(floor, 0)], 0.0)
-    lent = exchanged(problem, column, found.price, least, anew=len(problem.budget) > 1)
-    column = column if lent is column else _lent(problem, lent)
-    return replace(found, column=column, utility=problem.worth(column), entitled=entitled)
-
-
-def _within(problem: Problem, column: Ints, price: Floats, obliged: Bools) -> Ints:
-    """What each group has, given to those of its jobs that make the most of it: so no group loses by it."""
-    column = column.copy()
-    for group in range(len(problem.budget)):
-        jobs = np.nonzero(problem.group == group)[0]
-        got = jobs[column[jobs] >= 0]
-        if len(got) and len(jobs) > 1:
-            part = problem.part(jobs, column)
-            anew = len(jobs) <= FEW
-            column[jobs] = exchanged(part, column[jobs], price, np.zeros(len(jobs)), obliged[jobs], anew=anew)
-    return column
-
-
-def _lent(problem: Problem, column: Ints) -> Ints:
-    """These gangs, and whoever fits in what they leave."""
-    desk = Desk(problem, column)
-    desk.lend()
-    _finish(desk)
-    return desk.column
+    return Chosen(desk.column, price, problem.worth(desk.column), tiers[-1], tuple(tiers))

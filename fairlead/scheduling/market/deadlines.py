@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
 from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.worth import TINY, Book
 
-__all__ = ["Duties", "Ladder", "Plan", "duties", "edges", "ladder_of", "promised"]
+__all__ = ["Duties", "Ladder", "Plan", "duties", "edges", "ladders_of", "promised"]
 
 MOST_EDGES = 160
 MOST_JOBS = 1_000
@@ -43,31 +43,31 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | 
         return Duties(column, hopeless, planned)
     efficient = largest(offers.efficient[bound])
     area = book.left[bound] / np.maximum(efficient, TINY)
-    agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded)
+    agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded,
+                    pool.capacity.tolist())  # fmt: skip
     tasks = []
     urgent = bound[np.argsort(area, kind="stable")][:MOST_JOBS]
     told = (column[urgent].tolist() for column in (book.left, book.restart_s, book.group, book.deadline_s))
     for job, left, restart_s, group, deadline_s in zip(urgent.tolist(), *told, strict=True):
-        ladder = ladder_of(offers, job)
-        tasks.append(Task(job, group, ladder, promised(left, ladder, restart_s, dials), deadline_s))
+        ladders = ladders_of(offers, job)
+        tasks.append(Task(job, group, ladders, promised(left, ladders, restart_s, dials), deadline_s))
     wake_s = float(np.inf)
     for task, taken in agenda.planned(tasks):
         if taken is None:
             hopeless[task.job] = True
             continue
         planned[task.job] = True
-        now = taken[0]
-        more = int((taken > now).argmax())  # 0 where it never is
+        more = int((taken.devices > taken.devices[0]).argmax())  # 0 where it never is
         if more:
             wake_s = min(wake_s, float(agenda.ends_s[more - 1]))
-        if now > 0:
-            column[task.job] = task.ladder.columns[bisect_left(task.ladder.sizes, now)]
+        column[task.job] = taken.column
     return Duties(column, hopeless, planned, wake_s)
 
 
-def promised(left: float, ladder: Ladder, restart_s: float, dials: Dials) -> float:
+def promised(left: float, ladders: Sequence[Ladder], restart_s: float, dials: Dials) -> float:
     """The work that has to fit before a deadline: a little more than there is, and a restart."""
-    return left * dials.deadline_margin + max(ladder.speeds, default=0.0) * restart_s
+    fastest = max((max(ladder.speeds) for ladder in ladders), default=0.0)
+    return left * dials.deadline_margin + fastest * restart_s
 
 
 def edges(now_s: float, round_s: float, deadlines_s: Floats) -> Floats:
@@ -88,13 +88,22 @@ def _distinct(values: Floats) -> Floats:
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]], dtype=np.float64)
 
 
-def ladder_of(offers: Offers, job: int) -> Ladder:
-    """The sizes in which a job can run at all, each on the type where it is fastest."""
-    best: dict[int, int] = {}
-    speeds, sizes = offers.speed[job].tolist(), offers.size[job].tolist()
-    for column, (speed, size) in enumerate(zip(speeds, sizes, strict=True)):
-        if speed > 0 and (size not in best or speed > speeds[best[size]]):
-            best[size] = column
-    found = sorted(best)
-    columns = [best[size] for size in found]
-    return Ladder(found, [speeds[column] for column in columns], columns)
+def ladders_of(offers: Offers, job: int) -> tuple[Ladder, ...]:
+    """The sizes in which a job can run at all, by type of device; first the type where its smallest gang is fastest.
+
+    A row of offers has each type's sizes in ascending order.
+    """
+    found: dict[int, tuple[list[int], list[float], list[int]]] = {}
+    kinds, sizes, speeds = offers.kind[job].tolist(), offers.size[job].tolist(), offers.speed[job].tolist()
+    for column, speed in enumerate(speeds):
+        if speed > 0:
+            rungs = found.get(kinds[column])
+            if rungs is None:
+                rungs = found[kinds[column]] = ([], [], [])
+            rungs[0].append(sizes[column])
+            rungs[1].append(speed)
+            rungs[2].append(column)
+    ladders = [Ladder(*rungs, kind) for kind, rungs in found.items()]
+    if len(ladders) > 1:
+        ladders.sort(key=lambda one: (one.sizes[0], -one.speeds[0], one.kind))
+    return tuple(ladders)

@@ -177,8 +177,13 @@ class Desk:
             before = int(problem.kind[job, self.column[job]])
             kind, size = int(problem.kind[job, column]), int(problem.size[job, column])
             self._take(job, column, kind, size)
+            if kind != before:
+                self.moved()
             # who could not grow cannot do so now either, unless something became free
             rows = everybody if kind != before or sum(self.free) > free else rows[worth.max(axis=1) > 0]
+
+    def moved(self) -> None:
+        """After a gang got another type: who comes first to what it left. Nobody, where groups stand side by side."""
 
     def _worth_of_growth(self, rows: Ints) -> Floats:
         """By job and column, the utility per further device that the change would bring; 0 where it is not possible."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from fairlead.scheduling.state import Sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,22 @@ class Dials:
     """What growth is worth: (speed / speed of the most efficient gang) ** breadth. At 1 the sum of speeds counts,
     near 0 devices are dealt out evenly."""
 
+    energy: float = 0.01
+    """How much less a type of device is worth that needs more energy for the same work: (least / what it needs) **
+    energy. So small that it decides only between types on which a job gets on alike; at 1 half the energy would count
+    as much as twice the speed, at 0 it does not count."""
+
     stay: float = 1.15
     """A job that runs is worth so much more than the same job waiting, so that equals do not take turns."""
 
     horizon_s: float = 600.0
     """How long a new gang is expected to stand: a change loses restart cost / horizon of its worth."""
+
+    min_run: float = 5.0
+    """A gang is left alone until it has run for so many times what stopping it costs: its measured restart, and for one
+    that starts over all that it has done. So no more than a fifth of its time is lost to being stopped, and who would
+    lose everything is not made to take turns. Deadlines, guarantees, what other tenants are entitled to and a higher
+    priority of its own tenant come first. Longer, and those who come wait for it; at 0 nobody is left alone."""
 
     deadline_margin: float = 1.03
     """What has to be done by a deadline is taken to be so much more than it is."""
@@ -73,10 +86,13 @@ class Dials:
     """Below this index of fairness between tenants (Jain's, of what each had over what it was due) ..."""
 
     hurry_s: float = 1_800.0
-    """... it is repaid within this time."""
+    """... it is repaid within this time, until the index is ``restored`` above ``fair``."""
+
+    restored: float = 0.02
+    """Less, and an index that stays around ``fair`` would have gangs hurry and rest all the time."""
 
     forget_s: float = 43_200.0
-    """After this long, what a tenant is owed counts half."""
+    """After this long, what a tenant used and what it is owed counts half."""
 
     prior_shape: float = 1.0
     """Unknown durations: a job that has done x of work is expected to need ``prior_shape`` times x more."""
@@ -96,3 +112,9 @@ class Dials:
 
     gamma: float = 0.0
     """... and what the speed that is lost to the network counts."""
+
+    def under(self, sharing: Sharing) -> Dials:
+        """With what was settled for this cluster."""
+        fair = self.fair if sharing.fair is None else sharing.fair
+        forget_s = self.forget_s if sharing.forget_s is None else sharing.forget_s
+        return self if (fair, forget_s) == (self.fair, self.forget_s) else replace(self, fair=fair, forget_s=forget_s)

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fairlead.cluster import Node
 from fairlead.scheduling.state import ClusterState, Reason, Reservation, Sleep, Wake
 
@@ -45,6 +48,17 @@ def power(node: Node) -> Power:
         return usual_power(node.device_type)
     idle_w, busy_w = node.watts
     return Power(idle_w, busy_w, ASLEEP * busy_w)
+
+
+def busy_watts(nodes: Sequence[Node], types: Sequence[str]) -> NDArray[np.float64]:
+    """What a device of each type draws at work, on average over these nodes."""
+    watts, devices = dict.fromkeys(types, 0.0), dict.fromkeys(types, 0)
+    usual = {kind: usual_power(kind).busy_w for kind in types}
+    for node in nodes:
+        kind, many = node.device_type, node.devices
+        watts[kind] += many * (usual[kind] if node.watts is None else node.watts[1])
+        devices[kind] += many
+    return np.array([watts[kind] / devices[kind] if devices[kind] else usual[kind] for kind in types])
 
 
 def worth_sleeping_s(node: Node) -> float:

@@ -54,7 +54,7 @@ def uncovered(problem: Problem, column: Ints, names: Sequence[str], types: Seque
     told: dict[int, str] = {}
     if problem.rules is None or not problem.rules.sure.any():
         return told
-    left = problem.rules.sure - _held(problem, column)
+    left = problem.rules.sure - held(problem, column)
     for queue, kind, jobs in _short_of(problem, np.nonzero(column < 0)[0], left):
         sure, rest = int(problem.rules.sure[queue, kind]), int(left[queue, kind])
         words: dict[int, str] = {}
@@ -65,7 +65,7 @@ def uncovered(problem: Problem, column: Ints, names: Sequence[str], types: Seque
     return told
 
 
-def _held(problem: Problem, column: Ints) -> Floats:
+def held(problem: Problem, column: Ints) -> Floats:
     """Devices by queue, with all below it, and type."""
     assert problem.rules is not None
     rows = np.nonzero(column >= 0)[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Iterator
+from math import inf, isfinite
 
 import numpy as np
 
@@ -14,8 +15,8 @@ from fairlead.scheduling.market.offers import Floats, Ints
 class Nested(Desk):
     """Keeps count for a job's queue and for all above it."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
+    def __init__(self, problem: Problem, column: Ints | None = None) -> None:
+        super().__init__(problem, column)
         assert problem.rules is not None
         self.rules = rules = problem.rules
         self.group: list[int] = problem.group.tolist()
@@ -25,11 +26,17 @@ class Nested(Desk):
         self.paths = [tuple(queue for queue in path if queue < queues) for path in rules.paths.tolist()]
         self.soft, self.hard = problem.budget.tolist(), problem.ceiling.tolist()
         self.typed: list[list[float]] = rules.most.tolist()
+        named = [any(isfinite(amount) for amount in amounts) for amounts in self.typed]
+        self.limited = [tuple(queue for queue in path if named[queue]) for path in self.paths]  # by type
+        self.typing, self.nowhere = any(named), [inf] * len(problem.capacity)
         self.sure: list[list[float]] = rules.sure.tolist()
         self.levels = tuple(range(int(rules.depth.max(initial=0)), -1, -1))
         self.kept: list[tuple[Straddling, float]] = []  # gangs of which a part is guaranteed, and what is kept for each
         self.opened: list[int] | None = None  # while guarantees are handed out: whose to each queue, -1 for nobody's
         self.least: list[int] = problem.least.tolist()
+        for job in np.nonzero(self.column >= 0)[0].tolist():
+            has = int(self.column[job])
+            self._note(job, int(problem.kind[job, has]), int(problem.size[job, has]))
 
     def round_to_gangs(self, yes: bool) -> None:
         super().round_to_gangs(yes)
@@ -46,13 +53,25 @@ class Nested(Desk):
 
     def secure(self) -> None:
         """What is guaranteed, to the deepest queues first; what a queue's teams leave of its own, to all below it."""
+        for _ in self._guaranteed():
+            self.fill()
+            self.grow()
+        self._keep()
+
+    def _guaranteed(self) -> Iterator[int]:
+        """Tier by tier, the deepest first, while only what is guaranteed on it can be had."""
         for level in self.levels:
             if self.rules.sure[self.rules.depth == level].any():
                 self.opened = [path[len(path) - 1 - level] if len(path) > level else -1 for path in self.paths]
-                self.fill()
-                self.grow()
+                yield level
         self.opened = None
-        self._keep()
+
+    def moved(self) -> None:
+        """Who moves to a better type may leave devices that are guaranteed to somebody who waits: it has them first."""
+        opened = self.opened
+        for _ in self._guaranteed():
+            self.fill()
+        self.opened = opened
 
     def _keep(self) -> None:
         """What is left of a guarantee, as it is too little for any gang that waits, is kept until others lend the rest.
@@ -75,24 +94,32 @@ class Nested(Desk):
             self.free[waits.kind] -= amount
             self.kept.append((waits, amount))
 
-    def room_of(self, queue: int) -> tuple[float, float, list[float]]:
-        """What a queue may still take: as it is charged for, in devices, and of each type."""
+    def room_of(self, queue: int, kind: int) -> float:
+        """What a queue may still take of a type."""
+        room: float = min([self.free[kind], *[self.typed[at][kind] for at in self.limited[queue]]])
+        if self.opened is None or self.opened[queue] < 0:
+            return room
+        return min(room, self.sure[self.opened[queue]][kind])
+
+    def room_within(self, queue: int) -> tuple[float, float]:
+        """What a queue may still take as it is charged for, and in devices."""
         path = self.paths[queue]
-        hard, by_type = min([self.hard[at] for at in path]), self.free
-        for at in path:
-            by_type = [min(pair) for pair in zip(by_type, self.typed[at], strict=True)]
         if self.opened is None:
-            return min([self.soft[at] for at in path]), hard, by_type
-        whose = self.opened[queue]
-        if whose < 0:
-            return inf, 0.0, by_type
-        return inf, hard, [min(pair) for pair in zip(by_type, self.sure[whose], strict=True)]
+            return min([self.soft[at] for at in path]), min([self.hard[at] for at in path])
+        return inf, 0.0 if self.opened[queue] < 0 else min([self.hard[at] for at in path])
 
     def rooms(self) -> tuple[Floats, Floats, Floats]:
-        """The same for all queues."""
-        found = [self.room_of(queue) for queue in range(len(self.paths))]
-        return (np.array([soft for soft, _, _ in found]), np.array([hard for _, hard, _ in found]),
-                np.array([by_type for _, _, by_type in found]))  # fmt: skip
+        """The same for all queues: as it is charged for, in devices, and of each type."""
+        paths, free = self.rules.paths, np.array(self.free)
+        hard = np.array([*self.hard, inf])[paths].min(axis=1)
+        by_type = np.broadcast_to(free, (len(paths), len(free)))
+        if self.typing:
+            by_type = np.minimum(np.array([*self.typed, self.nowhere])[paths].min(axis=1), free)
+        if self.opened is None:
+            return np.array([*self.soft, inf])[paths].min(axis=1), hard, by_type
+        whose = np.array(self.opened)
+        sure = np.array([*self.sure, self.nowhere])[whose]
+        return np.full(len(paths), inf), np.where(whose < 0, 0.0, hard), np.minimum(by_type, sure)
 
     def _fitting(self, jobs: Ints) -> Ints:
         """Those of the jobs that some gang is free for."""
@@ -104,20 +131,20 @@ class Nested(Desk):
         return jobs[(fits & (size <= hard[group][:, None])).any(axis=1)]
 
     def give(self, job: int, liking: Floats, best: int) -> bool:
-        soft, hard, by_type = self.room_of(self.group[job])
-        least, share = self.least[job], self.share[job]
-        if least > hard or least * share > soft + 1e-9 or least > max(by_type):
+        queue, least, share = self.group[job], self.least[job], self.share[job]
+        soft, hard = self.room_within(queue)
+        if least > hard or least * share > soft + 1e-9 or least > max(self.free):
             return False
-        problem = self.problem
-        size, kind = problem.size[job].tolist(), problem.kind[job].tolist()
-        for column in np.argsort(-liking, kind="stable").tolist():
-            if liking[column] <= 0:
+        likes = liking.tolist()
+        for column in (best, *sorted(range(len(likes)), key=likes.__getitem__, reverse=True)[1:]):  # equals in order
+            if likes[column] <= 0:
                 return False
-            wide = size[column]
-            if wide > hard or wide > by_type[kind[column]] or wide * share > soft + 1e-9:
+            offer = job * self._wide + column
+            size, kind = self._sizes[offer], self._kinds[offer]
+            if size > hard or size * share > soft + 1e-9 or not self._possible[offer]:
                 continue
-            if problem.utility[job, column] > 0:
-                self._take(job, column, kind[column], wide)
+            if size <= self.room_of(queue, kind):
+                self._take(job, column, kind, size)
                 return True
         return False
 
@@ -129,11 +156,11 @@ class Nested(Desk):
         if has >= size:
             return
         same = np.nonzero((problem.size[job] == size) & (problem.utility[job] > 0))[0]
-        _, hard, by_type = self.room_of(self.group[job])
+        _, hard = self.room_within(self.group[job])
         for other in (column, *same[np.argsort(-problem.utility[job, same], kind="stable")].tolist()):
             kind = int(problem.kind[job, other])
             more = size - (has if before >= 0 and problem.kind[job, before] == kind else 0)
-            if size - has <= hard and more <= by_type[kind]:
+            if size - has <= hard and more <= self.room_of(self.group[job], kind):
                 self._take(job, other, kind, size)
                 return
 

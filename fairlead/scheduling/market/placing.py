@@ -10,7 +10,7 @@ from msgspec import structs
 
 from fairlead.cluster import Node
 from fairlead.scheduling.curves import FAR
-from fairlead.scheduling.market.choice import Chosen, Problem, choose
+from fairlead.scheduling.market.choice import Chosen, Desk, Problem, choose
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.floor import Kept, Seats, Wish
 from fairlead.scheduling.market.ground import Ground
@@ -38,6 +38,10 @@ class Placed:
     kept: Mapping[int, Kept] = field(default_factory=dict)
 
 
+Known = dict[tuple[int, tuple[tuple[int, int], ...], Wish | None], tuple[Placed, Wish | None]]
+"""What was found by type, gangs (row, size) and for whom room is kept."""
+
+
 def dealt(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: Chosen,
     book: Book, dials: Dials,
@@ -46,23 +50,27 @@ def dealt(
 
     All who found none on the way stand in ``unseated`` in the end.
     """
-    found = placed(state, jobs, choices, pool, problem, chosen, book, dials)
+    known: Known = {}
+    found = placed(state, jobs, choices, pool, problem, chosen, book, dials, known)
     missed = list(found.unseated)
     for _ in range(PASSES - 1):
         if not found.unseated:
             break
         problem = without(problem, choices, found.unseated)
-        chosen = choose(problem, None if problem.rules is None else Nested)
-        found = placed(state, jobs, choices, pool, problem, chosen, book, dials, found.heads)
+        chosen = choose(problem, Desk if problem.rules is None else Nested)
+        found = placed(state, jobs, choices, pool, problem, chosen, book, dials, known, found.heads)
         missed += found.unseated
     return chosen, replace(found, unseated=tuple(missed))
 
 
 def placed(
     state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: Chosen,
-    book: Book, dials: Dials, heads: Mapping[int, Wish] | None = None,
+    book: Book, dials: Dials, known: Known, heads: Mapping[int, Wish] | None = None,
 ) -> Placed:  # fmt: skip
-    """Seats for all chosen gangs; where nothing but devices matters they always find some."""
+    """Seats for all chosen gangs; where nothing but devices matters they always find some.
+
+    ``known`` is what was found for the same gangs of a type before, as dealing out anew changes few types.
+    """
     column = chosen.column
     got = np.nonzero(column >= 0)[0]
     kinds, sizes = choices.kind[got, column[got]].tolist(), choices.size[got, column[got]].tolist()
@@ -78,9 +86,23 @@ def placed(
         if plain is not None:
             found = replace(found, seats={**found.seats, **plain})
         else:
-            worth = problem.utility[np.arange(len(jobs)), column].tolist()
-            found = _arranged(found, state, jobs, kind, wanted, Ground.of(nodes), book, dials, worth)
+            same = (kind, tuple(wanted), found.heads.get(kind))
+            if same not in known:
+                worth = problem.utility[np.arange(len(jobs)), column].tolist()
+                head = found.heads.get(kind)
+                known[same] = _arranged(state, jobs, kind, wanted, Ground.of(nodes), book, dials, worth, head)
+            found = _with(found, kind, *known[same])
     return found
+
+
+def _with(found: Placed, kind: int, here: Placed, head: Wish | None) -> Placed:
+    """What was found so far, and on this type."""
+    return Placed(
+        {**found.seats, **here.seats},
+        (*found.unseated, *here.unseated),
+        found.heads if head is None else {**found.heads, kind: head},
+        {**found.kept, **here.kept},
+    )
 
 
 def _plain(
@@ -106,9 +128,10 @@ def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
 
 
 def _arranged(
-    found: Placed, state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]],
-    ground: Ground, book: Book, dials: Dials, worth: Sequence[float],
-) -> Placed:  # fmt: skip
+    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], ground: Ground,
+    book: Book, dials: Dials, worth: Sequence[float], head: Wish | None,
+) -> tuple[Placed, Wish | None]:  # fmt: skip
+    """Seats on this type, and for whom room is kept there."""
     device_type, levels = ground.nodes[0].device_type, len(ground.domains)
     row_of = {jobs[row].id: (row, size) for row, size in wanted}
     left, declared = book.left.tolist(), book.declared.tolist()
@@ -118,19 +141,13 @@ def _arranged(
     ]
     wishes, turned_away = admitted(ground, wishes)
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
-    head = found.heads.get(kind)
     if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
         head = None
     here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head)
     unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
     if head is None and here.kept is not None:
         head = next(wish for wish in wishes if wish.job == here.kept.job)
-    return Placed(
-        {**found.seats, **here.seats},
-        (*found.unseated, *unseated),
-        found.heads if head is None else {**found.heads, kind: head},
-        found.kept if here.kept is None else {**found.kept, kind: here.kept},
-    )
+    return Placed(here.seats, unseated, {}, {} if here.kept is None else {kind: here.kept}), head
 
 
 def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int, int]]) -> Problem:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.scheduling.market import account
-from fairlead.scheduling.market.choice import Chosen, Problem, choose
+from fairlead.scheduling.market.choice import Chosen, Desk, Problem, choose
 from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.energy import resting
@@ -21,6 +21,7 @@ from fairlead.scheduling.market.placing import dealt, reservations, told
 from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.market.tenure import left_alone, young
 from fairlead.scheduling.market.turns import in_whole_gangs
 from fairlead.scheduling.market.worth import Book, Worth, discounted, worth
 from fairlead.scheduling.read import Read, read
@@ -58,11 +59,11 @@ class Market:
 
     def __call__(self, state: ClusterState) -> Round:
         jobs = Read.in_order(state.jobs)
-        pool = Pool.of(state.nodes)
+        pool, dials = Pool.of(state.nodes), self.dials.under(state.sharing)
         history = History.of(state.memory).updated(jobs)
-        parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, self.dials)
-        sold = sale(state, jobs, pool, history, parts, self.dials)
-        chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, self.dials)
+        parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, dials)
+        sold = sale(state, jobs, pool, history, parts, dials, tenure=True)
+        chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, dials)
         accounts = account.kept(jobs, sold.book, sold.choices, chosen, found.seats, parts, state.round_s)
         kept = reservations(found, state.now_s)
         nodes, idle = resting(state, found.seats, kept)
@@ -75,9 +76,12 @@ class Market:
 
 def sale(
     state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials,
-    due: Collection[str] = (),
+    due: Collection[str] = (), *, tenure: bool = False,
 ) -> Outcome:  # fmt: skip
-    """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case."""
+    """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case.
+
+    With ``tenure`` who has hardly run keeps what it has; live, those who would take it from them see to that.
+    """
     choices = confined(jobs, offers(jobs, pool, fine=len(parts.names) > 1 and len(jobs) <= FEW), pool)
     book = booked(state, jobs, choices, history, parts, dials)
     bids = worth(book, choices, pool, dials)
@@ -90,7 +94,9 @@ def sale(
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
     if len(parts.names) > 1 and parts.tree.flat:
         problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
-    chosen = choose(problem, None if problem.rules is None else Nested)
+    if tenure:
+        problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials)))
+    chosen = choose(problem, Desk if problem.rules is None else Nested)
     return Outcome(jobs, choices, book, bids, duty, chosen, problem)
 
 
@@ -99,6 +105,8 @@ def booked(
 ) -> Book:
     """What the jobs say of themselves, as arrays."""
     _, _, speed = choices.at(choices.reference) if jobs else (None, None, np.zeros(0))
+    running = choices.present >= 0
+    ran_s = np.where(running, np.maximum(0.0, state.now_s - np.array(read(jobs, "since_s"), dtype=np.float64)), 0.0)
     return Book(
         now_s=state.now_s,
         round_s=state.round_s or ROUND_S,
@@ -107,7 +115,9 @@ def booked(
         left=work_left(jobs, speed, history, dials),
         done=all_done(jobs),
         restart_s=np.array(read(jobs, "restart_cost_s"), dtype=np.float64),
-        running=choices.present >= 0,
+        lost_s=np.where(np.array(read(jobs, "starts_over"), dtype=bool), ran_s, 0.0),
+        ran_s=ran_s,
+        running=running,
         deadline_s=np.array([np.inf if due_s is None else due_s for due_s in read(jobs, "finish_by_s")]),
         declared=np.array([left is not None for left in read(jobs, "work_left")], dtype=bool),
         say=says(jobs, state.nodes, dials),

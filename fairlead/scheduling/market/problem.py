@@ -83,10 +83,12 @@ class Problem:
 class Chosen:
     """The column that each job gets, -1 for none; the prices per device and type; the sum of utilities.
 
-    ``entitled`` is what each got while budgets counted, before what was left was lent.
+    ``entitled`` is what each got while budgets counted, before what was left was lent; ``tiers`` the same as the
+    budgets of one tier of queues after the other ended, the deepest first; the last of them is ``entitled``.
     """
 
     column: Ints
     price: Floats
     utility: float
     entitled: Ints
+    tiers: tuple[Ints, ...] = ()

@@ -31,20 +31,26 @@ class Had(Protocol):
     def owed(self) -> float: ...
 
 
-def judged(accounts: Mapping[str, Had], dials: Dials) -> dict[str, Any]:
-    """Jain's index of what tenants had over what was due to them; below the dial it is corrected, and said so (M7)."""
+def judged(accounts: Mapping[str, Had], dials: Dials, *, corrects: bool = False) -> dict[str, Any]:
+    """Jain's index of what tenants had over what was due to them; below the dial it is corrected, and said so (M7).
+
+    Where the last round ``corrects`` already, it goes on until the index is clearly above the dial.
+    """
     seen = {name: account for name, account in sorted(accounts.items()) if account.due_s >= LEAST_S}
     index = jain(account.ratio for account in seen.values()) if len(seen) > 1 else 1.0
-    corrects = index < dials.fair
+    corrects = index < min(1.0, dials.fair + dials.restored if corrects else dials.fair)
     behind = {name: seen[name].ratio for name in seen if seen[name].owed > 0} if corrects else {}
-    return {"index": index, "threshold": dials.fair, "corrects": corrects, "behind": behind,
+    ahead = [name for name in seen if seen[name].owed < 0] if corrects else []
+    return {"index": index, "threshold": dials.fair, "corrects": corrects, "behind": behind, "ahead": ahead,
+            "within_s": dials.hurry_s if corrects else dials.repay_s,
             "text": _said(index, behind, dials) if corrects else ""}  # fmt: skip
 
 
 def _said(index: float, behind: Mapping[str, float], dials: Dials) -> str:
     who = ", ".join(f"{name} had {ratio:.0%} of what was due" for name, ratio in behind.items())
+    low = f", below {dials.fair:.2f}" if index < dials.fair else f", not yet clearly above {dials.fair:.2f}"
     return (
-        f"the index of fairness between tenants is {index:.2f}, below {dials.fair:.2f}: what is owed is repaid within "
+        f"the index of fairness between tenants is {index:.2f}{low}: what is owed is repaid within "
         f"{dials.hurry_s / 60:.0f} minutes" + (f" ({who})" if who else "")
     )
 

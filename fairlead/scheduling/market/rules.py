@@ -30,7 +30,7 @@ class Rules:
         sums = amounts.astype(np.float64)
         for level in range(int(self.depth.max(initial=0)), 0, -1):
             at = np.nonzero(self.depth == level)[0]
-            np.add.at(sums, self.above[at], sums[at])
+            sums += np.bincount(self.above[at], sums[at], len(sums))
         return sums
 
     def stacked(self, amounts: Floats) -> Floats:

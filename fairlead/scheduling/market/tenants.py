@@ -54,6 +54,7 @@ class Shares:
     claim: Floats  # the share now, by number
     has: Floats  # what it has now, by number
     whole: Resources  # all there is, for who takes more than its devices' part of anything
+    repays: Floats  # devices that would make up for what is owed in time; negative: that are given back
 
     def groups(self, jobs: Sequence[JobState]) -> Ints:
         """The number of the queue in which each job stands."""
@@ -102,9 +103,10 @@ def shares(
     leaves = tree.leaves(jobs)
     entitled = divided(tree, wanted(jobs, leaves, _types(pool), charges(jobs, whole)), pool.devices)
     accounts = _aged(memory, names, now_s, dials)
-    fairness = judged({name: accounts[name] for name in tree.below.get(None, ())}, dials)
-    repay_s = dials.hurry_s if fairness["corrects"] else dials.repay_s
-    budget = np.array([max(0.0, entitled[name] + accounts[name].owed / repay_s) for name in names])
+    corrects = bool(memory.get("fairness", {}).get("corrects", False))
+    fairness = judged({name: accounts[name] for name in tree.below.get(None, ())}, dials, corrects=corrects)
+    repays = np.array([accounts[name].owed / fairness["within_s"] for name in names])
+    budget = np.maximum(0.0, np.array([entitled[name] for name in names]) + repays)
     used = {name: account.used for name, account in accounts.items()}
     if sitting is not None:
         used = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
@@ -117,7 +119,7 @@ def shares(
     ceiling = np.where([name in spent for name in names], 0.0, ceiling)
     if len(names) == 1:
         budget = np.array([pool.devices])
-    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, claim, has, whole)
+    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, claim, has, whole, repays)
 
 
 def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], whole: Resources) -> dict[str, float]:

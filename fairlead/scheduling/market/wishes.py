@@ -23,7 +23,8 @@ def wish_of(
     now_s: float = 0.0,
 ) -> Wish:  # fmt: skip
     """The wish of a job for a gang of this size; ``left`` is the work it still has to do, in units of its curve."""
-    speed = 0.0 if job.curve is None else max(job.curve.speed(device_type, size, at) for at in range(levels))
+    speeds = None if job.curve is None else [job.curve.speed(device_type, size, at) for at in range(levels)]
+    speed = 0.0 if speeds is None else max(speeds)
     ends_s = left / speed if speed > 0 else inf
     return Wish(
         job.id,
@@ -31,7 +32,7 @@ def wish_of(
         need_of(job),
         job.only,
         job.near,
-        paces(job.curve, device_type, size, levels),
+        paces(job.curve, device_type, size, levels, speeds),
         size * (job.restart_cost_s + (max(0.0, now_s - job.since_s) if job.starts_over and job.seats else 0.0)),
         ends_s if declared else inf,
         ends_s,
@@ -53,11 +54,13 @@ def communication_bound(curve: SpeedCurve, device_type: str) -> bool:
     return any(0 < far < BOUND * near for near, far in zip(levels[NEAR], levels[-1], strict=True))
 
 
-def paces(curve: SpeedCurve | None, device_type: str, size: int, levels: int) -> tuple[float, ...]:
+def paces(
+    curve: SpeedCurve | None, device_type: str, size: int, levels: int, found: list[float] | None = None
+) -> tuple[float, ...]:
     """Speed by level relative to the best; where only one node and several are told apart, a little less each level."""
     if curve is None:
         return tuple(WIDER**level for level in range(levels))
-    found = [curve.speed(device_type, size, level) for level in range(levels)]
+    found = found or [curve.speed(device_type, size, level) for level in range(levels)]
     if curve.levels <= FAR + 1 < levels and communication_bound(curve, device_type):
         found = [speed * WIDER ** max(0, level - FAR) for level, speed in enumerate(found)]
     best = max(found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.energy import busy_watts
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
 from fairlead.scheduling.market.rows import largest
 
@@ -31,11 +32,18 @@ class Book:
     left: Floats  # units of work
     done: Floats
     restart_s: Floats
+    lost_s: Floats  # of its work, when it is stopped: of who starts over, all that its gang has done
+    ran_s: Floats  # how long the gang that it has runs already, 0 without one
     running: Bools
     deadline_s: Floats  # infinite without one
     group: Ints  # the tenant, by number
     declared: Bools  # whether the work left is the job's own word, or only expected
     say: Floats  # what its bid counts for its priority, its purpose and what it takes; 1 where it says nothing
+
+    @property
+    def costs_s(self) -> Floats:
+        """Seconds of each worker that are lost when the gang is stopped, or changed."""
+        return self.restart_s + self.lost_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,8 @@ def worth(book: Book, offers: Offers, pool: Pool, dials: Dials) -> Worth:
     why = np.where(rescue > np.maximum(bid, at_least), STRETCHED, why)
     bid = np.maximum(np.maximum(bid, at_least), rescue) * book.say
     utility = (bid * size)[:, None] * _adds(offers, best, speed, dials)
+    if len(pool.types) > 1 and dials.energy > 0:
+        utility *= _frugal(offers, best, pool, dials)
     return Worth(_sticky(utility, book, offers, dials), bid, remaining_s, stretch, why)
 
 
@@ -114,6 +124,14 @@ def _adds(offers: Offers, best: Floats, reference_speed: Floats, dials: Dials) -
     return np.asarray((of_types**dials.comparison).take(cell) * by_size**dials.breadth, dtype=np.float64)
 
 
+def _frugal(offers: Offers, best: Floats, pool: Pool, dials: Dials) -> Floats:
+    """A little less for a type on which the same work takes more energy: watts over speed, against the most frugal."""
+    drawn = np.where(best > 0, busy_watts(pool.nodes, pool.types) / np.maximum(best, TINY), np.inf)
+    least = np.min(drawn, axis=1, keepdims=True)
+    saves = np.divide(least, drawn, out=np.zeros_like(drawn), where=np.isfinite(drawn)) ** dials.energy
+    return np.asarray(np.take_along_axis(saves, offers.kind, axis=1), dtype=np.float64)
+
+
 def _stretch(book: Book, offers: Offers, pool: Pool) -> Floats:
     """Expected time in the system over the time alone, on the gang an equal share would be, if it ran now."""
     share = max(1.0, pool.devices / max(offers.jobs, 1))
@@ -146,11 +164,13 @@ def _going(bid: Floats, size: Ints, devices: float) -> float:
 
 
 def _sticky(utility: Floats, book: Book, offers: Offers, dials: Dials) -> Floats:
-    """A running job's other gangs are worth less by the restart, over how long they are expected to stand."""
+    """What a change costs, over how long a gang is expected to stand: a running job's other gangs are worth less by it,
+    and the one that it has is worth more, so that of gangs that could be stopped the cheapest is."""
     stands_s = np.maximum(np.minimum(dials.horizon_s, book.left / np.maximum(offers.fastest, TINY)), 1.0)
-    keeps = np.clip(1.0 - book.restart_s / stands_s, 0.05, 1.0)
+    keeps = np.clip(1.0 - book.costs_s / stands_s, 0.05, 1.0)
     has = offers.present >= 0
     found = utility * np.where(has, keeps, 1.0)[:, None]
     rows = np.nonzero(has)[0]
-    found[rows, offers.present[rows]] = utility[rows, offers.present[rows]]
+    dear = np.maximum(1.0, (1.0 + book.costs_s / stands_s) / dials.stay)  # beyond what ``stay`` counts already
+    found[rows, offers.present[rows]] = utility[rows, offers.present[rows]] * dear[rows]
     return found

@@ -17,13 +17,15 @@ from pathlib import Path
 
 from fairlead.errors import InvalidSpec
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.simulation.formats.recorded import DEVICE_TYPES
+from fairlead.simulation.formats.recorded import ANY, Everywhere
 from fairlead.simulation.trace import Clock, Trace, TraceJob
 
 NEEDED = {"arrival_s", "duration_s", "devices"}
 ROUND_S = 60.0
 RESTART_S = 30.0
 SERIAL = 0.05
+ALIKE: Mapping[str, float] = {ANY: 1.0}
+"""Of a job that says nothing about types: it is as fast on all of them."""
 
 
 def looks_like(path: Path, head: str) -> bool:
@@ -34,7 +36,7 @@ def _names(header: Sequence[str]) -> list[str]:
     return [name.strip().lower() for name in header]
 
 
-def read(path: Path, speeds: Path | None = None, *, tenant_column: str = "tenant") -> Trace:
+def read(path: Path, speeds: Path | None = None, *, tenant_column: str | None = None) -> Trace:
     """The jobs of such a file; decisions are made at arrivals and completions, and every minute."""
     with path.open(newline="") as file:
         lines = csv.reader(file)
@@ -42,10 +44,18 @@ def read(path: Path, speeds: Path | None = None, *, tenant_column: str = "tenant
         missing = NEEDED.difference(header)
         if missing:
             raise InvalidSpec(f"the column {min(missing)} is missing", field=path.name, fix=f"have {sorted(NEEDED)}")
+        column = chosen(tenant_column and tenant_column.lower(), header) or "tenant"
         rows = [dict(zip(header, line, strict=False)) for line in lines if any(line)]
     curves: dict[tuple[object, ...], SpeedCurve] = {}
-    jobs = [_job(number, row, curves, tenant_column.lower()) for number, row in enumerate(rows)]
+    jobs = [_job(number, row, curves, column) for number, row in enumerate(rows)]
     return Trace(path.name, "csv", jobs, ROUND_S, RESTART_S, clock=Clock.EVENTS)
+
+
+def chosen(column: str | None, header: Sequence[str]) -> str | None:
+    """The column that is to say whose a job is, if one was named; one that is not there is refused."""
+    if column is not None and column not in header:
+        raise InvalidSpec(f"there is no column {column}", field="--tenants", fix=f"one of {', '.join(header)}")
+    return column
 
 
 class ScaledJob:
@@ -85,7 +95,8 @@ def _job(number: int, row: Mapping[str, str], curves: dict[tuple[object, ...], S
         row.get("id") or str(number), arrival_s, ScaledJob(seconds, curves[key]), low, high,
         tenant=row.get(tenant) or "all", weight=_number(row, "weight", line, 1.0),
         deadline_s=float(deadline) if deadline else None, exclusive_s=seconds / max(types.values()), asked=asked,
-        asked_model=ScaledJob(seconds, curves[key]), only=_names_in(row, "only"), near=_names_in(row, "near"),
+        asked_model=ScaledJob(seconds, curves[key]), first_start_s=0.0, only=_names_in(row, "only"),
+        near=_names_in(row, "near"),
         demand={name: _number(row, name, line) for name in ("cpu", "memory") if (row.get(name) or "").strip()},
         facts={"class": row["class"].strip()} if (row.get("class") or "").strip() else {},
     )  # fmt: skip
@@ -105,10 +116,8 @@ def amdahl(
 
     row = tuple(seconds(asked) / seconds(size) for size in sizes)
     rows = {name: tuple(speed * relative for speed in row) for name, relative in types.items()}
-    return SpeedCurve(
-        sizes,
-        {name: (speeds, *(tuple(part * speed for speed in speeds) for part in over)) for name, speeds in rows.items()},
-    )
+    speeds = {name: (near, *(tuple(part * speed for speed in near) for part in over)) for name, near in rows.items()}
+    return SpeedCurve(sizes, Everywhere(speeds[ANY]) if types is ALIKE else speeds)
 
 
 def _over(row: Mapping[str, str], line: str) -> tuple[float, ...]:
@@ -123,10 +132,10 @@ def _names_in(row: Mapping[str, str], column: str) -> frozenset[str]:
     return frozenset((row.get(column) or "").split())
 
 
-def _types(row: Mapping[str, str], line: str) -> dict[str, float]:
+def _types(row: Mapping[str, str], line: str) -> Mapping[str, float]:
     given = {name.removeprefix("speed."): text for name, text in row.items() if name.startswith("speed.")}
     if not given:
-        return dict.fromkeys(DEVICE_TYPES, 1.0)
+        return ALIKE
     found = {name: _number(row, f"speed.{name}", line) for name, text in given.items() if text.strip()}
     if not found or min(found.values()) <= 0:
         raise InvalidSpec("it runs on no type of device", field=line)

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market.energy import BUSY_W
 from fairlead.simulation.course import Steady
 from fairlead.simulation.trace import Ran
 
-DEVICE_TYPES = (*BUSY_W, "gpu")
-"""Names that a cluster may give its devices; the speed is the same on all of them."""
+ANY = "gpu"
+"""The one type that stands for all where types are listed."""
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+class Everywhere(Mapping[str, Rows]):
+    """Speeds that are the same on every type of device, whatever a cluster calls its own."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __getitem__(self, device_type: str) -> Rows:
+        return self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((ANY,))
+
+    def __len__(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +70,4 @@ class Again(Steady):
 @cache
 def constant(gang: int) -> SpeedCurve:
     """The one curve of all rigid gangs of this size."""
-    return SpeedCurve((gang,), dict.fromkeys(DEVICE_TYPES, ((1.0,), (1.0,))))
+    return SpeedCurve((gang,), Everywhere(((1.0,), (1.0,))))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fairlead.errors import InvalidSpec
+from fairlead.simulation.formats.plain import chosen
 from fairlead.simulation.formats.recorded import RecordedJob
 from fairlead.simulation.trace import Clock, Trace, TraceJob
 
@@ -24,14 +25,13 @@ def looks_like(path: Path, head: str) -> bool:
     return "JobID" in names and "Submit" in names
 
 
-def read(path: Path, speeds: Path | None = None, *, tenant_column: str = "Account") -> Trace:
+def read(path: Path, speeds: Path | None = None, *, tenant_column: str | None = None) -> Trace:
     """Jobs that ran on devices, as they ran; steps of jobs, and jobs that never started, are left out."""
     lines = path.read_text().splitlines()
     header = lines[0].strip().split("|")
-    if tenant_column not in header and tenant_column != "Account":
-        raise InvalidSpec(f"there is no column {tenant_column}", field="--tenants", fix=f"one of {', '.join(header)}")
+    column = chosen(tenant_column, header) or "Account"
     rows = [dict(zip(header, line.split("|"), strict=False)) for line in lines[1:] if line.strip()]
-    jobs = [job for row in rows if (job := _job(row, tenant_column)) is not None]
+    jobs = [job for row in rows if (job := _job(row, column)) is not None]
     first_s = min((job.arrival_s for job in jobs), default=0.0)
     jobs = sorted((replace(job, arrival_s=job.arrival_s - first_s) for job in jobs), key=lambda job: job.arrival_s)
     return Trace(path.name, "sacct", jobs, ROUND_S, RESTART_S, clock=Clock.EVENTS)

@@ -58,6 +58,7 @@ class OwnSession:
     """Stands where a Session stands for a Training with a model: in agreements, snapshots and reports."""
 
     spoiled = False  # whatever is lost, the loop can begin anew
+    adrift = False  # what it offers is its own business
     steps_per_epoch = 1
     epoch_is_open = False
 

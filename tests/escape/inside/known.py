@@ -18,8 +18,17 @@ MAP: dict[str, Any] = json.loads(Path(__file__).with_name("map.json").read_text(
 HOME, VICTIM = Path(MAP["home"]), Path(MAP["victim_folder"])
 CANARY = re.compile(rb"fl-canary-[0-9a-f]{32}")  # the shape of the victim's secret: the pattern does not match itself
 
+PARENT = os.getppid()  # of the job, not of one attempt
+
 libc = ctypes.CDLL(None, use_errno=True)
 ATTEMPTS: dict[str, Callable[[], Any]] = {}
+
+
+_NUMBERS = {  # on x86_64 and aarch64
+    "clone": (56, 220), "clone3": (435, 435), "add_key": (248, 217), "bpf": (321, 280), "io_uring_setup": (425, 425),
+    "open_by_handle_at": (304, 265), "pidfd_getfd": (438, 438), "process_vm_readv": (310, 270),
+    "userfaultfd": (323, 282),
+}  # fmt: skip
 
 
 def attempt(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -35,8 +44,12 @@ def call(name: str, *arguments: Any) -> int:
     return result
 
 
-def syscall(number: int, *arguments: Any) -> int:
-    return call("syscall", ctypes.c_long(number), *arguments)
+def syscall(name: str, *arguments: Any) -> int:
+    """A call by its number, which the C library has no function for."""
+    on_x86, on_arm = _NUMBERS[name]
+    number = {"x86_64": on_x86, "aarch64": on_arm}[os.uname().machine]
+    whole = (ctypes.c_long(each) if isinstance(each, int) else each for each in (number, *arguments))  # not half of it
+    return call("syscall", *whole)
 
 
 def others() -> Iterator[int]:
@@ -44,6 +57,17 @@ def others() -> Iterator[int]:
     own = [path for path in glob.glob("/proc/[0-9]*/stat") if _of_this_sandbox(path)]
     mine = {int(task) for path in own for task in os.listdir(path.replace("/stat", "/task"))}  # and threads
     yield from (pid for pid in {*range(1, 400), *MAP["victim_pids"], *MAP["platform_pids"]} if pid not in mine)
+
+
+def from_any(get: Callable[[int], Any]) -> Any:
+    """What can be got of the victim's processes or of the first, wherever that works first."""
+    why: OSError | None = None
+    for pid in (*MAP["victim_pids"], 1):
+        try:
+            return get(pid)
+        except OSError as error:
+            why = error
+    raise why or OSError("there is nobody")
 
 
 def _of_this_sandbox(path: str) -> bool:

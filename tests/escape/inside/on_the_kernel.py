@@ -1,7 +1,7 @@
 """Attempts on the walls themselves: capabilities, namespaces, mounts, doors of the kernel."""
 
 # An attacker calls the system as plainly as can be.
-# ruff: noqa: PTH103, PTH109, PTH123
+# ruff: noqa: PTH103, PTH123
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import ctypes
 import fcntl
 import os
 import signal
+import struct
 import sys
 from typing import Any
 
-from known import attempt, call, syscall
+from known import attempt, call, from_any, syscall
 
 
 @attempt
@@ -36,7 +37,7 @@ def make_a_user_namespace_and_be_root_in_it() -> Any:
 
 @attempt
 def clone_into_a_user_namespace() -> Any:
-    pid = syscall(56, 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
+    pid = syscall("clone", 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
     if pid == 0:
         os._exit(0)
     return pid
@@ -45,7 +46,7 @@ def clone_into_a_user_namespace() -> Any:
 @attempt
 def clone_into_a_user_namespace_by_the_newer_call() -> Any:
     arguments = (ctypes.c_uint64 * 8)(0x10000000, 0, 0, 0, signal.SIGCHLD, 0, 0, 0)
-    pid = syscall(435, arguments, ctypes.sizeof(arguments))
+    pid = syscall("clone3", arguments, ctypes.sizeof(arguments))
     if pid == 0:
         os._exit(0)
     return pid
@@ -70,32 +71,36 @@ def unmount_what_covers_the_rest() -> Any:
 @attempt
 def change_the_root() -> Any:
     os.chroot("/proc")
-    return os.getcwd()
+    return "changed"
 
 
 @attempt
-def enter_the_namespaces_of_process_one() -> Any:
-    return call("setns", os.open("/proc/1/ns/net", os.O_RDONLY), 0) or "entered"
+def enter_the_namespaces_of_another_process() -> Any:
+    return from_any(lambda pid: call("setns", os.open(f"/proc/{pid}/ns/net", os.O_RDONLY), 0) or "entered")
 
 
 @attempt
 def load_a_program_into_the_kernel() -> Any:
-    return syscall(321, 5, ctypes.create_string_buffer(128), 128)
+    program = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0))  # return 0
+    rights = ctypes.create_string_buffer(b"GPL")
+    places = (ctypes.addressof(program), ctypes.addressof(rights))
+    load = ctypes.create_string_buffer(struct.pack("=IIQQ", 1, 2, *places), 128)
+    return syscall("bpf", 5, load, 128)
 
 
 @attempt
 def use_the_kernels_keyring() -> Any:
-    return syscall(248, b"user", b"mine", b"x", 1, -3)
+    return syscall("add_key", b"user", b"mine", b"x", 1, -3)
 
 
 @attempt
 def set_up_an_io_ring() -> Any:
-    return syscall(425, 8, ctypes.create_string_buffer(256))
+    return syscall("io_uring_setup", 8, ctypes.create_string_buffer(256))
 
 
 @attempt
 def catch_page_faults() -> Any:
-    return syscall(323, 0)
+    return syscall("userfaultfd", 0)
 
 
 @attempt

@@ -48,6 +48,7 @@ export function TenantsView() {
       <dl class="figures">
         <${Figure} label="Fairness (Jain's index)" value=${shares?.fairness == null ? format.NONE : shares.fairness.toFixed(3)}
           note="1 is even, per weight" />
+        <${Balance} balance=${shares?.balance} />
         <${Figure} label="Devices held" value=${`${held} of ${shares?.devices ?? format.NONE}`} />
         <${Figure} label="Tenants" value=${teams.length} note=${`${teams.filter((team) => team.running + team.queued).length} with jobs`} />
       </dl>
@@ -60,6 +61,13 @@ export function TenantsView() {
       ${teams.length ? html`<${Ledger} teams=${teams} />` : null}
     `}
   `;
+}
+
+// Fairness as the policy keeps it: what everybody had lately of what was due to it, and whether that is being corrected.
+function Balance({ balance }) {
+  if (!balance) return null;
+  return html`<${Figure} label="Fairness lately" value=${balance.index.toFixed(3)} tone=${balance.corrects ? "bad" : ""}
+    note=${balance.corrects ? balance.text : `corrected below ${balance.threshold}`} />`;
 }
 
 function Shares({ shares }) {

@@ -1,0 +1,56 @@
+"""Who has not run for long enough to be stopped: a gang that has just come up would only lose what that cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairlead.scheduling.market.choice import Desk, Problem
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.nested import Nested
+from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers
+from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.read import read
+from fairlead.scheduling.state import JobState
+
+
+def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
+    """Who runs, and for less than ``min_run`` times what stopping it would cost; but no job of its own tenant that
+    waits may outrank it."""
+    found = book.running & (book.ran_s < dials.min_run * book.costs_s)
+    if not found.any():
+        return found
+    priority = np.array(read(jobs, "priority"), dtype=np.float64)
+    highest = np.full(int(book.group.max()) + 1, -np.inf)
+    waits = ~book.running
+    np.maximum.at(highest, book.group[waits], priority[waits])
+    return np.asarray(found & (priority >= highest[book.group]), dtype=bool)
+
+
+def left_alone(problem: Problem, choices: Offers, stays: Bools) -> Ints:
+    """The column that each job must have: what deadlines ask for, and for those who stay the gang that they have.
+
+    It is tried at a desk of the same kind: what is guaranteed comes first, then deadlines, and who is left alone has to
+    be within its tenant's budget, so that nobody waits for what it is entitled to. The rest are worth what they bid.
+    """
+    first = problem.first.copy()
+    rows = np.nonzero(stays & (first < 0))[0]
+    if not len(rows):
+        return first
+    desk = Desk(problem) if problem.rules is None else Nested(problem)
+    desk.secure()
+    for job in np.nonzero(first >= 0)[0].tolist():
+        desk.oblige(job, int(first[job]))
+    density = _present(problem.utility, choices, rows) / np.maximum(_present(problem.size, choices, rows), 1)
+    for job in rows[np.argsort(-density, kind="stable")].tolist():
+        column = int(choices.present[job])
+        only = np.zeros(problem.utility.shape[1])
+        only[column] = 1.0
+        if desk.column[job] == column or (desk.column[job] < 0 and desk.give(job, only, column)):
+            first[job] = column
+    return first
+
+
+def _present(table: Floats | Ints, choices: Offers, rows: Ints) -> Floats:
+    return np.asarray(table[rows, choices.present[rows]], dtype=np.float64)

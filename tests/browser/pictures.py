@@ -1,0 +1,75 @@
+"""Makes the pictures of the page in the documents, from a real run: python -m tests.browser.pictures docs/images."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from playwright.sync_api import sync_playwright
+
+from fairlead.sdk.client import Client
+from tests.browser.conftest import BROWSERS, Running, Visit, put_away, start
+from tests.waiting import until
+
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
+WATCHED_S = 60.0  # for the curves to have a shape
+JOBS = (  # name, tenant, workers
+    ("digits-wide", "vision", "1:4"), ("small-net", "text", "1:2"), ("recall-net", "search", "1:2"),
+    ("click-model", "search", "1:2"), ("tagger-de", "text", "2"), ("ocr-lines", "vision", "2:4"),
+)  # fmt: skip
+
+
+def submit(running: Running) -> list[str]:
+    with Client(running.url, running.admin) as client:
+        return [
+            client.submit("train.py:training", folder=DIGITS, name=name, tenant=tenant, workers=workers,
+                          params={"epochs": 4000}).id
+            for name, tenant, workers in JOBS
+        ]  # fmt: skip
+
+
+def take(browser: Any, running: Running, view: str, path: Path, *, dark: bool, size: tuple[int, int]) -> None:
+    scheme = "dark" if dark else "light"
+    window = Visit(browser, running.url, color_scheme=scheme, viewport={"width": size[0], "height": size[1]})
+    window.log_in(running.admin, view)
+    window.settled()
+    window.page.wait_for_timeout(3000)  # curves are drawn, and the first live news has come
+    window.page.screenshot(path=path)
+    window.context.close()
+
+
+def kill_a_node_of(running: Running, job: str) -> None:
+    seat = running.ask("GET", f"/jobs/{job}")["nodes"][-1]
+    nodes = {node["name"]: node["pid"] for node in running.ask("GET", "/nodes")}
+    psutil.Process(nodes[seat]).kill()
+
+
+def main(folder: Path) -> None:
+    browser_path = next(found for name in BROWSERS if (found := shutil.which(name)))
+    running = start("4")
+    try:
+        running.ask("POST", "/tenants", json={"name": "search", "weight": 1})
+        watched, *_ = submit(running)
+        until(lambda: running.state(watched) == "running", 120.0)
+        time.sleep(WATCHED_S)
+        with sync_playwright() as playwright:
+            arguments = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+            browser = playwright.chromium.launch(executable_path=browser_path, args=arguments)
+            take(browser, running, "cluster", folder / "cluster.png", dark=False, size=(1360, 390))
+            take(browser, running, "queue", folder / "queue.png", dark=False, size=(1280, 620))
+            kill_a_node_of(running, watched)
+            time.sleep(20.0)
+            take(browser, running, f"job/{watched}", folder / "job.png", dark=True, size=(1280, 1700))
+            take(browser, running, "tenants", folder / "tenants.png", dark=True, size=(1280, 800))
+            browser.close()
+    finally:
+        put_away(running)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,68 @@
+"""When fairness between tenants is corrected, everybody concerned is told once, and of nobody else by name (M7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead.control.fairness import fairness_view, tell_fairness
+from fairlead.control.store import events
+from fairlead.scheduling.carry.remembering import promises
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.repay import judged
+from fairlead.scheduling.market.tenants import Account
+
+from .stores import Opened
+
+LOW = {"hog": Account(owed=-8e4, due_s=9e4, had_s=9e4), "meek": Account(owed=8e4, due_s=9e4, had_s=1e4),
+       "even": Account(due_s=9e4, had_s=9e4)}  # fmt: skip
+HIGH = {name: Account(due_s=9e4, had_s=9e4) for name in LOW}
+
+
+def memory(accounts: dict[str, Account], *, corrects: bool = False) -> dict[str, Any]:
+    return {"fairness": judged(accounts, Dials(), corrects=corrects)}
+
+
+def test_beginning_and_end_of_a_correction_are_told_once(db: Opened) -> None:
+    def hold(before: dict[str, Any], after: dict[str, Any]) -> None:
+        db.write(lambda conn: tell_fairness(conn, before, after, 5.0))
+
+    for before, after in (({}, HIGH), (HIGH, HIGH), (HIGH, LOW), (LOW, LOW), (LOW, HIGH), (HIGH, HIGH)):
+        hold(memory(before) if before else {}, memory(after))
+    told = [(event.kind, event.tenant) for event in db.read(events.after, 0, 100)]
+    both = ["fairness-correcting"] * 3 + ["fairness-restored"] * 3
+    assert told == list(zip(both, [None, "hog", "meek"] * 2, strict=True))
+    assert promises(memory(LOW)) != promises(memory(HIGH)), "so that it is stored, and not told again after a crash"
+
+
+def test_only_who_runs_the_platform_reads_names(db: Opened) -> None:
+    db.write(lambda conn: tell_fairness(conn, {}, memory(LOW), 5.0))
+    [all_of_it] = [event for event in db.read(events.after, 0, 100) if event.tenant is None]
+    assert "meek had 11% of what was due" in all_of_it.text and "within 30 minutes" in all_of_it.text
+    assert all_of_it.facts["behind"] == {"meek": pytest.approx(1 / 9)} and all_of_it.facts["ahead"] == ["hog"]
+    for name, says in (("meek", "it had 11% of what was due to it: it is repaid"), ("hog", "it has less until then")):
+        [own] = db.read(events.after, 0, 100, name)
+        assert says in own.text
+        others = LOW.keys() - {name}
+        assert not any(other in own.text or other in str(own.facts) for other in others)
+
+
+@pytest.mark.parametrize("tenant", ["meek", "hog", "even", "gone"])
+def test_a_tenant_sees_the_index_and_itself(tenant: str) -> None:
+    seen = fairness_view(memory(LOW), tenant)
+    assert seen is not None and seen.corrects and seen.index < seen.threshold == Dials().fair
+    assert seen.behind.keys() == ({"meek"} if tenant == "meek" else set())
+    assert not any(other in seen.text for other in LOW.keys() - {tenant})
+    everybody = fairness_view(memory(LOW), None)
+    assert everybody is not None and "meek" in everybody.text
+    assert fairness_view(None, tenant) is None and fairness_view({}, None) is None
+
+
+def test_an_index_around_the_threshold_does_not_begin_and_end_all_the_time() -> None:
+    dials = Dials()
+    near = {"a": Account(due_s=9e4, had_s=9e4), "b": Account(owed=1.0, due_s=9e4, had_s=9e4 * 0.535)}
+    assert dials.fair < judged(near, dials)["index"] < dials.fair + dials.restored
+    assert not judged(near, dials)["corrects"]
+    assert judged(near, dials, corrects=True)["corrects"]
+    assert not judged(HIGH, dials, corrects=True)["corrects"]

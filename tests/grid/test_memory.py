@@ -1,0 +1,85 @@
+"""Memory of the machine: what a worker touches beyond the quota is taken back, and so is what nobody needs any more."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fairlead.grid import mapping
+from fairlead.grid.allocator import Extents
+from fairlead.grid.alone import Alone
+from fairlead.grid.catalogue import Session
+from fairlead.grid.messages import Admit, PutSmall
+from fairlead.grid.store import KEEP_WARM_S, Store
+from fairlead.grid.values import SEGMENT
+from tests.grid.conftest import MB
+from tests.waiting import until
+
+Make = Callable[..., Alone]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    """A tenant's arena without a process."""
+    arena, journal = mapping.create("arena", 1 << 30), mapping.create("journal", mapping.JOURNAL_BYTES)
+    reading = mapping.read_only(arena)
+    yield Store(Admit("tenant", 256 * MB), arena, reading, journal, tmp_path)
+    for descriptor in (arena, reading, journal):
+        os.close(descriptor)
+
+
+def taken(descriptor: int) -> int:
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def test_memory_that_a_worker_touches_beyond_the_quota_goes_back_to_the_machine(grids: Make) -> None:
+    alone = grids(quota=8 * MB)
+    grid = alone.connect()
+    block = grid.put([b"x" * MB], kind="k", meta={})
+    arena = alone.keeper._tenants["tenant"].descriptors[0]
+    grid._line.writing().touch(1 << 30, 64 * MB)
+    assert taken(arena) >= 64 * MB
+    until(lambda: taken(arena) <= 8 * MB, what="given back")
+    assert bytes(grid.open(block).parts()[0]) == b"x" * MB
+
+
+def test_memory_that_nobody_needed_for_minutes_goes_back_and_comes_again(store: Store) -> None:
+    store.meet(Session("s", os.getpid(), 1))
+    small, large = "a" * 32, "b" * 32
+    store.put("s", PutSmall(small, b"bytes", 0, "k"))
+    store.reserve("s", large, 3 * SEGMENT)
+    store.tidy(0.0)
+    store.release("s", large)
+    store.tidy(1.0)
+    assert store.warm == taken(store.arena) > 3 * SEGMENT, "it is kept warm for a while"
+    store.tidy(2.0 + KEEP_WARM_S)
+    store.tidy(3.0 + 2 * KEEP_WARM_S)
+    assert store.warm == taken(store.arena) == SEGMENT
+    placed = store.open("s", small)
+    assert bytes(store.view(placed.offset, placed.nbytes)) == b"bytes"
+    store.reserve("s", large, 3 * SEGMENT)
+    assert store.warm == taken(store.arena) > 3 * SEGMENT
+
+
+def test_an_arena_gives_up_only_what_is_free_at_its_end() -> None:
+    extents = Extents(1024, [(0, 64), (512, 64)])
+    assert extents.top == 576
+    extents.shrink(640)
+    assert extents.ranges() == [(64, 448), (576, 64)] and extents.end == 640
+    with pytest.raises(ValueError):
+        extents.shrink(512)
+    extents.grow(1024)
+    assert extents.ranges() == [(64, 448), (576, 448)]
+    assert Extents(64, [(0, 64)]).top == 64 and Extents(64).top == 0
+
+
+def test_a_tenant_that_is_told_again_what_it_may_have_on_disk_has_that(grids: Make) -> None:
+    alone = grids(quota=2 * MB, spill_bytes=0)
+    grid = alone.connect()
+    alone.admit(quota=2 * MB, spill_bytes=8 * MB)
+    for number in range(4):
+        grid.put([bytes([number]) * MB], kind="k", meta={})
+    assert len(grid.blocks()) == 4 and grid.usage().spilled >= 2 * MB

@@ -1,0 +1,58 @@
+"""What a stage's worker says of an error decides what follows: another try, its inputs made anew, or the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fairlead import wire
+from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused, TooLarge, Unavailable
+from fairlead.pipelines import worker
+from fairlead.pipelines.places import Shared
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (Refused("the grid has no room"), False), (Unavailable("no grid"), False), (TooLarge("never fits"), True),
+        (InvalidSpec("wrong"), True),
+    ],
+)  # fmt: skip
+def test_what_may_pass_is_tried_again(
+    error: FairleadError, permanent: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[Any] = []
+
+    def fails(self: object) -> int:
+        raise error
+
+    monkeypatch.setattr(worker._Life, "run", fails)
+    monkeypatch.setattr(worker, "Channel", lambda _: SimpleNamespace(send=said.append))
+    places = str(tmp_path), str(tmp_path)
+    spec = wire.WorkerSpec("j", "t", None, "flow.py:one", None, {}, {}, None, None, *places, 1.0)
+    assert worker.main(spec, "w", None) == 1  # type: ignore[arg-type]
+    assert [(type(each), each.permanent) for each in said] == [(wire.Raised, permanent)]
+
+
+class _Grid:
+    """Has one block, which cannot be read back."""
+
+    def __init__(self, reached: bool) -> None:
+        self._reached = reached
+
+    def open(self, block: str) -> Any:
+        raise Unavailable("block b cannot be brought back: spoiled")
+
+    def usage(self) -> None:
+        if not self._reached:
+            raise Unavailable("the grid process is not there")
+
+
+def test_a_spoiled_block_is_gone_and_a_grid_that_is_away_is_waited_for() -> None:
+    with pytest.raises(NotFound, match="spoiled"):
+        Shared(_Grid(True)).open("b")  # type: ignore[arg-type]
+    with pytest.raises(Unavailable, match="not there"):
+        Shared(_Grid(False)).open("b")  # type: ignore[arg-type]

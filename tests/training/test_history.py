@@ -1,0 +1,30 @@
+"""The history of a training: what its time is counted from, and to."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.training.history import History
+
+
+def test_the_first_step_and_the_last_evaluation_belong_to_the_time() -> None:
+    history = History(2)
+    history.at_work(100.0)
+    history.add(103.0, 1.0)  # the first step takes three seconds
+    history.add(104.0, 0.5)
+    history.at_work(106.0)
+    assert history.seconds == pytest.approx(6.0)
+    again = History(2)
+    again.load(history.state())
+    again.at_work(110.0)  # of another generation
+    assert again.seconds == pytest.approx(10.0)
+
+
+def test_a_snapshot_that_does_not_tell_when_it_began_is_counted_from_its_first_step() -> None:
+    history = History(2)
+    history.add(103.0, 1.0)
+    history.add(104.0, 0.5)
+    told = {key: value for key, value in history.state().items() if key != "at_work_s"}
+    again = History(2)
+    again.load(told)
+    assert again.seconds == pytest.approx(1.0) and History(2).seconds == 0.0
