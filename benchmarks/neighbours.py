@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.platform import PROGRAMS, platform, wait_until
-from benchmarks.reporter import Bench, main
+from benchmarks.reporter import Bench, main, spread
 from fairlead import Client
 from fairlead.errors import Refused
 from fairlead.sdk.jobs import Job
@@ -35,7 +35,7 @@ def run(bench: Bench) -> None:
                 ratios = _beside(bomber, counts, bomb, seconds, turns)
             bench.add(f"steps/s beside a bomb of {bomb}", statistics.median(ratios), "of undisturbed", target=">= 0.95")
             if turns > 1:
-                bench.add(f"same, middle half of {turns} turns", _spread(ratios), "wide")
+                bench.add(f"same, middle half of {turns} turns", spread(ratios), "wide")
         bench.add("victim restarted or disturbed", float(victim.detail().recoveries), "times", target="<= 0")
         running.end(victim)
     bench.note("undisturbed: the same training in the same run, right before and right after each bomb; medians")
@@ -64,11 +64,6 @@ def _bombed(bomber: Client, counts: Path, bomb: str, seconds: float) -> float:
     job.wait(GIVE_UP_S)
     time.sleep(1.0)
     return during
-
-
-def _spread(ratios: list[float]) -> float:
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return high - low
 
 
 def _start(bomber: Client, bomb: str) -> Job:

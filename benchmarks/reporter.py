@@ -8,6 +8,7 @@ import operator
 import os
 import re
 import signal
+import statistics
 import sys
 import textwrap
 import time
@@ -52,6 +53,12 @@ def met(target: str | None, value: float | None, ratio: float | None) -> bool | 
         raise ValueError(f"{target!r} is not a target; write it like '<= 2.0' or 'ratio >= 1'")
     figure = ratio if parsed[1] else value
     return None if figure is None else bool(_COMPARE[parsed[2]](figure, float(parsed[3])))
+
+
+def spread(figures: Sequence[float]) -> float:
+    """How wide the middle half of them is."""
+    low, _, high = statistics.quantiles(figures, n=4)
+    return high - low
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ ToWorker = Join | Leave | Quit
 class Glance(msgspec.Struct, frozen=True):
     """What a few first passes of a model show, before anybody has looked at it: enough to say whether copies pay."""
 
-    fixed_s: float  # cpu time of forward and backward, however small the batch
+    fixed_s: float  # of forward and backward on a core of their own, however small the batch
     sample_s: float  # and per sample
     kept_bytes: float  # per sample, for the backward pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import torch
 
@@ -18,9 +19,11 @@ LONG_S = 0.02
 LEAST, MOST, WORTH_S = 3, 20, 0.02
 """Short passes are disturbed more, and repeated more often."""
 
+_QUEUED = Path("/proc/self/schedstat")
+
 
 def glance(session: Session, rows: tuple[torch.Tensor, ...]) -> wire.Glance:
-    """What forward and backward take, in cpu time of one thread, for a few samples and for more.
+    """What forward and backward take on a core of their own, for a few samples and for more.
 
     For a process that is thrown away: buffers and random numbers are not as before.
     """
@@ -28,9 +31,8 @@ def glance(session: Session, rows: tuple[torch.Tensor, ...]) -> wire.Glance:
     few = min(FEW, session.training.batch_size, len(rows[-1]))
     many = min(MANY, session.training.batch_size, len(rows[-1]))
     kept = _kept_bytes(session, _first(rows, few)) / few
-    few_s = _pass_s(session, _first(rows, few))
-    if few_s < LONG_S:
-        few_s = _repeated_s(session, _first(rows, few))
+    few_s = _pass_s(session, _first(rows, few))  # the first backward pass ever costs something of its own
+    few_s = min(few_s, (_repeated_s if few_s < LONG_S else _pass_s)(session, _first(rows, few)))
     if few == many or few_s >= LONG_S:
         return wire.Glance(0.0, few_s / few, kept)
     many_s = _repeated_s(session, _first(rows, many))
@@ -43,7 +45,7 @@ def _first(rows: tuple[torch.Tensor, ...], count: int) -> tuple[torch.Tensor, ..
 
 
 def _repeated_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
-    """The least of several: whoever disturbs them only ever adds to their cpu time."""
+    """The least of several: whoever disturbs them only ever adds to their time."""
     times: list[float] = []
     while len(times) < LEAST or (len(times) < MOST and sum(times) < WORTH_S):
         times.append(_pass_s(session, batch))
@@ -51,12 +53,24 @@ def _repeated_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
 
 
 def _pass_s(session: Session, batch: tuple[torch.Tensor, ...]) -> float:
-    begun_s = time.process_time()
+    begun_s = _spent_s()
     session.model.zero_grad(set_to_none=True)
     with computing(asked(session.training), session.device):
         loss = call(session.model, session.training.loss, batch)
     loss.backward()  # type: ignore[no-untyped-call]
-    return time.process_time() - begun_s
+    return _spent_s() - begun_s
+
+
+def _spent_s() -> float:
+    """Time in which this process computed or waited by its own will: not for a core that others had, or a quota.
+
+    A model that waits (for a service, a disk) is as slow as one that computes, and copies of it wait side by side.
+    """
+    try:
+        queued_ns = int(_QUEUED.read_text(encoding="ascii").split()[1])
+    except OSError:  # a kernel that does not count it
+        return time.process_time()
+    return time.monotonic() - queued_ns / 1e9
 
 
 def _kept_bytes(session: Session, batch: tuple[torch.Tensor, ...]) -> float:

@@ -30,6 +30,13 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
         yield crashable
 
 
+@pytest.fixture(autouse=True)
+def _another_try(request: pytest.FixtureRequest) -> None:
+    """Platforms outlive a test that failed, and so do the keys of its jobs."""
+    for name in {"platform", "own_platform"} & set(request.fixturenames):
+        request.getfixturevalue(name).tries = getattr(request.node, "execution_count", 1)
+
+
 @pytest.fixture(scope="module")
 def own_platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
     """For whom nothing is whole until all is over."""

@@ -30,6 +30,7 @@ class Crashable:
         self.nodes = nodes
         self.store = store
         self.failpoints: list[str] = []  # where the control plane is to die next, and after that
+        self.tries = 1  # of the test that runs: what it submits at its second try are other jobs
         self._client: Client | None = None
 
     # ------------------------------------------------------------ life
@@ -116,10 +117,15 @@ class Crashable:
 
     # ------------------------------------------------------------ work
 
+    def submit(self, what: Any, key: str, **fields: Any) -> Job:
+        """The same key again is the same job, but for the second try of a test that failed."""
+        key = f"{key}-{self.tries}"
+        return self.call(lambda c: c.submit(what, key=key, **fields))
+
     def train(self, name: str, tenant: str = "alpha", workers: str = "1:2", **params: Any) -> Job:
         """Submit the small network of ``programs/train.py``; the same name again is the same job."""
         fields = {"name": name, "tenant": tenant, "workers": workers, "params": params}
-        return self.call(lambda c: c.submit("train.py:training", folder=PROGRAMS, key=name, **fields))
+        return self.submit("train.py:training", name, folder=PROGRAMS, **fields)
 
     def hurry(self, job: str) -> None:
         """Let the rest of this job take no time."""

@@ -34,6 +34,6 @@ def test_a_job_that_comes_in_the_middle_of_a_round_is_not_forgotten(platform: Cr
     for turn in range(12):
         platform.call(lambda c, turn=turn: c.update_tenant("beta", weight=1 + turn % 2))  # asks for a round
         spec = {"name": f"soon-{turn}", "tenant": "beta", "command": ["true"]}
-        job = platform.call(lambda c, spec=spec: c.submit(spec, folder=PROGRAMS, key=spec["name"]))
+        job = platform.submit(spec, spec["name"], folder=PROGRAMS)
         wait_until(lambda job=job: platform.ended(job.id), 60, platform.view(job.id).name + " ends")
     platform.call(lambda c: c.update_tenant("beta", weight=1))

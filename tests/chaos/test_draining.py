@@ -89,7 +89,7 @@ def test_an_elastic_gang_shrinks_when_nothing_else_is_free(platform: Crashable, 
 
 def test_a_command_starts_over_elsewhere(platform: Crashable) -> None:
     script = "echo begin >> $FAIRLEAD_OUTPUT/runs; while [ ! -e $FAIRLEAD_OUTPUT/go ]; do sleep 0.05; done"
-    job = platform.call(lambda c: c.submit(["sh", "-c", script], tenant="alpha", name="again", key="again"))
+    job = platform.submit(["sh", "-c", script], key="again", tenant="alpha", name="again")
     output = platform.home / "jobs" / job.id / "output"
     wait_until(lambda: (output / "runs").exists() and platform.state(job.id) == "running", 60, "it runs")
     (node,) = platform.view(job.id).nodes

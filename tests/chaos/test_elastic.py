@@ -61,7 +61,7 @@ def test_a_preempted_job_goes_on_where_it_stopped(platform: Crashable, undisturb
     job = platform.train("yields", workers="3", steps=STEPS, pause_s=0.1)
     wait_until(lambda: platform.view(job.id).step > 4, 40, "it trains")
     fields = {"name": "urgent", "tenant": "alpha", "workers": "3", "priority": 10, "params": {"steps": 20}}
-    urgent = platform.call(lambda c: c.submit("train.py:training", folder=PROGRAMS, key="urgent", **fields))
+    urgent = platform.submit("train.py:training", folder=PROGRAMS, key="urgent", **fields)
     wait_until(lambda: platform.ended(urgent.id), 60, "the urgent one runs first")
     platform.hurry(job.id)
     wait_until(lambda: platform.ended(job.id), 60, "the other one goes on and ends")
@@ -75,7 +75,7 @@ def test_a_preempted_job_goes_on_where_it_stopped(platform: Crashable, undisturb
 
 def test_a_rank_that_raises_ends_its_gang_within_five_seconds(platform: Crashable) -> None:
     fields = {"name": "raises", "tenant": "alpha", "workers": "2"}
-    job = platform.call(lambda c: c.submit("faulty.py:raises_on_one_rank", folder=PROGRAMS, key="raises", **fields))
+    job = platform.submit("faulty.py:raises_on_one_rank", folder=PROGRAMS, key="raises", **fields)
     wait_until(lambda: platform.ended(job.id), 40, "it fails")
     view = platform.view(job.id)
     assert view.state == "failed"
@@ -87,7 +87,7 @@ def test_a_rank_that_raises_ends_its_gang_within_five_seconds(platform: Crashabl
 
 def test_a_failing_job_is_tried_again_as_often_as_it_asked(platform: Crashable) -> None:
     fields = {"name": "stubborn", "tenant": "alpha", "command": ["sh", "-c", "exit 7"], "retries": 2}
-    job = platform.call(lambda c: c.submit(fields, folder=PROGRAMS, key="stubborn"))
+    job = platform.submit(fields, folder=PROGRAMS, key="stubborn")
     wait_until(lambda: platform.ended(job.id), 40, "it fails for good")
     view = platform.view(job.id)
     assert view.state == "failed"
@@ -98,9 +98,7 @@ def test_a_failing_job_is_tried_again_as_often_as_it_asked(platform: Crashable) 
 def test_a_silent_rank_is_ended_and_the_gang_goes_on(platform: Crashable, undisturbed: dict[int, float]) -> None:
     fields = {"name": "silent", "tenant": "alpha", "workers": "2:3", "silence_timeout": "3s"}
     params = {"steps": STEPS, "pause_s": 0.1}
-    job = platform.call(
-        lambda c: c.submit("train.py:training", folder=PROGRAMS, key="silent", params=params, **fields)
-    )
+    job = platform.submit("train.py:training", folder=PROGRAMS, key="silent", params=params, **fields)
     wait_until(lambda: platform.view(job.id).step > 3, 40, "it trains")
     workers = platform.workers(job.id)
     frozen = workers[sorted(workers)[-1]]

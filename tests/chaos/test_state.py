@@ -18,7 +18,7 @@ def labels(platform: Crashable, turn: int) -> list[str]:
     """Of the grid of some node, as a command of the same tenant finds them there."""
     name = f"looks-{turn}"
     command = ["python", "labels.py"]
-    job = platform.call(lambda c: c.submit(command, folder=PROGRAMS, key=name, name=name, tenant="alpha"))
+    job = platform.submit(command, folder=PROGRAMS, key=name, name=name, tenant="alpha")
     wait_until(lambda: platform.ended(job.id), 60, "it has looked")
     assert platform.state(job.id) == "succeeded", platform.story(job.id)
     return list(json.loads((platform.home / "jobs" / job.id / "output" / "labels.json").read_text()))

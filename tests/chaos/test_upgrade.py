@@ -119,7 +119,7 @@ def test_a_newer_version_adopts_what_an_older_one_runs(platform: Crashable) -> N
     wait_until(lambda: platform.view(job.id).step > job.step + 4, 60, "it goes on")
     assert platform.workers() == workers and platform.node_managers() == nodes, "the same processes"
     assert set(states(platform).values()) == {"outdated"}, "and they get nothing new"
-    new = platform.call(lambda c: c.submit(["true"], tenant="alpha", name="new", key="new"))
+    new = platform.submit(["true"], key="new", tenant="alpha", name="new")
 
     platform.hurry(job.id)
     platform.wait_for_end(job.id)
