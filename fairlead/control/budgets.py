@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection
 
 from fairlead.control.records import Tenant
 from fairlead.control.store import events, generations, ledger
+from fairlead.control.store import tenants as tenants_stored
 from fairlead.control.store.rows import insert_into
 from fairlead.control.store.schema import budget_notes
 from fairlead.errors import OverBudget
+from fairlead.scheduling.queues import path_up
 from fairlead.scheduling.state import Spent
-from fairlead.scheduling.words import budget, moment
+from fairlead.scheduling.words import budget, moment, used_up
 from fairlead.specs import Budget
 
 HOUR_S = 3600.0
@@ -70,7 +72,8 @@ def period(per: str, now_s: float) -> tuple[float, float]:
 
 
 def spendings(connection: Connection, tenants: Iterable[Tenant], now_s: float) -> dict[str, Spending]:
-    """What each tenant that has a budget has used of it."""
+    """What each tenant that has a budget has used of it, together with all tenants below it."""
+    tenants = list(tenants)
     limited = [(tenant.name, Budget.model_validate(dict(tenant.budget))) for tenant in tenants if tenant.budget]
     if not limited:
         return {}
@@ -80,7 +83,8 @@ def spendings(connection: Connection, tenants: Iterable[Tenant], now_s: float) -
     for name, wanted in limited:
         since_s, until_s = period(wanted.per, now_s)
         if wanted.per not in used:
-            used[wanted.per] = _used_s(ledger.totals(connection, since_s, now_s), running, since_s, now_s)
+            own_s = _used_s(ledger.totals(connection, since_s, now_s), running, since_s, now_s)
+            used[wanted.per] = _with_those_below(own_s, tenants)
         hours = used[wanted.per].get(name, 0.0) / HOUR_S
         found[name] = Spending(name, wanted.device_hours, wanted.per, wanted.warn_at, hours, since_s, until_s)
     return found
@@ -96,14 +100,36 @@ def _used_s(
     return used_s
 
 
+def _with_those_below(own_s: Mapping[str, float], tenants: Iterable[Tenant]) -> dict[str, float]:
+    parents = {tenant.name: tenant.parent for tenant in tenants}
+    sums: dict[str, float] = defaultdict(float)
+    for name, seconds in own_s.items():
+        for tenant in path_up(name, parents):
+            sums[tenant] += seconds
+    return sums
+
+
+def used_up_by(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict[str, Spent]:
+    """Who may start nothing: what is used up of its own budget or of one above it, the one that lasts longest."""
+    spent = {name: spending.spent for name, spending in found.items() if spending.spent is not None}
+    parents = {tenant.name: tenant.parent for tenant in tenants} if spent else {}
+    bars = {name: [(one, spent[one]) for one in path_up(name, parents) if one in spent] for name in parents}
+    longest = {name: max(of, key=lambda each: each[1].again_s) for name, of in bars.items() if of}
+    return {name: replace(one, of="" if whose == name else whose) for name, (whose, one) in longest.items()}
+
+
 def afford(connection: Connection, tenant: Tenant, now_s: float) -> None:
-    """Raise OverBudget, which says when it will be possible, if nothing is left of the tenant's budget."""
-    spending = spendings(connection, [tenant], now_s).get(tenant.name)
-    if spending is not None and spending.spent is not None:
+    """Raise OverBudget, which says when it will be possible, if nothing is left of its budget or of one above it."""
+    path = tenants_stored.path(connection, tenant)
+    if not any(each.budget for each in path):
+        return
+    known = [each for each in tenants_stored.all(connection) if each.name != tenant.name]
+    known.append(tenant)
+    spent = used_up_by(known, spendings(connection, known, now_s)).get(tenant.name)
+    if spent is not None:
         raise OverBudget(
-            f"tenant {tenant.name} has used up its {spending.words}", field="budget",
-            value=f"{spending.device_hours:g}h/{spending.per}",
-            fix=f"submit it again from {moment(spending.until_s)} on, or ask an admin for a larger budget",
+            used_up(tenant.name, spent), field="budget", value=f"{spent.device_hours:g}h/{spent.per}",
+            fix=f"submit it again from {moment(spent.again_s)} on, or ask an admin for a larger budget",
         )  # fmt: skip
 
 
@@ -116,7 +142,9 @@ def barred(connection: Connection, tenants: Sequence[Tenant], since_s: float, no
     limited = {tenant.name for tenant in tenants if tenant.budget}
     told = events.of_kind(connection, "budget-used-up", since_s - _LONGEST_S)
     spans = [Barred(str(event.tenant), event.time_s, float(event.facts["until_s"])) for event in told]
-    return [span for span in spans if span.to_s > since_s and span.tenant in (spent if span.to_s > now_s else limited)]
+    kept = [span for span in spans if span.to_s > since_s and span.tenant in (spent if span.to_s > now_s else limited)]
+    parents = {tenant.name: tenant.parent for tenant in tenants}
+    return [replace(span, tenant=name) for span in kept for name in parents if span.tenant in path_up(name, parents)]
 
 
 def tell(connection: Connection, found: Iterable[Spending], now_s: float) -> None:

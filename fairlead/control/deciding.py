@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from fairlead.cluster import Node, nodes_of, same_seats
-from fairlead.control.budgets import Spending, spendings, tell
+from fairlead.control.budgets import Spending, spendings, tell, used_up_by
 from fairlead.control.carry_out import Gangs
 from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
@@ -103,7 +103,7 @@ async def read_state(
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
-        {name: spending.spent for name, spending in budgets.items()},
+        used_up_by(teams, budgets),
         {name: known.used.facts(name) for name in facts}, curves,
     )  # fmt: skip
     cluster = replace(

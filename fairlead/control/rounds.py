@@ -36,7 +36,7 @@ def cluster_state(
     facts: Facts,
     cooling: frozenset[str],
     memory: Mapping[str, object],
-    spent: Mapping[str, Spent | None] | None = None,
+    spent: Mapping[str, Spent] | None = None,
     used: Mapping[str, Mapping[str, float]] | None = None,
     curves: Callable[[Job], Pace | None] = lambda job: None,
 ) -> ClusterState:

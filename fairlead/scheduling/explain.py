@@ -66,7 +66,7 @@ def _runs_on(draft: Draft, job: JobState) -> Explanation:
         return Explanation(job.id, runs, None)
     hints = (f"raise the quota of tenant {job.tenant} (now {why.facts['quota']})",) if why.code == "quota" else ()
     if why.code == "budget":
-        hints = (f"raise the budget of tenant {job.tenant}",)
+        hints = (f"raise the budget of tenant {why.facts['of']}",)
     return Explanation(job.id, f"{runs} and does not grow: {why.text}", None, hints, None, why)
 
 
@@ -86,7 +86,7 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) ->
         limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
         return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
     if hold.reason.code == "budget":
-        return (f"raise the budget of tenant {job.tenant}", f"wait until {moment(facts['again_s'])}")
+        return (f"raise the budget of tenant {facts['of']}", f"wait until {moment(facts['again_s'])}")
     if hold.reason.code == "making-room":
         return ()
     sooner = ("a higher priority (only within its tenant)",) if _siblings_first(draft, job) else ()

@@ -23,6 +23,14 @@ Wants = Mapping[str, float]
 """Devices by type, and under ``ANY`` those of whatever type."""
 
 
+def path_up(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
+    """The tenant or queue and those above it, up to the top."""
+    path = [name]
+    while (parent := parents.get(path[-1])) is not None and parent not in path:
+        path.append(parent)
+    return tuple(path)
+
+
 @dataclass(frozen=True, slots=True)
 class Tree:
     """All queues by name, in the order of names, with who is directly below whom."""
@@ -55,7 +63,7 @@ class Tree:
         below: dict[str | None, list[str]] = {}
         for name in sorted(known):
             below.setdefault(above[name], []).append(name)
-        paths = {name: _path(name, above) for name in sorted(known)}
+        paths = {name: path_up(name, above) for name in sorted(known)}
         teams: dict[str, list[str]] = {}
         for name in sorted(named):
             for queue in paths[name]:
@@ -124,13 +132,6 @@ def _parents(known: Mapping[str, TenantState]) -> dict[str, str | None]:
             above |= dict.fromkeys(members, None)
         safe |= seen.keys()
     return above
-
-
-def _path(name: str, above: Mapping[str, str | None]) -> tuple[str, ...]:
-    found = [name]
-    while (parent := above[found[-1]]) is not None:
-        found.append(parent)
-    return tuple(found)
 
 
 def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str, parent: str) -> None:

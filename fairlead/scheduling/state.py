@@ -23,6 +23,7 @@ class Spent:
     device_hours: float
     per: str  # day, week or month
     again_s: float  # when the next one begins
+    of: str = ""  # the tenant above whose budget it is; empty: its own
 
 
 LEAST_WEIGHT = 1e-9

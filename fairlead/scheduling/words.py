@@ -55,6 +55,12 @@ def budget(spent: Spent) -> str:
     return f"budget of {spent.device_hours:g} device hours a {spent.per}"
 
 
+def used_up(tenant: str, spent: Spent) -> str:
+    """Who has used up what: the tenant itself, or one above it together with all below that."""
+    who = f"tenant {spent.of}, above {tenant}," if spent.of else f"tenant {tenant}"
+    return f"{who} has used up its {budget(spent)}"
+
+
 def reason(code: str, text: str, **facts: Any) -> Reason:
     return Reason(code, text, facts)
 

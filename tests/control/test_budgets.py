@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from fairlead.cluster import Member
-from fairlead.control.budgets import Barred, Spending, afford, barred, period, spendings, tell
+from fairlead.control.budgets import Barred, Spending, afford, barred, period, spendings, tell, used_up_by
 from fairlead.control.queues import standings
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
 from fairlead.control.store import Store, events, generations, ledger, migrate, tenants
@@ -174,3 +174,39 @@ def test_the_ledger_of_an_older_fairlead_is_added_up_when_it_is_opened(tmp_path:
     assert run(store.read(lambda conn: ledger.totals(conn, 0.0, 1e9))) == {"vision": 2 * 97_000.0}
     assert run(store.read(lambda conn: ledger.totals(conn, 0.0, 86_400.0))) == pytest.approx({"vision": 2 * 83_400.0})
     run(store.close())
+
+
+def below(db: Opened, name: str) -> None:
+    db.write(tenants.update, name, parent="vision")
+
+
+def test_a_budget_counts_what_all_below_it_use(db: Opened) -> None:
+    limit(db, 10.0)
+    below(db, "text")
+    used(db, NOW_S - HOUR_S, NOW_S)
+    used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
+    assert spending(db).used_hours == pytest.approx(5.0)
+
+
+def test_who_stands_below_a_used_up_budget_is_refused_and_barred(db: Opened) -> None:
+    limit(db, 2.0)
+    below(db, "text")
+    used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
+    known = db.read(tenants.all)
+    spent = used_up_by(known, db.read(lambda conn: spendings(conn, known, NOW_S)))
+    assert {name: one.of for name, one in spent.items()} == {"vision": "", "text": "vision"}
+    text = next(tenant for tenant in known if tenant.name == "text")
+    with pytest.raises(OverBudget, match="tenant vision, above text, has used up its budget of 2 device hours a month"):
+        db.read(afford, text, NOW_S)
+    db.write(lambda conn: tell(conn, spendings(conn, known, NOW_S).values(), NOW_S))
+    assert {one.tenant for one in db.read(barred, known, NOW_S - HOUR_S, NOW_S + 1)} == {"vision", "text"}
+
+
+def test_of_several_budgets_the_one_that_lasts_longest_is_named(db: Opened) -> None:
+    limit(db, 2.0)
+    db.write(tenants.update, "text", parent="vision", budget={"device_hours": 1.0, "per": "day"})
+    used(db, NOW_S - HOUR_S, NOW_S, tenant="text", devices=4)
+    text = next(tenant for tenant in db.read(tenants.all) if tenant.name == "text")
+    with pytest.raises(OverBudget) as refused:
+        db.read(afford, text, NOW_S)
+    assert refused.value.value == "2h/month"

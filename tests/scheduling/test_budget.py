@@ -75,3 +75,26 @@ def test_nobody_makes_room_for_it() -> None:
 
 def test_it_starts_again_when_there_is_a_budget() -> None:
     assert isinstance(decision(state([job("poor")], tenants=[TenantState("a"), TenantState("b")]), "poor"), Start)
+
+
+ABOVE = [
+    TenantState("org", spent=SPENT),
+    TenantState("a", parent="org", spent=replace(SPENT, of="org")),
+    TenantState("b"),
+]
+
+
+def test_who_stands_below_a_used_up_budget_is_told_whose_it_is() -> None:
+    answer = explain(state([job("poor")], tenants=ABOVE), "poor")
+    assert answer is not None and answer.reason is not None
+    assert answer.reason.text.startswith("tenant org, above a, has used up its budget of 500 device hours a month")
+    assert answer.would_help[0] == "raise the budget of tenant org"
+
+
+def test_what_runs_below_a_used_up_budget_goes_on() -> None:
+    """The quota of the one above holds those below it, so what they have is part of it."""
+    running = [job("poor", workers=(2, 2), seats=("node-0", "node-1"))]
+    rest = [job(f"rich-{n}", "b") for n in range(4)]
+    decided = {d.job: d for d in decide(state([*running, *rest], tenants=ABOVE)).decisions}
+    assert "poor" not in decided
+    assert sum(isinstance(each, Start) for each in decided.values()) == 2

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.cluster import NodeState
-from fairlead.control.budgets import HOUR_S, Spending, spendings
+from fairlead.control.budgets import HOUR_S, Spending, spendings, used_up_by
 from fairlead.control.fairness import fairness_view
 from fairlead.control.follower import Follower
 from fairlead.control.loop import Controller
@@ -164,7 +164,7 @@ class Scraper:
         for job, of_job in controller.known.workers.items():
             held[owners.get(job, "unknown")] += sum(fact.holds for fact in of_job.values())
         devices = sum(node.devices for node in controller.nodes.values())
-        barred = {name for name, spending in stored.spendings.items() if spending.spent is not None}
+        barred = used_up_by(stored.tenants, stored.spendings).keys()
         claims = standings(stored.tenants, controller.outlook.entitlements, held, devices, barred)
         for team in stored.tenants:
             name = team.name

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from fairlead import __version__
 from fairlead.control import identity
 from fairlead.control.access import may_grant, owner_of, require, scope
-from fairlead.control.budgets import spendings
+from fairlead.control.budgets import spendings, used_up_by
 from fairlead.control.present import person_view, tenant_view, token_view
 from fairlead.control.queues import check, standings
 from fairlead.control.records import Role, Tenant, Token
@@ -130,7 +130,7 @@ class TenantVerbs(Verbs):
             known, people = tenants.all(connection), jobs.people(connection)
             labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
             spending = spendings(connection, known, now_s)
-            barred = {name for name, found in spending.items() if found.spent is not None}
+            barred = used_up_by(known, spending).keys()
             claims = standings(known, controller.outlook.entitlements, held, devices, barred)
             return [
                 tenant_view(

@@ -18,6 +18,7 @@ from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.market.rules import charges, heaviness
 from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.queues import path_up
 from fairlead.scheduling.read import Read
 from fairlead.scheduling.state import ClusterState, Decision, JobState, TenantState
 from fairlead.scheduling.words import devices
@@ -64,7 +65,7 @@ class Draft:
         for name in {job.tenant for job in state.jobs} - named.keys():
             named[name] = TenantState(name)
         board = Board(state.nodes, jobs.values(), state.colocation)
-        tenants = {name: _within_budget(named[name], jobs.values()) for name in sorted(named)}
+        tenants = {name: _within_budget(named, name, jobs.values()) for name in sorted(named)}
         seen = _seen(state, board, jobs, tenants)
         payers = [replace(tenant, spent=None) for tenant in tenants.values()]
         wanting, whole = _wanting(board, jobs, seen), _whole(board)
@@ -230,11 +231,16 @@ def _whole(board: Board) -> Pool:
     return Pool.of(nodes)
 
 
-def _within_budget(tenant: TenantState, jobs: Iterable[JobState]) -> TenantState:
-    """Without a budget left it keeps what its gangs have, or need to be whole again, and gets nothing on top."""
+def _within_budget(named: Mapping[str, TenantState], name: str, jobs: Iterable[JobState]) -> TenantState:
+    """Without a budget left it keeps what its gangs have, or need to be whole again, and gets nothing on top.
+
+    With those below it, whose gangs count for its quota, and whose budgets may not be used up.
+    """
+    tenant = named[name]
     if tenant.spent is None:
         return tenant
-    gangs = [job for job in jobs if job.tenant == tenant.name and (job.seats or job.broken)]
+    parents = {each.name: each.parent for each in named.values()}
+    gangs = [job for job in jobs if (job.seats or job.broken) and name in path_up(job.tenant, parents)]
     kept = sum(max(len(job.seats), job.min_workers if job.broken else 0) for job in gangs)
     return replace(tenant, quota=kept if tenant.quota is None else min(kept, tenant.quota))
 

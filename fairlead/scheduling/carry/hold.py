@@ -14,7 +14,7 @@ from fairlead.scheduling.carry.gain import remaining_s
 from fairlead.scheduling.market.guarantees import short
 from fairlead.scheduling.mentions import Named
 from fairlead.scheduling.state import Hold, JobState, Reason
-from fairlead.scheduling.words import budget, devices, each, moment
+from fairlead.scheduling.words import devices, each, moment, used_up
 
 AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
@@ -104,11 +104,9 @@ class _Blocked:
             text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
             return _Said("no-such-room", text, facts, queues=False)
         if tenant.spent is not None:
-            text = (
-                f"tenant {tenant.name} has used up its {budget(tenant.spent)}; "
-                f"the next begins {moment(tenant.spent.again_s)}"
-            )
-            return _Said("budget", text, {"again_s": tenant.spent.again_s, **facts}, queues=False)
+            text = f"{used_up(tenant.name, tenant.spent)}; the next begins {moment(tenant.spent.again_s)}"
+            of = tenant.spent.of or tenant.name
+            return _Said("budget", text, {"again_s": tenant.spent.again_s, "of": of, **facts}, queues=False)
         if tenant.quota is not None and used + need > tenant.quota:
             text = f"needs {devices(need)}; tenant {tenant.name} uses {used} of its quota of {tenant.quota}"
             return _Said("quota", text, facts)

@@ -10,7 +10,7 @@ from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
 from fairlead.scheduling.carry.scale import SETTLE_S, settled
 from fairlead.scheduling.state import JobState, Reason
-from fairlead.scheduling.words import budget, devices, each, moment, rate, reason, workers
+from fairlead.scheduling.words import devices, each, moment, rate, reason, used_up, workers
 
 
 def why_it_stays(draft: Draft, job: JobState) -> Reason | None:
@@ -30,8 +30,8 @@ def _of_its_own(draft: Draft, job: JobState, size: int) -> Reason | None:
         return _slower(job, size)
     tenant = draft.tenants[job.tenant]
     if tenant.spent is not None:
-        text = f"tenant {tenant.name} has used up its {budget(tenant.spent)} until {moment(tenant.spent.again_s)}"
-        return reason("budget", text, size=size, again_s=tenant.spent.again_s)
+        text = f"{used_up(tenant.name, tenant.spent)} until {moment(tenant.spent.again_s)}"
+        return reason("budget", text, size=size, again_s=tenant.spent.again_s, of=tenant.spent.of or tenant.name)
     if tenant.quota is not None and draft.quota_room(job.tenant) <= 0:
         text = f"tenant {tenant.name} uses {draft.used(tenant.name)} of its quota of {devices(tenant.quota)}"
         return reason("quota", text, size=size, quota=tenant.quota)
