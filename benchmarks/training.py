@@ -140,19 +140,19 @@ def _contest(
     found: dict[str, tuple[Contestant | None, Results]] = {FAIRLEAD: (None, Results())}
     with bench.step(f"{task}: which way of loading suits whom"):
         for one in everybody:
-            first = {loader: _theirs(one, loader, task, folder) for loader in one.loaders}
+            first = {loader: run_of(one, loader, task, folder) for loader in one.loaders}
             best = min(first, key=lambda loader: first[loader].loop_s)
             kept = Results({"/".join(best): [first[best]]})
             found[one.name] = (one, kept)
             bench.details[f"{task}, {one.name}"] = {"/".join(loader): list(_figures(r)) for loader, r in first.items()}
-        _ours(running, task, folder)  # whoever was called before is warm
+        job_of_the_contest(running, task, folder)  # whoever was called before is warm
     for turn in range(turns):
         with bench.step(f"{task}: turn {turn + 1} of {turns}"):
-            found[FAIRLEAD][1].add("job", _ours(running, task, folder))
+            found[FAIRLEAD][1].add("job", job_of_the_contest(running, task, folder))
             for one, results in list(found.values())[1:]:
                 if one is not None and turn:
                     (loader,) = results.runs
-                    results.add(loader, _theirs(one, tuple(loader.split("/")), task, folder))  # type: ignore[arg-type]
+                    results.add(loader, run_of(one, tuple(loader.split("/")), task, folder))  # type: ignore[arg-type]
     return found
 
 
@@ -207,11 +207,11 @@ def _tell(bench: Bench, task: str, found: Mapping[str, tuple[Contestant | None, 
     return figure(FAIRLEAD, "loop_s") / min(figure(name, "loop_s") for name in peers)
 
 
-def _ours(running: Platform, task: str, folder: Path) -> Run:
+def job_of_the_contest(running: Platform, task: str, folder: Path, seed: int = 0) -> Run:
     """As a person would: ``fairlead run`` on a platform that runs, until the job has ended."""
     begun_s = time.time()
     words = ("run", "as_job.py:training", "--workers", "1:2", "--tenant", "contest", "--param", f"name={task}",
-             "--param", f"folder={folder}", "--watch", "--json")  # fmt: skip
+             "--param", f"folder={folder}", "--param", f"seed={seed}", "--watch", "--json")  # fmt: skip
     done = subprocess.run(running.command(*words), cwd=CONTEST, env=running.environment, capture_output=True, text=True,
                           timeout=GIVE_UP_S, check=False)  # fmt: skip
     ended_s = time.time()
@@ -224,22 +224,25 @@ def _ours(running: Platform, task: str, folder: Path) -> Run:
     return Run(figures["seconds"], ended_s - begun_s, figures["accuracy"])
 
 
-def _theirs(one: Contestant, loader: tuple[str, str], task: str, folder: Path, tries: int = 3) -> Run:
+def run_of(
+    one: Contestant, loader: tuple[str, str], task: str, folder: Path, seed: int = 0, tries: int = 3
+) -> Run:
     """One run of a peer; once more if it breaks, as ranks on gloo that leave one another sometimes do."""
     try:
-        return _tried(one, loader, task, folder)
+        return _tried(one, loader, task, folder, seed)
     except Broken as error:
         if tries == 1:
             raise
         print(f" again, as it broke: {str(error).splitlines()[-1]} ...", end="", file=sys.stderr, flush=True)
-        return _theirs(one, loader, task, folder, tries - 1)
+        return run_of(one, loader, task, folder, seed, tries - 1)
 
 
-def _tried(one: Contestant, loader: tuple[str, str], task: str, folder: Path) -> Run:
+def _tried(one: Contestant, loader: tuple[str, str], task: str, folder: Path, seed: int) -> Run:
     with tempfile.TemporaryDirectory(prefix="fairlead-diary-") as place:
         diary, said = Path(place) / "diary", Path(place) / "said"
         command = [*one.command, task, str(folder), str(diary), *loader, *one.threads]
         quiet = {"PYTHONWARNINGS": "ignore", "RAY_USAGE_STATS_ENABLED": "0", "RAY_TRAIN_V2_ENABLED": "1"}
+        quiet["CONTEST_SEED"] = str(seed)
         threads = {"OMP_NUM_THREADS": one.threads[0] if one.threads else "1"}
         with np.load(folder / f"{task}.npz") as asked:
             epochs = int(asked["epochs"])

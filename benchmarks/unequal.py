@@ -22,7 +22,7 @@ from fairlead.planning.plan import Plan
 CORES = (0.4, 0.2)
 IDEAL = sum(CORES) / max(CORES)
 MODEL, BATCH, PIECES = "transformer", 256, 3  # much to compute for what is exchanged, at the same cost a sample
-WINDOW_S, ROUNDS, QUICK_ROUNDS = 8.0, 7, 3
+WINDOW_S, ROUNDS, QUICK_ROUNDS = 6.0, 15, 3
 SETTLE = 2  # rounds before the shares have followed
 PATIENCE_S = 900.0
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.errors import InvalidSpec
 from fairlead.grid import messages as m
 from fairlead.grid.block import TABLE, TENSORS, Block, flatten
+from fairlead.grid.copying import copy
 from fairlead.grid.layout import Layout, read_header
 from fairlead.grid.line import Line
 from fairlead.grid.room import Room
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _Write = Callable[[memoryview], None]
-_LARGE = 1 << 20
 _AT_ONCE = 4 << 20  # so much is touched while the caller waits; more, beside it
 
 
@@ -212,16 +212,6 @@ class Grid:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def copy(to: memoryview, view: memoryview) -> None:
-    """Into the arena; what is large without holding up the other threads of this process."""
-    if len(view) < _LARGE:
-        to[:] = view
-        return
-    import numpy as np
-
-    np.copyto(np.frombuffer(to, np.uint8), np.frombuffer(view, np.uint8))
 
 
 @functools.lru_cache(maxsize=4)

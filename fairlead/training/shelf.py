@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from fairlead.errors import FairleadError, InvalidSpec, Refused, TooLarge
-from fairlead.grid.client import Grid, copy
+from fairlead.grid.client import Grid
+from fairlead.grid.copying import copy
 from fairlead.grid.layout import Layout
 from fairlead.grid.room import Room
 from fairlead.grid.values import VARIABLE, BlockId, aligned, snapshot_label

@@ -129,12 +129,17 @@ def test_a_further_device_lowers_useful_work_by_no_more_than_two_percent(seed: i
     assert more.chosen.utility >= 0.98 * kept - 1e-9
 
 
-@settings(max_examples=EXAMPLES or 12, deadline=None)
-@given(seeds)
-def test_a_job_that_fits_starts_as_soon_as_the_work_of_the_others_allows(seed: int) -> None:
-    """The bound of docs/scheduling.md: while it waits, all but less than its gang's devices are busy."""
+@settings(max_examples=EXAMPLES or 24, deadline=None)
+@given(seeds, st.integers(1, 4), st.booleans())
+def test_a_job_that_fits_starts_as_soon_as_the_work_of_the_others_allows(seed: int, tenants: int, tree: bool) -> None:
+    """The bound of docs/scheduling.md: while it waits, all but less than its gang's devices are busy.
+
+    Whoever they belong to: tenants side by side, or all below the first.
+    """
     rng = np.random.default_rng(seed)
-    state = cluster_of(rng, tenants=1)
+    state = cluster_of(rng, tenants)
+    teams = [TenantState(f"t{at}", float(rng.choice([1.0, 2.0, 5.0])), parent="t0" if tree and at else None)
+             for at in range(tenants)]  # fmt: skip
     jobs = {job.id: replace(job, seats=(), finish_by_s=None, work_left=float(rng.uniform(50.0, 600.0)), work_done=0.0)
             for job in state.jobs[:12]}  # fmt: skip
     capacity = Counter(dict.fromkeys(TYPES, 0))
@@ -142,7 +147,7 @@ def test_a_job_that_fits_starts_as_soon_as_the_work_of_the_others_allows(seed: i
         capacity[node.device_type] += node.devices
     jobs = {name: job for name, job in jobs.items() if job.min_workers <= max(capacity.values())}
     costs = {name: device_seconds(job, capacity) for name, job in jobs.items()}
-    started_s = played(replace(state, now_s=0.0, tenants=[TenantState("t0")]), jobs)
+    started_s = played(replace(state, now_s=0.0, tenants=teams), jobs)
     for name, job in jobs.items():
         others = sum(costs.values()) - costs[name]
         busy = max(devices - job.min_workers + 1 for devices in capacity.values())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from tasks import LEARNING_RATE, Diary, Task, accuracy, load
+from tasks import LEARNING_RATE, SEED, Diary, Task, accuracy, load
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -30,7 +30,7 @@ def batches(task: Task, kind: str, workers: int) -> Callable[[], Iterable[Any]]:
 
 def main(name: str, folder: str, diary: str, kind: str, workers: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     task = load(name, folder)
     model, loss = task.model(), nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 WORDS = 20_000
 LEARNING_RATE = 1e-3
+SEED = int(os.environ.get("CONTEST_SEED", "0"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ import sys
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from tasks import LEARNING_RATE, Diary, load
+from tasks import LEARNING_RATE, SEED, Diary, load
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def main(name: str, folder: str, diary: str, kind: str, workers: str) -> None:
     torch.set_num_threads(1)
-    set_seed(0)
+    set_seed(SEED)
     accelerator = Accelerator(cpu=True)
     task = load(name, folder)
     size = task.batch_size // accelerator.num_processes

@@ -6,7 +6,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from tasks import LEARNING_RATE, Diary, load
+from tasks import LEARNING_RATE, SEED, Diary, load
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 def main(name: str, folder: str, diary: str, kind: str, workers: str) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     task = load(name, folder)

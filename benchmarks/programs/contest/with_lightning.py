@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning
 import torch
-from tasks import LEARNING_RATE, Diary, load
+from tasks import LEARNING_RATE, SEED, Diary, load
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,7 +45,7 @@ class Accuracy(lightning.Callback):
 
 def main(name: str, folder: str, diary: str, kind: str, workers: str) -> None:
     torch.set_num_threads(1)
-    lightning.seed_everything(0)
+    lightning.seed_everything(SEED)
     task = load(name, folder)
     devices = int(os.environ.get("DEVICES", "2"))
     loader = DataLoader(task.data(kind), task.batch_size // devices, shuffle=True, num_workers=int(workers))
