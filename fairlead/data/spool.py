@@ -44,7 +44,6 @@ class Spool:
         self._kept: list[pa.RecordBatch] | None = None
         self._first: tuple[pa.RecordBatch, Iterator[pa.RecordBatch]] | None = None
         self._rows: int | None = None
-        self._keeping: list[pa.RecordBatch] | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -63,21 +62,32 @@ class Spool:
         return self._source.told_apart
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, from memory if they are there."""
+        """All rows, from memory if they are there.
+
+        What fits is read before the first of it is handed out: who reads and who computes would take turns at the
+        interpreter's lock, and both together took half as long again as one after the other.
+        """
         if self._kept is not None:
             yield from self._kept
             return
-        kept: list[pa.RecordBatch] | None = []
-        self._keeping = kept
+        kept: list[pa.RecordBatch] = []
         rows = size = 0
-        for batch in self._reading():
+        reading = self._reading()
+        for batch in reading:
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if kept is not None:
-                kept.append(batch)
-                if size > self._memory_bytes:
-                    kept = self._keeping = None
+            kept.append(batch)
+            if size > self._memory_bytes:
+                break
+        else:
+            self._rows, self._kept = rows, kept
+            yield from kept
+            return
+        while kept:
+            yield kept.pop(0)
+        for batch in reading:
+            rows += batch.num_rows
             yield batch
-        self._rows, self._kept, self._keeping = rows, kept, None
+        self._rows = rows
 
     def numbered(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """Batches with their place and the number of their first row."""
@@ -88,9 +98,8 @@ class Spool:
 
     def swap(self, place: int, batch: pa.RecordBatch) -> None:
         """Keep a batch in another form, which costs whoever reads it again less."""
-        kept = self._keeping if self._kept is None else self._kept
-        if kept is not None and place < len(kept):
-            kept[place] = batch
+        if self._kept is not None and place < len(self._kept):
+            self._kept[place] = batch
 
     def peek(self) -> pa.RecordBatch | None:
         """The first batch that has rows; whoever reads next does not read it again."""

@@ -129,6 +129,31 @@ def test_columns_lie_side_by_side_in_one_matrix_and_the_target_apart() -> None:
     assert fitted.apply(batch(data)).schema.names == ["features"], "nobody knows the target when a model serves"
 
 
+def test_a_column_that_is_called_text_is_kept_by_its_name_when_it_is_none_any_more() -> None:
+    data = {"text": ["a film", "a plot"] * 20, "other": ["x", "y"] * 20, "label": [0, 1] * 20}
+    for rest in ([], [Encode(columns="other")]):
+        steps = [*rest, Tokenise(columns="text", vocabulary=40, length=4), Select(columns=("text", "label"))]
+        source_of = data if rest else {name: data[name] for name in ("text", "label")}
+        found = Recipe(steps, target="label").fit(source(source_of)).apply(batch(source_of))
+        assert column(found, "text").shape == (40, 4)
+        assert "label" in found.schema.names
+    with pytest.raises(BadData, match="several numbers a row"):
+        Recipe([Tokenise(vocabulary=40, length=4), Encode(columns="other")]).fit(source(data))
+
+
+def test_scaled_columns_beside_and_apart_from_each_other_lie_where_they_belong() -> None:
+    rows = 9_000  # more than are written at a time
+    numbers = {name: RANDOM.normal(place, 1 + place, rows) for place, name in enumerate("abde")}
+    data = {"a": numbers["a"], "b": numbers["b"], "c": RANDOM.integers(0, 3, rows).astype(str), "d": numbers["d"],
+            "e": RANDOM.integers(0, 9, rows)}  # fmt: skip
+    steps = [Normalise(columns=("a", "b", "d")), Encode(columns="c", how="onehot", unseen="none"), Assemble()]
+    found = column(Recipe(steps).fit(source(data, 4_500)).apply(batch(data)), "features")
+    scaled = [StandardScaler().fit_transform(np.asarray(data[name])[:, None])[:, 0] for name in "abd"]
+    hot = [data["c"] == str(code) for code in range(3)]
+    wanted = np.column_stack([scaled[0], scaled[1], *hot, scaled[2], data["e"]])
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_text_becomes_tokens_of_a_vocabulary_that_is_trained_on_it() -> None:
     texts = ["a fine film", "a bad film", "what a film", None] * 30
     recipe = Recipe([Tokenise(columns="t", vocabulary=60, length=6)])

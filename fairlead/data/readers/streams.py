@@ -7,15 +7,19 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
+from isal import igzip
+from isal.igzip_lib import IsalError
 
 from fairlead.data.faults import BadData
 from fairlead.data.options import MIB, Options
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}
-_BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, ValueError)
+_BROKEN: tuple[Any, ...] = (
+    OSError, EOFError, zlib.error, IsalError, zipfile.BadZipFile, NotImplementedError, ValueError,
+)  # fmt: skip
 
 
 def packing(path: Path) -> str | None:
@@ -68,7 +72,12 @@ def _plain(path: Path, start: int, stop: int | None) -> Iterator[bytes]:
 
 
 def _unpacked(path: Path, kind: str) -> Iterator[bytes]:
-    """Arrow's codecs compare checksums, notice an early end and refuse frames that want too much memory."""
+    """These codecs compare checksums, notice an early end and refuse frames that want too much memory."""
+    if kind == "gzip":  # three times as fast as zlib
+        with igzip.IGzipFile(path, "rb") as stream:  # type: ignore[no-untyped-call]
+            while block := stream.read(MIB):
+                yield block
+        return
     with pa.OSFile(str(path)) as file, pa.CompressedInputStream(file, kind) as stream:
         while block := stream.read(MIB):
             yield block

@@ -8,17 +8,24 @@ import numpy as np
 
 from fairlead.data.recipes.categories import OneHot
 from fairlead.data.recipes.frame import Array, Frame, kinds
+from fairlead.data.recipes.numbers import Scaled, ScaledRun
 from fairlead.data.recipes.step import State, Step
 
-_ROWS = 1_024  # written at a time: a column's stride then stays within the second-level cache
+_ROWS = 4_096  # written at a time: a column's stride then stays within the second-level cache
 
 
 class Matrix:
     """Columns side by side, each computed where it lies in the matrix."""
 
     def __init__(self, rows: int, parts: list[Any], dtype: np.dtype[Any]) -> None:
-        self._parts, self.dtype = parts, dtype
-        self.shape = (rows, sum(width(part) for part in parts))
+        self.dtype = dtype
+        widths = [width(part) for part in parts]
+        self.shape = (rows, sum(widths))
+        begins = np.cumsum([0, *widths[:-1]]).tolist() if parts else []
+        self._hot = [(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, OneHot)]
+        self._runs = _runs([(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, Scaled)])
+        self._rest = [(at, wide, part) for at, wide, part in zip(begins, widths, parts, strict=True)
+                      if not isinstance(part, OneHot | Scaled)]  # fmt: skip
 
     def write(self, out: Array, start: int, stop: int) -> None:
         for begin in range(start, stop, _ROWS):
@@ -26,20 +33,30 @@ class Matrix:
             self._some(out[begin - start : end - start], begin, end)
 
     def _some(self, out: Array, start: int, stop: int) -> None:
-        if any(isinstance(part, OneHot) for part in self._parts):
+        if self._hot:
             out[...] = 0
-        at = 0
-        for part in self._parts:
-            wide = width(part)
-            if isinstance(part, OneHot):
-                part.mark(out, start, stop, at)
-            elif len(part.shape) > 1:
+        for at, hot in self._hot:
+            hot.mark(out, start, stop, at)
+        for at, run in self._runs:
+            run.write(out[:, at : at + len(run)], start, stop)
+        for at, wide, part in self._rest:
+            if len(part.shape) > 1:
                 out[:, at : at + wide] = part[start:stop].reshape(stop - start, wide)
             elif isinstance(part, np.ndarray):
                 out[:, at] = part[start:stop]
             else:
                 part.write(out[:, at], start, stop)
-            at += wide
+
+
+def _runs(scaled: list[tuple[int, Scaled]]) -> list[tuple[int, ScaledRun]]:
+    """Scaled columns that lie next to each other, each such row of them written as one."""
+    found: list[tuple[int, list[Scaled]]] = []
+    for at, part in scaled:
+        if found and found[-1][0] + len(found[-1][1]) == at:
+            found[-1][1].append(part)
+        else:
+            found.append((at, [part]))
+    return [(at, ScaledRun(parts)) for at, parts in found]
 
 
 class Assemble(Step):
@@ -80,6 +97,7 @@ class Select(Step):
 
     def resolve(self, frame: Frame, target: str | None) -> list[str]:
         chosen = super().resolve(frame, target)
+        chosen += [name for name in self.columns if name in frame.columns and name not in chosen]  # one called "text"
         if target is not None and target in frame.columns and target not in chosen and self.matches:
             chosen.append(target)
         return chosen

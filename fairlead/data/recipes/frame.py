@@ -72,6 +72,9 @@ class Frame:
         """A column as places in the list of its distinct values; -1 where one is missing."""
         column = self.columns[name]
         if isinstance(column, np.ndarray):
+            if column.ndim > 1:
+                raise BadData("the recipe", "has several numbers a row by then, and no categories", column=name,
+                              fix="encode it before the step that makes them of it")  # fmt: skip
             column = pa.array(column, from_pandas=column.dtype.kind == "f")
         if not pa.types.is_dictionary(column.type):
             column = column.dictionary_encode()

@@ -82,7 +82,8 @@ def _meant(each: str, names: list[str], kind: dict[str, str], target: str | None
         return open_to_all
     if each in ("numeric", "text"):
         wanted = "number" if each == "numeric" else "text"
-        return [name for name in open_to_all if kind[name] == wanted]
+        found = [name for name in open_to_all if kind[name] == wanted]
+        return found or [name for name in open_to_all if name == each]  # a column may be called so
     if "*" in each:
         return [name for name in open_to_all if fnmatchcase(name, each)]
     if each not in kind:
