@@ -65,7 +65,7 @@ class Spool:
         """All rows, from memory if they are there.
 
         What fits is read before the first of it is handed out: who reads and who computes would take turns at the
-        interpreter's lock, and both together took half as long again as one after the other.
+        interpreter's lock, and both together took a fifth longer than one after the other.
         """
         if self._kept is not None:
             yield from self._kept
