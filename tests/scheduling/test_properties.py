@@ -129,6 +129,26 @@ def test_a_further_device_lowers_useful_work_by_no_more_than_two_percent(seed: i
     assert more.chosen.utility >= 0.98 * kept - 1e-9
 
 
+def test_a_device_that_completes_what_a_tenant_is_entitled_to_ends_a_loan_even_if_less_is_done() -> None:
+    """Why the bound above cannot hold of several tenants: here entitlement leaves no other choice.
+
+    Half of seven devices is less than the gang of four, so all are lent; half of eight is the gang, which does less.
+    """
+    linear = np.array(SIZES, dtype=float)
+    gang = JobState("gang", "a", 0.0, 4, 4, curve=curve_of(linear / 4), work_left=1e3)
+    others = [JobState(f"other{at}", "b", 0.0, 1, 8, elastic=True, curve=curve_of(linear), work_left=1e5)
+              for at in range(4)]  # fmt: skip
+
+    def devices_of_each(devices: int) -> dict[str, int]:
+        nodes, tenants = [Node("n", {DEVICE: float(devices)}, "fast")], [TenantState("a"), TenantState("b")]
+        state = ClusterState(1_000.0, nodes, tenants, [gang, *others], round_s=ROUND_S, at_once=True)
+        held = {name: len(where) for name, where in after(state, Market()(state)).items()}
+        return {"a": held.pop("gang", 0), "b": sum(held.values())}
+
+    assert devices_of_each(7) == {"a": 0, "b": 7}
+    assert devices_of_each(8) == {"a": 4, "b": 4}
+
+
 @settings(max_examples=EXAMPLES or 24, deadline=None)
 @given(seeds, st.integers(1, 4), st.booleans())
 def test_a_job_that_fits_starts_as_soon_as_the_work_of_the_others_allows(seed: int, tenants: int, tree: bool) -> None:
