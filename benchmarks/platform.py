@@ -126,10 +126,12 @@ def platform(nodes: str, isolation: str | None = None) -> Iterator[Platform]:
         made.warm(len(made.client.nodes()))
         yield made
     finally:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever is impatient still leaves nothing behind
         try:
             made.down()
         finally:
             shutil.rmtree(home, ignore_errors=True)
+            signal.signal(signal.SIGINT, before)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str, every_s: float = POLL_S) -> None:

@@ -1,6 +1,7 @@
 """Who takes how much of the batch: shares follow the measured speed, and whoever is slower than its share is named.
 
 Every rank hears every rank's compute time with the gradients, so all of them come to the same shares without a word.
+Where a model is spread over the ranks its shares stay, as memory was planned for them: there who is late is only named.
 """
 
 from __future__ import annotations
@@ -41,17 +42,31 @@ class Window:
         return self.counts[rank] / self.compute_s[rank] if self.compute_s[rank] > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a rank works on: the share of which replica, and which stage of it."""
+
+    replica: int
+    stage: int = 0
+
+
 class Balance:
-    """The shares of one generation. ``follows`` is false where the result would depend on the shares."""
+    """The shares of one generation. ``follows`` is false where the result, or memory, would depend on the shares.
+
+    Ranks are replicas, one each, unless ``seats`` says otherwise.
+    """
 
     def __init__(
-        self, shares: Sequence[float], batch_size: int, *, follows: bool = True, expected: Sequence[float] = ()
-    ) -> None:
+        self, shares: Sequence[float], batch_size: int, *, follows: bool = True, expected: Sequence[float] = (),
+        seats: Sequence[Seat] = (),
+    ) -> None:  # fmt: skip
         whole = sum(shares)
-        self._expected = tuple(expected) or (1.0,) * len(shares)  # speeds, as the platform knows them
-        self.slow_s = (0.0,) * len(shares)  # for how long each rank has been slow, without a break
+        self._seats = tuple(seats) or tuple(map(Seat, range(len(shares))))
+        self._expected = tuple(expected) or (1.0,) * len(self._seats)  # speeds, as the platform knows them
+        self.slow_s = (0.0,) * len(self._seats)  # for how long each rank has been slow, without a break
         self.shares = tuple(share / whole for share in shares)
         self._batch_size, self._follows = batch_size, follows
+        self._usual: tuple[float, ...] = ()  # of each rank: what its stage took at first, where stages differ
         self._steps: list[tuple[float, ...]] = []
         self._seconds = 0.0
         self._speeds: list[float] = []
@@ -64,12 +79,14 @@ class Balance:
         if len(self._steps) < MIN_STEPS or self._seconds < MIN_SECONDS:
             return None
         times = tuple(median(column) for column in zip(*self._steps, strict=True))
-        counts = tuple(len(part(self._batch_size, self.shares, rank)) for rank in range(len(times)))
+        counts = tuple(len(part(self._batch_size, self.shares, seat.replica)) for seat in self._seats)
         seconds = self._seconds
         self._steps, self._seconds = [], 0.0
-        self.last = Window(times, counts, stragglers(times, counts))
+        self._usual = self._usual or usual(times, self._seats)
+        alike = [time_s / one for time_s, one in zip(times, self._usual, strict=True)]
+        self.last = Window(times, counts, stragglers(alike, counts))
         speeds = [self.last.speed(rank) for rank in range(len(times))]
-        slow = slow_ranks(speeds, self._expected)
+        slow = slow_ranks([one * speed for one, speed in zip(self._usual, speeds, strict=True)], self._expected)
         self.slow_s = tuple(old + seconds if rank in slow else 0.0 for rank, old in enumerate(self.slow_s))
         if self._speeds:  # half of the past, so that one bad moment does not turn everything round
             speeds = [(old + new) / 2 if new else old for old, new in zip(self._speeds, speeds, strict=True)]
@@ -77,6 +94,24 @@ class Balance:
         if self._follows and self.last.spread > TOLERANCE:
             self.shares = shares_by_speed(speeds, self._batch_size)
         return self.last
+
+
+    def share(self, rank: int) -> float:
+        """The part of the batch that comes to this rank."""
+        return self.shares[self._seats[rank].replica]
+
+
+def usual(times_s: Sequence[float], seats: Sequence[Seat]) -> tuple[float, ...]:
+    """By what times of ranks can be compared: what the fastest rank of each one's stage took, or 1 if all do the same.
+
+    A stage that only one rank has is compared with how it began.
+    """
+    if len({seat.stage for seat in seats}) == 1:
+        return (1.0,) * len(seats)
+    least: dict[int, float] = {}
+    for seat, time_s in zip(seats, times_s, strict=True):
+        least[seat.stage] = min(time_s, least.get(seat.stage, time_s))
+    return tuple(least[seat.stage] or 1.0 for seat in seats)
 
 
 def shares_by_speed(speeds: Sequence[float], batch_size: int) -> tuple[float, ...]:

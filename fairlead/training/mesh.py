@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fairlead.planning.plan import Plan
+from fairlead.training.balance import Balance, Seat
 from fairlead.training.group import Group, PeerLost, in_words, is_loss
 
 SIDES = ("pipeline", "data", "tensor")
@@ -34,6 +35,13 @@ class Mesh:
     def side(self, name: str) -> Side:
         """The ranks along one side of the grid that share this one's other two places."""
         return Side(self.grid.get_group(name), self.group.device)
+
+    def balance(self, batch_size: int) -> Balance:
+        """The plan's shares, which stay, and all ranks' seats: they are numbered by stage, then replica, then part."""
+        plan, size = self.plan, self.group.size
+        seats = [Seat(at // plan.tensor % plan.data, at // (plan.tensor * plan.data)) for at in range(size)]
+        shares = plan.shares or (1.0,) * plan.data
+        return Balance(shares, batch_size, follows=False, expected=self.group.shares, seats=seats)
 
     def close(self) -> None:
         if dist.is_initialized():

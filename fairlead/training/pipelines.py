@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,7 +15,6 @@ from torch.utils import _pytree as pytree
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
-from fairlead.training.balance import Balance
 from fairlead.training.channel import log
 from fairlead.training.cutting import shard_stage, split
 from fairlead.training.data import part
@@ -34,6 +32,7 @@ from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.shards import clip, optimizer_parts, shards, whole_tensors
 from fairlead.training.stages import Traced, straight, trace
+from fairlead.training.watching import Watch, own_s
 from fairlead.training.words import Heard, Word
 
 
@@ -46,7 +45,8 @@ class Pipeline:
         self._session, self._mesh, plan = session, mesh, mesh.plan
         if has_batch_norm(session.model):
             log("batch norm: statistics of each micro-batch by itself")
-        self.balance = Balance(plan.shares or (1.0,) * plan.data, session.training.batch_size, follows=False)
+        self.balance = mesh.balance(session.training.batch_size)
+        self._watch = Watch(self.balance, mesh.group.rank)
         mine = part(session.training.batch_size, self.balance.shares, mesh.replica)
         self._rows = max(1, -(-len(mine) // plan.microbatches))  # of a micro-batch: buffers keep their first size
         self._loan = Loan(session)
@@ -115,14 +115,14 @@ class Pipeline:
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, mesh = self._session, self._mesh
-        begun_s = time.perf_counter()
+        begun_s = own_s()
         for piece in self._shards:
             piece.clear_gradient()
         mine = part(len(index), self.balance.shares, mesh.replica)
         losses = self._flow(step, index, index[mine.start : mine.stop])
         for piece in self._shards:
             piece.take_gradient()
-        computed_s = time.perf_counter() - begun_s
+        computed_s = own_s() - begun_s
         if self._gradients is not None:
             self._gradients.exchange(Word())
         own = sum(float(loss.detach()) for loss in losses) if mesh.part == 0 else 0.0
@@ -131,6 +131,8 @@ class Pipeline:
         if session.training.clip_grad_norm is not None:
             clip(self._shards, mesh, session.training.clip_grad_norm)
         session.optimizer.step()
+        if len(index) == session.training.batch_size:
+            self._watch.note(heard.compute_s)
         return heard
 
     def _flow(self, step: int, index: torch.Tensor, mine: torch.Tensor) -> list[torch.Tensor]:

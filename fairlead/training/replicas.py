@@ -24,6 +24,7 @@ from fairlead.training.randomness import SampleDropout
 from fairlead.training.recompute import Recompute, forget, remember
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
+from fairlead.training.watching import Watch
 from fairlead.training.words import Heard, Word
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Replicas:
         shares = (plan.shares if plan else ()) or _first_shares(session, group)
         follows = not session.findings.warnings
         self.balance = Balance(shares, session.training.batch_size, follows=follows, expected=group.shares)
-        self._told, self._late = self.balance.shares, False
+        self._told, self._watch = self.balance.shares, Watch(self.balance, group.rank)
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, group = self._session, self._group
@@ -98,15 +99,11 @@ class Replicas:
         return self._session.model
 
     def _weigh(self, heard: Heard) -> None:
-        window = self.balance.note(heard.compute_s)
+        window = self._watch.note(heard.compute_s)
         if window is None:
             return
         rank, shares = self._group.rank, self.balance.shares
         self._session.speed = window.speed(rank) or self._session.speed
-        late = rank in window.stragglers
-        if late and not self._late:
-            log(f"this worker is late: {window.compute_s[rank]:.3g} s a step where the others took less")
-        self._late = late
         told = max(abs(now - then) for now, then in zip(shares, self._told, strict=True))
         if rank == 0 and told > TELL:
             parts = " ".join(f"{share:.1%}" for share in shares)

@@ -95,7 +95,7 @@ class Reporter:
             return {}
         rank = self._group.rank
         return {
-            "compute_s": window.compute_s[rank], "spread": window.spread, "share": self._balance.shares[rank],
+            "compute_s": window.compute_s[rank], "spread": window.spread, "share": self._balance.share(rank),
             "straggler": rank in window.stragglers, "slow_s": self._balance.slow_s[rank],
         }  # fmt: skip
 

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ class Turns:
     places: Sequence[Place] = ()
     silence_s: float = 120.0
     held: Sequence[int] = ()  # places of plans whose workers keep equal shares of the batch, whatever is measured
+    accompanied: Sequence[int] = ()
+    """Places of plans of one worker, beside which all other workers train meanwhile, each on its own: what workers on
+    one machine take from each other then counts on both sides, as it would not between two machines."""
 
 
 @dataclass(slots=True)
@@ -72,21 +75,40 @@ def take_turns(asked: Turns) -> list[Taken]:
         training = load_training(asked.run, asked.params)  # once for all: children share its data
     taken = [Taken() for _ in asked.plans]
     gangs: list[_Gang] = []
+    company: list[_Gang] = []
     with tempfile.TemporaryDirectory(prefix="fairlead-rounds-") as scratch:
         try:
             for number, plan in enumerate(asked.plans):
                 meet = Path(scratch) / f"meet-{number}"
                 gangs.append(_Gang(asked, plan, training, meet, hold=number in asked.held))
                 taken[number].error = gangs[-1].get_ready(WARM_UP)
+            for place in range(1, len(asked.places) if asked.accompanied else 0):
+                company.append(_Gang(asked, Plan(members=(place,)), training, Path(scratch) / f"company-{place}"))
+                company[-1].get_ready(WARM_UP)
+                company[-1].begin(_ENDLESS)
+                company[-1].pause()
             for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window, and warms up
                 for place in range(len(gangs)):
                     number = (place + turn) % len(gangs)
                     if not taken[number].error:
-                        _one_turn(gangs[number], taken[number], asked, keep=turn > 0)
+                        with _beside(company if number in asked.accompanied else ()):
+                            _one_turn(gangs[number], taken[number], asked, keep=turn > 0)
         finally:
-            for gang in gangs:
+            for gang in (*gangs, *company):
                 gang.end()
     return taken
+
+
+@contextlib.contextmanager
+def _beside(company: Sequence[_Gang]) -> Iterator[None]:
+    """While this lasts, these train as well."""
+    for gang in company:
+        gang.go_on()
+    try:
+        yield
+    finally:
+        for gang in company:
+            gang.pause()
 
 
 def _one_turn(gang: _Gang, taken: Taken, asked: Turns, *, keep: bool) -> None:
@@ -107,7 +129,7 @@ def _one_turn(gang: _Gang, taken: Taken, asked: Turns, *, keep: bool) -> None:
 class _Gang:
     """The processes of one plan, each with a pipe on which it is told how many steps to run and one to answer."""
 
-    def __init__(self, asked: Turns, plan: Plan, training: Any, meet: Path, *, hold: bool) -> None:
+    def __init__(self, asked: Turns, plan: Plan, training: Any, meet: Path, *, hold: bool = False) -> None:
         self.step_s: float | None = None
         self._silence_s, self._hold = asked.silence_s, hold
         question = Question(
@@ -147,10 +169,24 @@ class _Gang:
 
     def turn(self, steps: int) -> tuple[list[dict[str, Any]], str]:
         """One window of all ranks."""
+        self.begin(steps)
+        return self._hear()
+
+    def begin(self, steps: int) -> None:
+        """Let all ranks begin a window, without waiting for its end."""
         for _, tells, _ in self._children:
             with contextlib.suppress(BrokenPipeError):  # it has ended; what it said last tells why
                 os.write(tells, f"{steps}\n".encode())
-        return self._hear()
+
+    def pause(self) -> None:
+        """Stop in the midst of a window, until it is to go on."""
+        for pid, _, _ in self._children:
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Go on where it was stopped."""
+        for pid, _, _ in self._children:
+            os.kill(pid, signal.SIGCONT)
 
     def _hear(self) -> tuple[list[dict[str, Any]], str]:
         answers: list[dict[str, Any]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from fairlead.training.balance import Balance
 from fairlead.training.batchnorm import SyncedBatchNorms
 from fairlead.training.cutting import shard, split
 from fairlead.training.data import part
@@ -29,6 +27,7 @@ from fairlead.training.recompute import Recompute, forget
 from fairlead.training.seeds import mix, seed_quickly
 from fairlead.training.session import Session
 from fairlead.training.shards import Shard, clip, optimizer_parts, shards, whole_tensors
+from fairlead.training.watching import Watch, own_s
 from fairlead.training.words import Heard, Word
 
 
@@ -57,13 +56,14 @@ class Spread:
         self._gradients = FlatGradients([part.local for part in self._shards], data) if sums else None
         self._norms = SyncedBatchNorms(session.model, data)
         self._rounds = max(session.training.accumulate, plan.microbatches)
-        self.balance = Balance(plan.shares or (1.0,) * plan.data, session.training.batch_size, follows=False)
+        self.balance = mesh.balance(session.training.batch_size)
+        self._watch = Watch(self.balance, mesh.group.rank)
 
     # ------------------------------------------------------------ one step
 
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, mesh = self._session, self._mesh
-        begun_s, waited_s = time.perf_counter(), mesh.group.waited_s
+        begun_s = own_s()
         for piece in self._shards:
             piece.clear_gradient()
         mine = part(len(index), self.balance.shares, mesh.replica)
@@ -71,7 +71,7 @@ class Spread:
             loss = self._backward(step, index[mine.start : mine.stop], index)
         for piece in self._shards:
             piece.take_gradient()
-        computed_s = time.perf_counter() - begun_s - (mesh.group.waited_s - waited_s)
+        computed_s = own_s() - begun_s
         if self._gradients is not None:
             self._gradients.exchange(Word())
         heard = say(mesh.group, replace(word, loss=loss if mesh.part == 0 else 0.0, compute_s=computed_s))
@@ -79,6 +79,8 @@ class Spread:
         if session.training.clip_grad_norm is not None:
             clip(self._shards, mesh, session.training.clip_grad_norm)
         session.optimizer.step()
+        if len(index) == session.training.batch_size:
+            self._watch.note(heard.compute_s)
         return heard
 
     def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.balance import MIN_STEPS, Balance, Window, shares_by_speed, slow_ranks, stragglers
-from fairlead.training.data import part
+from fairlead.training.balance import MIN_STEPS, Balance, Seat, Window, shares_by_speed, slow_ranks, stragglers
 from tests.training.conftest import MakeGang
 from tests.training.programs import SMALL
 from tests.training.test_exactness import assert_same_result, train
@@ -23,7 +22,7 @@ UNEQUAL = SMALL.replace(
 def run(balance: Balance, seconds_per_sample: list[float], batch: int, fixed_s: float = 0.0) -> Window:
     """Let workers of these speeds take steps until a window is complete."""
     while True:
-        counts = [len(part(batch, balance.shares, rank)) for rank in range(len(seconds_per_sample))]
+        counts = [round(batch * balance.share(rank)) for rank in range(len(seconds_per_sample))]
         times = [fixed_s + count * each for count, each in zip(counts, seconds_per_sample, strict=True)]
         window = balance.note(times)
         if window is not None:
@@ -60,6 +59,20 @@ def test_where_the_result_depends_on_the_shares_they_stay() -> None:
     balance = Balance([1, 1], 64, follows=False)
     assert run(balance, [0.01, 0.03], 64).stragglers == (1,)
     assert balance.shares == (0.5, 0.5)
+
+
+def test_stages_differ_by_design_and_who_falls_behind_its_own_beginning_is_late() -> None:
+    balance = Balance([1.0], 64, follows=False, seats=[Seat(0, 0), Seat(0, 1)])
+    assert run(balance, [0.01, 0.03], 64).stragglers == () and balance.slow_s == (0.0, 0.0)
+    assert run(balance, [0.01, 0.09], 64).stragglers == (1,)
+    assert balance.slow_s[0] == 0.0 and balance.slow_s[1] > 1.0 and balance.share(1) == 1.0
+
+
+def test_ranks_of_one_stage_are_compared_with_each_other_from_the_beginning() -> None:
+    seats = [Seat(replica, stage) for stage in range(2) for replica in range(2)]
+    balance = Balance([0.5, 0.5], 64, follows=False, seats=seats)
+    assert run(balance, [0.01, 0.01, 0.02, 0.06], 64).stragglers == (3,)
+    assert balance.slow_s[:3] == (0.0, 0.0, 0.0) and balance.slow_s[3] > 1.0
 
 
 def test_who_has_no_samples_is_no_straggler_and_gets_none() -> None:
@@ -121,3 +134,44 @@ def test_a_slower_worker_is_given_less_while_running_and_the_curve_stays(
     assert told[0].compute_s > 0 and told[0].spread > 0
     assert "shares follow the measured speed" in gang.log("w0") and "this worker is late" in gang.log("w1")
     assert_same_result(train(make_gang(SMALL, params), 1), gang)
+
+
+BUSY = """
+import os, time
+import torch
+from torch import nn
+import fairlead
+
+class Slow(nn.Module):
+    def forward(self, x):
+        until = time.thread_time() + 0.002 * int(os.environ["SLOWNESS"])
+        while time.thread_time() < until: pass
+        return torch.tanh(x)
+
+def training():
+    x = torch.randn(240, 8)
+    model = nn.Sequential(nn.Linear(8, 8), Slow(), nn.Linear(8, 8), Slow(), nn.Linear(8, 2))
+    return fairlead.Training(model=model, data=(x, (x.sum(1) > 0).long()), loss=nn.CrossEntropyLoss(), batch_size=8,
+                             epochs=2, optimizer=lambda p: torch.optim.SGD(p, lr=0.01))
+"""
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(data=2, sync="allreduce", sharded=True), Plan(tensor=2, splits=(("0", "column"), ("2", "row")))],
+    ids=["fsdp", "tensor"],
+)
+def test_who_is_late_where_ranks_wait_within_the_pass_is_named(
+    make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    gang = make_gang(BUSY, {})
+    for name, slowness in (("w0", "1"), ("w1", "30")):
+        monkeypatch.setenv("SLOWNESS", slowness)
+        gang.start(name)
+    gang.ready("w0", "w1")
+    gang.join("w0", "w1", plan=plan, silence_s=150.0)  # on a busy machine it takes a while until both have loaded all
+    gang.finish()
+    assert any(progress.straggler for progress in gang.workers["w1"].heard(wire.Progress))
+    assert not any(progress.straggler for progress in gang.workers["w0"].heard(wire.Progress))
+    assert gang.workers["w1"].last(wire.Progress).slow_s > 0 == gang.workers["w0"].last(wire.Progress).slow_s
+    assert "this worker is late" in gang.log("w1") and "this worker is late" not in gang.log("w0")

@@ -8,6 +8,7 @@ import torch
 
 from fairlead.planning.plan import SINGLE, Plan
 from fairlead.training import direct
+from fairlead.training.measure import Place
 from fairlead.training.rounds import Turns, take_turns
 from tests.training.programs import SMALL
 
@@ -35,6 +36,16 @@ def test_how_long_ranks_compute_is_told_and_shares_can_be_held(tmp_path: Path) -
     assert free.error == held.error == ""
     assert len(free.compute_s[0]) == 2 and min(free.compute_s[0]) >= 0.01 and sum(free.shares[0]) > 0.99
     assert held.shares[0] == [0.5, 0.5] or max(held.shares[0]) < 0.75
+
+
+def test_a_worker_is_measured_while_another_trains_apart_from_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SMALL)
+    asked = Turns(
+        "train.py:training", [SINGLE, SINGLE], rounds=2, window_s=0.05, folder=str(tmp_path),
+        params={"samples": 48, "slow": 0.01}, places=[Place(), Place()], accompanied=[1],
+    )  # fmt: skip
+    alone, beside = take_turns(asked)
+    assert alone.error == beside.error == "" and len(alone.step_s) == len(beside.step_s) == 2
 
 
 def test_small_sums_are_direct_and_come_to_the_same_bits_everywhere() -> None:
