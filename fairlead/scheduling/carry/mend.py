@@ -5,6 +5,7 @@ from __future__ import annotations
 from fairlead.cluster import NodeState
 from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.carry.place import place
+from fairlead.scheduling.carry.start import kinds_for
 from fairlead.scheduling.state import JobState, Preempt, Resize
 from fairlead.scheduling.words import devices, on, reason, workers
 
@@ -33,8 +34,8 @@ def _mend_broken(draft: Draft, job: JobState) -> None:
         text = f"lost a worker; goes on with {workers(len(survivors))} on {on(survivors)}"
         draft.decide(Resize(job.id, survivors, reason("worker-lost", text, survivors=len(survivors))))
         return
-    newcomers = place(draft.board, draft.board.shape(job), missing, survivors)
-    if newcomers is None or missing > draft.quota_room(job.tenant):
+    newcomers = _newcomers(draft, job, missing, survivors)
+    if newcomers is None:
         text = (
             f"lost a worker; its gang needs {workers(job.min_workers)}, {len(survivors)} left and no room "
             f"for {missing} more: back to the queue with its snapshot"
@@ -45,6 +46,38 @@ def _mend_broken(draft: Draft, job: JobState) -> None:
     text = f"lost a worker; {workers(missing)} replaced on {on(newcomers)}"
     facts = {"survivors": len(survivors), "newcomers": missing}
     draft.decide(Resize(job.id, draft.board.seats[job.id], reason("worker-lost", text, **facts)))
+
+
+def _newcomers(draft: Draft, job: JobState, missing: int, survivors: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Seats for those who are missing, on a type of device that the gang runs on and of which it may have so many."""
+    board, home = draft.board, draft.board.kind(survivors)
+    for kind in kinds_for(draft, job) if home is None else (home,):
+        if missing <= draft.quota_room(job.tenant, kind) and _spare(draft, job, missing, kind):
+            seats = place(board, board.shape(job).on(kind), missing, survivors)
+            if seats is not None:
+                return seats
+    return None
+
+
+def _spare(draft: Draft, job: JobState, missing: int, kind: str) -> bool:
+    """Whether so many devices are free besides those that are guaranteed to others who wait for them."""
+    if kind not in draft.sure or missing <= (draft.lacking(job.tenant, kind) or 0):
+        return True
+    own = draft.parts.tree.path(job.tenant)
+    kept = {name: many for name in draft.tenants if name not in own and (many := _kept_for(draft, name, kind))}
+    apart = [many for name, many in kept.items() if kept.keys().isdisjoint(set(draft.parts.tree.path(name)) - {name})]
+    return missing + sum(apart) <= draft.board.free_devices(kind)
+
+
+def _kept_for(draft: Draft, name: str, kind: str) -> int:
+    """Devices of this type that are guaranteed to this tenant, that it does not have, and that its gangs wait for."""
+    lacking = draft.guaranteed(name, kind) - draft.held(draft.board, name, kind)
+    if lacking <= 0:
+        return 0
+    team = draft.parts.tree.teams[name]
+    gangs = [job for job in draft.seen.values() if job.tenant in team and not (job.seats or job.broken or job.settling)]
+    wanted = (job.min_workers for job in gangs if job.min_workers <= lacking and kind in kinds_for(draft, job))
+    return min(lacking, sum(wanted))
 
 
 def _leave_draining(draft: Draft, job: JobState) -> None:
@@ -58,19 +91,35 @@ def _leave_draining(draft: Draft, job: JobState) -> None:
         return
     staying = tuple(name for name in seats if name not in leaving)
     smallest = job.min_workers if job.elastic else len(seats)
+    board.leave(job, leaving)
     for size in range(len(seats), max(smallest, len(staying)) - 1, -1):
-        newcomers = place(board, board.shape(job), size - len(staying), staying, board.kind(seats))
+        newcomers = _elsewhere(draft, job, size - len(staying), staying)
         if newcomers is None:
             continue
-        board.leave(job, leaving)
         board.sit(job, newcomers)
         moved = board.seats[job.id]
         shrunk = f", shrinks to {workers(size)}" if size < len(seats) else ""
         text = f"moves off {on(leaving)}, which is being drained, to {on(moved)}{shrunk}"
         draft.decide(Resize(job.id, moved, reason("node-draining", text, leaves=sorted(set(leaving)), size=size)))
         return
+    board.sit(job, leaving)  # until they are gone
     text = f"{on(leaving)} is being drained and no other node has {devices(len(leaving), job.device_type)} free"
     draft.decide(Preempt(job.id, reason("node-draining", text, leaves=sorted(set(leaving)))))
+
+
+def _elsewhere(draft: Draft, job: JobState, count: int, staying: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Seats for those who have to move: on the type of device they had if possible, so that no limit is in the way."""
+    board = draft.board
+    home = board.kind(job.seats)
+    seats = None if home is None else place(board, board.shape(job).on(home), count, staying)
+    if seats is not None or staying:
+        return seats
+    for kind in kinds_for(draft, job):
+        if count <= draft.quota_room(job.tenant, kind):
+            seats = place(board, board.shape(job).on(kind), count)
+            if seats is not None:
+                return seats
+    return None
 
 
 def _outdated(draft: Draft, seats: tuple[str, ...]) -> bool:
