@@ -35,7 +35,7 @@ class JobReport(View):
     samples_per_s: float | None = None
     recoveries: int = 0
     recovery_s: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, float | None] = Field(default_factory=dict)
 
 
 class FairnessView(View):

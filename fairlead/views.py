@@ -97,7 +97,7 @@ class JobView(View):
     recovery_s: float | None = None  # mean time from a loss to the next running generation
     reason: ReasonView | None = None  # why it waits, or why it runs on what it has
     message: str | None = None  # why it failed
-    metrics: dict[str, float] = Field(default_factory=dict)  # final ones
+    metrics: dict[str, float | None] = Field(default_factory=dict)  # final ones; None: it was no number
     promise: PromiseView | None = None  # as it is submitted, if something was promised
     plan: PlanView | None = None  # of the generation that runs
 
@@ -147,7 +147,7 @@ class ResultView(View):
 
     job: str
     state: str
-    metrics: dict[str, float] = Field(default_factory=dict)
+    metrics: dict[str, float | None] = Field(default_factory=dict)
     artifacts: list[str] = Field(default_factory=list)
     figures: dict[str, float | None] = Field(default_factory=dict)  # TT, RU, TP, FI, FRT, SSR
     spec: dict[str, Any] = Field(default_factory=dict)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -110,9 +110,12 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
                 raise ValueError("a plan of no known kind")
         case wire.Progress():
             counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation, body.slow_s)
-        case wire.Snapshot() | wire.Finished():
-            counts = (body.step, body.generation, *((body.waited_s,) if isinstance(body, wire.Snapshot) else ()))
-            if isinstance(body, wire.Finished) and len(msgspec.json.encode(body.value)) > LARGEST_VALUE:
+            counts += tuple(step["step"] for step in body.steps)
+        case wire.Snapshot():
+            counts = (body.step, body.generation, body.seconds, body.waited_s)
+        case wire.Finished():
+            counts = (body.step, body.generation)
+            if len(msgspec.json.encode(body.value)) > LARGEST_VALUE:
                 raise ValueError("a reference that is no reference")
     if not all(math.isfinite(count) and 0 <= count <= MOST for count in counts):
         raise ValueError("a count out of bounds")
@@ -132,7 +135,7 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
                 live.observe(families.SNAPSHOT_WAIT, event.body.waited_s, job.tenant)
             jobs.update(connection, job.id, snapshot_step=max(step, job.snapshot_step))
         case wire.Finished() as finished if job.training and _is_leader(connection, event):
-            result = {"metrics": finished.metrics, "artifacts": finished.artifacts}
+            result = {"metrics": _finite(finished.metrics), "artifacts": finished.artifacts}
             result |= {"value": finished.value} if finished.value else {}
             changes: dict[str, Any] = {"result": result, "step": finished.step}
             if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
@@ -160,7 +163,7 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
         "step": progress.step,
         "total_steps": progress.total_steps,
         "epoch": progress.epoch,
-        "loss": progress.steps[-1].get("loss"),
+        "loss": _finite(progress.steps[-1]).get("loss"),
         "samples_per_s": progress.samples_per_s,
     }
     if generation is not None:
@@ -174,6 +177,11 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
         live.observe(families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
         changes |= _recovered(connection, job, generation, stepped_s)
     jobs.update(connection, job.id, **changes)
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that are numbers: JSON has no word for the others."""
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def measured_speed(job: Job, generation: Generation, step: int, now_s: float) -> dict[int, float]:

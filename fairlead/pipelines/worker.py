@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
@@ -187,14 +188,16 @@ class _Life:
 
 def figures(value: Any) -> dict[str, float]:
     """The numbers that a result consists of, to be shown beside the job."""
-    if isinstance(value, bool):
-        return {}
-    if isinstance(value, int | float):
-        return {"value": float(value)}
-    if not isinstance(value, dict) or len(value) > 100:
-        return {}
-    numbers = {name: each for name, each in value.items() if isinstance(name, str) and type(each) in (int, float)}
-    return {name: float(each) for name, each in numbers.items()}
+    named = value if isinstance(value, dict) and len(value) <= 100 else {"value": value}
+    return {name: float(each) for name, each in named.items() if isinstance(name, str) and _is_figure(each)}
+
+
+def _is_figure(value: Any) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        return False
 
 
 def artifacts() -> list[str]:

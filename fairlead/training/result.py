@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,9 +24,10 @@ class DataMade:
 
 
 def final_metrics(session: Session) -> dict[str, float]:
-    """The last loss and the last evaluation, under the names of the Training."""
+    """The last loss and the last evaluation, under the names of the Training; what is no number is left out."""
     loss = session.history.last_loss
-    return ({} if loss is None else {"loss": loss}) | dict(session.history.last_marks)
+    found = ({} if loss is None else {"loss": loss}) | dict(session.history.last_marks)
+    return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 def write_result(session: Session, folder: Path) -> list[str]:

@@ -46,11 +46,13 @@ def job(db: Opened, name: str) -> Job:
         wire.Progress(1, 1, 9, steps=[{"loss": 1.0}]),
         wire.Progress(1, 1, 9, steps=[{"step": math.nan}]),
         wire.Progress(1, 1, 9, steps=[{"step": 1e300}]),
+        wire.Progress(1, 1, 9, steps=[{"step": 1.0}, {"step": math.nan}]),
         wire.Progress(1, 1, 9, samples_per_s=math.nan, steps=[{"step": 1.0}]),
         wire.Progress(1, 2**64 - 1, 9, steps=[{"step": 1.0}]),
         wire.Progress(1, -5, 9, steps=[{"step": 1.0}]),
         wire.Ready(samples=2**62, epochs=2**62, batch_size=1),
         wire.Snapshot(1, 2**64 - 1, "disk", 1, 0.0),
+        wire.Snapshot(1, 1, "disk", 1, math.nan),
         wire.Finished(1, 2**64 - 1),
     ],
 )
@@ -72,3 +74,12 @@ def test_a_command_may_die_of_a_signal_that_has_no_name() -> None:
 def test_an_endless_error_is_cut(running: Opened) -> None:
     running.write(lambda c: store_events(c, [said("bad", 1, wire.Raised("x" * 1_000_000))], 201.0))
     assert len(job(running, "bad").message or "") < LONGEST_ERROR + 100
+
+
+def test_what_is_no_number_is_left_out_of_a_result(running: Opened) -> None:
+    finished = wire.Finished(1, 5, metrics={"auc": math.nan, "loss": math.inf, "accuracy": 0.5})
+    steps = [{"step": 5.0, "loss": math.nan}]
+    told = [wire.Progress(1, 5, 9, steps=steps), finished]
+    running.write(lambda c: store_events(c, [said("bad", place, body) for place, body in enumerate(told)], 201.0))
+    bad = job(running, "bad")
+    assert (bad.then, bad.loss, bad.result["metrics"]) == (JobPhase.SUCCEEDED, None, {"accuracy": 0.5})

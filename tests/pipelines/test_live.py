@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,3 +148,16 @@ def test_a_stage_that_can_never_run_here_is_refused_with_its_name(platform: Cras
             {"name": "wrong", "stages": {"fit": {"run": "flow.py:plus", "args": {"nothing": 1}}}}, folder=PROGRAMS,
             tenant="alpha",
         )  # fmt: skip
+
+
+def test_a_figure_that_is_no_number_hides_nobodys_answers(platform: Crashable, run: Run) -> None:
+    done = ended(platform, run("no_numbers").id)
+    assert done.state == "succeeded", done.view
+    job = done.stages["odd"].job or ""
+    assert platform.view(job).metrics == {"good": 1.0}
+    with contextlib.closing(sqlite3.connect(platform.home / "fairlead.db", timeout=30.0)) as store, store:
+        stored = json.dumps({"metrics": {"auc": None, "good": 1.0}, "artifacts": []})  # as it once was written
+        store.execute("update jobs set result = ? where id = ?", (stored, job))
+    assert {each.id: each.view.metrics for each in platform.client.jobs()}[job] == {"auc": None, "good": 1.0}
+    assert platform.client.result(job).metrics["auc"] is None
+    assert job in {each.job for each in platform.client.report().jobs}

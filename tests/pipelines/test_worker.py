@@ -56,3 +56,10 @@ def test_a_spoiled_block_is_gone_and_a_grid_that_is_away_is_waited_for() -> None
         Shared(_Grid(True)).open("b")  # type: ignore[arg-type]
     with pytest.raises(Unavailable, match="not there"):
         Shared(_Grid(False)).open("b")  # type: ignore[arg-type]
+
+
+def test_only_numbers_that_a_float_holds_are_figures() -> None:
+    given = {"a": 1, "b": 0.5, "nan": float("nan"), "inf": float("inf"), "long": 10**400, "yes": True, 3: 4}
+    assert worker.figures(given) == {"a": 1.0, "b": 0.5}
+    assert (worker.figures(2), worker.figures(float("nan")), worker.figures(10**400)) == ({"value": 2.0}, {}, {})
+    assert worker.figures(dict.fromkeys(map(str, range(101)), 1)) == {}

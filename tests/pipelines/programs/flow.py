@@ -83,6 +83,16 @@ def half_broken():
     unpicklable()
 
 
+@stage
+def odd() -> dict[str, float]:
+    return {"auc": float("nan"), "long": 10**400, "good": 1.0}
+
+
+@pipeline
+def no_numbers():
+    odd()
+
+
 @stage(cache=False)
 def patient(place: str, value: int = 0) -> int:
     """Says that it runs, and waits to be told to end."""
