@@ -254,11 +254,12 @@ class Simulation:
         if self.company is not None:
             self.company.meet(running)
         seconds = self._ahead_s(running)
-        longest_s, served = 0.0, False
+        longest_s, got_on = 0.0, False
         ended: list[tuple[Active, float]] = []
         for job in running:
+            before = job.course.done
             ran = job.run(seconds)
-            served |= ran.service_s > 0
+            got_on |= job.course.done > before or job.course.finished
             self.tally.serve(job, ran.service_s)
             self.meter.serve(job.seats, ran.service_s)
             longest_s = max(longest_s, ran.took_s)
@@ -268,7 +269,7 @@ class Simulation:
                 ended.append((job, ran.took_s))
         if self.clock is Clock.LAST and longest_s > 0:
             seconds = longest_s
-        hopeful = served or self.waiting or math.isfinite(self.tally.budget_again_s(self.now_s))
+        hopeful = got_on or self.waiting or math.isfinite(self.tally.budget_again_s(self.now_s))
         self._idle = 0 if hopeful else self._idle + 1
         if self._idle > PATIENCE:
             raise SimulationError(f"{len(self.active)} jobs wait for ever: the policy starts none where it can run")

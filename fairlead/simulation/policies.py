@@ -76,6 +76,16 @@ def _made(module: str, name: str) -> Callable[[Trace, int], Policy]:
     return make
 
 
+def _by_type(make: Callable[[Trace, int], Policy]) -> Callable[[Trace, int], Policy]:
+    """A policy that takes all devices for one type, for each type of a cluster apart."""
+
+    def apart(trace: Trace, seed: int) -> Policy:
+        policy: Policy = _load("fairlead.simulation.baselines.pools", "ByType")(make(trace, seed))
+        return policy
+
+    return apart
+
+
 def _tiresias(trace: Trace, seed: int) -> Policy:
     policy: Policy = _load("fairlead.simulation.baselines.tiresias", "for_trace")(trace)
     return policy
@@ -87,7 +97,7 @@ POLICIES: Mapping[str, Entry] = {
     "fifo": Entry("first in, first out; nobody overtakes", _order("FIFO", "arrival", patient=True)),
     "srtf": Entry("shortest remaining time first", _order("SRTF", "remaining")),
     "las": Entry("least attained service first", _order("LAS", "attained")),
-    "tiresias": Entry("queues by attained service (NSDI 19)", _tiresias),
+    "tiresias": Entry("queues by attained service (NSDI 19)", _by_type(_tiresias)),
     "gavel-maxmin": Entry("max-min fairness over device types (OSDI 20)", _gavel("Gavel", "max_min")),
     "gavel-maxmin-blind": Entry("the same, blind to device types", _gavel("Gavel", "max_min", blind=True)),
     "gavel-ftf": Entry("finish-time fairness over device types (OSDI 20)", _gavel("Gavel FTF", "FinishTimeFairness")),
@@ -99,10 +109,14 @@ POLICIES: Mapping[str, Entry] = {
     ),
     "shockwave": Entry("a market over future rounds (NSDI 23)", _made("shockwave", "Shockwave")),
     "sia": Entry("elastic gangs over device types by an integer program (SOSP 23)", _made("sia", "Sia"), elastic=True),
-    "elasticflow": Entry("minimum satisfactory shares (ASPLOS 23)", _made("elasticflow", "ElasticFlow"), elastic=True),
+    "elasticflow": Entry(
+        "minimum satisfactory shares (ASPLOS 23)", _by_type(_made("elasticflow", "ElasticFlow")), elastic=True
+    ),
     "drf": Entry("dominant resource fairness, deadlines within tenants", _made("orders", "DominantShare")),
-    "edf": Entry("earliest deadline first", _made("edf", "Edf"), elastic=True),
-    "edf-admission": Entry("the same, turning away what would be late", _made("edf", "admitting"), elastic=True),
+    "edf": Entry("earliest deadline first", _by_type(_made("edf", "Edf")), elastic=True),
+    "edf-admission": Entry(
+        "the same, turning away what would be late", _by_type(_made("edf", "admitting")), elastic=True
+    ),
 }
 
 

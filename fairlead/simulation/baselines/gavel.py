@@ -25,12 +25,17 @@ def sharing(scene: Scene) -> Sharing:
 
 
 def blind(allocate: Callable[[Scene], Array], reference: str | None = None) -> Callable[[Scene], Array]:
-    """The same allocation for who takes all device types for equal: all as fast as the reference, or as 1."""
+    """The same allocation for who takes all device types for equal: all as fast as the reference, or as 1.
+
+    What does not run on the reference is as fast as on its best type.
+    """
 
     def allocate_blindly(scene: Scene) -> Array:
-        column = None if reference is None else scene.types.index(reference) if reference in scene.types else 0
-        alike = np.ones_like(scene.speeds) if column is None else np.tile(scene.speeds[:, [column]], len(scene.types))
-        return allocate(replace(scene, speeds=alike))
+        if reference is None:
+            return allocate(replace(scene, speeds=np.ones_like(scene.speeds)))
+        speeds = scene.speeds[:, scene.types.index(reference) if reference in scene.types else 0]
+        speeds = np.where(speeds > 0, speeds, scene.speeds.max(axis=1))
+        return allocate(replace(scene, speeds=np.tile(speeds[:, None], len(scene.types))))
 
     return allocate_blindly
 

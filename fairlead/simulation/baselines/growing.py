@@ -23,6 +23,17 @@ def levels(job: JobState) -> dict[int, float]:
     return _LEVELS[key][1]
 
 
+def speed_on(job: JobState, device_type: str) -> float:
+    """Of the gang it asks for: on one node, or where that is not known, over several.
+
+    Between two measured sizes the devices beyond the smaller one do nothing.
+    """
+    if job.curve is None:
+        return 1.0
+    size = max((size for size in job.curve.sizes if size <= job.min_workers), default=0)
+    return job.curve.speed(device_type, size, NEAR) or job.curve.speed(device_type, size, FAR)
+
+
 def work_left(job: JobState) -> float:
     """As declared; without it nothing can be planned, and the job counts as endless."""
     return math.inf if job.work_left is None else job.work_left
@@ -31,7 +42,7 @@ def work_left(job: JobState) -> float:
 def _levels(curve: SpeedCurve, least: int, most: int) -> dict[int, float]:
     best = {}
     for size in curve.sizes:
-        speed = max(curve.speed(kind, size, level) for kind in curve.speeds for level in (NEAR, FAR))
+        speed = max((curve.speed(kind, size, level) for kind in curve.speeds for level in (NEAR, FAR)), default=0.0)
         if least <= size <= most and speed > 0:
             best[size] = speed
     return best

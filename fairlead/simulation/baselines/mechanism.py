@@ -14,8 +14,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.scheduling.curves import NEAR
 from fairlead.scheduling.state import ClusterState, JobState, Round
+from fairlead.simulation.baselines.growing import speed_on
 from fairlead.simulation.baselines.wishes import Wish, capacities, granted
 
 Array = NDArray[np.float64]
@@ -48,11 +48,6 @@ class Scene:
 class Allocator(Protocol):
     def __call__(self, scene: Scene) -> Array:
         """Fractions of time, jobs x types."""
-
-
-def speed_on(job: JobState, device_type: str) -> float:
-    """Of the gang it asks for, on one node."""
-    return 1.0 if job.curve is None else job.curve.speed(device_type, job.min_workers, NEAR)
 
 
 @dataclass(slots=True)

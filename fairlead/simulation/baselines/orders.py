@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fairlead.scheduling.curves import FAR, NEAR
 from fairlead.scheduling.state import ClusterState, JobState, Round
+from fairlead.simulation.baselines.growing import speed_on
 from fairlead.simulation.baselines.wishes import Wish, capacities, granted
 
 Key = Callable[[JobState], tuple[float, ...]]
@@ -109,13 +109,5 @@ def fastest_free(job: JobState, left: dict[str, int]) -> Wish | None:
     """The gang it asks for, on the type where it is fastest among those with room for it."""
     size = job.min_workers
     free = [name for name, count in left.items() if count >= size]
-    speed, name = max(((_speed(job, name), name) for name in free), default=(0.0, ""))
+    speed, name = max(((speed_on(job, name), name) for name in free), default=(0.0, ""))
     return Wish(name, size) if speed > 0 else None
-
-
-def _speed(job: JobState, device_type: str) -> float:
-    """On one node, or where that is not known, over several."""
-    if job.curve is None:
-        return 1.0
-    near = job.curve.speed(device_type, job.min_workers, NEAR)
-    return near or job.curve.speed(device_type, job.min_workers, FAR)
