@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable
@@ -50,14 +51,14 @@ def parse_link(text: str) -> Link:
     """``200mbit`` or ``1gbit,1ms``: bandwidth, and the latency if there is more than the network's own."""
     from fairlead.planning.profiles import Link
 
-    speed, _, delay = text.partition(",")
+    speed, comma, delay = text.partition(",")
     unit = next((unit for unit in sorted(_BITS, key=len, reverse=True) if speed.lower().endswith(unit)), "")
     try:
         bits = float(speed[: -len(unit)]) * _BITS[unit]
-        latency_s = float(parse_duration(delay)) if delay else 1e-4
+        latency_s = float(parse_duration(delay)) if comma else 1e-4
     except (KeyError, ValueError):
         bits, latency_s = 0.0, 0.0
-    if not (bits > 0 and latency_s >= 0):
+    if not (0 < bits < math.inf and 0 <= latency_s < math.inf):
         raise InvalidSpec(f"{text!r} is not a link", field="--link", value=text, fix="write 200mbit or 1gbit,1ms")
     return Link(latency_s, bits / 8)
 

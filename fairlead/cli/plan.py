@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,7 +97,8 @@ def _hardware(place: Home, workers: int | None, cluster: str | None, link: str |
     if not (place.root / "profiles" / "node.json").is_file():
         sys.stderr.write("measuring this node, once (fairlead profile) ...\n")
     known = node_profile(place)
-    return local_hardware(known, workers or len(paces) or int(known["cores"]), link=between, speeds=paces)
+    count = workers or len(paces) or int(known["cores"])
+    return local_hardware(known, count, link=between, speeds=_for_each(paces, count) if paces else ())
 
 
 def _elsewhere(cluster: str, workers: int | None, link: Link | None, speeds: tuple[float, ...]) -> Hardware:
@@ -112,7 +114,7 @@ def _elsewhere(cluster: str, workers: int | None, link: Link | None, speeds: tup
         )
     if not speeds:
         return ground
-    paces = (speeds * len(ground.seats))[: len(ground.seats)]
+    paces = _for_each(speeds, len(ground.seats))
     seats = tuple(
         msgspec.structs.replace(seat, speed=pace / max(paces)) for seat, pace in zip(ground.seats, paces, strict=True)
     )
@@ -124,9 +126,20 @@ def _speeds(text: str) -> tuple[float, ...]:
         found = tuple(float(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if not found or min(found) <= 0:
+    if not all(0 < pace < math.inf for pace in found) or not found:
         raise InvalidSpec(f"{text!r} is not speeds of workers", field="--speeds", value=text, fix="write 2,1")
     return found
+
+
+def _for_each(speeds: tuple[float, ...], workers: int) -> tuple[float, ...]:
+    """One for each worker: the list again and again, if it comes out even."""
+    if workers % len(speeds):
+        told = ",".join(f"{pace:g}" for pace in speeds)
+        raise InvalidSpec(
+            f"{told} are speeds of {len(speeds)} workers, but there are {workers}", field="--speeds", value=told,
+            fix="write one for each worker, or as many as divide their number",
+        )  # fmt: skip
+    return speeds * (workers // len(speeds))
 
 
 def _told_how_many(measure: str | None, cluster: str | None) -> None:

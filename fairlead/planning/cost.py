@@ -10,7 +10,7 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import send_s
 from fairlead.planning.ground import Ground, Places, slowed
 from fairlead.planning.layers import FORWARD, Table, table
-from fairlead.planning.memory import USABLE, handover_bytes, stage_bytes
+from fairlead.planning.memory import USABLE, handover_bytes, worker_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Device, Link, ModelProfile, correction
 from fairlead.planning.shapes import Shape
@@ -189,14 +189,14 @@ def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: 
     for worker in range(plan.pipeline):
         device, speed = places.devices[worker][at], places.speeds[worker][at]
         sums = table(model, device, speed, samples / plan.microbatches, plan.tensor, places.tensor, plan.recompute)
-        own, talk, held, largest, size = 0.0, 0.0, 0.0, 0.0, 0.0
+        own, talk, held, largest, spans = 0.0, 0.0, 0.0, 0.0, []
         for stage in range(worker, plan.stages, plan.pipeline):
             start, stop = edges[stage], edges[stage + 1]
             before = None if stage == 0 else places.stages[worker - 1] if worker else places.around
             once, through = stage_s(sums, start, stop, device, speed, before)
             own, passing, talk = own + once, passing + through, talk + sums.exchange_s(start, stop)
             held, largest = held + sums.held(start, stop), max(largest, sums.largest(start, stop))
-            size += stage_bytes(model, plan, sums, start, stop, worker)
+            spans.append((start, stop))
         backward = own * (1 - FORWARD)
         update = optimizer_s(model, device, speed, updated(plan, held))
         busy.append(own)
@@ -205,6 +205,7 @@ def _replica(model: ModelProfile, plan: Plan, places: Places, at: int, samples: 
         exchanged = exposed_s(model, plan, places, device, speed, held, largest, backward)
         besides = device.loop_s / speed + words_s(plan, places, device, speed)
         tails.append(update + exchanged + besides)
+        size = worker_bytes(model, plan, sums, spans, worker)
         size += model.sample_bytes * samples + model.working_bytes * samples / plan.microbatches
         size += handover_bytes(model, plan, device)
         sizes.append(size)

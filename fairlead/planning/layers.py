@@ -26,6 +26,8 @@ class Table:
     kept: tuple[float, ...]  # bytes of activations on one worker, one micro-batch
     groups: tuple[int, ...]  # of each layer: what recomputation computes again as one
     outputs: tuple[float, ...]  # bytes that each layer hands on, one micro-batch (not summed)
+    frozen: tuple[float, ...]  # bytes of weights that are not trained
+    buffers: tuple[float, ...]  # bytes of what is no parameter
 
     @property
     def layers(self) -> int:
@@ -44,6 +46,12 @@ class Table:
     def largest(self, start: int, stop: int) -> float:
         """Parameters of the largest layer among these."""
         return max((self.parameters[at + 1] - self.parameters[at] for at in range(start, stop)), default=0.0)
+
+    def frozen_bytes(self, start: int, stop: int) -> float:
+        return self.frozen[stop] - self.frozen[start]
+
+    def buffer_bytes(self, start: int, stop: int) -> float:
+        return self.buffers[stop] - self.buffers[start]
 
     def kept_bytes(self, start: int, stop: int) -> float:
         return self.kept[stop] - self.kept[start]
@@ -92,7 +100,8 @@ def table(
         outputs.append(layer.output_bytes * samples)
     return Table(
         _sums(times), _sums(exchanges), _sums(parameters), _sums(kept), tuple(layer.group for layer in model.layers),
-        tuple(outputs),
+        tuple(outputs), _sums(layer.frozen_bytes for layer in model.layers),
+        _sums(layer.buffer_bytes for layer in model.layers),
     )  # fmt: skip
 
 

@@ -21,7 +21,9 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the model that stays whole in a pipeline; figures are of the forward pass and of one sample."""
 
     name: str  # the submodule with which it begins
-    parameters: int = 0
+    parameters: int = 0  # that are trained
+    frozen_bytes: float = 0.0  # of those that are not
+    buffer_bytes: float = 0.0
     flops: float = 0.0
     activation_bytes: float = 0.0  # kept for the backward pass
     output_bytes: float = 0.0  # handed to the next layer
@@ -70,6 +72,11 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def parameters(self) -> int:  # asked for thousands of times in a search
         return sum(layer.parameters for layer in self.layers)
+
+    @cached_property
+    def fixed_bytes(self) -> float:
+        """Of all that is held without being trained."""
+        return sum(layer.frozen_bytes + layer.buffer_bytes for layer in self.layers)
 
     @property
     def flops(self) -> float:

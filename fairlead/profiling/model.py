@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from fairlead.planning.profiles import Layer, ModelProfile
 from fairlead.profiling.splits import Cut, degree_limit, find_cuts
 from fairlead.profiling.units import Units, find_units
 from fairlead.profiling.watching import Seen, passing_bytes, size_of, watch
-from fairlead.training.data import Samples, open_samples
+from fairlead.training.data import Samples, check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer
 from fairlead.training.precision import asked
@@ -49,6 +49,7 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     """What the planner needs to know, found without running the model in full."""
     model = build(training) if model is None else model
     samples = open_samples("data", training.data, torch.device("cpu"))
+    check_batch(training.batch_size, len(samples))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
     cuts = [] if own_step else find_cuts(model, rows[:-1])
@@ -110,14 +111,32 @@ def _layer(model: nn.Module, seen: Seen, units: Units, cuts: Sequence[Cut], at: 
     split = sum(_parameters(model.get_submodule(cut.name)) for cut in counted)
     sizes = {cut.name: seen.layers[cut.name] for cut in counted}
     return Layer(
-        name=names[at] or "model", parameters=owned, flops=record.flops / ROWS, kernels=max(1, record.kernels),
+        name=names[at] or "model", parameters=owned, frozen_bytes=_frozen_bytes(model, names, at),
+        buffer_bytes=sum(size_of(each) for path, each in model.named_buffers() if _owner(names, _holder(path)) == at),
+        flops=record.flops / ROWS, kernels=max(1, record.kernels),
         activation_bytes=record.kept_bytes / ROWS, output_bytes=handed / ROWS,
         splits=tuple((cut.name, cut.how) for cut in inside), split_parameters=min(split, owned),
         split_flops=min(record.flops, sum(flops for _, _, flops in sizes.values())) / ROWS,
-        split_activation_bytes=sum(HELD.get(cut.how, 0) * sizes[cut.name][1] for cut in counted) / ROWS,
+        split_activation_bytes=_divided_bytes(record.kept, counted, sizes) / ROWS,
         exchange_bytes=sum(_exchanged(cut, sizes[cut.name]) for cut in counted) / ROWS,
         exchanges=sum(2 if cut.how == "heads" else 1 for cut in counted), group=group,
     )  # fmt: skip
+
+
+def _divided_bytes(
+    kept: Sequence[float], cuts: Sequence[Cut], sizes: Mapping[str, tuple[float, float, float]]
+) -> float:
+    """Of the activations that are kept: what tensor parallelism divides.
+
+    All that is as wide as what a column gives lies between it and the row that follows (its masks are a quarter as
+    large), unless something that stays whole is as wide. Then it is the column's own output alone.
+    """
+    columns = {sizes[cut.name][1] for cut in cuts if cut.how == "column"}
+    whole = {sizes[cut.name][0 if cut.how == "column" else 1] for cut in cuts}
+    between = columns - whole - {size / 4 for size in whole}
+    divided = sum(size for size in kept if size in between or 4 * size in between)
+    others = [cut for cut in cuts if sizes[cut.name][1] not in between]
+    return divided + sum(HELD.get(cut.how, 0) * sizes[cut.name][1] for cut in others)
 
 
 def _only_counts(model: nn.Module, cut: Cut) -> bool:
@@ -154,11 +173,24 @@ def _owner(names: Sequence[str], path: str) -> int:
     return inside[-1] if inside else 0
 
 
+def _holder(path: str) -> str:
+    """The module of a parameter or buffer."""
+    return path.rpartition(".")[0]
+
+
 def _owned(model: nn.Module, names: Sequence[str], at: int) -> int:
     return sum(
         parameter.numel()
         for path, parameter in model.named_parameters()
-        if parameter.requires_grad and _owner(names, path.rpartition(".")[0]) == at
+        if parameter.requires_grad and _owner(names, _holder(path)) == at
+    )
+
+
+def _frozen_bytes(model: nn.Module, names: Sequence[str], at: int) -> float:
+    return sum(
+        size_of(parameter)
+        for path, parameter in model.named_parameters()
+        if not parameter.requires_grad and _owner(names, _holder(path)) == at
     )
 
 

@@ -20,10 +20,14 @@ class Record:
     """What was seen while one unit was the last that had begun."""
 
     flops: float = 0.0
-    kept_bytes: float = 0.0
+    kept: list[float] = field(default_factory=list)  # bytes of each storage that autograd keeps
     kernels: int = 0
     output_bytes: float = 0.0
     seconds: float = 0.0
+
+    @property
+    def kept_bytes(self) -> float:
+        return sum(self.kept)
 
 
 @dataclass(slots=True)
@@ -124,7 +128,7 @@ def _kept(model: nn.Module, seen: Seen, current: list[str]) -> Iterator[None]:
         if storage._cdata not in known:
             known.add(storage._cdata)
             alive.append(storage)
-            seen.units[current[0]].kept_bytes += storage.nbytes()
+            seen.units[current[0]].kept.append(float(storage.nbytes()))
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

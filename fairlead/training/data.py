@@ -26,6 +26,15 @@ class Samples(Protocol):
         """The columns of these samples; ``draw`` seeds whatever a data set draws while it makes them."""
 
 
+def check_batch(size: int, samples: int) -> None:
+    """Refuse a batch that the data cannot fill."""
+    if size > samples:
+        raise InvalidSpec(
+            f"{size} is more than the {samples} samples of data", field="batch_size", value=size,
+            fix=f"pass batch_size={samples} or less, or more data",
+        )  # fmt: skip
+
+
 class Resident:
     """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, measured).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from collections.abc import Callable
@@ -17,7 +18,10 @@ from fairlead.training.seeds import mix
 from fairlead.training.session import Session
 
 Outputs = dict[str, Any]
-"""Of some rows in order: the sum of their losses, and lists of the outputs and targets of each chunk."""
+"""Of some rows in order: the sum of their losses and their number; if there are metrics, what each chunk of rows gave.
+
+``like`` is any output of this rank: by it rank 0 knows what the others' are made of.
+"""
 
 
 def evaluate(session: Session, group: Group, own: Outputs) -> dict[str, float]:
@@ -25,10 +29,11 @@ def evaluate(session: Session, group: Group, own: Outputs) -> dict[str, float]:
 
     ``own`` are the outputs that this rank holds; together the ranks hold each row once.
     """
+    like = own.pop("like")
     if group.size == 1:
-        return _judge(session, [own])
-    parts = [_unpacked(_load(data, session.device), own) for data in group.collect(_dump(_packed(own)))]
-    metrics = _judge(session, parts) if group.rank == 0 else {}
+        return _judge(session, [own], like)
+    parts = [_load(data, session.device) for data in group.collect(_dump(own))]
+    metrics = _judge(session, parts, like) if group.rank == 0 else {}
     shared: dict[str, float] = json.loads(group.broadcast(json.dumps(metrics).encode(), 0))
     return shared
 
@@ -43,12 +48,15 @@ def outputs_of(session: Session, mine: range, alive: Callable[[], None]) -> Outp
             batch = eval_batch(session, index)
             add_outputs(session, found, session.model(*batch[:-1]), batch)
             alive()
+        if not len(mine):  # more workers than rows
+            batch = eval_batch(session, torch.zeros(1, dtype=torch.int64, device=session.device))
+            found["like"] = session.model(*batch[:-1])
     session.model.train()
     return found
 
 
 def empty_outputs() -> Outputs:
-    return {"loss_sum": 0.0, "chunks": [], "targets": []}
+    return {"loss_sum": 0.0, "rows": 0, "chunks": [], "targets": [], "like": None}
 
 
 def eval_batch(session: Session, index: torch.Tensor) -> Batch:
@@ -61,40 +69,49 @@ def add_outputs(session: Session, found: Outputs, outputs: Any, batch: Batch) ->
     loss, target = session.training.loss, batch[-1]
     value = validation_loss(session.model, batch) if loss is None else float(loss(outputs, target))
     found["loss_sum"] += value * len(target)
-    found["chunks"].append(outputs)
-    found["targets"].append(target)
+    found["rows"] += len(target)
+    found["like"] = outputs
+    if session.training.metrics:
+        found["chunks"].append([leaf if isinstance(leaf, torch.Tensor) else None for leaf in _flat(outputs)[0]])
+        found["targets"].append(target)
 
 
-def _judge(session: Session, parts: list[dict[str, Any]]) -> dict[str, float]:
+def _judge(session: Session, parts: list[Outputs], like: Any) -> dict[str, float]:
+    figures = {"eval_loss": sum(piece["loss_sum"] for piece in parts) / sum(piece["rows"] for piece in parts)}
+    if not session.training.metrics:
+        return figures
     chunks = [chunk for piece in parts for chunk in piece["chunks"]]
-    outputs = pytree.tree_map(lambda *leaves: torch.cat(leaves), chunks[0], *chunks[1:])
-    targets = torch.cat([target for piece in parts for target in piece["targets"]])
+    targets = [target for piece in parts for target in piece["targets"]]
+    leaves, structure = _flat(like)
+    rows = [len(target) for target in targets]
+    whole = [_together(list(column), rows, leaf) for *column, leaf in zip(*chunks, leaves, strict=True)]
+    outputs, target = pytree.tree_unflatten(whole, structure), torch.cat(targets)
     with torch.no_grad():
-        values = {name: float(metric(outputs, targets)) for name, metric in session.training.metrics.items()}
-    return {"eval_loss": sum(piece["loss_sum"] for piece in parts) / len(targets)} | values
+        return figures | {name: float(metric(outputs, target)) for name, metric in session.training.metrics.items()}
 
 
-def _packed(own: Outputs) -> Outputs:
-    """To be sent: an output of a class of its own, as Hugging Face's are, is sent as its tensors."""
-    if all(_is_plain(chunk) for chunk in own["chunks"]):
-        return own
-    return own | {"chunks": [pytree.tree_leaves(chunk) for chunk in own["chunks"]], "leaves": True}
+def _together(parts: list[Any], rows: list[int], like: Any) -> Any:
+    """One part of the output, of all rows: what has a value per row in their order, and means of what has one in all.
+
+    Other tensors, such as a state that is handed on, belong to no row: None, so that a metric of them is no figure.
+    """
+    if not isinstance(like, torch.Tensor):
+        return like
+    if all(part.dim() == 0 for part in parts):
+        return sum(part * (count / sum(rows)) for part, count in zip(parts, rows, strict=True))
+    by_row = all(part.dim() > 0 and len(part) == count for part, count in zip(parts, rows, strict=True))
+    return torch.cat(parts) if by_row else None
 
 
-def _unpacked(part: Outputs, like: Outputs) -> Outputs:
-    """What another rank sent, made of the same classes as this rank's own."""
-    if "leaves" not in part or not like["chunks"]:
-        return part
-    shape = pytree.tree_structure(like["chunks"][0])
-    return part | {"chunks": [pytree.tree_unflatten(leaves, shape) for leaves in part["chunks"]]}
-
-
-def _is_plain(value: Any) -> bool:
-    if type(value) is dict:
-        return all(_is_plain(each) for each in value.values())
-    if type(value) in (list, tuple):
-        return all(_is_plain(each) for each in value)
-    return isinstance(value, torch.Tensor)
+def _flat(outputs: Any) -> tuple[list[Any], Any]:
+    """The leaves of an output, and what they are parts of; a dataclass of the user's is taken apart as well."""
+    while True:
+        leaves, structure = pytree.tree_flatten(outputs)
+        strange = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)}
+        if not strange:
+            return leaves, structure
+        for kind in strange:
+            pytree.register_dataclass(kind)
 
 
 def _dump(value: Any) -> bytes:

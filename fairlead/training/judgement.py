@@ -26,7 +26,8 @@ class Judgement:
         """Look at an epoch that ended with this step; true if it is the best one so far."""
         value = figures[self._training.monitor]
         lower = self._training.monitor_mode == "min"
-        better = math.isnan(self.best) or (value < self.best if lower else value > self.best)
+        better = value < self.best if lower else value > self.best
+        better = better or (math.isnan(self.best) and not math.isnan(value))
         self.judged_step = step
         self._without = 0 if better else self._without + 1
         if better:

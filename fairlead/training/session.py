@@ -14,7 +14,7 @@ import torch
 from fairlead.errors import InvalidSpec
 from fairlead.planning.memory import LARGE_BYTES
 from fairlead.training.course import Course, course_from
-from fairlead.training.data import Resident, Samples, open_samples
+from fairlead.training.data import Resident, Samples, check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.flat import Flat, opened
 from fairlead.training.history import History
@@ -37,7 +37,7 @@ class Session:
         self.eval_samples = (
             None if training.eval_data is None else open_samples("eval_data", training.eval_data, self.device)
         )
-        self._check_batch()
+        check_batch(training.batch_size, len(self.samples))
         self.model = self._model()
         self.findings = self._probe()
         self._scheduler_every = training.scheduler_every
@@ -59,14 +59,6 @@ class Session:
         self._changing = [buffers[name] for name in self.findings.changing]
         self._saved = [buffer.clone() for buffer in self._changing]
         self._within_step = False
-
-    def _check_batch(self) -> None:
-        size, samples = self.training.batch_size, len(self.samples)
-        if size > samples:
-            raise InvalidSpec(
-                f"{size} is more than the {samples} samples of data", field="batch_size", value=size,
-                fix=f"pass batch_size={samples} or less, or more data",
-            )  # fmt: skip
 
     def _model(self) -> torch.nn.Module:
         model = self.training.model

@@ -115,7 +115,7 @@ class Spread:
                 chunk = torch.arange(start, min(start + session.training.batch_size, rows), device=session.device)
                 mine = part(len(chunk), self.balance.shares, mesh.replica)
                 batch = eval_batch(session, chunk[mine.start : mine.stop] if len(mine) else chunk[:1])
-                outputs = session.model(*batch[:-1])
+                outputs = found["like"] = session.model(*batch[:-1])
                 if len(mine) and mesh.part == 0:
                     add_outputs(session, found, outputs, batch)
                 alive()

@@ -9,10 +9,13 @@ import torch
 from torch import nn
 
 from fairlead.errors import InvalidSpec
+from fairlead.planning.cost import estimate
+from fairlead.planning.ground import Ground
+from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import ModelProfile, model_from, to_plain
 from fairlead.planning.search import candidates
 from fairlead.profiling.asking import ask_for_profile
-from fairlead.profiling.model import profile_model
+from fairlead.profiling.model import build, profile_model
 from fairlead.profiling.splits import degree_limit, find_cuts
 from tests.planning.made import SLOW, hardware
 
@@ -34,6 +37,19 @@ def test_a_plain_sequence_is_cut_between_its_layers() -> None:
     assert splits == [("0", "column"), ("2", "row")]
     assert found.tensor_limit == 32
     assert model_from(to_plain(found)) == found
+
+
+def test_what_is_held_without_being_trained_is_counted_where_it_lies() -> None:
+    training = programs.mlp()
+    model = build(training)
+    whole = profile_model(training, model)
+    model.get_submodule("2").requires_grad_(False)
+    model.get_submodule("0").register_buffer("table", torch.zeros(1000))
+    found = profile_model(training, model)
+    assert [layer.frozen_bytes for layer in found.layers] == [0, 4 * 33 * 32, 0]
+    assert [layer.buffer_bytes for layer in found.layers] == [4000, 0, 0]
+    size, usual = (estimate(each, Ground(hardware(1)), Plan()).memory_bytes for each in (found, whole))
+    assert size - 4000 == usual - 3 * 4 * 33 * 32  # neither gradients nor a state of the optimiser
 
 
 def test_a_network_with_functions_between_its_layers_is_traced() -> None:

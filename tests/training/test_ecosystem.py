@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 
 import pytest
 
@@ -107,3 +108,48 @@ def test_it_runs_unchanged_with_the_same_loss_curve_on_one_and_two_workers(make_
 def test_so_does_a_hugging_face_model(make_gang: MakeGang) -> None:
     importlib.import_module("transformers.models.bert.modeling_bert")  # once, before the workers are forked
     compare(make_gang, BERT)
+
+
+OUTPUTS = """
+import dataclasses
+import torch
+from torch import nn
+import fairlead
+
+@dataclasses.dataclass
+class Given:
+    scores: torch.Tensor
+    besides: dict
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2).double()
+    def forward(self, x):
+        scores = self.layer(x)
+        return Given(scores, {"cost": scores.square().mean(), "state": torch.zeros(3, 1, 2), "none": None, "how": "so"})
+
+def loss(given, target):
+    return nn.functional.cross_entropy(given.scores, target) + given.besides["cost"]
+
+def training(rows: int = 5):
+    x = torch.randn(12, 4, dtype=torch.float64)
+    y = (x.sum(1) > 0).long()
+    metrics = {"right": lambda given, target: (given.scores.argmax(1) == target).double().mean(),
+               "cost": lambda given, target: given.besides["cost"],
+               "kept": lambda given, target: given.besides["how"] == "so" and given.besides["state"] is None}
+    return fairlead.Training(model=Net(), data=(x, y), eval_data=(x[:rows], y[:rows]), loss=loss, batch_size=3,
+                             epochs=2, metrics=metrics)
+"""
+
+
+@pytest.mark.parametrize("rows", [5, 1])
+def test_an_output_may_be_a_dataclass_with_numbers_of_its_own_and_rows_fewer_than_workers(
+    make_gang: MakeGang, rows: int
+) -> None:
+    one, two = (train(make_gang(OUTPUTS, {"rows": rows}), workers) for workers in (1, 2))
+    assert_same_result(one, two)
+    figures, others = (json.loads((gang.root / "output" / "metrics.json").read_text()) for gang in (one, two))
+    names = ("eval_loss", "right", "cost")
+    assert figures["kept"] == others["kept"] == 1.0
+    assert [others[name] for name in names] == pytest.approx([figures[name] for name in names])

@@ -1,13 +1,17 @@
 """A process of its own that trains a few steps and tells the most bytes of tensors that were alive at once.
 
 ``python -m tests.training.weigh MODEL``: for each of :data:`PLANS` what was predicted and what was measured.
+``python -m tests.training.weigh MODEL RANK FOLDER``: the same of one of two ranks that meet in a folder, for the best
+plan of each of :data:`KINDS` that the model allows.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,8 +21,10 @@ from fairlead import wire
 from fairlead.planning.cost import estimate
 from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan
+from fairlead.planning.search import search
+from fairlead.planning.shapes import Shape
 from fairlead.profiling.model import profile_model
-from fairlead.profiling.watching import Scale
+from fairlead.profiling.watching import Scale, tensors
 from fairlead.training.engines import make_engine
 from fairlead.training.group import Group
 from fairlead.training.session import Session
@@ -27,6 +33,17 @@ from tests.planning.made import hardware
 
 STEPS = 3
 PLANS = (Plan(), Plan(microbatches=2), Plan(recompute=True))
+KINDS: dict[str, Shape] = {
+    "dp": Shape(data=2, sync="allreduce"),
+    "ddp": Shape(data=2, sync="allreduce", buckets=True),
+    "fsdp": Shape(data=2, sync="allreduce", sharded=True),
+    "fsdp in two pieces": Shape(data=2, sync="allreduce", sharded=True, microbatches=2),
+    "tensor": Shape(tensor=2),
+    "1f1b": Shape(pipeline=2, schedule="1f1b", microbatches=4),
+    "1f1b, computed again": Shape(pipeline=2, schedule="1f1b", microbatches=4, recompute=True),
+    "interleaved": Shape(pipeline=2, schedule="interleaved", chunks=2, microbatches=4),
+    "zero-bubble": Shape(pipeline=2, schedule="zero-bubble", microbatches=4),
+}
 
 
 def wide() -> fairlead.Training:
@@ -77,23 +94,61 @@ def _training(model: nn.Module, data: tuple[torch.Tensor, ...], batch: int) -> f
     )
 
 
+class Parts(Scale):
+    """Weighs of distributed tensors the part that lies here."""
+
+    def put(self, value: Any) -> None:
+        super().put([getattr(tensor, "_local_tensor", tensor) for tensor in tensors(value)])
+
+
 def weigh(name: str, plan: Plan) -> dict[str, float]:
     """Predicted and measured bytes of the fullest moment."""
+    training = _made(name)
+    predicted = estimate(profile_model(training), Ground(hardware(1)), plan).memory_bytes
+    return {"predicted": predicted, "measured": measured(training, plan, "nowhere", 0)}
+
+
+def weigh_rank(name: str, kind: str, rank: int, folder: str) -> dict[str, float]:
+    """The same of one of two ranks; nothing if the model cannot be spread so."""
+    training = _made(name)
+    found = search(profile_model(training), hardware(2), only=lambda shape: shape == KINDS[kind])
+    if not found:
+        return {}
+    where = f"{folder}/{kind.replace(' ', '-')}"
+    return {"predicted": found[0].memory_bytes, "measured": measured(training, found[0].plan, where, rank)}
+
+
+def _made(name: str) -> fairlead.Training:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    training = MODELS[name]()
-    predicted = estimate(profile_model(training), Ground(hardware(1)), plan).memory_bytes
+    return MODELS[name]()
+
+
+def measured(training: fairlead.Training, plan: Plan, where: str, rank: int) -> float:
+    """The most bytes that were alive at once in a few steps."""
     session = Session(training, 0)
-    group = Group(wire.Join(1, {"w": 0}, "file:///nowhere", [], 1.0), "w", lambda: None)
+    ranks = {str(each): each for each in range(plan.workers_used)}
+    group = Group(wire.Join(1, ranks, f"file://{where}", [], 60.0), str(rank), lambda: None)
     engine = make_engine(session, group, plan)
     index = torch.arange(training.batch_size)
-    scale = Scale()
+    scale = Parts()
     scale.put(list(session.model.state_dict().values()))
     with scale:
         for step in range(STEPS):
             engine.step(step, index, Word())
-    return {"predicted": predicted, "measured": float(scale.peak)}
+    engine.end()
+    group.close()
+    return float(scale.peak)
+
+
+def main(name: str, rank: str = "", folder: str = "") -> None:
+    if rank:
+        found = {kind: weigh_rank(name, kind, int(rank), folder) for kind in KINDS}
+    else:
+        found = {plan.id: weigh(name, plan) for plan in PLANS}
+    print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
-    print(json.dumps({plan.id: weigh(sys.argv[1], plan) for plan in PLANS}))
+    main(*sys.argv[1:])
+    os._exit(0)  # threads of torch's groups need not be waited for
