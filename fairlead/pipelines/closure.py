@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -75,10 +75,11 @@ class Sources:
             for name in _gives(each):
                 named.setdefault(name, []).append(each)
         bare = _without_stage(start, named.keys())
-        acting = [each for each in tree.body if _acts(each)]
+        plain = {name: _without_steps(each, named.keys()) for name, each in named.items()}
+        acting = [each for each in tree.body if each is not start and _acts(each, plain)]
         reached = {id(each) for each in acting}
         pending: list[ast.stmt] = [each for each in named[start.name] if each is not start]
-        pending += [bare, *(each for act in acting for name in _names(act) for each in _values(named.get(name, [])))]
+        pending += [bare, *(each for act in acting for name in _names(act) for each in plain.get(name, []))]
         while pending:
             one = pending.pop()
             if id(one) not in reached:
@@ -103,21 +104,20 @@ class Sources:
 
     def _targets(self, origin: Path, statement: ast.AST) -> Iterator[Path]:
         if isinstance(statement, ast.Import):
-            names, roots = [alias.name for alias in statement.names], [self._folder, origin.parent]
+            names, roots, level = [alias.name for alias in statement.names], [self._folder, origin.parent], 0
         elif isinstance(statement, ast.ImportFrom):
-            base = statement.module or ""
+            base, level = statement.module or "", statement.level
             names = [base, *(f"{base}.{alias.name}".strip(".") for alias in statement.names)]
-            near = origin.parent if statement.level < 2 else origin.parents[min(statement.level - 1, 3)]
-            roots = [near] if statement.level else [self._folder, origin.parent]
+            near = origin.parents[min(max(level, 1), len(origin.parents)) - 1]
+            roots = [near] if level else [self._folder, origin.parent]
         else:
             return
         for root in roots:
-            for name in filter(None, names):
-                place = root.joinpath(*name.split("."))
-                for candidate in (place.with_suffix(".py"), place / "__init__.py"):
-                    inside = candidate.resolve()
-                    if inside.is_file() and inside.is_relative_to(self._folder.resolve()):
-                        yield inside
+            for name in names:
+                yield from filter(self._is_ours, _loaded(root, name, within=level > 0))
+
+    def _is_ours(self, file: Path) -> bool:
+        return file.is_file() and file.is_relative_to(self._folder.resolve())
 
     def _whole(self, path: Path) -> str:
         if path not in self._wholes:
@@ -146,27 +146,69 @@ def _without_stage(start: _Definition, own: Collection[str]) -> _Definition:
     if "stage" in own:
         return start
     bare = copy.copy(start)
-    bare.decorator_list = [each for each in start.decorator_list if not _is_stage(each)]
+    bare.decorator_list = [each for each in start.decorator_list if not _is_called(each, "stage")]
     return bare
 
 
-def _is_stage(decorator: ast.expr) -> bool:
+def _is_called(decorator: ast.expr, name: str) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return "stage" in (getattr(called, "id", None), getattr(called, "attr", None))
+    return name in (getattr(called, "id", None), getattr(called, "attr", None))
 
 
-def _values(statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Of what a name stands for, only values: what is done at the top of a file may name every stage in it."""
-    return [each for each in statements if not isinstance(each, _DEFINITIONS)]
+def _loaded(root: Path, name: str, *, within: bool) -> Iterator[Path]:
+    """The files that an import of this name runs: its own, and those of all packages on the way.
+
+    ``within`` says that the folder itself is a package, as it is where one imports from ``.``.
+    """
+    parts = name.split(".") if name else []
+    for deep in range(0 if within else 1, len(parts) + 1):
+        yield root.joinpath(*parts[:deep], "__init__.py").resolve()
+    if parts:
+        yield root.joinpath(*parts).with_suffix(".py").resolve()
 
 
-def _acts(statement: ast.stmt) -> bool:
-    """Whether it does something when the file is loaded, which anything in the file may depend on."""
-    if isinstance(statement, (*_DEFINITIONS, *_IMPORTS, ast.Assign, ast.AnnAssign)):
+def _without_steps(statements: Sequence[ast.stmt], own: Collection[str]) -> list[ast.stmt]:
+    """Of what a name stands for, all but stages and pipelines: the top of a file may name every one of them."""
+    return [each for each in statements if not _is_step(each, own)]
+
+
+def _is_step(statement: ast.stmt, own: Collection[str]) -> bool:
+    decorators = statement.decorator_list if isinstance(statement, _DEFINITIONS) else []
+    return any(_makes_step(each, own) for each in decorators)
+
+
+def _makes_step(called: ast.expr, own: Collection[str]) -> bool:
+    return any(_is_called(called, name) for name in ("stage", "pipeline") if name not in own)
+
+
+def _acts(statement: ast.stmt, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
+    """Whether it does something when the file is loaded, which anything in the file may depend on.
+
+    ``plain`` is what the names of the file stand for. A decorator may keep what it is given; a call may change anything
+    that this file holds.
+    """
+    if isinstance(statement, _DEFINITIONS):
+        return bool(statement.decorator_list) and statement in plain.get(statement.name, [])
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        return any(_calls_own(node, plain) for node in ast.walk(statement) if isinstance(node, ast.Call))
+    if isinstance(statement, _IMPORTS):
         return False
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
         return False  # what it says of itself
     return not (isinstance(statement, ast.If) and "__name__" in _names(statement))
+
+
+def _calls_own(call: ast.Call, plain: Mapping[str, Sequence[ast.stmt]]) -> bool:
+    """Whether it calls something of this file, or hands on a definition that may be called in turn."""
+    if _makes_step(call, plain):
+        return False
+    called: ast.AST = call.func
+    while isinstance(called, ast.Attribute | ast.Subscript | ast.Call):
+        called = called.func if isinstance(called, ast.Call) else called.value
+    if isinstance(called, ast.Name) and plain.get(called.id):
+        return True
+    named = (node.id for node in ast.walk(call) if isinstance(node, ast.Name))
+    return any(isinstance(each, _DEFINITIONS) for name in named for each in plain.get(name, []))
 
 
 def _gives(statement: ast.stmt) -> list[str]:
