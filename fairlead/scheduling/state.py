@@ -27,7 +27,7 @@ class Spent:
 
 
 LEAST_WEIGHT = 1e-9
-"""Of a tenant that is to have next to nothing: what nobody else wants."""
+"""Of a tenant or a job that is to have next to nothing: what nobody else wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,10 @@ class JobState:
     only: frozenset[str] = frozenset()  # residency: zones, racks, nodes or labels outside of which it may not run
     near: frozenset[str] = frozenset()  # locality: where its data lies, so where it would rather run
     slow: tuple[str, ...] = ()  # nodes of workers that have been far too slow for long, the worst first
+
+    def __post_init__(self) -> None:
+        if not self.weight >= LEAST_WEIGHT:  # bids are multiplied by it, and debts divided
+            object.__setattr__(self, "weight", LEAST_WEIGHT)
 
     @property
     def need(self) -> dict[str, float]:

@@ -51,6 +51,16 @@ def second(epoch_s: float) -> str:
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
+def span(seconds: float) -> str:
+    """``3.5 minutes``, ``12 hours``: how long something takes, in a unit that people read."""
+    for length, unit in ((365.25 * 86_400.0, "years"), (86_400.0, "days"), (3600.0, "hours")):
+        if seconds >= 1e6 * 365.25 * 86_400.0:
+            return "more than a million years"
+        if seconds >= 2 * length:
+            return f"{rate(seconds / length)} {unit}"
+    return f"{max(seconds, 0.0) / 60:.3g} minutes" if seconds >= 0.6 else "a moment"
+
+
 def budget(spent: Spent) -> str:
     return f"budget of {spent.device_hours:g} device hours a {spent.per}"
 

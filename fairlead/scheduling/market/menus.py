@@ -161,7 +161,7 @@ def _speeds(jobs: Sequence[JobState], of: Sequence[Frame]) -> tuple[Floats, Floa
 
 def considered(job: JobState, capacity: int, width: int, has: int, *, fine: bool = False) -> list[int]:
     """The smallest gang, powers of two (or all sizes) within a node, whole nodes beyond, and the size it has now."""
-    least, most = job.min_workers, min(job.max_workers, capacity)
+    least, most = max(1, job.min_workers), min(job.max_workers, capacity)
     if least > most:
         return []
     within = range(1, width + 1) if fine else [2**power for power in range(width.bit_length())]

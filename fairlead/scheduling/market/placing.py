@@ -22,7 +22,7 @@ from fairlead.scheduling.market.seats import seated
 from fairlead.scheduling.market.wishes import wish_of
 from fairlead.scheduling.market.worth import Book
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
-from fairlead.scheduling.words import reason, workers
+from fairlead.scheduling.words import reason, span, workers
 
 PASSES = 3
 """How often devices are dealt out anew because somebody found no seats for what it was given."""
@@ -189,6 +189,6 @@ def _no_room(hold: Hold, size: int, kept: Kept | None, now_s: float) -> Hold:
     text = f"waits for room: {workers(size)} would be its turn, but what is free is not where they fit together"
     if kept is None:
         return structs.replace(hold, reason=reason("no-room", text, size=size))
-    text += f"; room is kept for it on {', '.join(kept.nodes)} from about {kept.in_s / 60:.3g} minutes on"
+    text += f"; room is kept for it on {', '.join(kept.nodes)} in about {span(kept.in_s)}"
     why = reason("room-kept", text, size=size, in_s=kept.in_s, nodes=list(kept.nodes))
     return structs.replace(hold, reason=why, expected_start_s=now_s + kept.in_s)

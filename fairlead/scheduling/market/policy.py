@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlead.scheduling.market import account
+from fairlead.scheduling.market.barred import barred
 from fairlead.scheduling.market.choice import Chosen, Desk, Problem, choose
 from fairlead.scheduling.market.deadlines import Duties, duties
 from fairlead.scheduling.market.dials import Dials
@@ -69,7 +70,8 @@ class Market:
         nodes, idle = resting(state, found.seats, kept)
         memory = history.memory() | accounts | {"wake_s": sold.duty.wake_s} | idle
         short = uncovered(sold.problem, chosen.column, parts.names, pool.types) if self.waits else None
-        made = said(jobs, found.seats, sold.bids, chosen, waits=self.waits, short=short)
+        bars = barred(jobs, found.seats, sold.choices, pool, parts.tree, kept) if self.waits else None
+        made = said(jobs, found.seats, sold.bids, chosen, waits=self.waits, short=short, barred=bars)
         decisions = told(made, jobs, found, state.now_s)
         return Round(decisions, parts.by_tenant(), memory, tuple(nodes), kept)
 

@@ -11,7 +11,7 @@ from fairlead.scheduling.market.seats import Seats
 from fairlead.scheduling.market.worth import STRETCHED, TAIL, Worth
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
-from fairlead.scheduling.words import devices, on, workers
+from fairlead.scheduling.words import devices, on, span, workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,17 @@ class Figures:
             return f"it would take {self.stretch[at]:.1f} times as long as alone"
         if self.why[at] == TAIL:
             return "it is among those that decide when all work is done"
-        return f"about {self.remaining_s[at] / 60:.3g} minutes of work are left"
+        return f"about {span(self.remaining_s[at])} of work are left"
 
 
 def said(
     jobs: Sequence[JobState], seats: Mapping[str, Seats], bids: Worth, chosen: Chosen, *, waits: bool = True,
-    short: Mapping[int, str] | None = None,
+    short: Mapping[int, str] | None = None, barred: Mapping[int, Reason] | None = None,
 ) -> list[Decision]:  # fmt: skip
     """One decision for each job that changes or, if wanted, waits; who stays where it is, is left alone.
 
-    ``short`` says of those who wait why what is guaranteed to them does not cover their gangs.
+    ``short`` says of those who wait why what is guaranteed to them does not cover their gangs, ``barred`` of those
+    who would wait whatever they bid what stands in their way.
     """
     made: list[Decision] = []
     lowest = float(chosen.price.min()) if len(chosen.price) else 0.0
@@ -55,14 +56,17 @@ def said(
         wanted = seats.get(name, ())
         if not wanted and not has:
             if waits:
-                why = _outbid(wants[size], figures, at, lowest) if possible[at] else _no_such_gang(size)
+                why = barred.get(at) if barred and possible[at] else None
+                if why is None:
+                    why = _outbid(wants[size], figures, at, lowest) if possible[at] else _no_such_gang(size)
                 made.append(Hold(name, why if short is None or at not in short else _besides(why, short[at])))
             continue
         job = jobs[at]
         if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
             continue
         if not wanted:
-            made.append(Preempt(job.id, _outbid(wants[size], figures, at, lowest)))
+            why = barred.get(at) if barred else None
+            made.append(Preempt(job.id, why or _outbid(wants[size], figures, at, lowest)))
         elif job.seats:
             made.append(Resize(job.id, wanted, _moves(job, wanted, figures, at)))
         else:
@@ -77,8 +81,9 @@ def _starts(seats: Seats, figures: Figures, at: int) -> Reason:
 
 def _moves(job: JobState, seats: Seats, figures: Figures, at: int) -> Reason:
     was, now = len(job.seats), len(seats)
-    code, verb = ("grows", "grows") if now > was else ("shrinks", "shrinks") if now < was else ("moves", "moves")
-    text = f"{verb} from {was} to {now} workers on {on(seats)}: {figures.because(at)}"
+    code = "grows" if now > was else "shrinks" if now < was else "moves"
+    what = f"moves its {workers(now)} to" if now == was else f"{code} from {was} to {workers(now)} on"
+    text = f"{what} {on(seats)}: {figures.because(at)}"
     return Reason(code, text, figures.facts(at, size=now, was=was))
 
 
@@ -91,8 +96,15 @@ def _no_such_gang(size: int) -> Reason:
     return Reason("no-such-gang", text, {"size": size})
 
 
+def _times(ratio: float) -> str:
+    """A ratio without an exponent."""
+    if ratio < 0.001:
+        return "less than a thousandth of"
+    return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:,.0f} times" if ratio < 1e6 else "over a million times"
+
+
 def _outbid(wants: str, figures: Figures, at: int, price: float) -> Reason:
     bid = figures.bid[at]
-    text = f"{wants}{bid / price:.2g} times the going price" if price > 0 else f"{wants}less than the going price"
+    text = f"{wants}{_times(bid / price)} the going price" if price > 0 else f"{wants}less than the going price"
     facts = {"price": price, "bid": bid, "stretch": figures.stretch[at], "remaining_s": figures.remaining_s[at]}
     return Reason("outbid", text, facts)
