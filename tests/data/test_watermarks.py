@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import sqlite3
 from pathlib import Path
@@ -136,3 +137,40 @@ def test_arrays_that_do_not_go_together_are_refused_by_file(tmp_path: Path) -> N
     np.save(tmp_path / "y.npy", np.zeros(4))
     with pytest.raises(BadData, match=r"y\.npy"):
         read(tmp_path)
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> str:
+    """A database of three rows, by its URL."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "p.db")) as database, database:
+        database.execute("CREATE TABLE people (id INTEGER, age REAL, name TEXT)")
+        database.executemany("INSERT INTO people VALUES (?, ?, ?)", [(1, 3.5, "a"), (2, 4.0, "b"), (3, 5.0, "c")])
+    return f"sqlite:///{tmp_path}/p.db"
+
+
+def test_a_query_with_nothing_new_keeps_its_schema(people: str, tmp_path: Path) -> None:
+    first = read(people, table="people", order="id")
+    again = read(people, table="people", order="id", after=first.watermark)
+    assert (again.schema, again.table().num_rows, again.watermark) == (first.schema, 0, first.watermark)
+    with contextlib.closing(sqlite3.connect(tmp_path / "p.db")) as database, database:
+        database.execute("INSERT INTO people VALUES (4, NULL, NULL)")
+    more = read(people, table="people", order="id", after=first.watermark)
+    assert (more.schema, more.table().to_pylist()) == (first.schema, [{"id": 4, "age": None, "name": None}])
+
+
+def test_an_order_that_is_no_column_is_refused(people: str) -> None:
+    with pytest.raises(InvalidSpec, match="there is no column idd") as error:
+        read(people, table="people", order="idd")
+    assert "id, age, name" in str(error.value.fix)
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="there is no file"):
+        read(f"sqlite:///{tmp_path}/none.db", table="people")
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "duckdb:"])
+def test_columns_of_one_name_are_refused(url: str) -> None:
+    with pytest.raises(BadData, match="column 'a': two columns have this name"):
+        read(url, query="SELECT 1 AS a, 2 AS a")

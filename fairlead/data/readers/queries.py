@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -49,12 +51,14 @@ def source(url: str, options: Options) -> Source:
     query = _Query(text, None, None, None)
     if options.order is not None:
         quoted = quote(options.order)
+        _has_column(run, text, options.order)
         _all_placed(run, text, quoted, name, options.order)
         top = next(run(f"SELECT max({quoted}) AS high FROM ({text}) AS source", {}))
         after = (options.after or {}).get("high")
         high = top.column(0)[0].as_py()
         query = _Query(text, quoted, after, after if high is None else high)
-    schema = settled(name, _look(run, query, name), options.schema)
+    # All rows count for the schema, not only new ones: of these there may be none, or none in which a column is set.
+    schema = settled(name, _look(run, replace(query, after=None), name), options.schema)
     mark = {"query": text, "order": options.order, "high": query.upto}
     start = partial(_fitting, run, query, schema, name)
     return Source(name, "sql", schema, start, lambda: dict(mark), told_apart=False)
@@ -72,6 +76,14 @@ def _goes_on(options: Options) -> None:
         how = "without an order" if before is None else f"in the order of {before}"
         raise InvalidSpec(f"what is there was read {how}, so {options.order} does not say which rows are new",
                           field="order", fix="read on in the same order, or load the data set anew")  # fmt: skip
+
+
+def _has_column(run: Run, text: str, order: str) -> None:
+    """Refuse a name that the query does not give: some databases take it for a text that all rows have in common."""
+    found = next(run(f"SELECT * FROM ({text}) AS source WHERE 1 = 0", {})).schema.names
+    if order.casefold() not in {each.casefold() for each in found}:
+        raise InvalidSpec(f"there is no column {order}", field="order", value=order,
+                          fix=f"name one of {', '.join(found[:20])}")  # fmt: skip
 
 
 def _all_placed(run: Run, text: str, quoted: str, name: str, order: str) -> None:
@@ -117,6 +129,10 @@ def _door(url: str, options: Options) -> tuple[str, Run, Callable[[str], str]]:
         fix = "write it like postgresql+psycopg://user@host/name or sqlite:///file.db, and install the driver it names"
         raise InvalidSpec(f"no database can be reached by it: {shown(str(error))}", field="source", fix=fix) from None
     shown_url = engine.url.render_as_string(hide_password=True)
+    file = engine.url.database or ":memory:"
+    in_file = engine.dialect.name == "sqlite" and file != ":memory:" and not file.startswith("file:")
+    if in_file and not Path(file).is_file():  # it would be made, empty
+        raise BadData(shown_url, f"there is no file {file}", fix="check the path; /// is relative, //// is not")
     return shown_url, partial(_alchemy, engine, shown_url, options), engine.dialect.identifier_preparer.quote_identifier
 
 
@@ -127,6 +143,12 @@ def _refusing(name: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
     except kinds as error:
         fix = "look at the query and at what it names; whoever is asked must be allowed to read it"
         raise BadData(name, f"the query failed: {shown(str(error).splitlines()[0])}", fix=fix) from None
+
+
+def _distinct(name: str, columns: list[str]) -> None:
+    if twice := [column for column, count in Counter(columns).items() if count > 1]:
+        fix = "give each a name of its own in the query: SELECT a.id AS a_id, b.id AS b_id"
+        raise BadData(name, "two columns have this name", column=twice[0], fix=fix)
 
 
 def _duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
@@ -144,6 +166,7 @@ def _duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batc
         text = text.replace(f":{name}", f"${name}")
     with _refusing(url, (duckdb.Error,)), duckdb.connect(path or ":memory:", bool(path), settings) as database:
         reader: Any = database.sql(text, params=named or None).to_arrow_reader(options.batch_rows)
+        _distinct(url, reader.schema.names)
         empty = pa.RecordBatch.from_pylist([], schema=reader.schema)
         first = True
         for batch in reader:
@@ -160,6 +183,7 @@ def _alchemy(engine: Any, name: str, options: Options, text: str, more: dict[str
         streaming = link.execution_options(stream_results=True, max_row_buffer=_PARTITION)
         result = streaming.execute(sqlalchemy.text(text), {**options.parameters, **more})
         names, types = list(result.keys()), dict[str, pa.DataType]()
+        _distinct(name, names)
         done = 0
         for rows in result.partitions(min(options.batch_rows, _PARTITION if done else options.sample_rows)):
             yield _batch(name, names, rows, types, done)
