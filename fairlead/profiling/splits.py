@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fairlead.planning.plan import Split
+from fairlead.profiling.calling import Calls, watch_calls
 from fairlead.profiling.trying import Found, shareable
 from fairlead.training.heads import objection
 
@@ -37,26 +38,38 @@ class Cut:
     width: int
 
 
-def find_cuts(model: nn.Module, inputs: Sequence[torch.Tensor] | None = None) -> list[Cut]:
-    """All of them, in the order of the model: by its structure, and with ``inputs`` also by trying its own blocks."""
+def find_cuts(model: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Cut]:
+    """All of them, in the order of the model: by its structure where that is what runs, else by trying its blocks.
+
+    Layers whose weights are used elsewhere, too, stay whole: by another layer, or by code that does not call them.
+    """
+    calls = watch_calls(model, inputs)
     found: dict[str, Cut] = {}
-    for name, module in model.named_modules():
-        for cut in _within(name, module):
-            found.setdefault(cut.name, cut)
-    for name, module in model.named_modules():
-        if isinstance(module, nn.MultiheadAttention) and not objection(module):
-            found[name] = Cut(name, "heads", module.num_heads)
-    for name, each in (shareable(model, inputs) if inputs is not None else {}).items():
-        for cut in _tried(name, each):
-            found.setdefault(cut.name, cut)
-    for name, module in model.named_modules():
-        if name not in found and isinstance(module, nn.Embedding) and module.weight.numel() >= LARGE_TABLE:
-            if module.max_norm is None and not module.sparse and not module.scale_grad_by_freq:
-                found[name] = Cut(name, "vocabulary", module.num_embeddings)
-        elif name not in found and type(module) is nn.Linear and module.weight.numel() >= LARGE_TABLE * 10:
-            found[name] = Cut(name, "column-gathered", module.out_features)
+    for group in _groups(model, inputs, calls):
+        layers = [cut.name for cut in group if not _only_counts(model, cut)]
+        if all(calls.alone(name) for name in layers) and not any(cut.name in found for cut in group):
+            found |= {cut.name: cut for cut in group}
     order = {name: place for place, (name, _) in enumerate(model.named_modules())}
     return sorted(found.values(), key=lambda cut: order[cut.name])
+
+
+def _groups(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> Iterator[list[Cut]]:
+    """Layers that are cut together or not at all."""
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if calls.plain(name):
+            yield from _within(name, module, calls)
+    for name, module in modules.items():
+        if type(module) is nn.MultiheadAttention and calls.plain(name) and not objection(module):
+            yield [Cut(name, "heads", module.num_heads)]
+    for name, each in shareable(model, inputs, calls).items():
+        yield from (list(_tried(name, one)) for one in each)
+    for name, module in modules.items():
+        if type(module) is nn.Embedding and module.weight.numel() >= LARGE_TABLE:
+            if module.max_norm is None and not module.sparse and not module.scale_grad_by_freq:
+                yield [Cut(name, "vocabulary", module.num_embeddings)]
+        elif type(module) is nn.Linear and module.weight.numel() >= LARGE_TABLE * 10:
+            yield [Cut(name, "column-gathered", module.out_features)]
 
 
 def degree_limit(cuts: list[Cut]) -> int:
@@ -64,28 +77,35 @@ def degree_limit(cuts: list[Cut]) -> int:
     return math.gcd(*(cut.width for cut in cuts)) if cuts else 1
 
 
-def _within(name: str, module: nn.Module) -> Iterator[Cut]:
+def _only_counts(model: nn.Module, cut: Cut) -> bool:
+    """Whether it stands for a number of heads of a block, whose layers are cut by themselves."""
+    return cut.how == "heads" and type(model.get_submodule(cut.name)) is not nn.MultiheadAttention
+
+
+def _within(name: str, module: nn.Module, calls: Calls) -> Iterator[list[Cut]]:
     prefix = f"{name}." if name else ""
-    if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-        yield from _pair(f"{prefix}linear1", module.linear1, f"{prefix}linear2")
-    elif type(module) is nn.Sequential:
+    if type(module) is nn.Sequential:
         for kind, between in ((nn.Linear, _POINTWISE), (nn.Conv2d, _POINTWISE + _BY_CHANNEL)):
-            yield from _in_sequence(prefix, module, kind, between)
+            yield from _in_sequence(prefix, module, kind, between, calls)
 
 
 def _in_sequence(
-    prefix: str, module: nn.Sequential, kind: type[nn.Linear] | type[nn.Conv2d], between: tuple[type[nn.Module], ...]
-) -> Iterator[Cut]:
-    """Pairs of such layers with nothing between them that would mix the channels."""
+    prefix: str, module: nn.Sequential, kind: type[nn.Linear] | type[nn.Conv2d], between: tuple[type[nn.Module], ...],
+    calls: Calls,
+) -> Iterator[list[Cut]]:  # fmt: skip
+    """Pairs of such layers with nothing between them that would mix the channels, or look at them."""
     first: tuple[str, nn.Module] | None = None
     for key, child in module.named_children():
-        if type(child) is kind and _even(child):
+        name = f"{prefix}{key}"
+        if not calls.within(name):
+            first = None
+        elif type(child) is kind and _even(child):
             if first is None:
-                first = (f"{prefix}{key}", child)
+                first = (name, child)
             else:
-                yield from _pair(*first, f"{prefix}{key}")
+                yield _pair(*first, name)
                 first = None
-        elif not isinstance(child, between):
+        elif type(child) not in between:
             first = None
 
 
@@ -94,16 +114,14 @@ def _even(layer: nn.Module) -> bool:
     return not isinstance(layer, nn.Conv2d) or (layer.groups == 1 and layer.out_channels % 8 == 0)
 
 
-def _tried(block: str, found: Sequence[Found]) -> Iterator[Cut]:
+def _tried(block: str, one: Found) -> Iterator[Cut]:
     prefix = f"{block}." if block else ""
-    for one in found:
-        yield from (Cut(f"{prefix}{name}", "column", one.width) for name in one.left)
-        yield Cut(f"{prefix}{one.right}", "row", one.width)
-        if one.counts and block:
-            yield Cut(block, "heads", one.width)
+    yield from (Cut(f"{prefix}{name}", "column", one.width) for name in one.left)
+    yield Cut(f"{prefix}{one.right}", "row", one.width)
+    if one.counts and block:
+        yield Cut(block, "heads", one.width)
 
 
-def _pair(left: str, layer: nn.Module, right: str) -> Iterator[Cut]:
+def _pair(left: str, layer: nn.Module, right: str) -> list[Cut]:
     width = next(layer.parameters()).shape[0]
-    yield Cut(left, "column", width)
-    yield Cut(right, "row", width)
+    return [Cut(left, "column", width), Cut(right, "row", width)]

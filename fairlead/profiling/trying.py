@@ -7,8 +7,8 @@ half of what came before, nothing between them mixes the halves, whatever the co
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from fairlead.planning.plan import HEADS
+from fairlead.profiling.calling import Calls
 from fairlead.profiling.watching import tensors
 from fairlead.training.probe import undisturbed
 
@@ -52,25 +53,37 @@ class _Call:
     result: Any = None
 
 
-def shareable(model: nn.Module, inputs: Sequence[torch.Tensor]) -> dict[str, list[Found]]:
-    """By the block's name. The model is run once; blocks that are alike are tried once."""
-    blocks = {name: module for name, module in model.named_modules() if _candidates(module)}
+def shareable(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> dict[str, list[Found]]:
+    """By the block's name. Every block is tried: two of one class may hold other functions."""
+    blocks = {name: module for name, module in model.named_modules() if name in calls.called and _candidates(module)}
     if not blocks:
         return {}
-    with undisturbed(model), torch.no_grad():
-        model.eval()
-        calls = _watch(model, blocks, inputs)
-    known: dict[tuple[object, ...], list[Found]] = {}
     found: dict[str, list[Found]] = {}
-    for name, module in blocks.items():
-        if name not in calls:
-            continue
-        likeness = (type(module), *((path, child.weight.shape) for path, child in _linear(module)))
-        if likeness not in known:
-            tries = (_tried(module, candidate, calls[name]) for candidate in _candidates(module))
-            known[likeness] = [one for one in tries if one is not None]
-        found[name] = known[likeness]
+    with undisturbed(model), torch.no_grad(), _as_in_training():
+        model.eval()
+        seen = _watch(model, blocks, inputs)
+        for name, call in seen.items():
+            known = [one for one in _candidates(blocks[name]) if _called_by(name, one, calls)]
+            tries = (_tried(blocks[name], candidate, call) for candidate in known)
+            found[name] = [one for one in tries if one is not None]
     return {name: each for name, each in found.items() if each}
+
+
+@contextmanager
+def _as_in_training() -> Iterator[None]:
+    """Without torch's short cut for transformers at rest, which does not call their layers."""
+    was = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(was)
+
+
+def _called_by(block: str, candidate: tuple[tuple[str, ...], str], calls: Calls) -> bool:
+    """Whether nobody but the block itself calls these layers: only its own code is tried."""
+    left, right = candidate
+    return all(calls.within(f"{block}.{name}" if block else name) for name in (*left, right))
 
 
 def _linear(module: nn.Module) -> list[tuple[str, nn.Linear]]:
@@ -79,8 +92,8 @@ def _linear(module: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 def _candidates(module: nn.Module) -> list[tuple[tuple[str, ...], str]]:
     """Layers in front and the one behind them, by names or by widths that fit."""
-    if isinstance(module, nn.Sequential | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-        return []  # known by their structure
+    if type(module) is nn.Sequential:
+        return []  # known by its structure
     layers = dict(_linear(module))
     found: list[tuple[tuple[str, ...], str]] = []
     for left, rights in NAMES:
@@ -101,27 +114,36 @@ def _heads(module: nn.Module) -> dict[str, int]:
 
 
 def _watch(model: nn.Module, blocks: dict[str, nn.Module], inputs: Sequence[torch.Tensor]) -> dict[str, _Call]:
+    """The first call of each block, and what came into and out of its layers in it."""
     calls: dict[str, _Call] = {}
+    done: set[str] = set()
 
     def began(name: str) -> Any:
         return lambda _module, args, kwargs: calls.setdefault(name, _Call(args, kwargs, {}, {})) and None
 
     def passed(name: str, layer: str) -> Any:
-        def note(_module: nn.Module, args: Any, result: Any) -> None:
-            call = calls[name]
-            call.came.setdefault(layer, args[0])
-            call.went.setdefault(layer, result)
+        def note(_module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+            if name in calls and name not in done:
+                calls[name].came.setdefault(layer, next(iter((*args, *kwargs.values()))))
+                calls[name].went.setdefault(layer, result)
 
         return note
 
     def ended(name: str) -> Any:
-        return lambda _module, _args, result: setattr(calls[name], "result", result)
+        def note(_module: nn.Module, _args: Any, result: Any) -> None:
+            if name not in done:
+                calls[name].result = result
+                done.add(name)
+
+        return note
 
     with ExitStack() as stack:
         for name, block in blocks.items():
             hooks = [block.register_forward_pre_hook(began(name), with_kwargs=True)]
             hooks += [block.register_forward_hook(ended(name))]
-            hooks += [child.register_forward_hook(passed(name, path)) for path, child in _linear(block)]
+            hooks += [
+                child.register_forward_hook(passed(name, path), with_kwargs=True) for path, child in _linear(block)
+            ]
             for hook in hooks:
                 stack.callback(hook.remove)
         model(*inputs)
@@ -144,6 +166,21 @@ def _tried(module: nn.Module, candidate: tuple[tuple[str, ...], str], call: _Cal
 
 def _same(module: nn.Module, left: Sequence[str], right: str, call: _Call, at: int, counts: bool) -> bool:
     """Whether the layer behind gets exactly its half, when those in front compute only theirs."""
+    stop = _Stop(call.went[right])
+    try:
+        result = _halved(module, left, right, stop, at, counts)(*call.args, **call.kwargs)
+    except Exception:  # noqa: BLE001 (whatever a halved block raises only means: its code relies on the whole width)
+        return False
+    pairs = [(stop.came, call.came[right].chunk(2, -1)[at])]
+    given, expected = tensors(result), tensors(call.result)
+    pairs += list(zip(given, expected, strict=False))  # and nobody else has looked at the half
+    return len(given) == len(expected) and all(
+        own is not None and own.shape == each.shape and torch.allclose(own, each, 1e-4, 1e-6) for own, each in pairs
+    )
+
+
+def _halved(module: nn.Module, left: Sequence[str], right: str, stop: _Stop, at: int, counts: bool) -> nn.Module:
+    """The block with half of the layers in front, and something else in place of the one behind them."""
     half = copy.deepcopy(module)
     for name in left:
         layer: nn.Linear = half.get_submodule(name)  # type: ignore[assignment]
@@ -152,19 +189,8 @@ def _same(module: nn.Module, left: Sequence[str], right: str, call: _Call, at: i
             layer.bias = nn.Parameter(layer.bias.detach().chunk(2)[at])
     for name, value in _heads(module).items() if counts else ():
         setattr(half, name, value // 2)
-    stop = _Stop(call.went[right])
     half.set_submodule(right, stop)
-    half.eval()
-    try:
-        with torch.no_grad():
-            result = half(*call.args, **call.kwargs)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
-        return False  # its code relies on the whole width
-    pairs = [(stop.came, call.came[right].chunk(2, -1)[at])]
-    pairs += list(zip(tensors(result), tensors(call.result), strict=True))  # and nobody else has looked at the half
-    return all(
-        own is not None and own.shape == each.shape and torch.allclose(own, each, 1e-4, 1e-6) for own, each in pairs
-    )
+    return half.eval()
 
 
 class _Stop(nn.Module):
@@ -175,6 +201,6 @@ class _Stop(nn.Module):
         self._answer = answer
         self.came: torch.Tensor | None = None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.came = x
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # as nn.Linear calls it
+        self.came = input
         return self._answer

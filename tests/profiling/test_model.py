@@ -84,8 +84,9 @@ def test_layers_of_a_block_of_ones_own_are_shared_where_trying_shows_that_nothin
 def test_convolutions_are_pairs_only_with_nothing_between_that_mixes_channels() -> None:
     plain = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3))
     normed = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 16, 3))
-    assert [(cut.name, cut.how) for cut in find_cuts(plain)] == [("0", "column"), ("3", "row")]
-    assert find_cuts(normed) == []
+    images = (torch.randn(2, 3, 16, 16),)
+    assert [(cut.name, cut.how) for cut in find_cuts(plain, images)] == [("0", "column"), ("3", "row")]
+    assert find_cuts(normed, images) == []
 
 
 def test_the_flops_of_an_lstm_are_counted() -> None:
