@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from fairlead.data.faults import BadData
 from fairlead.data.options import Options
 
-_SEPARATORS = (",", ";", "\t", "|")
+SEPARATORS = (",", ";", "\t", "|")
 _LINES = 200
+_MISSING = ("?", "-", "na", "n/a", "nan", "null", "none")  # words that stand for no value, not for a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class Dialect:
 def sniff(path: Path, sample: str, options: Options, known: tuple[str, ...] = ()) -> Dialect:
     """The dialect of a sample that consists of whole lines."""
     lines = [line for line in sample.splitlines()[: _LINES * 2] if line.strip()][:_LINES]
-    delimiter = options.delimiter or max(_SEPARATORS, key=lambda letter: _plausible(lines, letter))
+    delimiter = options.delimiter or max(SEPARATORS, key=lambda letter: _plausible(lines, letter))
     rows = _rows(lines, delimiter)
     if not rows:
         raise BadData(path, "is empty", fix="nothing is to be read from it")
@@ -65,14 +68,33 @@ def _plausible(lines: list[str], delimiter: str) -> tuple[float, int]:
 
 
 def _has_header(rows: list[list[str]]) -> bool:
-    """Words above numbers; or words that do not come up again below."""
+    """Words above numbers; or words that do not come up again below. Some may have no name, or a number for one."""
     first, below = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
-    if any(not cell.strip() or _number(cell) for cell in first):
-        return False
     columns = list(zip(*below, strict=True))
+    if any(not cell.strip() or _number(cell) for cell in first):
+        return bool(below) and (_is_index(first[0], columns[0]) or _names_some(first, columns))
     if any(any(_number(cell) for cell in column) for column in columns):
         return True
     return not any(name in column for name, column in zip(first, columns, strict=False))
+
+
+def _is_index(name: str, column: Sequence[str]) -> bool:
+    """A column without a name that counts the rows, as pandas writes it."""
+    return not name.strip() and len(column) > 1 and list(column) == [str(row) for row in range(len(column))]
+
+
+def _names_some(first: list[str], columns: Sequence[Sequence[str]]) -> bool:
+    """Whether words lie above numbers, or beside years; a number that is a name counts on from the one before it."""
+    counted = [cell for cell in first if _number(cell)]
+    if not all(cell.isdecimal() for cell in counted):
+        return False
+    if any(int(after) != int(before) + 1 for before, after in pairwise(counted)):
+        return False
+    words = [(cell, column) for cell, column in zip(first, columns, strict=True) if cell.strip() and not _number(cell)]
+    if any(cell.strip().lower() not in _MISSING and all(map(_number, column)) for cell, column in words):
+        return True
+    years = len(counted) > 1 and all(1900 <= int(cell) <= 2100 for cell in counted)
+    return years and all(cell not in column for cell, column in words)
 
 
 def _number(text: str) -> bool:

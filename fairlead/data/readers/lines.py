@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,8 +55,9 @@ def _transcoded(path: Path, first: bytes, source: Iterator[bytes], encoding: str
         raise BadData(path, what, fix="say the encoding that it has: encoding='latin-1'") from None
 
 
-def chunks(path: Path, options: Options, *, quote: bytes = b"", least: int = 0) -> Iterator[bytes]:
-    """Whole lines, about ``chunk_bytes`` at a time; a line break between quotes does not end a line."""
+def chunks(path: Path, options: Options, *, separators: str = "", least: int = 0) -> Iterator[bytes]:
+    """Whole lines, about ``chunk_bytes`` at a time; of separated values, a line break in a quoted one ends no line."""
+    quoted = quoted_values(separators) if separators else None
     rest, pieces, size, done, least = b"", list[bytes](), 0, 0, least or options.chunk_bytes
     for block in decoded(path, options):
         pieces.append(block)
@@ -62,7 +65,7 @@ def chunks(path: Path, options: Options, *, quote: bytes = b"", least: int = 0) 
         if size < least:
             continue
         text = b"".join([rest, *pieces])
-        cut = _last_end(text, quote)
+        cut = _last_end(text, quoted)
         if len(text) - cut > options.row_bytes + len(block):  # this much of one row, and still no end of it
             raise too_long(path, options, _lines(path, options, done + cut) + 1)
         if cut:
@@ -90,17 +93,28 @@ def too_long(path: Path, options: Options, line: int | None = None, **place: Any
     return BadData(path, what, **place, fix="mend the row, or read with a higher cell_bytes= (and memory_bytes=)")
 
 
-def _last_end(text: bytes, quote: bytes) -> int:
-    """Just behind the last line break that lies outside of quotes: an even number of quotes lies before it."""
+@lru_cache(maxsize=16)
+def quoted_values(separators: str) -> re.Pattern[bytes]:
+    """Finds values between quotes. A quote counts where a value begins or ends; within a plain one it is a letter."""
+    return re.compile(rb'(?:\A|(?<=[\n%b]))"(?:[^"]++|"")*+("?)' % re.escape(separators.encode()))
+
+
+def is_cut_off(text: bytes, separators: str) -> bool:
+    """Whether the last value between quotes is never closed."""
+    last = deque(quoted_values(separators).finditer(text), maxlen=1)
+    return bool(last) and not last[0][1]
+
+
+def _last_end(text: bytes, quoted: re.Pattern[bytes] | None) -> int:
+    """Just behind the last line break that lies in no quoted value."""
     cut = text.rfind(b"\n") + 1
-    if not quote or not cut or quote not in text:  # to look for one is much faster than to count them
+    if quoted is None or not cut or b'"' not in text:  # to look for one is much faster than to follow them
         return cut
-    odd = text.count(quote, 0, cut) % 2
-    while odd and cut:
-        last = text.rfind(quote, 0, cut)
-        before = text.rfind(b"\n", 0, last) + 1
-        odd = (odd + text.count(quote, before, cut)) % 2
-        cut = before
+    for begin, end in reversed([found.span() for found in quoted.finditer(text)]):
+        if end < cut:
+            break
+        if begin < cut:
+            cut = text.rfind(b"\n", 0, begin) + 1
     return cut
 
 

@@ -13,8 +13,8 @@ import pyarrow.csv as pacsv
 
 from fairlead.data.faults import BadData, shown
 from fairlead.data.options import Options
-from fairlead.data.readers.dialect import Dialect, sniff
-from fairlead.data.readers.lines import chunks, in_order, too_long
+from fairlead.data.readers.dialect import SEPARATORS, Dialect, sniff
+from fairlead.data.readers.lines import chunks, in_order, is_cut_off, too_long
 from fairlead.data.source import Batches, sliced
 
 _SAMPLE = 1 << 20
@@ -24,7 +24,10 @@ _UNEVEN = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns,
 
 def look(path: Path, options: Options, known: tuple[str, ...] = ()) -> tuple[Dialect, pa.Schema]:
     """The dialect of a file and the schema of its first rows."""
-    sample = next(chunks(path, options, quote=b'"', least=_SAMPLE), b"")
+    sample = next(chunks(path, options, separators=options.delimiter or "".join(SEPARATORS), least=_SAMPLE), b"")
+    if b"\n" not in sample and b"\r" in sample.strip():
+        fix = f"give it line feeds: tr '\\r' '\\n' < {path.name} > unix-{path.name}"
+        raise BadData(path, "its lines end in a carriage return alone", fix=fix)
     try:
         text = sample.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -61,7 +64,7 @@ def batches(path: Path, dialect: Dialect, schema: pa.Schema, options: Options) -
 
 
 def _bodies(path: Path, dialect: Dialect, options: Options) -> Iterator[bytes]:
-    for place, chunk in enumerate(chunks(path, options, quote=b'"')):
+    for place, chunk in enumerate(chunks(path, options, separators=dialect.delimiter)):
         body = _without_head(chunk, dialect) if place == 0 and not options.window[0] else chunk
         if body and not body.isspace():
             yield body
@@ -97,8 +100,8 @@ def _parse(text: bytes, schema: pa.Schema | None, dialect: Dialect, options: Opt
             column_types=schema, null_values=nulls, strings_can_be_null=True, quoted_strings_can_be_null=True
         ),
     )  # fmt: skip
-    if quoted and text.count(b'"') % 2:
-        _check_end(path, table)
+    if quoted:
+        _check_end(path, table, text, dialect)
     if len(text) > options.row_bytes:
         _check_cells(path, table, options)
     columns = [_trimmed(column) if dialect.padded else column for column in table.columns]
@@ -110,10 +113,11 @@ def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_trim_whitespace(column) if pa.types.is_string(column.type) else column
 
 
-def _check_end(path: Path, table: pa.Table) -> None:
-    """An odd number of quotes is a blemish (5" pipe) unless the last row swallowed line breaks."""
+def _check_end(path: Path, table: pa.Table, text: bytes, dialect: Dialect) -> None:
+    """A quote that is never closed is a blemish, unless the last row swallowed line breaks because of it."""
     last = table.slice(max(0, table.num_rows - 1)).to_pylist()
-    if last and any(isinstance(value, str) and "\n" in value for value in last[0].values()):
+    swallowed = bool(last) and any(isinstance(value, str) and "\n" in value for value in last[0].values())
+    if swallowed and is_cut_off(text, dialect.delimiter):
         fix = "close the quote, or get the file again: it may be cut off"
         raise BadData(path, "a quote is opened and never closed", row=table.num_rows, fix=fix)
 

@@ -1,0 +1,47 @@
+"""Promises of reading separated values: what is a header, where a row ends, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.data import BadData, read
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (",a,b\n0,1,x\n1,2,y\n", ["column_1", "a", "b"]),
+        (",0,1\n0,1.5,x\n1,2.5,y\n", ["column_1", "0", "1"]),
+        ("country,2019,2020\nA,1,2\nB,3,4\n", ["country", "2019", "2020"]),
+        ("a,,c\n1,2,3\n4,5,6\n", ["a", "column_2", "c"]),
+        ("A,1,2\nB,3,4\n", ["column_1", "column_2", "column_3"]),
+        ("?,5,red\n3,6,blue\n", ["column_1", "column_2", "column_3"]),
+        (",5,red\n3,6,blue\n", ["column_1", "column_2", "column_3"]),
+    ],
+)
+def test_a_header_may_have_empty_and_numeric_names(text: str, names: list[str], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    assert read(tmp_path / "t.csv").schema.names == names
+
+
+def test_line_ends_that_would_hide_every_row_are_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "mac.csv").write_bytes(b"a,b\r1,2\r3,4\r")
+    with pytest.raises(BadData, match="carriage return alone"):
+        read(tmp_path / "mac.csv")
+
+
+def test_a_quote_within_a_plain_value_moves_no_row(tmp_path: Path) -> None:
+    rows = ["id,note\n", 'k0,5" pipe\n', *(f'k{row},"a ""note""\nsecond, line"\n' for row in range(1, 60_000))]
+    (tmp_path / "t.csv").write_text("".join([*rows, 'k60000,7" rod\n']))
+    found = read(tmp_path / "t.csv", memory_bytes=16 << 20).table().to_pydict()
+    assert found["id"] == [f"k{row}" for row in range(60_001)]
+    assert (found["note"][0], found["note"][-1]) == ('5" pipe', '7" rod')
+    assert set(found["note"][1:-1]) == {'a "note"\nsecond, line'}
+
+
+def test_a_quote_that_is_never_closed_is_found_beside_one_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('id,note\n1,5" pipe\n2,"x\n3,y\n')
+    with pytest.raises(BadData, match="never closed"):
+        read(tmp_path / "t.csv").table()
