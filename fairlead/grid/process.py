@@ -50,7 +50,7 @@ class GridProcess:
 
     def run(self) -> None:
         """Until the keeper is gone."""
-        threading.Thread(target=self._look_after, name="background", daemon=True).start()
+        threading.Thread(target=self._background, name="background", daemon=True).start()
         while True:
             data, descriptors = receive_packet(self._control)
             if not data:
@@ -99,8 +99,18 @@ class GridProcess:
 
     # ------------------------------------------------------------ in the background
 
+    def _background(self) -> None:
+        """A process that hashes and reports nothing any more is of no use: its keeper starts another one."""
+        try:
+            self._look_after()
+        except Exception:
+            log.exception("fault %s: the background has ended, and the process with it", secrets.token_hex(4))
+            os._exit(1)
+
     def _look_after(self) -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        own = threading.get_native_id()
+        with contextlib.suppress(OSError):  # it is only slower than it could be
+            os.setpriority(os.PRIO_PROCESS, own, max(10, os.getpriority(os.PRIO_PROCESS, own)))
         reported_s = 0.0
         while True:
             servers = list(self._servers.values())

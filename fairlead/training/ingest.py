@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fairlead.errors import FairleadError, InvalidSpec, Refused
+from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
 from fairlead.grid.values import BlockId
 from fairlead.training.channel import log
 from fairlead.training.definition import Training
@@ -81,12 +81,28 @@ def _appended(source: str, name: str, grid: Grid, workers: int | None, how: Mapp
     from fairlead.data.reading import read
 
     parent, fitted = _fitted(name)
+    _still_there(parent, grid)
     fresh = read(source, **{**how, "after": parent.watermark})
     child = prepare(fresh, fitted, grid, name=name, parent=parent, workers=workers)
     if child.rows == parent.rows:
         log(f"{name}@{parent.version} is up to date")
         return DataMade()
     return _made([child], fitted, grid, {block.id for block in parent.blocks})
+
+
+def _still_there(parent: Manifest, grid: Grid) -> None:
+    """Refuse to go on from blocks that are gone: they do not outlive the nodes, while the version's name does."""
+    here = {str(each.id) for each in grid.blocks()}
+    for block in parent.blocks:
+        if block.id in here:
+            continue
+        try:
+            grid.open(BlockId(block.id)).close()  # brought here, if another node has it
+        except NotFound:
+            raise Refused(
+                f"{parent.name}@{parent.version} is not in memory any more, so nothing can be added to it",
+                field="data", value=parent.name, fix=f"load it anew: fairlead data load SOURCE --name {parent.name}",
+            ) from None  # fmt: skip
 
 
 def _fitted(name: str) -> tuple[Manifest, FittedRecipe]:

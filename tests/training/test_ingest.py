@@ -19,6 +19,7 @@ from fairlead.data import read
 from fairlead.data.named import dataset
 from fairlead.data.recipes.fitted import FittedRecipe
 from fairlead.errors import FairleadError, InvalidSpec, Refused
+from fairlead.grid import BlockId, Grid
 from fairlead.grid.alone import alone
 from fairlead.training.ingest import load
 from fairlead.training.named import hand_over, open_named
@@ -96,6 +97,18 @@ def test_what_came_since_is_appended_as_a_version_of_its_own(tmp_path: Path) -> 
     assert child["blocks"][0]["id"] == first["blocks"][0]["id"]
     assert len(open_named("data", dataset("log"))) == 130
     assert loaded(source=str(path), name="log", append=True, workers=1).sets == []
+
+
+def test_nothing_is_added_to_a_version_whose_blocks_are_gone(tmp_path: Path) -> None:
+    path = people(tmp_path / "gone.csv", 50)
+    first = loaded(source=str(path), name="gone", target="rich", workers=1).sets[0]["manifest"]
+    grid = Grid.of_this_worker()
+    assert grid is not None
+    grid.drop(BlockId(first["blocks"][0]["id"]))
+    people(path, 30, seed=1, append=True)
+    with pytest.raises(Refused, match="not in memory any more") as error:
+        loaded(source=str(path), name="gone", append=True, workers=1)
+    assert "fairlead data load SOURCE --name gone" in str(error.value.fix)
 
 
 def test_a_source_that_is_another_is_seen_when_something_is_appended(tmp_path: Path) -> None:
