@@ -77,12 +77,13 @@ def _profile(source: Source, noted: list[str]) -> Profile:
     import duckdb
 
     counts = {f.name: Counts() for f in source.schema if not pa.types.is_nested(f.type)}
-    sample = Sample(source.schema)
+    schema = _without_zones(source.schema)
+    sample = Sample(schema)
     questions = [question for f in source.schema for question in _questions(f)]
     settings: dict[str, Any] = {"memory_limit": "512MB", "threads": "2", "preserve_insertion_order": "false"}
     with duckdb.connect(":memory:", False, settings) as database:
         failed: list[BadData] = []
-        watched = pa.RecordBatchReader.from_batches(source.schema, _watched(source, counts, sample, failed))
+        watched = pa.RecordBatchReader.from_batches(schema, _watched(source, schema, counts, sample, failed))
         database.register("source", watched)
         asked = ", ".join(["count(*)", *(f"{text} AS q{place}" for place, (_, _, text) in enumerate(questions))])
         row = database.sql(f"SELECT {asked} FROM source").fetchall()[0]
@@ -97,12 +98,20 @@ def _profile(source: Source, noted: list[str]) -> Profile:
     return Profile(source.name, source.format, row[0], columns, notes)
 
 
+def _without_zones(schema: pa.Schema) -> pa.Schema:
+    """Moments as UTC: to say them in another zone DuckDB needs a library that nothing else does."""
+    zoned = {f.name for f in schema if pa.types.is_timestamp(f.type) and f.type.tz is not None}
+    plain = [f.with_type(pa.timestamp(f.type.unit)) if f.name in zoned else f for f in schema]
+    return pa.schema(plain, schema.metadata) if zoned else schema
+
+
 def _watched(
-    source: Source, counts: dict[str, Counts], sample: Sample, failed: list[BadData]
+    source: Source, schema: pa.Schema, counts: dict[str, Counts], sample: Sample, failed: list[BadData]
 ) -> Iterator[pa.RecordBatch]:
     """Batches on their way to DuckDB. A refusal ends them quietly and is raised behind it, as it was."""
     try:
-        for batch in source.batches():
+        for each in source.batches():
+            batch = each if schema is source.schema else each.cast(schema)
             for name, count in counts.items():
                 count.add(batch.column(name))
             sample.add(batch)

@@ -31,7 +31,7 @@ def dtype_of(output: Output) -> np.dtype[Any]:
     """The type of a column's numbers."""
     try:
         found = np.dtype(output.dtype)
-    except TypeError:
+    except (TypeError, ValueError):  # Arrow's name of what NumPy has no type for
         found = np.dtype(object)
     if found.kind not in "fiub":
         raise BadData("the recipe", f"is still {output.dtype} at the end", column=output.name,

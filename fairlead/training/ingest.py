@@ -120,7 +120,6 @@ def _fitted(name: str) -> tuple[Manifest, FittedRecipe]:
 
 def _recipe(written: Any, target: str | None, source: Source) -> Any:
     """The recipe that was given, or the usual one: gaps filled, numbers normalised, words encoded, side by side."""
-    import pyarrow as pa
 
     from fairlead.data.recipes.recipe import Recipe
 
@@ -132,12 +131,18 @@ def _recipe(written: Any, target: str | None, source: Source) -> Any:
                           fix=f"name one of {', '.join(source.schema.names[:20])}")  # fmt: skip
     said = {field.name: field.type for field in source.schema if field.name != target}
     words = any(_is_text(kind) for kind in said.values())
-    numbers = any(pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in said.values())
+    numbers = any(_is_number(kind) for kind in said.values())
     steps: list[dict[str, Any]] = [{"impute": {}}, {"normalise": {}}] if numbers else []
     steps += [{"encode": {"how": "onehot"}}] if words else []
     if target is not None and _is_text(source.schema.field(target).type):
         steps.append({"encode": {"columns": target, "unseen": "refuse"}})
     return Recipe.from_dict({"steps": [*steps, {"assemble": {}}], "target": target})
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def _is_text(kind: Any) -> bool:

@@ -71,6 +71,10 @@ def schema_of(name: object, arrays: Arrays) -> pa.Schema:
         if value.dtype.hasobject or value.dtype.kind not in "biufSU":
             fix = "store numbers or text of fixed length"
             raise BadData(name, f"{value.dtype} cannot be read safely", column=key, fix=fix)
+        if value.dtype.kind == "f" and value.dtype.itemsize > 8:
+            raise BadData(name, f"{value.dtype} is wider than any column", column=key, fix="store it as float64")
+        if 0 in value.shape[1:]:
+            raise BadData(name, f"a row of {value.shape[1:]} holds nothing", column=key, fix="leave this array out")
         kind = pa.string() if value.dtype.kind == "U" else pa.from_numpy_dtype(value.dtype.newbyteorder("="))
         kind = pa.binary() if value.dtype.kind == "S" else kind
         fields.append(pa.field(key, kind) if value.ndim == 1 else shaped(key, kind, value.shape[1:]))

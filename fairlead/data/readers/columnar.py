@@ -22,6 +22,9 @@ def look(path: Path, options: Options) -> tuple[pa.Schema, int]:
     """Schema and number of rows, from the footer."""
     with _open(path) as file:
         _weigh(path, file.metadata, options)
+        names = file.schema_arrow.names
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise BadData(path, "two columns have this name", column=twice[0], fix="write it with a name for each")
         plain = [
             pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in file.schema_arrow
         ]

@@ -19,6 +19,7 @@ from fairlead.data.readers.lines import in_order
 from fairlead.data.source import Batches
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+TOO_WIDE = ("I", "F")  # modes of which nobody can say what is black and what is white
 _BROKEN = (OSError, ValueError, SyntaxError, EOFError, UnidentifiedImageError, Image.DecompressionBombError,
            ZeroDivisionError, IndexError, KeyError, TypeError, OverflowError, MemoryError)  # fmt: skip
 
@@ -27,7 +28,7 @@ def look(files: Sequence[Path], options: Options) -> tuple[pa.Schema, tuple[int,
     """Pixels of the first image's size (or the one that was asked for), and the label."""
     size = options.size
     if size is None:
-        with _open(files[0], files[0].read_bytes()) as image:
+        with _open(files[0], _bytes(files[0], options)) as image:
             size = (image.height, image.width)
     shape = (*size, 3)
     return pa.schema([shaped("image", pa.uint8(), shape), pa.field("label", pa.string())]), size
@@ -56,18 +57,31 @@ def _open(path: Path, data: bytes) -> Image.Image:
         raise BadData(path, f"is no image: {shown(str(error))}", fix="take it out, or get it again") from None
 
 
-def _pixels(path: Path, size: tuple[int, int], options: Options) -> np.ndarray:
+def eight_bits(image: Image.Image) -> Image.Image:
+    """An image of 16 bits brought to 8: Pillow itself would cut off whatever is brighter than 255."""
+    if not image.mode.startswith("I;16"):
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+
+
+def _bytes(path: Path, options: Options) -> bytes:
     if path.stat().st_size > options.row_bytes:
         raise BadData(path, f"has more than {options.row_bytes:,} bytes", fix="read it with a higher cell_bytes=")
-    with _open(path, path.read_bytes()) as image:
+    return path.read_bytes()
+
+
+def _pixels(path: Path, size: tuple[int, int], options: Options) -> np.ndarray:
+    with _open(path, _bytes(path, options)) as image:
         if image.width * image.height * 3 > options.memory_bytes // 8:
             what = f"has {image.width} x {image.height} pixels: more than the memory allows"
             raise BadData(path, what, fix="make it smaller, or read with a higher memory_bytes=")
         if options.size is None and (image.height, image.width) != size:
             what = f"has {image.height} x {image.width} pixels, the first image has {size[0]} x {size[1]}"
             raise BadData(path, what, fix=f"bring all to one size: size=({size[0]}, {size[1]})")
+        if image.mode in TOO_WIDE:
+            raise BadData(path, "has pixels of 32 bits", fix="bring it to 8 or 16 bits a channel")
         try:
-            plain = image.convert("RGB")
+            plain = eight_bits(image).convert("RGB")
             if options.size is not None and (plain.height, plain.width) != size:
                 plain = plain.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         except _BROKEN as error:

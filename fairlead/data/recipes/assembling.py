@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from fairlead.data.faults import BadData
 from fairlead.data.recipes.categories import OneHot
-from fairlead.data.recipes.frame import Array, Frame, kinds
+from fairlead.data.recipes.frame import Array, Frame, kinds, within
 from fairlead.data.recipes.numbers import Scaled, ScaledRun
 from fairlead.data.recipes.step import State, Step
 
@@ -17,11 +19,12 @@ _ROWS = 4_096  # written at a time: a column's stride then stays within the seco
 class Matrix:
     """Columns side by side, each computed where it lies in the matrix."""
 
-    def __init__(self, rows: int, parts: list[Any], dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
+    def __init__(self, rows: int, parts: list[Any], dtype: np.dtype[Any], names: Sequence[str] = ()) -> None:
+        self.dtype, self._names = dtype, names
         widths = [width(part) for part in parts]
         self.shape = (rows, sum(widths))
         begins = np.cumsum([0, *widths[:-1]]).tolist() if parts else []
+        self._begins = begins
         self._hot = [(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, OneHot)]
         self._runs = _runs([(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, Scaled)])
         self._rest = [(at, wide, part) for at, wide, part in zip(begins, widths, parts, strict=True)
@@ -30,7 +33,19 @@ class Matrix:
     def write(self, out: Array, start: int, stop: int) -> None:
         for begin in range(start, stop, _ROWS):
             end = min(begin + _ROWS, stop)
+            if self.dtype.kind != "f" or self.dtype.itemsize < 4:
+                self._check(begin, end)
             self._some(out[begin - start : end - start], begin, end)
+
+    def _check(self, start: int, stop: int) -> None:
+        """Refuse numbers that a small type would turn into others."""
+        wide = np.empty((stop - start, self.shape[1]))
+        self._some(wide, start, stop)
+        if not within(wide, self.dtype):
+            place = next(place for place in range(self.shape[1]) if not within(wide[:, place], self.dtype))
+            column = self._names[int(np.searchsorted(self._begins, place, "right")) - 1] if self._names else None
+            raise BadData("the data", f"holds numbers that {self.dtype} has no room for, or misses some", column=column,
+                          fix="assemble with dtype: float32, and impute what is missing")  # fmt: skip
 
     def _some(self, out: Array, start: int, stop: int) -> None:
         if self._hot:
@@ -78,15 +93,16 @@ class Assemble(Step):
         return [name for name in chosen if name in self.columns or kind[name] in ("number", "numbers")]
 
     def apply(self, state: State, frame: Frame) -> None:
-        parts = []
-        for _, name in self.present(state, frame):
+        parts, names = [], [name for _, name in self.present(state, frame)]
+        for name in names:
             column = frame.columns.pop(name)
             if not isinstance(column, np.ndarray | OneHot) and not hasattr(column, "write"):
                 frame.columns[name] = column
                 column = frame.numbers(name)
                 del frame.columns[name]
             parts.append(column)
-        frame.columns[self.into] = Matrix(frame.rows, parts, np.dtype(self.dtype))
+        frame.check_free(self.into, "assemble")
+        frame.columns[self.into] = Matrix(frame.rows, parts, np.dtype(self.dtype), names)
 
 
 class Select(Step):

@@ -69,7 +69,11 @@ class Encode(Step):
                 codes = self._codes(name, state["known"][place], values, len(places) and int(places.min()) < 0)
             found = codes[places]  # -1, what is missing, is the last one
             if self.how == "onehot":
-                frame.columns[name] = OneHot(found, len(labels(self, state, place)))
+                width = len(labels(self, state, place))
+                if not width:
+                    raise BadData("the training part", "is never set, so there is no column to make of it", column=name,
+                                  fix="let unseen be own, or leave it out")  # fmt: skip
+                frame.columns[name] = OneHot(found, width)
             else:
                 frame.columns[name] = found
 

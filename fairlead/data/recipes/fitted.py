@@ -186,13 +186,15 @@ def _dtype(column: Any) -> str:
         return str(column.dtype)
     if pa.types.is_boolean(column.type):
         return "uint8"
+    if pa.types.is_decimal(column.type):
+        return "float64"
     return str(np.dtype(column.type.to_pandas_dtype())) if is_numeric(column.type) else str(column.type)
 
 
 def _kind(said: str) -> str:
     """What a type was in a word, from how Arrow writes it."""
     inner = said.removeprefix("dictionary<values=").split(",")[0] if said.startswith("dictionary") else said
-    if inner.startswith(("int", "uint", "float", "double", "halffloat", "bool")):
+    if inner.startswith(("int", "uint", "float", "double", "halffloat", "bool", "decimal")):
         return "number"
     if inner in ("string", "large_string"):
         return "text"

@@ -60,6 +60,8 @@ class Frame:
         kind = column.type
         if pa.types.is_boolean(kind):
             column = column.cast(pa.uint8())
+        elif pa.types.is_time(kind):
+            column = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
         elif pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
             column = pc.cast(column.cast(pa.timestamp("us")), pa.int64())
         elif pa.types.is_decimal(kind) or pa.types.is_null(kind):
@@ -77,7 +79,7 @@ class Frame:
                               fix="encode it before the step that makes them of it")  # fmt: skip
             column = pa.array(column, from_pandas=column.dtype.kind == "f")
         if not pa.types.is_dictionary(column.type):
-            column = column.dictionary_encode()
+            column = _categories(column, name).dictionary_encode()
         places = column.indices
         if places.null_count:
             places = pc.fill_null(places, -1)
@@ -89,6 +91,12 @@ class Frame:
         if isinstance(column, np.ndarray):
             column = pa.array(column)
         return _plain(column).cast(pa.large_string() if pa.types.is_large_string(column.type) else pa.string())
+
+    def check_free(self, name: str, step: str) -> None:
+        """Refuse to put a column where another one is."""
+        if name in self.columns:
+            raise BadData("the recipe", f"{step} would overwrite this column", column=name,
+                          fix="leave it out before with select, or give it another name where it is read")  # fmt: skip
 
     def keep(self, mask: Array) -> None:
         """Leave out the rows where the mask is false."""
@@ -145,6 +153,18 @@ def as_array(column: pa.Array, field: pa.Field) -> Array:
     return cast(Array, column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *shape))
 
 
+def within(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether all these numbers lie in the range of this type; NaN lies in no range of whole numbers."""
+    if not values.size:
+        return True
+    least, most = values.min(), values.max()
+    if dtype.kind == "f":
+        return bool(np.abs(values[np.isfinite(values)]).max(initial=0) <= np.finfo(dtype).max)
+    if not (np.isfinite(least) and np.isfinite(most)):
+        return False
+    return int(least) >= np.iinfo(dtype).min and int(most) <= np.iinfo(dtype).max
+
+
 def is_numeric(kind: pa.DataType) -> bool:
     """Whether a column of this type holds one number a row."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
@@ -154,6 +174,19 @@ def is_text(kind: pa.DataType) -> bool:
     """Whether a column of this type holds text, as itself or as codes of a dictionary."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _categories(column: pa.Array, name: str) -> pa.Array:
+    """A column as values that JSON carries: a recipe is kept with those that it has seen."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(column), None, column)
+    if (pa.types.is_temporal(kind) and not pa.types.is_duration(kind)) or pa.types.is_decimal(kind):
+        return column.cast(pa.string())
+    if is_numeric(kind) or is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column
+    raise BadData("the recipe", f"is {kind}, which has no categories", column=name,
+                  fix="read it as text or numbers, or leave it out")  # fmt: skip
 
 
 def _plain(column: pa.Array) -> pa.Array:
@@ -166,7 +199,8 @@ def kinds(frame: Frame, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         column = frame.columns[name]
         if isinstance(column, pa.Array):
-            number = is_numeric(column.type) or pa.types.is_boolean(column.type)
+            kind = column.type
+            number = is_numeric(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)
             said[name] = "number" if number else "text" if is_text(column.type) else str(column.type)
         else:
             said[name] = "number" if len(column.shape) == 1 else "numbers"

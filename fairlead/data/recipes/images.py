@@ -75,14 +75,25 @@ class Image(Step):
         from PIL import Image as Pillow
         from PIL import UnidentifiedImageError
 
+        from fairlead.data.readers.pixels import TOO_WIDE, eight_bits
+
+        if encoded is None:
+            raise BadData("the data", "is missing", row=row + 1, column=name, fix="leave the row out")
         try:
-            with Pillow.open(BytesIO(encoded or b"")) as opened:
+            with Pillow.open(BytesIO(encoded)) as opened:
                 if opened.width * opened.height > self.limit_pixels:
                     raise BadData("the data", f"an image of {opened.width} x {opened.height} is too large",
                                   row=row + 1, column=name, fix="raise limit_pixels, or leave it out")  # fmt: skip
-                image = opened.convert("RGB" if self.channels == 3 else "L")
+                if opened.mode in TOO_WIDE:
+                    raise BadData("the data", "has pixels of 32 bits", row=row + 1, column=name,
+                                  fix="bring it to 8 or 16 bits a channel")  # fmt: skip
+                image = eight_bits(opened).convert("RGB" if self.channels == 3 else "L")
+        except Pillow.DecompressionBombError:
+            raise BadData("the data", f"an image of more than {self.limit_pixels:,} pixels is too large", row=row + 1,
+                          column=name, fix="make it smaller, or leave it out") from None  # fmt: skip
         except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-            raise BadData("the data", f"is no image: {error}", row=row + 1, column=name,
+            why = "its format is not known" if isinstance(error, UnidentifiedImageError) else error
+            raise BadData("the data", f"is no image: {why}", row=row + 1, column=name,
                           fix="repair the file, or leave it out") from None  # fmt: skip
         if size and (image.height, image.width) != size:
             image = image.resize((size[1], size[0]), Pillow.Resampling.BILINEAR)

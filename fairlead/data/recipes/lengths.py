@@ -9,7 +9,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from fairlead.data.faults import BadData
-from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.recipes.frame import Array, Frame, within
 from fairlead.data.recipes.statistics import Quantiles
 from fairlead.data.recipes.step import Learner, State, Step
 
@@ -41,9 +41,25 @@ class Pad(Step):
             length, ends = int(state["length"][place]), np.asarray(state["ends"][place])
             values, lengths = _lists(frame, name)
             lengths_cut = np.minimum(lengths, length).astype(np.int32)
+            self._check(values, name)
             frame.columns[name] = self._padded(values, lengths, lengths_cut, length)
             frame.columns[f"{name}_length"] = lengths_cut
             frame.columns[f"{name}_bucket"] = np.searchsorted(ends, lengths_cut).astype(np.int32)
+
+    def _check(self, values: Array, name: str) -> None:
+        """Refuse what would become another number."""
+        whole = np.dtype(self.dtype).kind == "i"
+        what = fix = ""
+        if values.dtype.kind not in "iufb":
+            what, fix = "holds lists of something else than numbers", "encode or tokenise it first"
+        elif whole and values.dtype.kind == "f" and np.isnan(values).any():
+            what, fix = "holds lists in which values are missing", "fill them in, or pad with dtype: float32"
+        elif whole and values.dtype.kind == "f" and (values != np.floor(values)).any():
+            what, fix = f"holds fractions, which {self.dtype} does not", "pad with dtype: float32"
+        elif whole and not within(values, np.dtype(self.dtype)):
+            what, fix = f"holds numbers too large for {self.dtype}", "pad with dtype: int64 or float32"
+        if what:
+            raise BadData("the data", what, column=name, fix=fix)
 
     def _padded(self, values: Array, lengths: Array, cut: Array, length: int) -> Array:
         out = np.full((len(lengths), length), self.value, np.dtype(self.dtype))

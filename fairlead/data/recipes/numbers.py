@@ -63,7 +63,9 @@ class Normalise(Step):
         for place, name in self.present(state, frame):
             values = frame.numbers(name)
             if self.how == "log":
-                frame.columns[name] = np.copysign(np.log1p(np.abs(values)), values)
+                # As fractions first: the least of whole numbers has no opposite among them.
+                wide = values.astype(np.result_type(values, np.float32), copy=False)
+                frame.columns[name] = np.copysign(np.log1p(np.abs(wide)), wide)
             else:
                 frame.columns[name] = Scaled(values, float(state["shift"][place]), float(state["scale"][place]))
 
@@ -140,6 +142,7 @@ class Impute(Step):
                 where = np.isnan(numbers) if numbers.dtype.kind == "f" else np.zeros(len(numbers), np.bool_)
                 frame.columns[name] = np.where(where, _number(value, name), numbers) if where.any() else numbers
             if self.indicator:
+                frame.check_free(f"{name}_missing", "impute")
                 frame.columns[f"{name}_missing"] = where.astype(np.uint8)
 
 
