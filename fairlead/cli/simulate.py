@@ -17,6 +17,8 @@ from fairlead.errors import InvalidSpec
 if TYPE_CHECKING:
     from fairlead.simulation.energy import Energy
     from fairlead.simulation.engine import Settings
+    from fairlead.simulation.trace import Trace
+
 
 def simulate(
     trace: Annotated[Path, typer.Argument(metavar="TRACE", help="The file with the jobs.")],
@@ -60,17 +62,23 @@ def simulate(
 ) -> None:
     """Compare policies on a recorded workload: completion times, fairness, use of the devices, deadlines."""
     from fairlead.simulation.clusters import cluster as parse
+    from fairlead.simulation.owners import check_owners
     from fairlead.simulation.reading import read_trace
     from fairlead.simulation.runs import compare, spread_over_tenants
 
     declared = _declared(knowledge)
     _positive("--round", round_s)
     _positive("--failures", failures)
+    _positive("--restart-cost", restart_cost, or_0=True)
+    _make_folder(out)
     owners, column = _tenants(tenants)
-    work = spread_over_tenants(read_trace(trace, form, speeds, tenant_column=column), owners)
-    nodes = parse(cluster) if cluster is not None else tuple(work.nodes)
+    named = None if cluster is None else parse(cluster)
+    devices = None if named is None or what_if is not None else sum(node.devices for node in named)
+    work = spread_over_tenants(read_trace(trace, form, speeds, tenant_column=column, devices=devices), owners)
+    nodes = tuple(work.nodes) if named is None else named
     if what_if is not None:
         nodes = (*nodes, *_added(what_if, {node.name for node in nodes}))
+    idle = check_owners(owners, work, nodes)
     settings = _settings(
         round_s=round_s, restart_cost_s=restart_cost, declared=declared, tenants=owners, draw=out is not None,
         energy=_energy(sleep_after, wake_time), colocation=_colocation(colocation),
@@ -86,6 +94,28 @@ def simulate(
         show.print_json(figures)
     else:
         table(work, sum(node.devices for node in nodes), figures)
+        _notes(work, idle)
+
+
+def _notes(work: Trace, idle: list[str]) -> None:
+    """What of the input had no part in it."""
+    if work.left_out:
+        rows = "1 row was" if work.left_out == 1 else f"{work.left_out} rows were"
+        show.line(f"{rows} left out, without devices or time", style="dim")
+    if idle:
+        some = ", ".join(idle[:5]) + (" ..." if len(idle) > 5 else "")
+        show.line(f"no job of this trace is of {some} (--tenants)", style="dim")
+
+
+def _make_folder(out: Path | None) -> None:
+    """Before anything is computed, so that nothing is computed for a folder that cannot be."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"{out} cannot be a folder: {error.strerror or error}"
+        raise InvalidSpec(text, field="--out", fix="name a folder that can be made") from error
 
 
 def _declared(knowledge: str) -> bool:
@@ -94,9 +124,10 @@ def _declared(knowledge: str) -> bool:
     return knowledge == "declared"
 
 
-def _positive(option: str, value: float | None) -> None:
-    if value is not None and not 0 < value < math.inf:
-        raise InvalidSpec(f"{value:g} is not more than 0", field=option, fix="give a number above 0")
+def _positive(option: str, value: float | None, *, or_0: bool = False) -> None:
+    if value is not None and not (0 < value < math.inf or (or_0 and value == 0)):
+        least = "0 or more" if or_0 else "more than 0"
+        raise InvalidSpec(f"{value:g} is not {least}", field=option, fix=f"give a number of {least}")
 
 
 def _energy(sleep_after: float | None, wake_time: float) -> Energy | None:
@@ -115,7 +146,7 @@ def _colocation(path: Path | None) -> dict[tuple[str, str], float] | None:
 
 def _tenants(text: str | None) -> tuple[list[Any], str | None]:
     """A file of tenants, or the name of the column that says whose a job is."""
-    from fairlead.simulation.runs import read_tenants
+    from fairlead.simulation.owners import read_tenants
 
     if text is None:
         return [], None
@@ -123,7 +154,7 @@ def _tenants(text: str | None) -> tuple[list[Any], str | None]:
     if path.is_file():
         return read_tenants(path), None
     if path.suffix:
-        raise InvalidSpec(f"there is no file {text}", field="--tenants")
+        raise InvalidSpec(f"there is no file {text}", field="--tenants", fix="name a CSV of name,weight,quota")
     return [], text
 
 

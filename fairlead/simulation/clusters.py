@@ -14,6 +14,8 @@ PART = re.compile(r"(\d+)x(?:(\d+)x)?([A-Za-z][\w.-]*)")
 RACK = 16
 """Nodes that share a rack, and so its failures, unless a file says otherwise."""
 
+KEYS = frozenset({"type", "nodes", "devices", "rack", "zone", "labels", "cpu", "memory", "watts", "heats"})
+EXAMPLE = "[{type: t4, nodes: 16, devices: 4}]"
 NO_MORE: Mapping[str, Any] = {}
 FIX = "write 8xv100,16xp100 (pools), 16x4xt4 (nodes x devices x type), or name a YAML file"
 
@@ -90,24 +92,38 @@ def _from_file(path: Path, field: str) -> tuple[Node, ...]:
 
     if not path.is_file():
         raise InvalidSpec(f"there is no file {path}", field=field, fix=FIX)
-    written = yaml.safe_load(path.read_text())
+    try:
+        written = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())
+        raise InvalidSpec(f"this is no YAML: {text}", field=path.name, fix=f"write for example {EXAMPLE}") from error
     groups = written.get("nodes", written) if isinstance(written, Mapping) else written
-    if not isinstance(groups, list):
-        raise InvalidSpec("a cluster file is a list of groups of nodes", field=path.name, fix=_from_file.__doc__)
+    if not isinstance(groups, list) or not groups:
+        text = f"{groups!r:.60} is not a list of groups of nodes" if groups else "there are no groups of nodes in it"
+        raise InvalidSpec(text, field=path.name, fix=f"write for example {EXAMPLE}")
     nodes: list[Node] = []
     for group in groups:
         nodes += _group(group, path, {node.name for node in nodes})
     return tuple(nodes)
 
 
+def _whole(written: Any) -> int:
+    if isinstance(written, float) and written != int(written):
+        raise ValueError("it is not a whole number")
+    return int(written)
+
+
 def _group(group: Any, path: Path, taken: set[str]) -> Sequence[Node]:
+    if isinstance(group, Mapping) and (unknown := sorted(str(key) for key in group.keys() - KEYS)):
+        fix = f"one of {', '.join(sorted(KEYS))}"
+        raise InvalidSpec(f"there is no {unknown[0]!r} of a group of nodes", field=path.name, fix=fix)
     try:
-        kind, devices = str(group["type"]).lower(), int(group["devices"])
-        count, rack = int(group.get("nodes", 0)), int(group.get("rack", RACK))
+        kind, devices = str(group["type"]).lower(), _whole(group["devices"])
+        count, rack = _whole(group.get("nodes", 0)), _whole(group.get("rack", RACK))
         made = _nodes(kind, max(count, 0), devices, max(rack, 1), taken, group)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        fix = "write for example {type: t4, nodes: 16, devices: 4}"
+        fix = "write for example {type: t4, nodes: 16, devices: 4}, in whole numbers"
         raise InvalidSpec(f"{group!r} is not a group of nodes", field=path.name, fix=fix) from error
     if devices < 1 or count < 0 or rack < 1:
-        raise InvalidSpec(f"{group!r} has too few nodes or devices", field=path.name)
+        raise InvalidSpec(f"{group!r} has too few nodes or devices", field=path.name, fix="write 1 or more")
     return made if count else _part(f"{devices}x{kind}", taken, path.name)

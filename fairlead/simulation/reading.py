@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,18 @@ FORMATS = {
     "sacct": "sacct",
     "csv": "plain",
 }
+WITHOUT_SPEEDS = {"tiresias", "sacct", "csv"}
 HEAD = 4096
 
 
 def read_trace(
-    path: Path, name: str = "auto", speeds: Path | None = None, *, tenant_column: str | None = None
-) -> Trace:
-    """The trace in this file; ``speeds`` is a table or a folder of tables for formats that have them."""
+    path: Path, name: str = "auto", speeds: Path | None = None, *, tenant_column: str | None = None,
+    devices: int | None = None,
+) -> Trace:  # fmt: skip
+    """The trace in this file; ``speeds`` is a table or a folder of tables for formats that have them.
+
+    ``devices`` is how many there are, if that is known: no gang needs to be thought of that is wider.
+    """
     if not path.is_file():
         raise NotFound(f"there is no trace {path}", field="TRACE", fix="name the file with the recorded jobs")
     if speeds is not None and not speeds.exists():
@@ -34,8 +40,13 @@ def read_trace(
     chosen = detect(path) if name == "auto" else name
     if chosen not in FORMATS:
         raise InvalidSpec(f"there is no format {name!r}", field="--format", fix=f"one of auto, {', '.join(FORMATS)}")
+    if speeds is not None and chosen in WITHOUT_SPEEDS:
+        text = f"a trace of format {chosen} says itself how fast its jobs are"
+        raise InvalidSpec(text, field="--speeds", fix="leave it out, or name another format with --format")
     read = _module(chosen).read
     extra: dict[str, Any] = {}
+    if devices is not None and "most" in inspect.signature(read).parameters:
+        extra["most"] = devices
     if tenant_column is not None:
         if "tenant_column" not in inspect.signature(read).parameters:
             raise InvalidSpec(f"format {chosen} has no column to choose tenants from", field="--tenants")
@@ -46,13 +57,20 @@ def read_trace(
         reason = f"this is not a trace of format {chosen}: {type(error).__name__}: {error}"
         raise InvalidSpec(reason, field=path.name, fix="name the right one with --format") from error
     if not trace.jobs:
-        raise InvalidSpec("there are no jobs in this trace", field=path.name)
+        none = f": all {trace.left_out} rows had no devices or never ran" if trace.left_out else ": it has no rows"
+        raise InvalidSpec(f"there are no jobs in this trace{none}", field=path.name, fix="name a file with jobs")
+    twice = [name for name, count in Counter(job.id for job in trace.jobs).items() if count > 1]
+    if twice:
+        text = f"{len(twice)} ids are of several jobs, {twice[0]!r} for example" if twice[1:] else (
+            f"two jobs are called {twice[0]!r}"
+        )
+        raise InvalidSpec(text, field=path.name, fix="give every job an id of its own")
     return trace
 
 
 def detect(path: Path) -> str:
     """The format whose first lines these are."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.read(HEAD)
     for name in FORMATS:
         if _module(name).looks_like(path, head):

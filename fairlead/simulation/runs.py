@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import csv
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from fairlead.cluster import Node
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.scheduling.market.ground import could_ever_run
+from fairlead.scheduling.queues import path_up
 from fairlead.scheduling.state import JobState, TenantState
+from fairlead.simulation.clusters import FIX
 from fairlead.simulation.engine import Progress, Settings, simulate
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.policies import entry
 from fairlead.simulation.trace import Trace, TraceJob
-from fairlead.units import parse_counts
 
 
 def run(
@@ -30,10 +30,11 @@ def run(
     """One policy on one trace; without nodes, on the cluster that the trace was made for."""
     nodes = nodes or trace.nodes
     if not nodes:
-        raise InvalidSpec("this trace does not say for which cluster it was made", field="--cluster")
+        raise InvalidSpec("this trace does not say for which cluster it was made", field="--cluster", fix=FIX)
     chosen = entry(policy)
     suited = trace if chosen.elastic else trace.rigid()
     _check(suited, nodes)
+    _check_limits(suited, nodes, (settings.tenants if settings is not None else ()) or trace.tenants)
     return simulate(suited, nodes, chosen.make(suited, seed), settings, progress)
 
 
@@ -51,50 +52,6 @@ def compare(
     for name in names:
         entry(name)
     return {name: run(trace, name, nodes, settings(), seed=seed, progress=progress(name)) for name in names}
-
-
-FIELDS = ("name", "weight", "quota", "parent", "guarantee", "most")
-"""Of a file of tenants, in this order where its first line does not name them."""
-
-
-def read_tenants(path: Path) -> list[TenantState]:
-    """Tenants from a CSV: name, weight, quota, parent, and devices by type (``v100=4;k80=2``) guaranteed and most."""
-    with path.open(newline="") as file:
-        lines = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if any(row)]
-    names: Sequence[str] = [cell.strip().lower() for cell in lines[0][1]] if lines else ()
-    if "name" in names:
-        if unknown := sorted(set(names) - set(FIELDS)):
-            raise InvalidSpec(f"there is no {unknown[0]!r} of a tenant", field=path.name, fix=f"of {', '.join(FIELDS)}")
-        lines = lines[1:]
-    else:
-        names = FIELDS
-    found: list[TenantState] = []
-    for number, row in lines:
-        told = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
-        if not told.get("name"):
-            continue
-        try:
-            tenant = _tenant(told)
-        except ValueError as error:
-            if number == 1:  # a header in other words
-                continue
-            raise InvalidSpec(f"line {number} is not {','.join(names)}", field=path.name) from error
-        if tenant is None:
-            raise InvalidSpec(f"line {number}: a weight is more than 0", field=path.name)
-        found.append(tenant)
-    return found
-
-
-def _tenant(told: Mapping[str, str]) -> TenantState | None:
-    """What is not said is as usual; None for a weight that cannot be."""
-    weight = float(told.get("weight") or 1.0)
-    quota = int(told["quota"]) if told.get("quota") else None
-    sure, most = (parse_counts(told[name]) if told.get(name) else {} for name in ("guarantee", "most"))
-    if not weight > 0:
-        return None
-    return TenantState(
-        told["name"], weight, quota, parent=told.get("parent") or None, guarantee=sure, most=most
-    )  # fmt: skip
 
 
 def spread_over_tenants(trace: Trace, tenants: Sequence[TenantState]) -> Trace:
@@ -124,6 +81,22 @@ def _check(trace: Trace, nodes: Sequence[Node]) -> None:
             where = f" in {', '.join(sorted(job.only))}" if job.only else ""
             text = f"job {job.id} needs {job.min_workers} workers{where} that no nodes of one type could hold"
             raise Refused(text, field="--cluster", fix="add such nodes, or ask for less cpu, memory or elsewhere")
+
+
+def _check_limits(trace: Trace, nodes: Sequence[Node], tenants: Sequence[TenantState]) -> None:
+    """Nor may a job need more than its tenant, or one above it, may ever have."""
+    known = {tenant.name: tenant for tenant in tenants}
+    parents = {tenant.name: tenant.parent for tenant in tenants}
+    there = sorted({node.device_type for node in nodes})
+    for job in trace.jobs if any(tenant.quota is not None or tenant.most for tenant in tenants) else ():
+        above = [known[name] for name in path_up(job.tenant, parents) if name in known]
+        kinds = [kind for kind in there if kind in job.model.curve(0.0).speeds]
+        for tenant in above:
+            mosts = [tenant.most.get(kind, math.inf) for kind in kinds]
+            most = min(max(mosts, default=math.inf), math.inf if tenant.quota is None else tenant.quota)
+            if job.min_workers > most:
+                text = f"job {job.id} needs {job.min_workers} devices, and tenant {tenant.name} may have {most:g}"
+                raise Refused(text, field="--tenants", fix="raise its quota or most, or ask for fewer devices")
 
 
 def _as_state(job: TraceJob) -> JobState:

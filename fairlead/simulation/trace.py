@@ -131,6 +131,7 @@ class Trace:
     begins_s: float | None = None  # who arrived before waits or sits already; None: it begins with the first arrival
     seated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # nodes that jobs sit on as it begins
     memory: Mapping[str, Any] = field(default_factory=dict)  # what a policy remembers as it begins
+    left_out: int = 0  # rows of the file that are no jobs: they had no devices, or never ran
     sleep_after_s: float | None = None  # nodes that were idle for so long may sleep, unless the settings say otherwise
 
     def rigid(self) -> Trace:

@@ -132,3 +132,26 @@ def test_nodes_may_sleep_and_neighbours_may_disturb(
     assert slowed["makespan_s"] > before["makespan_s"] + 9_000
     assert simulate(*words, "--colocation", tmp_path / "none.csv") == 2
     assert "there is no file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cost", ["-1", "nan", "inf"])
+def test_a_restart_costs_no_odd_time(trace: Path, capsys: pytest.CaptureFixture[str], cost: str) -> None:
+    assert simulate(trace, "--cluster", "4xt4", f"--restart-cost={cost}") == 2
+    assert "--restart-cost" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_is_told_before_anything_runs(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in (trace, trace / "below"):
+        assert simulate(trace, "--cluster", "4xt4", "--policy", "fifo", "--out", place) == 2
+        assert "--out" in capsys.readouterr().err
+
+
+def test_what_had_no_part_in_it_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs, owners = tmp_path / "philly.csv", tmp_path / "owners.csv"
+    jobs.write_text("timestamp,duration,num_gpus,cluster\n2017-10-03 00:00:00,9,1,a\n2017-10-03 00:00:00,9,0,b\n")
+    owners.write_text("name,weight\na,1\nb,1\n")
+    assert simulate(jobs, "--policy", "fifo", "--tenants", owners) == 0
+    said = capsys.readouterr().out
+    assert "1 row was left out" in said and "no job of this trace is of b" in said

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.errors import InvalidSpec, NotFound
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.cells import LATEST_S, Row, rows_of
 from fairlead.simulation.formats.pollux import cluster
 from fairlead.simulation.trace import Clock, Trace, TraceJob
 
@@ -67,14 +68,14 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
     per_node = 4 if device_type == "t4" else 8
     tables: dict[tuple[str, str], SpeedCurve] = {}
     jobs = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            shape = (row["model_name"], row["batch_size"])
-            if shape not in tables:
-                tables |= _tables(folder / f"{shape[0]}.csv", device_type, per_node)
-            if shape not in tables:
-                raise InvalidSpec(f"{path.name}: {shape[0]}.csv has no row for batch size {shape[1]}", field="--speeds")
-            jobs.append(_job(row, tables[shape], device_type))
+    for row in rows_of(path)[1]:
+        shape = (row.text("model_name"), row.text("batch_size"))
+        if shape not in tables:
+            tables |= _tables(folder / f"{shape[0]}.csv", device_type, per_node)
+        if shape not in tables:
+            text = f"{shape[0]}.csv of the speeds has no row for batch size {shape[1]}"
+            raise InvalidSpec(text, field=row.at("batch_size"), fix="name other tables with --speeds")
+        jobs.append(_job(row, tables[shape], device_type))
     jobs.sort(key=lambda job: job.arrival_s)
     return Trace(
         path.stem,
@@ -89,20 +90,20 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
     )
 
 
-def _job(row: Mapping[str, str], table: SpeedCurve, device_type: str) -> TraceJob:
-    asked, steps = int(row["num_gpu"]), float(row["iteration"])
+def _job(row: Row, table: SpeedCurve, device_type: str) -> TraceJob:
+    asked, steps = row.whole("num_gpu", least=1), row.number("iteration")
     model = TableJob(steps, table, device_type)
-    speed = model.rate(0.0, device_type, (asked,))
+    speed, name = model.rate(0.0, device_type, (asked,)), row.text("model_name")
     return TraceJob(
-        id=row["job_id"],
-        arrival_s=float(row["submit_time"]),
+        id=row.text("job_id"),
+        arrival_s=row.number("submit_time", most=LATEST_S),
         model=model,
         min_workers=1,
         max_workers=table.sizes[-1],
-        deadline_s=float(row["ddl"]),
+        deadline_s=row.number("ddl", most=LATEST_S),
         exclusive_s=steps / speed if speed > 0 else 0.0,
         restart_costs={size: restart_s(size) for size in table.sizes},
-        facts={"application": row["model_name"], "widest": min(WIDEST.get(row["model_name"], 64), _fastest(table))},
+        facts={"application": name, "widest": min(WIDEST.get(name, 64), _fastest(table))},
         asked=asked,
     )
 

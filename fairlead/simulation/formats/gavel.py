@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fairlead.errors import InvalidSpec
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.cells import text_of
 from fairlead.simulation.trace import Clock, Ran, Trace, TraceJob
 
 ROUND_S = 360.0
@@ -55,7 +56,7 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
 
 def lines_of(path: Path, columns: int) -> list[list[str]]:
     """The words of each line that is not empty."""
-    rows = [line.split("\t") for line in path.read_text().splitlines() if line.strip()]
+    rows = [line.split("\t") for line in text_of(path).splitlines() if line.strip()]
     for number, words in enumerate(rows, start=1):
         if len(words) != columns:
             raise InvalidSpec(f"line {number} has {len(words)} columns, not {columns}", field=path.name)
@@ -75,10 +76,14 @@ def speeds_file(trace: Path, given: Path | None, usual: str) -> Path:
 def read_speeds(path: Path) -> Speeds:
     """What each job type does alone on each device type."""
     table: dict[tuple[str, int], dict[str, float]] = {}
-    for device_type, jobs in json.loads(path.read_text()).items():
-        for key, measured in jobs.items():
-            name, gang = ast.literal_eval(key)
-            table.setdefault((name, int(gang)), {})[device_type] = float(measured["null"])
+    try:
+        for device_type, jobs in json.loads(text_of(path)).items():
+            for key, measured in jobs.items():
+                name, gang = ast.literal_eval(key)
+                table.setdefault((name, int(gang)), {})[device_type] = float(measured["null"])
+    except (ValueError, TypeError, AttributeError, KeyError, SyntaxError) as error:
+        text = f"{path.name} is no table of speeds: {type(error).__name__}: {error}"
+        raise InvalidSpec(text, field="--speeds", fix="name a table as Gavel's simulator has them") from error
     return Speeds(table)
 
 

@@ -10,13 +10,13 @@ spread so widely, relative to one node), ``only`` and ``near`` (zones, racks, no
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairlead.errors import InvalidSpec
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.cells import LATEST_S, LONGEST_S, Row, rows_of
 from fairlead.simulation.formats.recorded import ANY, Everywhere
 from fairlead.simulation.trace import Clock, Trace, TraceJob
 
@@ -24,6 +24,8 @@ NEEDED = {"arrival_s", "duration_s", "devices"}
 ROUND_S = 60.0
 RESTART_S = 30.0
 SERIAL = 0.05
+MOST = 100_000
+"""Devices that a gang may grow to where nobody says how many there are."""
 ALIKE: Mapping[str, float] = {ANY: 1.0}
 """Of a job that says nothing about types: it is as fast on all of them."""
 
@@ -36,18 +38,20 @@ def _names(header: Sequence[str]) -> list[str]:
     return [name.strip().lower() for name in header]
 
 
-def read(path: Path, speeds: Path | None = None, *, tenant_column: str | None = None) -> Trace:
-    """The jobs of such a file; decisions are made at arrivals and completions, and every minute."""
-    with path.open(newline="") as file:
-        lines = csv.reader(file)
-        header = _names(next(lines, []))
-        missing = NEEDED.difference(header)
-        if missing:
-            raise InvalidSpec(f"the column {min(missing)} is missing", field=path.name, fix=f"have {sorted(NEEDED)}")
-        column = chosen(tenant_column and tenant_column.lower(), header) or "tenant"
-        rows = [dict(zip(header, line, strict=False)) for line in lines if any(line)]
+def read(
+    path: Path, speeds: Path | None = None, *, tenant_column: str | None = None, most: int = MOST
+) -> Trace:
+    """The jobs of such a file; decisions are made at arrivals and completions, and every minute.
+
+    No gang grows wider than ``most``, the devices there are.
+    """
+    header, rows = rows_of(path, lower=True)
+    missing = NEEDED.difference(header)
+    if missing:
+        raise InvalidSpec(f"the column {min(missing)} is missing", field=path.name, fix=f"have {sorted(NEEDED)}")
+    column = chosen(tenant_column and tenant_column.lower(), header) or "tenant"
     curves: dict[tuple[object, ...], SpeedCurve] = {}
-    jobs = [_job(number, row, curves, column) for number, row in enumerate(rows)]
+    jobs = [_job(number, row, curves, column, most) for number, row in enumerate(rows)]
     return Trace(path.name, "csv", jobs, ROUND_S, RESTART_S, clock=Clock.EVENTS)
 
 
@@ -77,28 +81,30 @@ class ScaledJob:
         return self.work - done
 
 
-def _job(number: int, row: Mapping[str, str], curves: dict[tuple[object, ...], SpeedCurve], tenant: str) -> TraceJob:
-    line = f"line {number + 2}"
-    asked = int(_number(row, "devices", line))
-    low, high = int(_number(row, "min_devices", line, asked)), int(_number(row, "max_devices", line, asked))
-    if not 1 <= low <= asked <= high:
-        raise InvalidSpec(f"{asked} devices are not between {low} and {high}", field=line)
-    serial = _number(row, "serial", line, SERIAL)
-    types = _types(row, line)
-    over = _over(row, line)
+def _job(number: int, row: Row, curves: dict[tuple[object, ...], SpeedCurve], tenant: str, most: int) -> TraceJob:
+    asked = row.whole("devices", least=1)
+    low, high = row.whole("min_devices", asked, least=1), row.whole("max_devices", asked)
+    if not low <= asked <= high:
+        fix = "write devices from min_devices to max_devices"
+        raise InvalidSpec(f"{asked} devices are not between {low} and {high}", field=row.at("devices"), fix=fix)
+    high = min(high, max(asked, most))
+    serial = row.number("serial", SERIAL, most=1.0)
+    types = _types(row)
+    over = _over(row)
     key = (low, asked, high, serial, tuple(sorted(types.items())), over)
     if key not in curves:
         curves[key] = amdahl(low, asked, high, serial, types, over)
-    seconds, arrival_s = _number(row, "duration_s", line), _number(row, "arrival_s", line)
-    deadline = row.get("deadline_s", "").strip()
+    seconds, arrival_s = row.number("duration_s", most=LONGEST_S), row.number("arrival_s", most=LATEST_S)
+    deadline_s = row.number("deadline_s", math.inf, most=LATEST_S)
+    needs = [name for name in ("cpu", "memory") if row.text(name, "")]
     return TraceJob(
-        row.get("id") or str(number), arrival_s, ScaledJob(seconds, curves[key]), low, high,
-        tenant=row.get(tenant) or "all", weight=_number(row, "weight", line, 1.0),
-        deadline_s=float(deadline) if deadline else None, exclusive_s=seconds / max(types.values()), asked=asked,
-        asked_model=ScaledJob(seconds, curves[key]), first_start_s=0.0, only=_names_in(row, "only"),
+        row.text("id", str(number)), arrival_s, ScaledJob(seconds, curves[key]), low, high,
+        tenant=row.text(tenant, "all"), weight=row.number("weight", 1.0, above=0.0),
+        deadline_s=deadline_s if deadline_s < math.inf else None, exclusive_s=seconds / max(types.values()),
+        asked=asked, asked_model=ScaledJob(seconds, curves[key]), first_start_s=0.0, only=_names_in(row, "only"),
         near=_names_in(row, "near"),
-        demand={name: _number(row, name, line) for name in ("cpu", "memory") if (row.get(name) or "").strip()},
-        facts={"class": row["class"].strip()} if (row.get("class") or "").strip() else {},
+        demand={name: row.number(name) for name in needs},
+        facts={"class": row.text("class")} if row.text("class", "") else {},
     )  # fmt: skip
 
 
@@ -120,36 +126,23 @@ def amdahl(
     return SpeedCurve(sizes, Everywhere(speeds[ANY]) if types is ALIKE else speeds)
 
 
-def _over(row: Mapping[str, str], line: str) -> tuple[float, ...]:
+def _over(row: Row) -> tuple[float, ...]:
     """Relative speeds over nodes, racks and zones; what is not said is as the narrower one."""
     found = [1.0]
     for name in ("over.nodes", "over.racks", "over.zones"):
-        found.append(_number(row, name, line, found[-1]))
+        found.append(row.number(name, found[-1]))
     return tuple(found[1:]) if len(set(found)) > 1 else (1.0,)
 
 
-def _names_in(row: Mapping[str, str], column: str) -> frozenset[str]:
-    return frozenset((row.get(column) or "").split())
+def _names_in(row: Row, column: str) -> frozenset[str]:
+    return frozenset(row.text(column, "").split())
 
 
-def _types(row: Mapping[str, str], line: str) -> Mapping[str, float]:
-    given = {name.removeprefix("speed."): text for name, text in row.items() if name.startswith("speed.")}
+def _types(row: Row) -> Mapping[str, float]:
+    given = [name for name in row.cells if name.startswith("speed.")]
     if not given:
         return ALIKE
-    found = {name: _number(row, f"speed.{name}", line) for name, text in given.items() if text.strip()}
-    if not found or min(found.values()) <= 0:
-        raise InvalidSpec("it runs on no type of device", field=line)
+    found = {name.removeprefix("speed."): row.number(name, above=0.0) for name in given if row.text(name, "")}
+    if not found:
+        raise InvalidSpec("it runs on no type of device", field=row.at(given[0]), fix="write the speed on some type")
     return found
-
-
-def _number(row: Mapping[str, str], name: str, line: str, default: float | None = None) -> float:
-    text = (row.get(name) or "").strip()
-    if not text and default is not None:
-        return float(default)
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise InvalidSpec(f"{name} is {text!r}, not a number", field=line) from error
-    if not math.isfinite(value) or value < 0:
-        raise InvalidSpec(f"{name} is {text}, which cannot be", field=line)
-    return value

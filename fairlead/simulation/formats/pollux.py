@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from fairlead.cluster import DEVICE, Node
 from fairlead.errors import NotFound
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.simulation.formats.cells import LATEST_S, Row, rows_of
 from fairlead.simulation.formats.epochs import WholeSeconds
 from fairlead.simulation.formats.goodput import DEVICE_TYPE, Application
 from fairlead.simulation.formats.step_times import NODE
@@ -65,12 +65,11 @@ def read(path: Path, speeds: Path | None = None) -> Trace:
     folder = speeds or path.parent.parent / "traces"
     applications: dict[str, Application] = {}
     jobs = []
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            name = row["application"]
-            if name not in applications:
-                applications[name] = _application(folder / name)
-            jobs.append(_job(row, applications[name]))
+    for row in rows_of(path)[1]:
+        name = row.text("application")
+        if name not in applications:
+            applications[name] = _application(folder / name)
+        jobs.append(_job(row, applications[name]))
     jobs.sort(key=lambda job: job.arrival_s)
     return Trace(path.stem, "pollux", tuple(jobs), ROUND_S, RESTART_S, cluster(), grid_s=0.0, settings=SETTINGS)
 
@@ -90,14 +89,14 @@ def _application(folder: Path) -> Application:
     return Application(folder)
 
 
-def _job(row: dict[str, str], application: Application) -> TraceJob:
-    asked, batch = int(row["num_replicas"]), int(row["batch_size"])
+def _job(row: Row, application: Application) -> TraceJob:
+    asked, batch = row.whole("num_replicas", least=1), row.whole("batch_size", least=1)
     single = SINGLE.get(application.name)
     sizes = (1,) if single else application.sizes
     packed = (NODE,) * (asked // NODE) + ((asked % NODE,) if asked % NODE else ())
     return TraceJob(
-        id=row["name"],
-        arrival_s=float(row["time"]),
+        id=row.text("name"),
+        arrival_s=row.number("time", most=LATEST_S),
         model=PolluxJob(application, sizes, single),
         min_workers=1,
         max_workers=sizes[-1],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 from fairlead.cluster import DEVICE, Node
+from fairlead.simulation.formats.cells import LATEST_S, LONGEST_S, Row, rows_of
 from fairlead.simulation.formats.recorded import RecordedJob
 from fairlead.simulation.trace import Clock, Trace, TraceJob
 
@@ -24,20 +24,23 @@ def looks_like(path: Path, head: str) -> bool:
 
 def read(path: Path, speeds: Path | None = None) -> Trace:
     """The jobs; four nodes with four devices unless another cluster is named."""
-    with path.open(newline="") as file:
-        jobs = [_job(row) for row in csv.DictReader(file)]
+    _, rows = rows_of(path)
+    jobs = [_job(row) for row in rows if row.whole("num_gpu") > 0]
     nodes = tuple(Node(f"n{at}", {DEVICE: 4.0}, "gpu") for at in range(4))
-    return Trace(path.stem, "tiresias", tuple(jobs), LOOK_S, 0.0, nodes, clock=Clock.EVENTS, settings=SETTINGS)
+    return Trace(
+        path.stem, "tiresias", tuple(jobs), LOOK_S, 0.0, nodes, clock=Clock.EVENTS, settings=SETTINGS,
+        left_out=len(rows) - len(jobs),
+    )  # fmt: skip
 
 
-def _job(row: dict[str, str]) -> TraceJob:
-    gang, duration_s = int(row["num_gpu"]), float(row["duration"])
+def _job(row: Row) -> TraceJob:
+    gang, duration_s = row.whole("num_gpu"), row.number("duration", most=LONGEST_S)
     return TraceJob(
-        id=row["job_id"],
-        arrival_s=float(row["submit_time"]),
+        id=row.text("job_id"),
+        arrival_s=row.number("submit_time", most=LATEST_S),
         model=RecordedJob(duration_s, gang),
         min_workers=gang,
         max_workers=gang,
         exclusive_s=duration_s,
-        facts={"application": row["model_name"]},
+        facts={"application": row.text("model_name", "")},
     )
