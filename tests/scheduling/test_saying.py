@@ -45,9 +45,15 @@ def test_who_is_held_back_by_a_limit_is_told_so_and_not_that_others_bid_more(
     assert isinstance(stopped, Preempt) and stopped.reason.code == "quota" and said in stopped.reason.text
 
 
+def test_who_waits_for_its_own_tenants_gangs_is_not_told_that_it_never_starts() -> None:
+    sitting = pair("i", seats=("n0", "n0"), since_s=90.0)
+    told = at_once([sitting, pair("j")], TenantState("a", quota=3))["j"].reason
+    assert told.code == "quota-in-use" and "uses 2 of its quota of 3" in told.text and told.facts["bid"] > 0
+
+
 def test_who_is_held_back_by_a_budget_that_is_used_up_is_told_so() -> None:
     poor = TenantState("a", spent=Spent(1.0, "day", 86_400.0))
-    assert at_once([pair("j")], poor)["j"].reason.code == "budget"
+    assert at_once([pair("j")], poor)["j"].reason.code == "budget-spent"
 
 
 def test_who_waits_for_what_is_kept_for_another_gang_is_told_for_whom() -> None:

@@ -74,14 +74,19 @@ def _limit(tenant: str, kind: str, size: int, tree: Tree, used: Mapping[tuple[st
         who = f"tenant {name}" if name == tenant else f"tenant {name}, above {tenant},"
         if (spent := queue.spent) is not None:
             text = f"{used_up(tenant, spent)}; the next begins {moment(spent.again_s)}"
-            return reason("budget", text, needs=size, again_s=spent.again_s)
+            return reason("budget-spent", text, needs=size, again_s=spent.again_s)
         if queue.quota is not None and (has := used.get((name, None), 0)) + size > queue.quota:
             text = f"needs {devices(size)}; {who} uses {has} of its quota of {queue.quota}"
-            return reason("quota", text, needs=size, used=has, quota=queue.quota)
+            return reason(_code(size, queue.quota), text, needs=size, used=has, quota=queue.quota)
         if (most := _most(queue, kind)) is not None and (has := used.get((name, kind), 0)) + size > most:
             text = f"needs {devices(size)}; {who} uses {has} of the {most} of type {kind} that it may have"
-            return reason("quota", text, needs=size, used=has, most=most, device_type=kind)
+            return reason(_code(size, most), text, needs=size, used=has, most=most, device_type=kind)
     return None
+
+
+def _code(size: int, limit: int) -> str:
+    """Whether it waits for ever, or until others within the same limit end."""
+    return "quota" if size > limit else "quota-in-use"
 
 
 def _most(queue: TenantState, kind: str) -> int | None:

@@ -56,17 +56,21 @@ def said(
         wanted = seats.get(name, ())
         if not wanted and not has:
             if waits:
-                why = barred.get(at) if barred and possible[at] else None
-                if why is None:
-                    why = _outbid(wants[size], figures, at, lowest) if possible[at] else _no_such_gang(size)
+                if not possible[at]:
+                    why = _no_such_gang(size)
+                elif barred and at in barred:
+                    why = _barred(barred[at], figures, at)
+                else:
+                    why = _outbid(wants[size], figures, at, lowest)
                 made.append(Hold(name, why if short is None or at not in short else _besides(why, short[at])))
             continue
         job = jobs[at]
         if wanted and job.seats and not job.broken and (wanted == job.seats or same_seats(wanted, job.seats)):
             continue
         if not wanted:
-            why = barred.get(at) if barred else None
-            made.append(Preempt(job.id, why or _outbid(wants[size], figures, at, lowest)))
+            held = (barred or {}).get(at)
+            why = _barred(held, figures, at) if held else _outbid(wants[size], figures, at, lowest)
+            made.append(Preempt(job.id, why))
         elif job.seats:
             made.append(Resize(job.id, wanted, _moves(job, wanted, figures, at)))
         else:
@@ -89,6 +93,10 @@ def _moves(job: JobState, seats: Seats, figures: Figures, at: int) -> Reason:
 
 def _besides(why: Reason, short: str) -> Reason:
     return Reason(why.code, f"{why.text}; {short}", {**why.facts, "not_guaranteed": short})
+
+
+def _barred(why: Reason, figures: Figures, at: int) -> Reason:
+    return Reason(why.code, why.text, {**why.facts, **figures.facts(at)})
 
 
 def _no_such_gang(size: int) -> Reason:
