@@ -37,7 +37,7 @@ class LocalSteps(Replicas):
         own = own if len(own) >= self._least else own[:0]
         self._samples += len(own)
         session.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(step, own, own) if len(own) else 0.0
+        loss = self._backward(step, own) if len(own) else 0.0
         word = replace(word, loss=loss * len(own) / len(index), compute_s=time.perf_counter() - begun_s)
         session.adrift = group.size > 1  # until somebody's state is everybody's: moments are never averaged
         if len(own):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -56,9 +57,9 @@ class Bucketed(Replicas):
     def _model(self) -> Any:
         return self._wrapped
 
-    def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+    def _backward(self, step: int, index: torch.Tensor, shares: Sequence[float] = (1.0,), rank: int = 0) -> float:
         with lost_peers():
-            return super()._backward(step, mine, index)
+            return super()._backward(step, index, shares, rank)
 
     def _exchange(self, word: Word) -> Heard:
         return say(self._group, word)

@@ -6,7 +6,9 @@ from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
 from fairlead.training.engine import Engine
 from fairlead.training.group import Group
+from fairlead.training.optimizers import partial_objection
 from fairlead.training.precision import agreed
+from fairlead.training.probe import has_batch_norm
 from fairlead.training.replicas import Replicas
 from fairlead.training.session import Session
 
@@ -75,6 +77,9 @@ def _objection(plan: Plan, session: Session, group: Group) -> str | None:
         return f"{plan.id} changes the maths, which this Training does not allow (exact=False would)"
     if session.training.loss is None and (is_spread(plan) or plan.buckets or plan.sync == "parameter-server"):
         return f"{plan.id}: a model with a training_step of its own runs as replicas only"
+    wrong = _in_pieces(plan, session)
+    if wrong:
+        return f"{plan.id}: {wrong}"
     if plan.recompute and plan.schedule == "zero-bubble":
         return "zero-bubble walks a stage's graph twice, so its activations cannot be computed again"
     if plan.compression != "none" and (is_spread(plan) or plan.buckets or plan.sync != "allreduce"):
@@ -82,3 +87,16 @@ def _objection(plan: Plan, session: Session, group: Group) -> str | None:
     if is_spread(plan) and plan.sync in ("hierarchical", "local-sgd", "parameter-server"):
         return f"{plan.id}: {plan.sync} goes with whole replicas only"
     return None
+
+
+def _in_pieces(plan: Plan, session: Session) -> str:
+    """Why the model or its batches cannot be taken apart as this plan wants; empty if they can."""
+    training, state = session.training, session.findings.state
+    if plan.pipeline > 1 and state:
+        return f"{state[0]} changes in a pass, and stages would not hear of it"
+    if plan.sharded or plan.tensor > 1:
+        return partial_objection(training, session.model)
+    if plan.pipeline > 1 and training.exact and has_batch_norm(session.model):
+        whole = plan.microbatches == 1 and plan.data == 1 and len(session.samples) % training.batch_size == 0
+        return "" if whole else "batch norm would see parts of a batch, or samples that fill it up"
+    return ""

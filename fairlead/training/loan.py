@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fairlead.training.optimizers import stand_in
 from fairlead.training.parts import read_parts
 from fairlead.training.session import Session
 from fairlead.training.shards import Shard, fill_optimizer
@@ -25,12 +26,17 @@ class Loan:
         self._pending = session.pending  # the weights are on disk: what the model has now is nothing
         self._state: dict[str, Any] = session.state()
         self._groups = session.optimizer.state_dict()["param_groups"]
+        self._trained = [(name, p.shape, p.dtype) for name, p in session.model.named_parameters() if p.requires_grad]
         self.tensors = frozenset(session.model.state_dict())
 
     def use(self, model: torch.nn.Module, parts: Sequence[Shard]) -> None:
         """Let the session train what is left of the model on this rank, from where it stood."""
         session, state = self._session, self._state
-        session.use(model, [part.local for part in parts if part.local.requires_grad])
+        own = {part.name: part.local for part in parts}
+        known = {name for name, _, _ in self._trained}
+        assert {name for name, local in own.items() if local.requires_grad} <= known, "a parameter goes by another name"
+        elsewhere = {name: stand_in(shape, dtype) for name, shape, dtype in self._trained if name not in own}
+        session.use(model, [(own | elsewhere)[name] for name, _, _ in self._trained], list(elsewhere.values()))
         if self._pending is not None:
             read_parts(self._pending, model, parts, session.optimizer, self.tensors)
             session.pending = None

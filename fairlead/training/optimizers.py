@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,12 @@ from fairlead.training.definition import Training
 
 _FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_BY_ELEMENT = (
+    *_FUSED, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adamax, torch.optim.ASGD, torch.optim.NAdam,
+    torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop,
+)  # fmt: skip
+_EDGE = 4
+"""Of the made-up parameters, in every dimension: small, and to be halved."""
 
 
 def make_optimizer(training: Training, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -22,8 +29,73 @@ def make_optimizer(training: Training, parameters: Sequence[torch.nn.Parameter])
         raise InvalidSpec(
             f"the factory made {type(optimizer).__name__}", field="optimizer", fix="return a torch.optim.Optimizer"
         )
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise InvalidSpec(
+            f"{type(optimizer).__name__} computes the loss several times a step, by a closure, which no worker can do "
+            "for all", field="optimizer", fix="use one that takes gradients, such as torch.optim.AdamW",
+        )  # fmt: skip
     quicken(optimizer)
     return optimizer
+
+
+def partial_objection(training: Training, model: torch.nn.Module) -> str:
+    """Why its optimizer cannot hold parts of parameters; empty if it steps element by element.
+
+    torch's usual ones do. Any other is tried on small made-up parameters, whole and in halves, as workers would hold.
+    """
+    dims = [p.dim() for p in model.parameters() if p.requires_grad]
+    try:
+        name, whole = _stepped(training, dims)
+        alike = all(_alike(training, dims, whole, axis) for axis in (0, -1))
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return f"the optimizer cannot be tried on parts of parameters, so only whole copies can run: {reason}"
+    return "" if alike else f"{name} looks at parameters as a whole, so no worker can hold a part of one"
+
+
+def _alike(training: Training, dims: Sequence[int], whole: Sequence[torch.Tensor], axis: int) -> bool:
+    """Whether halves along this axis come to the same."""
+    halves = (_stepped(training, dims, axis, at)[1] for at in (0, 1))
+    joined = [torch.cat(parts, axis) if parts[0].dim() else parts[0] for parts in zip(*halves, strict=True)]
+    return all(torch.allclose(one, other, 1e-9, 1e-12) for one, other in zip(whole, joined, strict=True))
+
+
+def _stepped(
+    training: Training, dims: Sequence[int], axis: int = 0, half: int | None = None
+) -> tuple[str, list[torch.Tensor]]:
+    """The optimizer's name, and made-up parameters, or a half of each, after a few of its steps."""
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(dim: int) -> torch.Tensor:
+        made = torch.randn((_EDGE,) * dim, dtype=torch.float64, generator=generator)
+        return made if half is None or not dim else made.chunk(2, axis)[half].clone()
+
+    parameters = [torch.nn.Parameter(drawn(dim)) for dim in dims]
+    optimizer = make_optimizer(training, parameters)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not held <= {id(p) for p in parameters}:
+        raise ValueError("it trains others than those that it is given")
+    if type(optimizer) not in _BY_ELEMENT:
+        for _ in range(3):
+            for parameter, dim in zip(parameters, dims, strict=True):
+                parameter.grad = drawn(dim)
+            optimizer.step()
+    return type(optimizer).__name__, [parameter.detach() for parameter in parameters]
+
+
+def stand_in(shape: torch.Size, dtype: torch.dtype) -> torch.nn.Parameter:
+    """For a parameter that another worker trains: of its shape, without its memory."""
+    return torch.nn.Parameter(torch.zeros((), dtype=dtype).expand(shape))
+
+
+def forget_parameters(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Leave the training of these to others; the groups stay as they are, even without any."""
+    gone = {id(parameter) for parameter in parameters}
+    for group in optimizer.param_groups if gone else ():
+        group["params"] = [parameter for parameter in group["params"] if id(parameter) not in gone]
+    for parameter in parameters:
+        optimizer.state.pop(parameter, None)
 
 
 def quicken(optimizer: torch.optim.Optimizer) -> None:

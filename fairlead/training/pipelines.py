@@ -25,7 +25,7 @@ from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
 from fairlead.training.parted import slices_of
 from fairlead.training.parts import write_parts
-from fairlead.training.probe import has_batch_norm
+from fairlead.training.probe import check_gradient, has_batch_norm
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.recompute import Recompute, block_names, forget_stage
 from fairlead.training.seeds import mix, seed_quickly
@@ -78,6 +78,7 @@ class Pipeline:
         if self._mesh.plan.recompute:
             self._forget(module, blocks)
         plain, calls, first = module.forward, {"step": -1, "count": 0}, traced.first_masks[place]
+        last = self._mesh.plan.stages - 1
 
         def forward(*arguments: Any) -> Any:
             if self._dropout is not None:
@@ -88,7 +89,8 @@ class Pipeline:
                 samples = self._index[start : start + self._rows]
                 self._dropout.begin(self._session.seed, self._step, samples, first)
             with self._dropout or nullcontext(), self._session.computing():
-                return straight(plain(*arguments), widened=self._session.dtype is not None)
+                outputs = straight(plain(*arguments), widened=self._session.dtype is not None)
+            return outputs if place == last else pytree.tree_map(_reachable, outputs)
 
         module.forward = forward
         if self._mesh.plan.sharded:
@@ -162,7 +164,7 @@ class Pipeline:
         rows = pytree.tree_map(lambda leaf: leaf[:count], outputs)
         function = self._session.training.loss
         assert function is not None
-        loss: torch.Tensor = function(rows, target[:count])
+        loss = check_gradient(function(rows, target[:count]))
         return loss * (count / self._total * self._factor)
 
     # ------------------------------------------------------------ evaluation and state
@@ -216,6 +218,13 @@ class Pipeline:
     def abandon(self) -> None:
         self._loan.give_back(None)
         self._mesh.close()
+
+
+def _reachable(leaf: Any) -> Any:
+    """What a stage hands on, so that a gradient may come back to it: also one in which nothing is trained."""
+    if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and torch.is_grad_enabled():
+        return leaf if leaf.requires_grad else leaf.detach().requires_grad_()
+    return leaf
 
 
 def places(plan: Plan, worker: int) -> Sequence[int]:

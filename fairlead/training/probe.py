@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from fairlead.errors import InvalidSpec
@@ -18,6 +19,9 @@ from fairlead.training.lightning import step_loss
 from fairlead.training.randomness import RandomUse, Recorder, compare
 
 PROBE_SAMPLES = 8
+_OWN = frozenset(vars(torch.nn.Module()))
+"""What every module has."""
+
 SIZES = (5, 3)
 """Two small, unlike batches: what follows the size of the batch belongs to the samples."""
 
@@ -29,6 +33,7 @@ class Findings:
     random: RandomUse
     changing: tuple[str, ...]  # buffers that a forward pass in training mode changes
     warnings: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()  # plain attributes that every pass changes: a counter, a hidden state
 
 
 def call(model: torch.nn.Module, loss: Any, batch: Batch) -> torch.Tensor:
@@ -78,21 +83,50 @@ def check_loss(model: torch.nn.Module, loss: Any, batch: Batch) -> None:
         )
 
 
+def attributes(model: torch.nn.Module) -> dict[str, Any]:
+    """The values of all modules' own attributes, to compare: what is neither a parameter nor a buffer."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        if not isinstance(module, LazyModuleMixin):  # its first pass makes it what it is
+            for name, value in vars(module).items():
+                if name not in _OWN:
+                    found[f"{path}.{name}" if path else name] = _frozen(value)
+    return found
+
+
+def _frozen(value: Any) -> Any:
+    """A copy that can be compared; of what is neither plain nor a tensor, which one it is."""
+    if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.nn.Parameter) or value.layout is not torch.strided or value.is_meta:
+            return id(value)
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        return (value.shape, flat.view(torch.uint8).numpy().tobytes())
+    if isinstance(value, float):
+        return repr(value)  # nan is what it was
+    if isinstance(value, list | tuple):
+        return [_frozen(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _frozen(each) for key, each in value.items()}
+    return value if isinstance(value, str | int | complex | bool | None) else id(value)
+
+
 def examine(model: torch.nn.Module, loss: Any, batch: Batch) -> Findings:
     """Run the model in training mode on two small batches and see what it does; it is left as it was."""
-    _check_sparse(model)
-    before = _copies(model)
+    _check_kinds(model)
+    before, kept = _copies(model), attributes(model)
     recorders = (Recorder(), Recorder())
     sizes = (min(SIZES[0], len(batch[-1])), min(SIZES[1], max(1, len(batch[-1]) - 1)))
     with undisturbed(model), torch.no_grad():
         model.train()
         for recorder, size in zip(recorders, sizes, strict=True):
             if size > 1 or not has_batch_norm(model):
+                kept = attributes(model)  # the last time after a pass, which may have filled caches
                 with recorder:
                     call(model, loss, rows(batch, 0, size))
+        state = tuple(name for name, value in attributes(model).items() if name in kept and kept[name] != value)
         changing = tuple(name for name, buffer in model.named_buffers() if not _same(before.get(name), buffer))
     random = compare(recorders[0], recorders[1], sizes)
-    return Findings(random, changing, tuple(_warnings(model, random, changing)))
+    return Findings(random, changing, tuple(_warnings(model, random, changing, state)), state)
 
 
 def gains_by_channels_last(model: torch.nn.Module) -> bool:
@@ -101,10 +135,22 @@ def gains_by_channels_last(model: torch.nn.Module) -> bool:
     return convolves and all(p.device.type == "cpu" for p in model.parameters())
 
 
-def _check_sparse(model: torch.nn.Module) -> None:
+def _check_kinds(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if getattr(module, "sparse", False) is True:
             raise InvalidSpec(f"layer {name} makes sparse gradients", field="model", fix="pass sparse=False")
+    for name, parameter in model.named_parameters():
+        if parameter.is_complex():
+            fix = "keep two real ones, and torch.view_as_complex in forward"
+            raise InvalidSpec(f"parameter {name} is complex", field="model", fix=fix)
+
+
+def check_gradient(loss: torch.Tensor) -> torch.Tensor:
+    """The loss, if it can be trained by: without a gradient nothing would be, silently in a pipeline."""
+    if not loss.requires_grad:
+        fix = "compute it by torch functions, without detach(), item() or no_grad()"
+        raise InvalidSpec("has no gradient, so nothing would be trained", field="loss", fix=fix)
+    return loss
 
 
 def has_batch_norm(model: torch.nn.Module) -> bool:
@@ -121,7 +167,11 @@ def _same(before: torch.Tensor | None, after: torch.Tensor) -> bool:
     return before is not None and before.shape == after.shape and torch.equal(before, after)
 
 
-def _warnings(model: torch.nn.Module, random: RandomUse, changing: tuple[str, ...]) -> Iterator[str]:
+def _warnings(
+    model: torch.nn.Module, random: RandomUse, changing: tuple[str, ...], state: tuple[str, ...]
+) -> Iterator[str]:
+    if state:
+        yield f"{', '.join(state[:3])} changes in every pass, on each worker: results may depend on their number"
     if random.others:
         drawn = ", ".join(random.others)
         yield f"the model draws random numbers itself ({drawn}): results depend on the number of workers"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from fairlead.training import words
 from fairlead.training.balance import Balance
 from fairlead.training.batchnorm import SyncedBatchNorms
 from fairlead.training.channel import log
-from fairlead.training.data import part
+from fairlead.training.data import part, pieces
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.gradients import FlatGradients
 from fairlead.training.group import Group
-from fairlead.training.probe import call
+from fairlead.training.probe import call, check_gradient
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.recompute import Recompute, forget, remember
 from fairlead.training.seeds import mix, seed_quickly
@@ -71,10 +71,9 @@ class Replicas:
     def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
         session, group = self._session, self._group
         begun_s, waited_s = time.perf_counter(), group.waited_s
-        mine = part(len(index), self.balance.shares, group.rank)
         session.remember_buffers()
         session.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward(step, index[mine.start : mine.stop], index)
+        loss = self._backward(step, index, self.balance.shares, group.rank)
         computed_s = self._computed_at_s() - begun_s - (group.waited_s - waited_s)
         word = replace(word, loss=loss, compute_s=computed_s)
         heard = self._exchange(word)
@@ -110,15 +109,14 @@ class Replicas:
             log(f"shares follow the measured speed: {parts} (compute times lay {window.spread:.0%} apart)")
             self._told = shares
 
-    def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+    def _backward(self, step: int, index: torch.Tensor, shares: Sequence[float] = (1.0,), rank: int = 0) -> float:
         """Gradients of this rank's part of the mean loss, piece by piece, and the part itself."""
-        if self._pieces == 1:
-            return self._piece(step, mine, index)
-        even = (1.0,) * self._pieces
-        *firsts, last = [part(len(mine), even, place) for place in range(self._pieces)]
-        with self._unshared():
-            loss = sum(self._piece(step, mine[cut.start : cut.stop], index) for cut in firsts)
-        return loss + self._piece(step, mine[last.start : last.stop], index)
+        *firsts, last = pieces(len(index), self._pieces, shares, rank, together=len(self._norms) > 0)
+        loss = 0.0
+        if firsts:
+            with self._unshared():
+                loss = sum(self._piece(step, index[cut.start : cut.stop], index) for cut in firsts)
+        return loss + self._piece(step, index[last.start : last.stop], index)
 
     def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         weight = len(mine) / len(index)
@@ -134,7 +132,7 @@ class Replicas:
         if self._dropout is not None:
             self._dropout.begin(session.seed, step, mine)
         with self._dropout or nullcontext(), session.computing():
-            loss = call(self._model(), session.training.loss, batch)
+            loss = check_gradient(call(self._model(), session.training.loss, batch))
         scale = weight * self._factor
         torch.autograd.backward(loss if scale == 1.0 else loss * scale)
         return float(loss.detach()) * weight

@@ -20,7 +20,7 @@ from fairlead.training.flat import Flat, opened
 from fairlead.training.history import History
 from fairlead.training.judgement import Judgement
 from fairlead.training.lightning import configured, steps_itself
-from fairlead.training.optimizers import make_optimizer, quicken
+from fairlead.training.optimizers import forget_parameters, make_optimizer, quicken
 from fairlead.training.precision import computing
 from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
 from fairlead.training.seeds import mix, seed_everything
@@ -39,6 +39,7 @@ class Session:
         )
         check_batch(training.batch_size, len(self.samples))
         self.model = self._model()
+        self._check_loss_parameters()
         self.findings = self._probe()
         self._scheduler_every = training.scheduler_every
         self.optimizer, self.scheduler = self._optimizer()
@@ -75,6 +76,15 @@ class Session:
                 fix="pass a function of (outputs, targets), such as nn.CrossEntropyLoss()",
             )  # fmt: skip
         return model.to(self.device)
+
+    def _check_loss_parameters(self) -> None:
+        loss, own = self.training.loss, {id(parameter) for parameter in self.model.parameters()}
+        for name, parameter in loss.named_parameters() if isinstance(loss, torch.nn.Module) else ():
+            if parameter.requires_grad and id(parameter) not in own:
+                raise InvalidSpec(
+                    f"its parameter {name} would not be trained: only those of the model are", field="loss",
+                    fix="make it a part of the model, or call requires_grad_(False)",
+                )  # fmt: skip
 
     def _optimizer(self) -> tuple[torch.optim.Optimizer, Any]:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -272,10 +282,18 @@ class Session:
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [names[id(p)] for group in self.optimizer.param_groups for p in group["params"]]
 
-    def use(self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter]) -> None:
-        """Train this model from now on; optimizer and scheduler are made anew for it."""
+    def use(
+        self, model: torch.nn.Module, parameters: Sequence[torch.nn.Parameter],
+        elsewhere: Sequence[torch.nn.Parameter] = (),
+    ) -> None:  # fmt: skip
+        """Train this model from now on; optimizer and scheduler are made anew for it.
+
+        ``parameters`` are those of the whole model, in its order: the user's function may go by their places. Those
+        ``elsewhere`` only stand for what other workers train.
+        """
         self.model = model
         self.optimizer = make_optimizer(self.training, parameters)
+        forget_parameters(self.optimizer, elsewhere)
         self.scheduler = None if self.training.scheduler is None else self.training.scheduler(self.optimizer)
         buffers = dict(model.named_buffers())
         self._changing = [buffers[name] for name in self.findings.changing if name in buffers]

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from fairlead.training.batchnorm import SyncedBatchNorms
 from fairlead.training.cutting import shard, split
-from fairlead.training.data import part
+from fairlead.training.data import part, pieces
 from fairlead.training.evaluation import Outputs, add_outputs, empty_outputs, eval_batch
 from fairlead.training.exchange import say
 from fairlead.training.gradients import FlatGradients
@@ -21,7 +21,7 @@ from fairlead.training.loan import Loan
 from fairlead.training.mesh import Mesh, lost_peers
 from fairlead.training.parted import slices_of
 from fairlead.training.parts import write_parts
-from fairlead.training.probe import call
+from fairlead.training.probe import call, check_gradient
 from fairlead.training.randomness import SampleDropout
 from fairlead.training.recompute import Recompute, forget
 from fairlead.training.seeds import mix, seed_quickly
@@ -66,9 +66,8 @@ class Spread:
         begun_s = own_s()
         for piece in self._shards:
             piece.clear_gradient()
-        mine = part(len(index), self.balance.shares, mesh.replica)
         with lost_peers():
-            loss = self._backward(step, index[mine.start : mine.stop], index)
+            loss = self._backward(step, index)
         for piece in self._shards:
             piece.take_gradient()
         computed_s = own_s() - begun_s
@@ -83,11 +82,11 @@ class Spread:
             self._watch.note(heard.compute_s)
         return heard
 
-    def _backward(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
+    def _backward(self, step: int, index: torch.Tensor) -> float:
         """Piece by piece; everybody runs every pass, also who has no samples: parameters are gathered within it."""
-        even = (1.0,) * self._rounds
-        cuts = [part(len(mine), even, place) for place in range(self._rounds)]
-        return sum(self._piece(step, mine[cut.start : cut.stop], index) for cut in cuts)
+        shares, replica, together = self.balance.shares, self._mesh.replica, len(self._norms) > 0
+        cuts = pieces(len(index), self._rounds, shares, replica, together=together)
+        return sum(self._piece(step, index[cut.start : cut.stop], index) for cut in cuts)
 
     def _piece(self, step: int, mine: torch.Tensor, index: torch.Tensor) -> float:
         session, plan = self._session, self._mesh.plan
@@ -99,7 +98,7 @@ class Spread:
         if self._dropout is not None:
             self._dropout.begin(session.seed, step, mine)
         with self._dropout or nullcontext(), session.computing():
-            loss = call(session.model, session.training.loss, batch)
+            loss = check_gradient(call(session.model, session.training.loss, batch))
         factor = weight * plan.data if plan.sharded else weight  # FSDP2 averages over the data side
         torch.autograd.backward(loss * factor)
         return float(loss.detach()) * weight

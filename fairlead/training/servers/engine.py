@@ -83,14 +83,15 @@ class ParameterServers(Replicas):
     def _compute(self, step: int, turn: Turn, index: torch.Tensor) -> Done:
         session, servers = self._session, self._servers
         assert turn.piece is not None
-        cut = part(len(index), (1.0,) * self._group.size, turn.piece)
+        everybody = (1.0,) * self._group.size
+        cut = part(len(index), everybody, turn.piece)
         mine = index[cut.start : cut.stop]
         mine = mine if len(mine) >= self._least else mine[:0]
         if self._fresh < step - self._staleness:
             servers.pull()
         begun_s = time.perf_counter()
         session.model.zero_grad(set_to_none=True)
-        loss = self._backward(step, mine, index) if len(mine) else 0.0
+        loss = self._backward(step, index, everybody, turn.piece) if len(mine) else 0.0
         if not math.isfinite(loss):
             servers.ask_keeper(Fail(loss, step, self._group.rank))
         clip = session.training.clip_grad_norm
