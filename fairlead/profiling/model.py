@@ -12,14 +12,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile
-from fairlead.profiling.splits import Cut, degree_limit, find_cuts
+from fairlead.profiling.splits import Cut, degree_limit, try_cuts
 from fairlead.profiling.units import Units, find_units
 from fairlead.profiling.watching import Seen, passing_bytes, size_of, watch
 from fairlead.training.data import Samples, check_batch, open_samples
 from fairlead.training.definition import Training
-from fairlead.training.optimizers import make_optimizer
+from fairlead.training.optimizers import make_optimizer, partial_objection
 from fairlead.training.precision import asked
-from fairlead.training.probe import call
+from fairlead.training.probe import call, examine
 from fairlead.training.recompute import block_names, groups
 from fairlead.training.seeds import seed_everything
 
@@ -52,8 +52,12 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     check_batch(training.batch_size, len(samples))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
-    cuts = [] if own_step else find_cuts(model, rows[:-1])
+    state = examine(model, training.loss, rows).state  # first: it gives lazy layers their shapes
+    partial = "" if own_step else partial_objection(training, model)
+    cuts, untried = ([], "") if own_step or partial else try_cuts(model, rows[:-1])
     units = Units(("",), whole=OWN_STEP) if own_step else find_units(model, rows[:-1])
+    if state and not own_step:
+        units = Units(("",), whole=f"{state[0]} changes in every pass, so the model cannot be cut into stages")
     seen, said = _watched(model, training.loss, rows, units, cuts)
     again = _computed_again(model, units.names)
     layers = tuple(_layer(model, seen, units, cuts, at, again[at]) for at in range(len(units.names)))
@@ -63,8 +67,8 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
         parameter_bytes=_width(model), gradient_bytes=_width(model), tensor_limit=degree_limit(cuts),
         batch_norm=sum(isinstance(module, _BatchNorm) for module in model.modules()),
         working_bytes=_working_bytes(model, training.loss, rows, sum(layer.activation_bytes for layer in layers)),
-        limits=tuple(reason for reason in (units.whole, said) if reason), exact=training.exact,
-        dtype="float32" if asked(training) is None else "bfloat16", copies_only=own_step,
+        limits=tuple(reason for reason in (units.whole, partial, untried, said) if reason), exact=training.exact,
+        dtype="float32" if asked(training) is None else "bfloat16", copies_only=own_step or bool(partial),
         blocks=bool(block_names(model)),
     )  # fmt: skip
 

@@ -53,6 +53,15 @@ def find_cuts(model: nn.Module, inputs: Sequence[torch.Tensor]) -> list[Cut]:
     return sorted(found.values(), key=lambda cut: order[cut.name])
 
 
+def try_cuts(model: nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[list[Cut], str]:
+    """The cuts, or none and why: a model that cannot be looked at like this still runs in copies."""
+    try:
+        return find_cuts(model, inputs), ""
+    except Exception as error:  # noqa: BLE001 (whatever user code raises here only means: its layers stay whole)
+        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        return [], f"its layers stay whole, because looking at them failed: {reason}"
+
+
 def _groups(model: nn.Module, inputs: Sequence[torch.Tensor], calls: Calls) -> Iterator[list[Cut]]:
     """Layers that are cut together or not at all."""
     modules = dict(model.named_modules())

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+import fairlead
+from fairlead.planning.profiles import ModelProfile
+from fairlead.profiling.model import profile_model
 from fairlead.profiling.splits import find_cuts
 
 X = torch.randn(4, 6)
@@ -125,3 +129,57 @@ def test_layers_that_are_never_called_stay_whole() -> None:
             self.spare = nn.Linear(1000, 1000)
 
     assert found(Unused()) == PAIR
+
+
+class Counting(Block):
+    """Counts its passes by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.tanh)
+        self.passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        return super().forward(x)
+
+
+class Restless(Block):
+    """Can be trained, but not be asked at rest."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.tanh)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            raise KeyError("at rest")
+        return super().forward(x)
+
+
+def profiled(model: nn.Module, **more: Any) -> ModelProfile:
+    data = (torch.randn(16, 6), torch.zeros(16, dtype=torch.int64))
+    return profile_model(
+        fairlead.Training(model=model, data=data, loss=nn.CrossEntropyLoss(), batch_size=8, epochs=1, **more)
+    )
+
+
+def test_a_model_that_keeps_a_state_of_its_own_is_not_cut_into_stages() -> None:
+    profile = profiled(nn.Sequential(Counting(), Counting(), nn.Linear(6, 4)))
+    assert len(profile.layers) == 1 and profile.limits[0].startswith("0.passes changes in every pass")
+
+
+def test_under_an_optimizer_of_whole_parameters_only_copies_run() -> None:
+    profile = profiled(nn.Linear(6, 4), optimizer=torch.optim.Adafactor)
+    assert profile.copies_only and profile.limits == (
+        "Adafactor looks at parameters as a whole, so no worker can hold a part of one",
+    )
+
+
+def test_a_model_that_cannot_be_looked_at_still_has_a_profile_with_the_reason() -> None:
+    profile = profiled(Restless())
+    assert profile.tensor_limit == 1
+    assert any("looking at them failed: 'at rest'" in reason for reason in profile.limits)
+
+
+def test_layers_that_find_their_size_at_the_first_batch_are_looked_at_like_others() -> None:
+    profile = profiled(nn.Sequential(nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(4)))
+    assert profile.parameters == 7 * 16 + 17 * 4 and profile.tensor_limit == 16
