@@ -19,7 +19,7 @@ from fairlead.training.data import Samples, check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer, partial_objection
 from fairlead.training.precision import asked
-from fairlead.training.probe import call, examine
+from fairlead.training.probe import call, examine, kept_state
 from fairlead.training.recompute import block_names, groups
 from fairlead.training.seeds import seed_everything
 
@@ -52,12 +52,13 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     check_batch(training.batch_size, len(samples))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
-    state = examine(model, training.loss, rows).state  # first: it gives lazy layers their shapes
+    examine(model, training.loss, rows)  # first: it gives lazy layers their shapes
+    state = "" if own_step else kept_state(model, rows[:-1])
     partial = "" if own_step else partial_objection(training, model)
     cuts, untried = ([], "") if own_step or partial else try_cuts(model, rows[:-1])
     units = Units(("",), whole=OWN_STEP) if own_step else find_units(model, rows[:-1])
-    if state and not own_step:
-        units = Units(("",), whole=f"{state[0]} changes in every pass, so the model cannot be cut into stages")
+    if state:
+        units = Units(("",), whole=f"{state} changes in every pass, so the model cannot be cut into stages")
     seen, said = _watched(model, training.loss, rows, units, cuts)
     again = _computed_again(model, units.names)
     layers = tuple(_layer(model, seen, units, cuts, at, again[at]) for at in range(len(units.names)))

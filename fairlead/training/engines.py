@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import torch
+
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
 from fairlead.training.engine import Engine
 from fairlead.training.group import Group
 from fairlead.training.optimizers import partial_objection
 from fairlead.training.precision import agreed
-from fairlead.training.probe import has_batch_norm
+from fairlead.training.probe import PROBE_SAMPLES, has_batch_norm, kept_state
 from fairlead.training.replicas import Replicas
 from fairlead.training.session import Session
 
@@ -91,12 +93,14 @@ def _objection(plan: Plan, session: Session, group: Group) -> str | None:
 
 def _in_pieces(plan: Plan, session: Session) -> str:
     """Why the model or its batches cannot be taken apart as this plan wants; empty if they can."""
-    training, state = session.training, session.findings.state
-    if plan.pipeline > 1 and state:
-        return f"{state[0]} changes in a pass, and stages would not hear of it"
-    if plan.sharded or plan.tensor > 1:
-        return partial_objection(training, session.model)
+    training = session.training
+    if plan.pipeline > 1:
+        index = torch.arange(min(PROBE_SAMPLES, len(session.samples)), device=session.device)
+        state = kept_state(session.model, session.samples.take(index, 0)[:-1])
+        if state:
+            return f"{state} changes in a pass, and stages would not hear of it"
     if plan.pipeline > 1 and training.exact and has_batch_norm(session.model):
         whole = plan.microbatches == 1 and plan.data == 1 and len(session.samples) % training.batch_size == 0
-        return "" if whole else "batch norm would see parts of a batch, or samples that fill it up"
-    return ""
+        if not whole:
+            return "batch norm would see parts of a batch, or samples that fill it up"
+    return partial_objection(training, session.model) if plan.sharded or plan.tensor > 1 else ""

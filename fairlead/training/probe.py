@@ -94,6 +94,18 @@ def attributes(model: torch.nn.Module) -> dict[str, Any]:
     return found
 
 
+def kept_state(model: torch.nn.Module, inputs: Batch) -> str:
+    """An attribute that every pass changes also where gradients are wanted; empty if there is none."""
+    size = min(SIZES[0], len(inputs[0]))
+    kept: dict[str, Any] = {}
+    with undisturbed(model), torch.enable_grad():
+        model.train()
+        for _ in range(2):  # the first one may fill caches
+            kept = attributes(model)
+            model(*rows(inputs, 0, size))
+    return next((name for name, value in attributes(model).items() if name in kept and kept[name] != value), "")
+
+
 def _frozen(value: Any) -> Any:
     """A copy that can be compared; of what is neither plain nor a tensor, which one it is."""
     if isinstance(value, torch.Tensor):
