@@ -102,4 +102,6 @@ def _folder(path: Path, format: str) -> Found:
     files = tuple(sorted(f for f in path.iterdir() if f.is_file() and not f.name.startswith((".", "_"))))
     if not files:
         raise BadData(path, "holds nothing that can be read", fix="put one folder per label into it, or tables")
+    if format in ("auto", "images") and all(file.suffix.lower() in PICTURES for file in files):
+        raise BadData(path, "holds pictures that no folder gives a label", fix="put them into one folder per label")
     return Found(str(path), _common(files, format), files)

@@ -65,7 +65,7 @@ def _from_folder(origin: Origin, place: Path, to: Path | None, report: Report) -
         _compare(origin, place / name, report)
     if to is None or (target := to / origin.folder).resolve() == place.resolve():
         return Got(origin.name, place, tuple(place / name for name in form), str(place))
-    target.mkdir(parents=True, exist_ok=True)
+    _make(target)
     for name in form:
         partly = target / f"{name}.part"
         shutil.copyfile(place / name, partly)
@@ -73,8 +73,19 @@ def _from_folder(origin: Origin, place: Path, to: Path | None, report: Report) -
     return Got(origin.name, target, tuple(target / name for name in form), str(place))
 
 
+def _make(target: Path) -> None:
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadData(
+            target, f"cannot be made: {error.strerror}", fix="name a folder that you may write: --to DIR"
+        ) from None
+    if not os.access(target, os.W_OK):
+        raise BadData(target, "may not be written to", fix="name a folder that you may write: --to DIR")
+
+
 def _from_origin(origin: Origin, target: Path, report: Report) -> Got:
-    target.mkdir(parents=True, exist_ok=True)
+    _make(target)
     for each in origin.downloads:
         download(each, target, report)
     unpack: Callable[[Origin, Path], None] = UNPACK[origin.name]

@@ -53,17 +53,42 @@ def partition(
     worker the same mix of them, ``length`` about the same sum of them, alike ones together. ``values`` has one entry
     for each sample of the whole data set. After a resize deal ``deal.rest(seen)`` to the new workers.
     """
-    known = np.arange(samples) if isinstance(samples, int | np.integer) else np.asarray(samples)
+    known = _known(samples)
+    for name, number in (("seed", seed), ("epoch", epoch)):
+        if not isinstance(number, int | np.integer):
+            raise InvalidSpec(f"{number!r} is no whole number", field=name, value=number, fix="use 0, 1, ...")
     shares = _shares(workers, how, weights)
     order = known[_generator(seed, epoch).permutation(len(known))]
     if how in ("equal", "weighted"):
         return Deal(order, _cuts(len(order), shares))
     if values is None:
         raise InvalidSpec(f"{how} needs a value for every sample", field="values", fix="give the column to deal by")
-    chosen = np.asarray(values)[order]
+    chosen = _values(values, known, how, whole=isinstance(samples, int | np.integer))[order]
     if how == "label":
         return Deal(order[_mixed(chosen)], _cuts(len(order), shares))
     return _together(order, chosen, shares) if how == "key" else _alike(order, chosen, shares, seed, epoch)
+
+
+def _known(samples: int | Array) -> Array:
+    if not isinstance(samples, int | np.integer):
+        return np.asarray(samples)
+    if samples < 0:
+        raise InvalidSpec(f"{samples} is less than none", field="samples", value=int(samples), fix="use 0 or more")
+    return np.arange(samples)
+
+
+def _values(values: Any, known: Array, how: str, *, whole: bool) -> Array:
+    """One value for each sample of the whole data set, which can be compared with the others."""
+    found = np.asarray(values)
+    needed = int(known.max()) + 1 if len(known) else 0
+    if found.ndim != 1 or len(found) < needed or (whole and len(found) != needed):
+        raise InvalidSpec(f"has the shape {found.shape}, not one value for each of {needed:,} samples", field="values",
+                          fix="give the column of the whole data set to deal by")  # fmt: skip
+    if found.dtype.kind == "O" and any(each is None for each in found):
+        raise InvalidSpec("has samples without a value", field="values", fix="fill them in, or leave the samples out")
+    if how == "length" and found.dtype.kind not in "iufb":
+        raise InvalidSpec(f"holds {found.dtype}, not lengths", field="values", fix="give a number for each sample")
+    return found
 
 
 def _shares(workers: int, how: str, weights: Sequence[float] | None) -> Array:

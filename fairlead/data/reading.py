@@ -23,6 +23,14 @@ from fairlead.data.watermarks import Span
 from fairlead.errors import InvalidSpec
 
 Each = Callable[[Span], Batches]
+_LEAST = {
+    "batch_rows": 1,
+    "memory_bytes": MIB,
+    "cell_bytes": 1,
+    "unpacked_free_bytes": 0,
+    "sample_rows": 1,
+    "threads": 1,
+}
 
 
 def read(
@@ -39,8 +47,7 @@ def read(
         raise InvalidSpec("is not something that read() knows", field=min(unknown), fix=f"it takes {known}")
     memory_bytes = reading_bytes() if memory_bytes is None else memory_bytes
     options = Options(schema=schema, batch_rows=batch_rows, memory_bytes=memory_bytes, **how)
-    if batch_rows < 1 or memory_bytes < MIB:
-        raise InvalidSpec("is too small", field="batch_rows" if batch_rows < 1 else "memory_bytes", fix="1 row, 1 MiB")
+    _check(options)
     if isinstance(source, str) and (":/" in source or source.startswith("duckdb:")):
         return queries.source(source, options)
     if not isinstance(source, str | Path) and (made := _in_memory(source, options)) is not None:
@@ -49,6 +56,19 @@ def read(
     if found.format == "database":
         return queries.source(found.name, options)
     return _READERS[found.format](found, options)
+
+
+def _check(options: Options) -> None:
+    for name, least in _LEAST.items():
+        value = getattr(options, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InvalidSpec(f"{value!r} is no whole number of {least:,} or more", field=name, value=value,
+                              fix=f"use {least:,} or more")  # fmt: skip
+    size = options.size
+    if size is not None and not (
+        isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(each, int) and each > 0 for each in size)
+    ):
+        raise InvalidSpec(f"{size!r} is no height and width", field="size", fix="write it like [32, 32]")
 
 
 def _in_memory(given: Any, options: Options) -> Source | None:

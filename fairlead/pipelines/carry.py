@@ -85,13 +85,24 @@ def shown(value: Any, depth: int = 0) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+    text = text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+    return text if is_text(text) else text.encode("ascii", "backslashreplace").decode()[:LONGEST_SHOWN]
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be written down: a string may hold halves of letters, of bytes that were no UTF-8."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_plain(value: Any, depth: int = 0) -> bool:
     """Whether JSON carries exactly this: no tuple that would become a list, no number that is none."""
-    if value is None or type(value) in (bool, str):
+    if value is None or type(value) is bool:
         return True
+    if type(value) is str:
+        return is_text(value)
     if type(value) is int:
         return abs(value) < 2**53
     if type(value) is float:
@@ -101,7 +112,8 @@ def _is_plain(value: Any, depth: int = 0) -> bool:
     if type(value) is list:
         return len(value) <= 1000 and all(_is_plain(each, depth + 1) for each in value)
     if type(value) is dict:
-        return len(value) <= 1000 and all(type(k) is str and _is_plain(v, depth + 1) for k, v in value.items())
+        named = all(type(key) is str and is_text(key) for key in value)
+        return named and len(value) <= 1000 and all(_is_plain(each, depth + 1) for each in value.values())
     return False
 
 

@@ -31,7 +31,7 @@ class Reference:
     path: tuple[str | int, ...] = ()
 
     def __str__(self) -> str:
-        return f"${self.stage}" + "".join(f"[{key}]" for key in self.path)
+        return f"${self.stage}" + "".join(f"[{_written(key)}]" for key in self.path)
 
     def part_of(self, value: Any) -> Any:
         """What is meant, given the stage's whole result."""
@@ -47,8 +47,18 @@ def parse(text: str) -> Reference | None:
     match = _REFERENCE.fullmatch(text)
     if match is None:
         raise BadReference(text, "names no stage", "write $stage or $stage[key], or $$ for a plain dollar sign")
-    path = tuple(int(key) if key.lstrip("-").isdecimal() else key for key in _KEY.findall(match[2]))
-    return Reference(match[1], path)
+    return Reference(match[1], tuple(_read(key) for key in _KEY.findall(match[2])))
+
+
+def _written(key: str | int) -> str:
+    """A key as it stands in a reference: a name that could be taken for a number is quoted."""
+    return f'"{key}"' if isinstance(key, str) and (isinstance(_read(key), int) or key[:1] == '"') else str(key)
+
+
+def _read(key: str) -> str | int:
+    if len(key) > 1 and key[0] == key[-1] == '"':
+        return key[1:-1]
+    return int(key) if key.removeprefix("-").isdecimal() else key
 
 
 def escaped(text: str) -> str:

@@ -67,10 +67,15 @@ class Work:
         """Load code and inputs, and call the function."""
         run = self.spec.run or ""
         function = load_function(run)
+        outputs = getattr(function, "outputs", 0)
         function = getattr(function, "function", function)  # what is marked with @stage is wrapped
         given = self.arguments()
         check_params(function, run, dict.fromkeys(given), typed=False)
-        return function(**given)
+        value = function(**given)
+        if outputs and isinstance(value, tuple | list) and len(value) != outputs:
+            raise InvalidSpec(f"returned {len(value)} values, and outputs says {outputs}", field=self.label,
+                              fix=f"return {outputs}, or say @stage(outputs={len(value)})")  # fmt: skip
+        return value
 
     def arguments(self) -> dict[str, Any]:
         """The arguments with the results of other stages in their places; raises :class:`Gone`."""
@@ -189,7 +194,11 @@ class _Life:
 def figures(value: Any) -> dict[str, float]:
     """The numbers that a result consists of, to be shown beside the job."""
     named = value if isinstance(value, dict) and len(value) <= 100 else {"value": value}
-    return {name: float(each) for name, each in named.items() if isinstance(name, str) and _is_figure(each)}
+    return {name: float(each) for name, each in named.items() if _is_name(name) and _is_figure(each)}
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and carry.is_text(name)
 
 
 def _is_figure(value: Any) -> bool:

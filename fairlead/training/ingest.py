@@ -69,6 +69,9 @@ def _loaded(
         fitted = _fitted(like)[1]
     else:
         fitted = _recipe(recipe, target, opened).fit(spool, part=train, workers=workers)
+    if rest is not None and spool.rows is not None and rest.count(0, spool.rows) == 0:
+        raise InvalidSpec(f"{test:g} of {spool.rows:,} rows is none at all", field="test", value=test,
+                          fix="set more of them apart, or leave it out")  # fmt: skip
     sets = [prepare(spool, fitted, grid, name=name, part=train, workers=workers)]
     if rest is not None:
         sets.append(prepare(spool, fitted, grid, name=f"{name}-test", part=rest, workers=workers))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.data import BadData, read
+from fairlead.data import BadData, getting, read
 from fairlead.data.downloading import digest, download
 from fairlead.data.getting import get
 from fairlead.data.origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, Download, origin
@@ -122,9 +122,7 @@ def test_a_second_place_is_asked_when_the_first_has_nothing(site: Site, tmp_path
         download(replace(wanted, name="c", urls=(f"{site.url}/gone",)), tmp_path, silent)
 
 
-def test_published_archives_become_what_is_read(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_archives_become_what_is_read(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FAIRLEAD_DATA", raising=False)
     table = b'"age";"y"\n30;"no"\n'
     inner, outer = io.BytesIO(), io.BytesIO()
@@ -211,3 +209,9 @@ def test_every_data_set_of_record_says_where_it_comes_from() -> None:
     assert len(CIFAR10.contents) == 6
     with pytest.raises(NotFound, match="no data set of record"):
         origin("mnist")
+
+
+def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(BadData, match="cannot be made"):
+        getting._make(tmp_path / "file" / "adult")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -88,3 +90,22 @@ def test_what_makes_no_sense_is_refused() -> None:
             partition(10, **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidSpec):
         partition(10, 2).rest([1])
+
+
+@pytest.mark.parametrize(
+    ("samples", "how", "field"),
+    [
+        (-3, {}, "samples"),
+        (10, {"seed": 1.5}, "seed"),
+        (10, {"how": "key", "values": np.arange(5)}, "values"),
+        (10, {"how": "key", "values": np.arange(50)}, "values"),
+        (4, {"how": "label", "values": np.zeros((4, 2))}, "values"),
+        (2, {"how": "key", "values": np.array(["a", None], object)}, "values"),
+        (2, {"how": "length", "values": np.array(["a", "b"])}, "values"),
+        (np.array([0, 9]), {"how": "key", "values": np.arange(5)}, "values"),
+    ],
+)
+def test_what_cannot_be_dealt_is_refused_by_name(samples: Any, how: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidSpec) as error:
+        partition(samples, 2, **how)
+    assert error.value.field == field

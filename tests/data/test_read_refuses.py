@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlead.data import BadData, read
+from fairlead.errors import InvalidSpec
 
 MANY = 300_000  # several chunks, parsed side by side
 
@@ -104,3 +106,23 @@ def test_an_archive_of_several_files_wants_one_of_them_named(tmp_path: Path) -> 
         archive.writestr("notes.txt", "hello")
     assert "one.csv" in refusal(tmp_path / "t.zip", (tmp_path / "t.zip").read_bytes(), format="csv").what
     assert read(tmp_path / "t.zip" / "one.csv").table().to_pylist() == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize(
+    "how", [{"threads": "x"}, {"batch_rows": 1.5}, {"size": "8"}, {"size": (0, 8)}, {"cell_bytes": True}]
+)
+def test_an_option_of_another_kind_is_refused_by_name(how: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    with pytest.raises(InvalidSpec) as error:
+        read(tmp_path / "t.csv", **how)
+    assert error.value.field == next(iter(how))
+
+
+def test_what_is_wrong_with_a_file_is_said_in_its_own_words(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"a": 1}, {"a": 2}]')
+    np.savez(tmp_path / "o.npz", a=np.array([{}, 1], object))
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "a.png").write_bytes(b"")
+    for name, what in (("a.json", "one JSON array"), ("o.npz", "Python objects"), ("flat", "no folder gives a label")):
+        with pytest.raises(BadData, match=what):
+            read(tmp_path / name)

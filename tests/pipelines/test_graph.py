@@ -145,3 +145,9 @@ def test_nothing_stands_for_what_follows_from_a_stage_that_is_always_run() -> No
         read={**RUN, "cache": False}, fit={**RUN, "args": {"data": "$read"}}, tell={**RUN, "after": ["fit"]}, other=RUN
     )
     assert lasting(parse_pipeline(flow)) == {"other"}
+
+
+@pytest.mark.parametrize("key", ["1", 1, "-2", '"1"', '"', "a", "a b"])
+def test_a_key_is_read_as_it_was_written(key: str | int) -> None:
+    reference = wiring.Reference("load", (key, "x"))
+    assert wiring.parse(str(reference)) == reference

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from fairlead import wire
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused, TooLarge, Unavailable
-from fairlead.pipelines import worker
+from fairlead.pipelines import carry, worker
 from fairlead.pipelines.places import Shared
 
 
@@ -63,3 +65,23 @@ def test_only_numbers_that_a_float_holds_are_figures() -> None:
     assert worker.figures(given) == {"a": 1.0, "b": 0.5}
     assert (worker.figures(2), worker.figures(float("nan")), worker.figures(10**400)) == ({"value": 2.0}, {}, {})
     assert worker.figures(dict.fromkeys(map(str, range(101)), 1)) == {}
+
+
+def test_a_stage_gives_as_many_values_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from fairlead import stage\n@stage(outputs=2)\ndef three(): return 1, 2, 3\n"
+    (tmp_path / "three_values.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    places = str(tmp_path), str(tmp_path)
+    spec = wire.WorkerSpec("j", "t", None, "three_values.py:three", None, {}, {}, None, None, *places, 1.0)
+    with pytest.raises(InvalidSpec, match="returned 3 values, and outputs says 2"):
+        worker.Work(spec, carry.Folder(tmp_path)).call()
+
+
+def test_text_that_is_no_utf8_is_passed_on_as_it_is(tmp_path: Path) -> None:
+    place = carry.Folder(tmp_path)
+    for value in ("bad \udc80 text", {"\udc80": 1}, ["\udc80"]):
+        reference = carry.put(value, place, "stage/p/s")
+        msgspec.json.encode(reference)
+        assert carry.get(reference, place) == value
+    assert worker.figures({"\udc80": 1.0, "good": 1.0}) == {"good": 1.0}

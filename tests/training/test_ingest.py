@@ -99,6 +99,12 @@ def test_what_came_since_is_appended_as_a_version_of_its_own(tmp_path: Path) -> 
     assert loaded(source=str(path), name="log", append=True, workers=1).sets == []
 
 
+def test_a_test_part_without_rows_is_refused(tmp_path: Path) -> None:
+    path = people(tmp_path / "few.csv", 3)
+    with pytest.raises(InvalidSpec, match="of 3 rows is none at all"):
+        loaded(source=str(path), name="few", target="rich", test=0.001, workers=1)
+
+
 def test_nothing_is_added_to_a_version_whose_blocks_are_gone(tmp_path: Path) -> None:
     path = people(tmp_path / "gone.csv", 50)
     first = loaded(source=str(path), name="gone", target="rich", workers=1).sets[0]["manifest"]

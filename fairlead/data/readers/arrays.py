@@ -150,7 +150,9 @@ def _checked(member: Any, size: int) -> np.ndarray:
     version = np.lib.format.read_magic(member)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(member)
-    if dtype.hasobject or int(np.prod(shape, dtype=object)) * dtype.itemsize > size:
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not read: store numbers or text of fixed length")
+    if int(np.prod(shape, dtype=object)) * dtype.itemsize > size:
         raise ValueError("its header promises more than it holds")
     flat = np.frombuffer(member.read(size), dtype, count=int(np.prod(shape, dtype=np.int64)))
     return flat.reshape(shape, order="F" if fortran else "C")

@@ -33,6 +33,9 @@ def look(path: Path, options: Options) -> pa.Schema:
     sample = next(_chunks(path, options, least=_SAMPLE), b"")
     if not sample.strip():
         raise BadData(path, "is empty", fix="nothing is to be read from it")
+    if sample.lstrip()[:1] == b"[":
+        fix = f"write one object a line: jq -c '.[]' {path.name} > {path.stem}.jsonl"
+        raise BadData(path, "is one JSON array, not one object a line", fix=fix)
     try:
         found = _parse(sample, None, options, path).schema
     except pa.ArrowInvalid as error:
