@@ -72,6 +72,8 @@ def detect(path: Path) -> str:
     """The format whose first lines these are."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         head = file.read(HEAD)
+    if not head.strip():
+        raise InvalidSpec("the file is empty", field=path.name, fix="name a file with jobs")
     for name in FORMATS:
         if _module(name).looks_like(path, head):
             return name

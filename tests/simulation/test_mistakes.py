@@ -63,6 +63,7 @@ def test_rows_without_devices_are_left_out_and_counted(tmp_path: Path, text: str
     (CSV + "a,0,1e300,1\n", "line 2: duration_s: 1e300"),
     (CSV + "a,0,10,1,1,,1,3\n", "line 2: serial: 3"),
     (CSV + "a,0,10,1\na,5,10,1\n", "called 'a'"),
+    ("", "the file is empty"),
     (CSV, "no jobs in this trace: it has no rows"),
     (SACCT, "no jobs in this trace: it has no rows"),
     (SACCT + "1|u|a|yesterday|600|gres/gpu=2|COMPLETED\n", "job 1: Submit: 'yesterday'"),
@@ -147,7 +148,7 @@ def test_a_job_that_its_tenants_limits_never_let_start_is_refused_at_once(
     tmp_path: Path, tenants: list[TenantState]
 ) -> None:
     trace = read_trace(written(tmp_path, "id,arrival_s,duration_s,devices,tenant\na,0,10,2,red\n"))
-    with pytest.raises(Refused, match="job a needs 2 devices, and tenant (red|up) may have 1"):
+    with pytest.raises(Refused, match=r"job a needs 2 devices, and tenant (red|up) may have 1"):
         run(spread_over_tenants(trace, tenants), "fairlead", cluster("4xt4"), Settings(tenants=tenants))
 
 
