@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead.data import BadData, read
+from fairlead.data.readers import lines
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,19 @@ def test_a_quote_that_is_never_closed_is_found_beside_one_that_is_none(tmp_path:
     (tmp_path / "t.csv").write_text('id,note\n1,5" pipe\n2,"x\n3,y\n')
     with pytest.raises(BadData, match="never closed"):
         read(tmp_path / "t.csv").table()
+
+
+@given(st.text('a",\n', max_size=20).map(str.encode))
+def test_a_row_ends_at_a_line_break_outside_of_quoted_values(text: bytes) -> None:
+    inside, begins, end, place = False, True, 0, 0
+    while place < len(text):
+        letter = text[place : place + 1]
+        if letter == b'"' and inside and text[place + 1 : place + 2] == b'"':
+            place += 1
+        elif letter == b'"' and (inside or begins):
+            inside = not inside
+        elif letter == b"\n" and not inside:
+            end = place + 1
+        begins = letter in b",\n" and not inside
+        place += 1
+    assert lines._last_end(text, ",") == end

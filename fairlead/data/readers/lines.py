@@ -11,6 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fairlead.data.faults import BadData
 from fairlead.data.options import Options
 from fairlead.data.readers.streams import blocks
@@ -57,7 +59,6 @@ def _transcoded(path: Path, first: bytes, source: Iterator[bytes], encoding: str
 
 def chunks(path: Path, options: Options, *, separators: str = "", least: int = 0) -> Iterator[bytes]:
     """Whole lines, about ``chunk_bytes`` at a time; of separated values, a line break in a quoted one ends no line."""
-    quoted = quoted_values(separators) if separators else None
     rest, pieces, size, done, least = b"", list[bytes](), 0, 0, least or options.chunk_bytes
     for block in decoded(path, options):
         pieces.append(block)
@@ -65,7 +66,7 @@ def chunks(path: Path, options: Options, *, separators: str = "", least: int = 0
         if size < least:
             continue
         text = b"".join([rest, *pieces])
-        cut = _last_end(text, quoted)
+        cut = _last_end(text, separators)
         if len(text) - cut > options.row_bytes + len(block):  # this much of one row, and still no end of it
             raise too_long(path, options, _lines(path, options, done + cut) + 1)
         if cut:
@@ -105,16 +106,40 @@ def is_cut_off(text: bytes, separators: str) -> bool:
     return bool(last) and not last[0][1]
 
 
-def _last_end(text: bytes, quoted: re.Pattern[bytes] | None) -> int:
+def _last_end(text: bytes, separators: str) -> int:
     """Just behind the last line break that lies in no quoted value."""
     cut = text.rfind(b"\n") + 1
-    if quoted is None or not cut or b'"' not in text:  # to look for one is much faster than to follow them
+    if not separators or not cut or b'"' not in text:  # to look for one is much faster than to follow them
         return cut
-    for begin, end in reversed([found.span() for found in quoted.finditer(text)]):
+    if _all_count(text, separators):
+        return _even(text, cut)
+    for begin, end in reversed([found.span() for found in quoted_values(separators).finditer(text)]):
         if end < cut:
             break
         if begin < cut:
             cut = text.rfind(b"\n", 0, begin) + 1
+    return cut
+
+
+def _all_count(text: bytes, separators: str) -> bool:
+    """Whether no quote is just a letter, as in nearly all files: every other one stands where a value begins.
+
+    Or behind a quote, where two of them mean one. Seen for all at once: far faster than to follow each.
+    """
+    letters = np.frombuffer(text, np.uint8)
+    opening = np.flatnonzero(letters == ord('"'))[::2]
+    before = letters[opening[opening > 0] - 1]
+    return bool(np.isin(before, np.frombuffer(f'\n"{separators}'.encode(), np.uint8)).all())
+
+
+def _even(text: bytes, cut: int) -> int:
+    """The last line break up to here that has an even number of quotes before it."""
+    odd = text.count(b'"', 0, cut) % 2
+    while odd and cut:
+        last = text.rfind(b'"', 0, cut)
+        before = text.rfind(b"\n", 0, last) + 1
+        odd = (odd + text.count(b'"', before, cut)) % 2
+        cut = before
     return cut
 
 
