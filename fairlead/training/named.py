@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairlead.data.named import Named, dataset
-from fairlead.errors import InvalidSpec, Refused, TooLarge
+from fairlead.errors import InvalidSpec, NotFound, Refused, TooLarge
 from fairlead.training.data import Batch, Resident
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ def _opened(
             f"{meant} has to lie in the memory of the node as a whole while it is trained on: it has {needed:,} bytes, "
             f"the tenant's quota is {grid.usage().quota:,} ({error.message})", field=field, value=str(meant),
             fix="raise the quota (fairlead tenant update TENANT --grid SIZE), or load fewer rows or columns",
+        ) from None  # fmt: skip
+    except NotFound as error:
+        raise Refused(
+            f"{meant} is no longer in the grid, nor on its disk ({error.message})", field=field, value=str(meant),
+            fix=f"load it anew: fairlead data load SOURCE --name {meant.name}",
         ) from None  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import fairlead
 from fairlead import complaints
 from fairlead.data.named import DATA_PATTERN as named_pattern
 from fairlead.data.named import dataset
-from fairlead.errors import InvalidSpec
+from fairlead.errors import InvalidSpec, Refused
 from fairlead.grid.alone import Alone, alone
 from fairlead.training.data import Resident
 from fairlead.training.named import Pieces, hand_over, open_named
@@ -50,7 +50,9 @@ def bank(grid: Alone, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     schema = [{"name": name, "dtype": str(column.dtype)} for name, column in columns.items()]
     manifest = {"name": "bank", "version": "ab" * 8, "rows": ROWS, "schema": schema, "blocks": blocks, "target": "y"}
     one = {**manifest, "name": "one", "rows": 25, "blocks": blocks[:1]}
-    hand_over({"bank": {"manifest": manifest, "recipe": None}, "one": {"manifest": one, "recipe": None}})
+    gone = {**manifest, "name": "gone", "blocks": [{"id": "f" * 32, "rows": ROWS}]}
+    told = {each["name"]: {"manifest": each, "recipe": None} for each in (manifest, one, gone)}
+    hand_over(told)
     return columns
 
 
@@ -104,6 +106,12 @@ def test_a_training_by_name_is_the_training_on_its_tensors(bank: dict[str, Any])
 def test_what_is_not_there_is_named(bank: dict[str, Any], meant: Any, word: str) -> None:
     with pytest.raises(InvalidSpec, match=word):
         open_named("data", meant)
+
+
+def test_data_of_which_the_grid_has_nothing_any_more_is_named_with_how_to_load_it(bank: dict[str, Any]) -> None:
+    with pytest.raises(Refused, match="gone is no longer in the grid") as raised:
+        open_named("data", dataset("gone", features="features"))
+    assert raised.value.fix == "load it anew: fairlead data load SOURCE --name gone"
 
 
 def test_without_a_grid_it_says_so(bank: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
