@@ -42,7 +42,16 @@ def find_units(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Units:
     except Exception as error:  # noqa: BLE001 (whatever tracing meets in user code only means: not by stages)
         reason = " ".join(str(error).split())[:160] or type(error).__name__
         return Units(("",), whole=f"the model cannot be traced, so only whole copies of it can run: {reason}")
+    if _has_other_outputs(program, len(inputs[0]) if inputs else 0):
+        return Units(("",), whole="the model gives more than values of each row, so it cannot be cut into stages")
     return _traced(model, program)
+
+
+def _has_other_outputs(program: torch.export.ExportedProgram, rows: int) -> bool:
+    """Whether something that the model gives is no tensor with a value per row: micro-batches hand on nothing else."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    given = [nodes[each].meta.get("val") if each in nodes else None for each in program.graph_signature.user_outputs]
+    return not all(isinstance(each, torch.Tensor) and each.dim() > 0 and len(each) == rows for each in given)
 
 
 def _tied(model: nn.Module) -> str:

@@ -57,6 +57,7 @@ class Pipeline:
         example = torch.zeros(self._rows, dtype=torch.int64, device=session.device)
         blocks = block_names(session.model)
         traced = trace(session.model, plan, session.samples.take(example, 0)[:-1])
+        self._output = traced.output
         self._places = places(plan, mesh.stage)
         self._last = plan.stages - 1 in self._places
         random = session.findings.random
@@ -161,7 +162,7 @@ class Pipeline:
         if count == 0:
             zero: torch.Tensor = sum(leaf.sum() * 0.0 for leaf in pytree.tree_leaves(outputs))
             return zero
-        rows = pytree.tree_map(lambda leaf: leaf[:count], outputs)
+        rows = pytree.tree_unflatten([leaf[:count] for leaf in pytree.tree_leaves(outputs)], self._output)
         function = self._session.training.loss
         assert function is not None
         loss = check_gradient(function(rows, target[:count]))

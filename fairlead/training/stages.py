@@ -20,15 +20,17 @@ from fairlead.training.seams import close_traced, seams_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced:
-    """The whole model in stages, and the number of masks that the stages before each one draw."""
+    """The whole model in stages, the number of masks that the stages before each one draw, and what it gives."""
 
     pipe: Pipe
     first_masks: tuple[int, ...]
+    output: pytree.TreeSpec  # what the last stage's tensors are parts of
 
 
 def trace(model: torch.nn.Module, plan: Plan, inputs: Sequence[torch.Tensor]) -> Traced:
     """Cut the model where the plan says. One that cannot be traced, or shares weights over a cut, is refused."""
     ties = _ties(model)
+    output = _output_of(model, inputs)
     try:
         pipe = pipeline(model, mb_args=tuple(inputs), split_spec=dict.fromkeys(plan.cuts, SplitPoint.BEGINNING))
     except (RuntimeError, AttributeError, AssertionError, ValueError) as error:
@@ -53,7 +55,22 @@ def trace(model: torch.nn.Module, plan: Plan, inputs: Sequence[torch.Tensor]) ->
     masks, seams = _first_masks(pipe, stages, inputs), seams_of(model)
     for stage in stages:
         close_traced(stage, seams)
-    return Traced(pipe, masks)
+    return Traced(pipe, masks, output)
+
+
+def _output_of(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> pytree.TreeSpec:
+    """The structure of what a model gives, which a trace forgets.
+
+    Stages hand on tensors with a value per row; anything else is lost, or made of rows that do not count as well.
+    """
+    with undisturbed(model), torch.no_grad():
+        given, structure = pytree.tree_flatten(model(*inputs))
+    if not all(isinstance(each, torch.Tensor) and each.dim() > 0 and len(each) == len(inputs[0]) for each in given):
+        raise InvalidSpec(
+            "gives more than values of each row, which stages of a pipeline cannot hand on", field="model",
+            fix="choose a plan without pipeline",
+        )  # fmt: skip
+    return structure
 
 
 def _straighten(stage: Any) -> None:

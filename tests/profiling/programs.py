@@ -144,6 +144,26 @@ def looking() -> fairlead.Training:
     return made(Looking, torch.ones(64, 16), 4)
 
 
+class Costly(nn.Module):
+    """Gives a number for all rows beside what it gives for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(self.first(x))
+        return self.out(x), x.square().mean()
+
+
+def costly() -> fairlead.Training:
+    def loss(given: tuple[torch.Tensor, torch.Tensor], target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(given[0], target) + given[1]
+
+    data = (torch.ones(64, 16), torch.arange(64) % 4)
+    return fairlead.Training(model=Costly, data=data, loss=loss, batch_size=16, epochs=1)
+
+
 def tied() -> fairlead.Training:
     return made(Tied, words(50), 50)
 

@@ -95,7 +95,9 @@ def test_the_flops_of_an_lstm_are_counted() -> None:
     assert cells.flops >= 8 * 2 * 4 * 32 * (16 + 32)
 
 
-@pytest.mark.parametrize(("training", "word"), [(programs.looking, "traced"), (programs.tied, "shared")])
+@pytest.mark.parametrize(
+    ("training", "word"), [(programs.looking, "traced"), (programs.tied, "shared"), (programs.costly, "each row")]
+)
 def test_a_model_that_cannot_be_cut_is_still_run_in_copies_and_the_reason_is_said(training, word: str) -> None:  # type: ignore[no-untyped-def]
     found = profile_model(training())
     assert len(found.layers) == 1 and any(word in reason for reason in found.limits)

@@ -19,6 +19,7 @@ from fairlead.training.recompute import groups
 from fairlead.training.skeleton import Skeleton
 from fairlead.training.snapshots import Snapshots
 from fairlead.training.stages import trace
+from tests.profiling.programs import Costly
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import BLOCKS, MIXED
@@ -285,6 +286,8 @@ def test_weights_used_on_both_sides_of_a_cut_and_untraceable_models_are_refused(
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self[1](self[0](x)) if bool(x.sum() > 0) else self[0](x)
 
+    with pytest.raises(InvalidSpec, match="more than values of each row"):
+        trace(Costly(), Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("out",)), [torch.randn(4, 16)])
     with pytest.raises(InvalidSpec, match="cannot be traced"):
         trace(Branching(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)), plan, [torch.zeros(2, 3)])
 

@@ -25,8 +25,9 @@ from torch import nn
 import fairlead
 
 class Net(nn.Module):
-    def __init__(self, norm, counts):
+    def __init__(self, norm, counts, named):
         super().__init__()
+        self.named = named
         self.a, self.norm, self.counts, self.t = nn.Linear(6, 8), nn.BatchNorm1d(8) if norm else None, counts, 1.0
         self.blocks = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(2)])
         self.head = nn.Linear(8, 3)
@@ -34,7 +35,8 @@ class Net(nn.Module):
         if self.counts and self.training and torch.is_grad_enabled():
             self.t *= 0.9
         x = torch.tanh(self.a(x)) * self.t
-        return self.head(self.blocks(x if self.norm is None else self.norm(x)))
+        x = self.head(self.blocks(x if self.norm is None else self.norm(x)))
+        return {"scores": x} if self.named else x
 
 OPTIMIZERS = {
     "places": lambda p: torch.optim.AdamW([{"params": p[:2], "lr": 0.001}, {"params": p[2:], "lr": 0.02}]),
@@ -42,16 +44,18 @@ OPTIMIZERS = {
 }
 
 def training(optimizer: str = "places", norm: bool = False, counts: bool = False, frozen: bool = False,
-             accumulate: int = 1, samples: int = 44, detached: bool = False):
+             accumulate: int = 1, samples: int = 44, detached: bool = False, named: bool = False):
     torch.manual_seed(7)
     x = torch.randn(samples, 6, dtype=torch.float64)
     y = (x.sum(1) > 0).long() + (x[:, 0] > 1).long()
     def model():
-        net = Net(norm, counts).double()
+        net = Net(norm, counts, named).double()
         for part in (net.a, net.blocks[0]):
             part.requires_grad_(not frozen)
         return net
     plain = nn.CrossEntropyLoss()
+    if named:
+        plain = lambda outputs, target: nn.functional.cross_entropy(outputs["scores"], target)
     loss = (lambda outputs, target: plain(outputs.detach(), target)) if detached else plain
     return fairlead.Training(model=model, data=(x, y), loss=loss, batch_size=12, epochs=2, seed=3, clip_grad_norm=0.5,
         optimizer=OPTIMIZERS[optimizer], accumulate=accumulate,
@@ -77,6 +81,7 @@ def refused(gang: Gang, plan: Plan) -> str:
         ({"frozen": True}, STAGES),
         ({"frozen": True}, Plan(pipeline=2, microbatches=2, schedule="zero-bubble", cuts=("blocks.1",))),
         ({"optimizer": "whole"}, STAGES),
+        ({"named": True}, STAGES),
         ({"norm": True, "accumulate": 2}, Plan(data=2, sync="allreduce", shares=(0.7, 0.3))),
         ({"norm": True, "accumulate": 2}, SHARDS),
         ({"norm": True, "samples": 36}, Plan(pipeline=2, microbatches=1, schedule="gpipe", cuts=("blocks.1",))),
