@@ -24,7 +24,7 @@ from fairlead.control.store import events, generations, jobs, pipelines, tenants
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError
 from fairlead.pipelines import steps, wiring
-from fairlead.pipelines.graph import PipelineSpec, stage_job
+from fairlead.pipelines.graph import PipelineSpec, behind, stage_job
 from fairlead.pipelines.prints import lasting
 from fairlead.pipelines.steps import DONE, JobFact, StagePhase
 
@@ -157,7 +157,9 @@ def _start(connection: Connection, seen: Seen, name: str, now_s: float) -> set[s
         if stage.command is not None:
             spec = spec.model_copy(update={"command": _words(stage.command, given)})
         near = _homes(connection, seen, given)
-        job = _hand_in(connection, record, name, spec, stage.trains, near, now_s)
+        mark = {"pipeline": record.id, "name": name, "trains": stage.trains}
+        wished = {"stage": mark, "behind": behind(seen.spec.upstream)[name]}
+        job = _hand_in(connection, record, name, spec, near, wished, now_s)
     except FairleadError as error:
         text = f"{error} (fix: {error.fix})" if error.fix else str(error)
         _settle(connection, seen, name, StagePhase.FAILED, text, {}, now_s)
@@ -183,8 +185,9 @@ def _homes(connection: Connection, seen: Seen, given: Mapping[str, Mapping[str, 
 
 
 def _hand_in(
-    connection: Connection, record: PipelineRecord, name: str, spec: Any, trains: bool, near: set[str], now_s: float
-) -> Job:
+    connection: Connection, record: PipelineRecord, name: str, spec: Any, near: set[str], facts: Mapping[str, Any],
+    now_s: float,
+) -> Job:  # fmt: skip
     tenant = tenants.get(connection, record.tenant)
     who = tokens.get(connection, record.submitted_by)
     if tenant is None or who is None:
@@ -193,9 +196,8 @@ def _hand_in(
     document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
     job = new_job(spec, tenant, who, now_s)
-    mark = {"pipeline": record.id, "name": name, "trains": trains}
-    wished = {"near": sorted({*job.facts.get("near", ()), *near})} if near else {}
-    job = replace(job, facts={**job.facts, **wished, "stage": mark})
+    homes = {"near": sorted({*job.facts.get("near", ()), *near})} if near else {}
+    job = replace(job, facts={**job.facts, **homes, **facts})
     stored, _ = jobs.insert(connection, job, document, spec.labels, None, digest)
     events.append(connection, time_s=now_s, kind="job-submitted", tenant=record.tenant, job=stored.id,
                   text=f"{stored.id} was submitted: stage {name} of {record.id}",

@@ -145,6 +145,15 @@ def order(upstream: Mapping[str, Iterable[str]]) -> list[str]:
     return done
 
 
+def behind(upstream: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Of each stage: how many stages one after the other wait for it, along the longest way to an end."""
+    found = dict.fromkeys(upstream, 0)
+    for name in reversed(order(upstream)):
+        for earlier in upstream[name]:
+            found[earlier] = max(found[earlier], found[name] + 1)
+    return found
+
+
 def stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str, Any]) -> JobSpec:
     """The job that runs a stage, under the same rules as every other job of its tenant."""
     stage = spec.stages[name]

@@ -16,6 +16,9 @@ from fairlead.scheduling.state import JobState
 MOST_STEPS = 10
 """Steps of priority up and down that count: further ones are as the last. So no bid is ever out of reach of others."""
 
+MOST_BEHIND = 3
+"""Stages behind one that count: so a chain never speaks louder than four jobs."""
+
 LEAST = 0.1
 """However little a job takes, it does not bid more than 1 / LEAST times as much for it."""
 
@@ -46,9 +49,11 @@ def resource_score(found: Signature, dials: ScoreDials) -> float:
 
 
 def say(job: JobState, dials: ScoreDials) -> float:
-    """How loudly it speaks among the jobs of its tenant: base ** priority, times what its purpose counts."""
+    """How loudly it speaks among the jobs of its tenant: base ** priority, times what its purpose counts, times the
+    stages of a pipeline that come to their end by it, one after the other: itself and those behind it."""
     steps = max(-MOST_STEPS, min(MOST_STEPS, job.priority))
-    return float(dials.priority_base**steps) * URGENCY[purpose(job)]
+    chain = 1 + min(int(job.facts.get("behind", 0)), MOST_BEHIND)
+    return float(dials.priority_base**steps) * URGENCY[purpose(job)] * chain
 
 
 def says(jobs: Sequence[JobState], nodes: Sequence[Node], dials: ScoreDials) -> NDArray[np.float64]:
@@ -59,7 +64,7 @@ def says(jobs: Sequence[JobState], nodes: Sequence[Node], dials: ScoreDials) -> 
     """
     found = np.ones(len(jobs))
     told = set[str]().union(*read(jobs, "facts"))
-    if any(read(jobs, "priority")) or "class" in told:
+    if any(read(jobs, "priority")) or "class" in told or "behind" in told:
         said = [say(job, dials) for job in jobs]
         loudest: dict[str, float] = {}
         for job, one in zip(jobs, said, strict=True):

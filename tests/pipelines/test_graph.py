@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
-from fairlead.pipelines.graph import cycle, order, parse_pipeline
+from fairlead.pipelines.graph import behind, cycle, order, parse_pipeline
 from fairlead.pipelines.prints import fingerprints, lasting
 from fairlead.sdk.graphs import prepare
 
@@ -151,3 +151,8 @@ def test_nothing_stands_for_what_follows_from_a_stage_that_is_always_run() -> No
 def test_a_key_is_read_as_it_was_written(key: str | int) -> None:
     reference = wiring.Reference("load", (key, "x"))
     assert wiring.parse(str(reference)) == reference
+
+
+def test_the_longest_way_behind_a_stage_counts() -> None:
+    upstream = {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"a"}, "e": {"c", "d"}, "f": set()}
+    assert behind(upstream) == {"a": 3, "b": 2, "c": 1, "d": 1, "e": 0, "f": 0}

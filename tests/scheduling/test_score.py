@@ -24,8 +24,8 @@ from fairlead.scheduling.classes import (
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import Game
 from fairlead.scheduling.market import Dials, Market
-from fairlead.scheduling.score import MOST_STEPS, resource_score, say, says
-from fairlead.scheduling.state import ClusterState, JobState
+from fairlead.scheduling.score import MOST_BEHIND, MOST_STEPS, resource_score, say, says
+from fairlead.scheduling.state import ClusterState, JobState, Start, TenantState
 
 NODES = [Node("n", {DEVICE: 4.0, "cpu": 8.0, "memory": 16e9}, "fast")]
 ONE = SpeedCurve((1,), {"fast": ((1.0,), (1.0,))})
@@ -127,3 +127,12 @@ def test_a_low_priority_waits_for_a_bounded_time_under_a_stream_of_high_ones() -
         if any(one.job == "low" and getattr(one, "seats", ()) for one in made.decisions):
             return
     pytest.fail("the low one never got its turn")
+
+
+def test_a_stage_that_others_wait_for_comes_before_a_shorter_one_that_nobody_does() -> None:
+    fit, judge = job("fit", work=1_500.0, facts={"behind": 1}), job("judge", work=1_000.0)
+    nodes = [Node("n", {DEVICE: 1.0}, "fast")]
+    made = Market()(ClusterState(0.0, nodes, [TenantState("t")], [fit, judge], at_once=True))
+    assert [one.job for one in made.decisions if isinstance(one, Start)] == ["fit"]
+    far = job("far", facts={"behind": 1_000})
+    assert say(far, Dials()) == (1 + MOST_BEHIND) * say(judge, Dials())

@@ -86,7 +86,7 @@ def refused(gang: Gang, plan: Plan) -> str:
         ({"norm": True, "accumulate": 2}, SHARDS),
         ({"norm": True, "samples": 36}, Plan(pipeline=2, microbatches=1, schedule="gpipe", cuts=("blocks.1",))),
     ],
-    ids=["groups", "frozen", "frozen-zero-bubble", "whole", "named", "norm-pieces", "norm-pieces-shards", "norm-stages"],
+    ids=["groups", "frozen", "frozen-zero-bubble", "whole", "named", "norm-pieces", "norm-shards", "norm-stages"],
 )
 def test_what_does_not_mind_gives_the_result_of_one_process(
     make_gang: MakeGang, params: dict[str, Any], plan: Plan
