@@ -110,7 +110,7 @@ def _check(body: wire.FromWorker | wire.Exited) -> None:
                 raise ValueError("a plan of no known kind")
         case wire.Progress():
             counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation, body.slow_s)
-            counts += tuple(step["step"] for step in body.steps)
+            counts += tuple(step.get("step", -1.0) for step in body.steps)
         case wire.Snapshot():
             counts = (body.step, body.generation, body.seconds, body.waited_s)
         case wire.Finished():
