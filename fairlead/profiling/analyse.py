@@ -29,7 +29,10 @@ def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfil
     torch.set_num_threads(1)
     training = load_training(run, params)
     if training.loop is not None:
-        raise InvalidSpec("a loop of one's own runs as it is: there is no model to plan for", field="loop")
+        raise InvalidSpec(
+            "a loop of one's own runs as it is: there is no model to plan for", field="loop",
+            fix="give Training a model, or run it without a plan",
+        )  # fmt: skip
     model = build(training)
     profile = profile_model(training, model)
     if device is None:

@@ -19,7 +19,7 @@ from fairlead.training.data import Samples, check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.optimizers import make_optimizer, partial_objection
 from fairlead.training.precision import asked
-from fairlead.training.probe import call, examine, kept_state
+from fairlead.training.probe import call, examine, kept_state, trained
 from fairlead.training.recompute import block_names, groups
 from fairlead.training.seeds import seed_everything
 
@@ -52,6 +52,7 @@ def profile_model(training: Training, model: nn.Module | None = None) -> ModelPr
     check_batch(training.batch_size, len(samples))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
+    trained(model)
     examine(model, training.loss, rows)  # first: it gives lazy layers their shapes
     state = "" if own_step else kept_state(model, rows[:-1])
     partial = "" if own_step else partial_objection(training, model)

@@ -158,6 +158,14 @@ def _check_kinds(model: torch.nn.Module) -> None:
             raise InvalidSpec(f"parameter {name} is complex", field="model", fix=fix)
 
 
+def trained(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """The parameters that are trained; refuses a model without any."""
+    found = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not found:
+        raise InvalidSpec("has no parameters to train", field="model", fix="leave requires_grad on for some of them")
+    return found
+
+
 def check_gradient(loss: torch.Tensor) -> torch.Tensor:
     """The loss, if it can be trained by: without a gradient nothing would be, silently in a pipeline."""
     if not loss.requires_grad:

@@ -22,7 +22,7 @@ from fairlead.training.judgement import Judgement
 from fairlead.training.lightning import configured, steps_itself
 from fairlead.training.optimizers import forget_parameters, make_optimizer, quicken
 from fairlead.training.precision import computing
-from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last
+from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last, trained
 from fairlead.training.seeds import mix, seed_everything
 
 
@@ -87,11 +87,7 @@ class Session:
                 )  # fmt: skip
 
     def _optimizer(self) -> tuple[torch.optim.Optimizer, Any]:
-        parameters = [p for p in self.model.parameters() if p.requires_grad]
-        if not parameters:
-            raise InvalidSpec(
-                "has no parameters to train", field="model", fix="leave requires_grad on for some of them"
-            )
+        parameters = trained(self.model)
         make = self.training.scheduler
         if self.training.optimizer is None and self.training.loss is None:
             own = configured(self.model)

@@ -111,6 +111,13 @@ def test_a_model_with_a_step_of_its_own_runs_in_copies() -> None:
     assert len(found.layers) == 1 and "training step of its own" in found.limits[0] and found.flops == 2 * 16 * 4
 
 
+def test_a_model_with_nothing_to_train_is_refused_as_in_training() -> None:
+    training = programs.mlp()
+    model = build(training).requires_grad_(False)
+    with pytest.raises(InvalidSpec, match="has no parameters to train"):
+        profile_model(training, model)
+
+
 def test_plans_that_change_the_maths_are_looked_at_only_if_allowed() -> None:
     assert profile_model(programs.mlp()).exact
     assert not profile_model(dataclasses.replace(programs.mlp(), exact=False)).exact
