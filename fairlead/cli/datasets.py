@@ -92,11 +92,19 @@ def list_datasets(of: Tenant = None, as_json: Json = False) -> None:
     show.table(columns, rows, empty="no data sets; load one: fairlead data load FILE --name NAME")
 
 
+def _meant(ref: str) -> tuple[str, str | None]:
+    """Name and version; half a version is a mistake, and not all of them."""
+    from fairlead.data.named import dataset
+
+    found = dataset(ref)
+    return found.name, found.version
+
+
 @data.command("show")
 def show_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
     """One version of a data set: schema, blocks, all versions, and the jobs that read them."""
-    name, _, version = ref.partition("@")
-    found = client().dataset(name, version or None, tenant=of)
+    name, version = _meant(ref)
+    found = client().dataset(name, version, tenant=of)
     if as_json:
         show.print_json(found)
         return
@@ -134,8 +142,8 @@ def drop_dataset(ref: Ref, of: Tenant = None, as_json: Json = False) -> None:
 
     Its blocks stay in memory until room is needed.
     """
-    name, _, version = ref.partition("@")
-    gone = client().drop_dataset(name, version or None, tenant=of)
+    name, version = _meant(ref)
+    gone = client().drop_dataset(name, version, tenant=of)
     if as_json:
         show.print_json({"dropped": gone})
         return
