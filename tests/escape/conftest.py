@@ -100,15 +100,20 @@ def staged(folder: Path, *options: str) -> Iterator[Scene]:
     """A platform with its victim, for as long as this lasts."""
     # A canary in the operator's environment too: it must not come down to a worker.
     admin = Terminal(folder / "home", environment={"OPERATORS_PASSWORD": f"fl-canary-{secrets.token_hex(16)}"})
+    shared: Path | None = None
     try:
         admin("up", "--detach", "--nodes", "2", "--port", "0", *options)
         tokens = {
             name: admin("tenant", "create", name, "--json").data["token"]["token"] for name in ("victim", "mallory")
         }
         victim, mallory = (Terminal(admin.home, tokens[name]) for name in ("victim", "mallory"))
-        yield _play(folder, admin, victim, mallory)
+        scene = _play(folder, admin, victim, mallory)
+        shared = Path("/dev/shm", scene.map["shm"])
+        yield scene
     finally:
         admin("down")
+        if shared is not None:  # where jobs have no sandbox it is the machine's, and stays
+            shared.unlink(missing_ok=True)
         for line in _OPEN:
             line.close()
 
