@@ -37,7 +37,7 @@ def _replace(draft: Draft, job: JobState) -> None:
     board.leave(job, (leaving,))
     board.sit(job, (chosen,))
     text = (
-        f"replaces its worker on {on((leaving,))}, which stayed less than half as fast as the others although it was "
-        f"given less, by one on {on((chosen,))}"
+        f"replaces its worker on {on((leaving,))}, which stayed less than half as fast as the others, "
+        f"by one on {on((chosen,))}"
     )
     draft.decide(Resize(job.id, board.seats[job.id], reason(CODE, text, leaves=leaving, takes=chosen)))
