@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from fairlead import json_values
 from fairlead.errors import InvalidSpec
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
@@ -25,7 +26,7 @@ _Words = Callable[[Any, Mapping[str, Any]], tuple[str, str]]  # value and contex
 def invalid(error: ValidationError, kind: type[BaseModel], source: str | None = None) -> InvalidSpec:
     """The first thing that is wrong, as one line for a person."""
     first = error.errors(include_url=False)[0]
-    parts = [str(part) for part in first["loc"] if part not in _UNION_PARTS]
+    parts = [str(part)[: json_values.LONGEST_KEY] for part in first["loc"] if part not in _UNION_PARTS]
     value, context = first.get("input"), first.get("ctx", {})
     if first["type"] == "extra_forbidden":
         message, fix = "unknown field", _nearest(parts[-1], _fields(kind, parts[:-1]))
@@ -91,7 +92,9 @@ _WORDS: Mapping[str, _Words] = {
     "literal_error": _says("is not {expected}", "write {expected}"),
     "greater_than": _says("is too small", "use more than {gt:g}"),
     "greater_than_equal": _says("is too small", "use at least {ge:g}"),
+    "less_than": _says("is too large", "use less than {lt:.15g}"),
     "less_than_equal": _says("is too large", "use at most {le:.15g}"),
+    "int_parsing_size": _says("is too large", "write a smaller number"),
     "int_type": _says("is not a whole number", "write a whole number without quotes, such as 2"),
     "int_parsing": _says("is not a whole number", "write a whole number, such as 2"),
     "int_from_float": _says("is not a whole number", "write a whole number, such as 2"),
@@ -115,7 +118,9 @@ def _nearest(name: str, fields: Sequence[str]) -> str:
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, str | int | float | bool)
+    if isinstance(value, int):
+        return value in json_values.INTEGERS  # Python does not even write down a number of 5,000 digits
+    return isinstance(value, str | float)
 
 
 def _short(value: Any) -> str:

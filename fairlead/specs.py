@@ -7,8 +7,19 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from fairlead import json_values
 from fairlead.complaints import DATA_PATTERN, NAME_PATTERN, PLACE_PATTERN, SECRET_PATTERN, invalid
 from fairlead.errors import InvalidSpec
 from fairlead.units import is_duration, parse_duration, parse_size
@@ -37,8 +48,22 @@ def _parse_deadline(value: Any) -> Any:
     return value
 
 
-Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
+STORED: Mapping[str, Any] = {"stored": True}
+"""Context for specs that were taken in before: what is stored is read, whatever the bounds were then."""
+
+
+def _bounded(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    if info.context is not STORED:
+        json_values.check(value)
+    return value
+
+
+FreeForm = Annotated[dict[str, Any], AfterValidator(_bounded)]
+"""Whatever JSON a function is given, within the bounds of :mod:`fairlead.json_values`."""
+Size = Annotated[int, BeforeValidator(parse_size), Field(gt=0, lt=1 << 62)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, le=1e10, allow_inf_nan=False)]
+Word = Annotated[str, Field(max_length=100_000)]
+"""Of a command, or the value of a variable: no system starts a process with a longer one."""
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 ByType = dict[Name, Annotated[int, Field(ge=0, le=1_000_000, strict=True)]]
 """Whole devices by type, such as ``{v100: 4}``."""
@@ -84,9 +109,9 @@ class Workers(Spec):
 class WorkerResources(Spec):
     """What each worker needs; what is not said is its slot's fair part of the node."""
 
-    cpu: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    cpu: float | None = Field(default=None, gt=0, le=1e6, allow_inf_nan=False)
     memory: Size | None = None
-    gpu: int = Field(default=0, ge=0)
+    gpu: int = Field(default=0, ge=0, le=1_000_000)
     device: Name | None = None  # device type, such as cpu, v100 or a100; None takes any
 
     def demand(self) -> dict[str, float]:
@@ -149,9 +174,10 @@ class JobSpec(Spec):
     labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
         default_factory=dict, max_length=64
     )
-    run: str | None = None  # file.py:function or package.module:function returning a fairlead.Training
-    command: list[str] | None = None
-    params: dict[str, Any] = Field(default_factory=dict)
+    # file.py:function or package.module:function returning a fairlead.Training
+    run: str | None = Field(default=None, max_length=1000)
+    command: list[Word] | None = Field(default=None, max_length=10_000)
+    params: FreeForm = Field(default_factory=dict)
     workers: Workers = Workers()
     resources: WorkerResources = WorkerResources()
     placement: Placement = Placement()
@@ -161,9 +187,9 @@ class JobSpec(Spec):
     plan: Literal["auto", "single", "dp", "ddp", "fsdp", "tp", "pp"] = "auto"  # how a Training is spread
     takes: Annotated[Seconds, Field(gt=0)] | None = None  # about so long with the fewest workers; None: not known
     data: list[DataRef] = Field(default_factory=list, max_length=64)  # data sets it reads; it runs near them if it can
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, Word] = Field(default_factory=dict, max_length=1000)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
-    venv: str | None = None
+    venv: str | None = Field(default=None, max_length=4096)
     retries: int = Field(default=0, ge=0, le=100, strict=True)
     silence_timeout: Seconds | None = None  # None: max(30 s, ten usual steps)
     code: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")  # the bundle it runs from
@@ -197,6 +223,8 @@ class JobSpec(Spec):
     @classmethod
     def _proper_variables(cls, env: dict[str, str]) -> dict[str, str]:
         for name, value in env.items():
+            if len(name) > json_values.LONGEST_KEY:
+                raise ValueError(f"a name has more than {json_values.LONGEST_KEY} characters; shorten it")
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise ValueError(f"{name}: is not the name of an environment variable; use letters, digits and _")
             if name.startswith(PLATFORM_PREFIX):
@@ -243,7 +271,8 @@ class Policy(Spec):
     """What a tenant's jobs may reach and how much they may leave behind, as an administrator decides."""
 
     network: Literal["closed", "open"] = "closed"  # closed: a gang reaches itself only; open: what the machine reaches
-    folders: list[str] = Field(default_factory=list, max_length=64)  # readable inside its sandbox, never writable
+    # readable inside its sandbox, never writable
+    folders: list[Annotated[str, Field(max_length=4096)]] = Field(default_factory=list, max_length=64)
     disk: Size = 10 * 1024**3  # of one job: code, home, temporary files, snapshots and output together
     kept: Size = 100 * 1024**3  # of all its ended jobs together: logs and output, of which the oldest go first
     log: Size = 64 * 1024**2  # the newest bytes of each worker's log that are kept
@@ -278,7 +307,7 @@ class TenantSpec(Spec):
     kind: Literal["Tenant"] = "Tenant"
     name: Name
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    quota: int | None = Field(default=None, ge=1)  # devices at the same time; None: no limit of its own
+    quota: int | None = Field(default=None, ge=1, le=1_000_000)  # devices at the same time; None: no limit of its own
     sla: Sla = Sla()
     policy: Policy = Policy()
     budget: Budget | None = None

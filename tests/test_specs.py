@@ -98,7 +98,7 @@ BAD_JOBS: list[tuple[Any, str, str, str]] = [  # what was written, field, part o
     (GOOD | {"retries": 101}, "retries", "101 is too large", "at most 100"),
     (GOOD | {"silence_timeout": "1 week"}, "silence_timeout", "'1 week' is not a duration", "90s"),
     (GOOD | {"silence_timeout": -1}, "silence_timeout", "-1 is too small", "at least 0"),
-    (GOOD | {"silence_timeout": float("inf")}, "silence_timeout", "inf is not a finite", "number"),
+    (GOOD | {"silence_timeout": float("inf")}, "silence_timeout", "inf is too large", "at most 10000000000"),
     (GOOD | {"env": {"FAIRLEAD_JOB": "x"}}, "env.FAIRLEAD_JOB", "platform's own", "without FAIRLEAD_"),
     (GOOD | {"secrets": ["token"]}, "secrets.0", "'token' is not the name of a secret", "such as API_KEY"),
     (GOOD | {"placement": {"only": ["~eu"]}}, "placement.only.0", "'~eu' is not the name of a place", "fairlead nodes"),

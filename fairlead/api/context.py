@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
@@ -13,6 +14,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, ValidationError
 from structlog.contextvars import bind_contextvars
 
+from fairlead import json_values
 from fairlead.api.cookies import SAFE, require_our_page, session_secret
 from fairlead.api.door import PlatformDoor
 from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
@@ -24,6 +26,10 @@ from fairlead.errors import InvalidSpec, Unauthenticated
 from fairlead.specs import Spec, invalid
 
 S = TypeVar("S", bound=Spec)
+
+LONG_NUMBER = re.compile(rb"[0-9]{19}")
+WRAPPED = 6
+"""So much deeper than a free-form value may be is the document around it (``stages.NAME.args``)."""
 
 
 @dataclass(slots=True)
@@ -134,9 +140,19 @@ async def read_json(request: Request) -> Any:
         raise Malformed(str(error), field="body", fix="send a JSON object in UTF-8") from None
     except RecursionError:
         raise Malformed("is nested too deeply", field="body", fix="send a flat JSON object") from None
+    if body.count(b"[") + body.count(b"{") > json_values.DEEPEST or LONG_NUMBER.search(body):
+        _must_fit(data)
     if b"\\u0000" in body and _holds_null(data):
         raise Malformed("holds a null character", field="body", fix="leave \\u0000 out: no store and no shell takes it")
     return data
+
+
+def _must_fit(data: Any) -> None:
+    """Whatever the body is of: nothing behind this door meets a value that it cannot pack, store or write down."""
+    try:
+        json_values.check(data, deepest=json_values.DEEPEST + WRAPPED, largest=None)
+    except json_values.Unfit as error:
+        raise InvalidSpec(error.what, field=error.path or "body", fix=error.fix) from None
 
 
 def _holds_null(value: Any) -> bool:

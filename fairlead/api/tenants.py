@@ -36,7 +36,7 @@ class TenantChange(Spec):
     """What of a tenant is to change; what is not named stays. A quota, budget or parent of null takes it away."""
 
     weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    quota: int | None = Field(default=None, ge=1)
+    quota: int | None = Field(default=None, ge=1, le=1_000_000)
     sla: Sla = Sla()
     policy: Policy = Policy()
     budget: Budget | None = None

@@ -24,12 +24,14 @@ from fairlead.control.store import events, generations, jobs, pipelines, tenants
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError
 from fairlead.pipelines import steps, wiring
-from fairlead.pipelines.graph import PipelineSpec, behind, stage_job
+from fairlead.pipelines.graph import PipelineSpec, stage_job, stored_pipeline
 from fairlead.pipelines.prints import lasting
 from fairlead.pipelines.steps import DONE, JobFact, StagePhase
 
 NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
 """What a command gives."""
+STEPS_AT_ONCE = 50
+"""In one transaction: a stage's job is handed in within a millisecond or two."""
 LARGE_BYTES = 1 << 20
 """Of a result: a smaller one is copied to another node sooner than anybody notices."""
 
@@ -62,9 +64,12 @@ class Pipelines:
         due = await self._store.read(self._due)
         if not due:
             return None
-        now_s = self._clock()
-        touched = await self._store.write(partial(self._advance, due=due, now_s=now_s))
-        failpoint("pipeline-stored")
+        touched: set[str] = set()
+        while due:  # in bites: nobody's write waits for a whole pipeline
+            now_s = self._clock()
+            more, due = await self._store.write(partial(self._advance, due=due, now_s=now_s))
+            failpoint("pipeline-stored")
+            touched |= more
         return touched
 
     def _due(self, connection: Connection) -> list[str]:
@@ -73,24 +78,30 @@ class Pipelines:
         seen = self._seen(connection, running)
         return [each.record.id for each in seen if each.next()]
 
-    def _advance(self, connection: Connection, due: Collection[str], now_s: float) -> set[str]:
-        """One step may make another possible at once, such as a row of stages that need not run again.
+    def _advance(self, connection: Connection, due: Collection[str], now_s: float) -> tuple[set[str], list[str]]:
+        """The jobs touched, and the pipelines in which there is more to do than one transaction should hold.
 
-        Only to start a stage makes nothing else possible, and then nobody has to look again.
+        One step may make another possible at once, such as a row of stages that need not run again. Only to start a
+        stage makes nothing else possible, and then nobody has to look again.
         """
         touched: set[str] = set()
+        left = STEPS_AT_ONCE
         while True:
             ready = [(each, each.next()) for each in self._seen(connection, due)]
             if not any(planned for _, planned in ready):
-                return touched
+                return touched, []
+            if left <= 0:
+                return touched, [each.record.id for each, planned in ready if planned]
             started = True
             for seen, planned in ready:
-                for step in planned:
+                wanted, left = planned[: max(0, left)], left - len(planned)
+                started = started and len(wanted) == len(planned)
+                for step in wanted:
                     jobs_of_it = _do(connection, seen, step, now_s)
                     started = started and isinstance(step, steps.Start) and bool(jobs_of_it)
                     touched |= jobs_of_it
             if started:
-                return touched
+                return touched, []
 
     # ------------------------------------------------------------ looking
 
@@ -102,7 +113,7 @@ class Pipelines:
 
     def _look(self, connection: Connection, record: PipelineRecord, own: Mapping[str, StageRecord]) -> Seen:
         if record.id not in self._specs:
-            self._specs[record.id] = PipelineSpec.model_validate(record.spec)
+            self._specs[record.id] = stored_pipeline(record.spec)
         spec = self._specs[record.id]
         facts = {}
         for name, stage in own.items():
@@ -158,7 +169,7 @@ def _start(connection: Connection, seen: Seen, name: str, now_s: float) -> set[s
             spec = spec.model_copy(update={"command": _words(stage.command, given)})
         near = _homes(connection, seen, given)
         mark = {"pipeline": record.id, "name": name, "trains": stage.trains}
-        wished = {"stage": mark, "behind": behind(seen.spec.upstream)[name]}
+        wished = {"stage": mark, "behind": seen.spec.behind[name]}
         job = _hand_in(connection, record, name, spec, near, wished, now_s)
     except FairleadError as error:
         text = f"{error} (fix: {error.fix})" if error.fix else str(error)

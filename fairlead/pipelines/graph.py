@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from fairlead.complaints import SECRET_PATTERN
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
-from fairlead.specs import DataRef, JobSpec, Name, Placement, Seconds, Sla, Spec, WorkerResources, Workers, invalid
+from fairlead.specs import (
+    STORED,
+    DataRef,
+    FreeForm,
+    JobSpec,
+    Name,
+    Placement,
+    Seconds,
+    Sla,
+    Spec,
+    Word,
+    WorkerResources,
+    Workers,
+    invalid,
+)
 
 MOST_STAGES = 500
+MOST_EDGES = 5_000
+"""Results taken and stages waited for, of a whole pipeline: rounds, pages and the store look at all of them."""
+_SHOWN = 12
+"""Stages of a circle that are named."""
 ESTIMATORS = "fairlead.pipelines.estimators:"
 """The functions of this module are what stages of scikit-learn estimators run."""
 
@@ -21,9 +40,9 @@ ESTIMATORS = "fairlead.pipelines.estimators:"
 class StageSpec(Spec):
     """One stage: a function with arguments, or a command; which results it takes stands in its arguments."""
 
-    run: str | None = None  # file.py:function or package.module:function
-    command: list[str] | None = None
-    args: dict[str, Any] = Field(default_factory=dict, max_length=200)
+    run: str | None = Field(default=None, max_length=1000)  # file.py:function or package.module:function
+    command: list[Word] | None = Field(default=None, max_length=10_000)
+    args: FreeForm = Field(default_factory=dict, max_length=200)
     after: list[Name] = Field(default_factory=list, max_length=MOST_STAGES)  # stages that come first, besides
     workers: Workers = Workers()
     resources: WorkerResources = WorkerResources()
@@ -33,18 +52,18 @@ class StageSpec(Spec):
     trains: bool = Field(default=False, strict=True)  # it returns a fairlead.Training: its gang may grow and shrink
     takes: Annotated[Seconds, Field(gt=0)] | None = None
     data: list[DataRef] = Field(default_factory=list, max_length=64)  # data sets that its training reads by name
-    env: dict[str, str] = Field(default_factory=dict, max_length=200)
+    env: dict[str, Word] = Field(default_factory=dict, max_length=200)
     secrets: list[Annotated[str, Field(pattern=SECRET_PATTERN)]] = Field(default_factory=list, max_length=64)
-    venv: str | None = None
+    venv: str | None = Field(default=None, max_length=4096)
     source: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")  # of its own code; None: the bundle's
 
-    @property
+    @cached_property
     def inputs(self) -> frozenset[str]:
         """The stages whose results it takes."""
         words = self.args if self.command is None else {**self.args, "command": self.command}
         return frozenset(reference.stage for reference in wiring.references(words))
 
-    @property
+    @cached_property
     def upstream(self) -> frozenset[str]:
         """The stages that come before it."""
         return self.inputs | frozenset(self.after)
@@ -98,51 +117,74 @@ class PipelineSpec(Spec):
     code: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
 
     @model_validator(mode="after")
-    def _is_a_graph(self) -> Self:
-        for name, stage in self.stages.items():
-            for other in sorted(stage.upstream):
+    def _is_a_graph(self, info: ValidationInfo) -> Self:
+        edges = sum(map(len, self.upstream.values()))
+        if edges > MOST_EDGES and info.context is not STORED:
+            raise ValueError(f"stages: take {edges} results of each other in all, and {MOST_EDGES} are the most; "
+                             "let stages in between gather them")  # fmt: skip
+        for name, others in self.upstream.items():
+            for other in sorted(others):
                 if other not in self.stages:
                     raise ValueError(f"stages.{name}: takes ${other}, and there is no such stage; "
                                      f"{_meant(other, self.stages)}")  # fmt: skip
-        circle = cycle({name: stage.upstream for name, stage in self.stages.items()})
+        circle = cycle(self.upstream)
         if circle:
-            way = " -> ".join([*circle, circle[0]])
+            way = " -> ".join([*circle[:_SHOWN], *(["..."] if len(circle) > _SHOWN else []), circle[0]])
             raise ValueError(f"stages.{circle[0]}: waits for itself: {way}; take one of these arguments away")
         return self
 
-    @property
+    @cached_property
     def upstream(self) -> dict[str, frozenset[str]]:
         return {name: stage.upstream for name, stage in self.stages.items()}
+
+    @cached_property
+    def behind(self) -> dict[str, int]:
+        """Of each stage: how many stages one after the other wait for it, along the longest way to an end."""
+        return behind(self.upstream)
 
 
 def cycle(upstream: Mapping[str, Iterable[str]]) -> list[str]:
     """Stages that wait for each other in a circle, in the order in which they run; empty when there are none."""
-    waits = {name: set(others) for name, others in upstream.items()}
-    while free := [name for name, others in waits.items() if not others & waits.keys()]:
-        for name in free:
-            del waits[name]
+    done = {name for level in _levels(upstream) for name in level}
+    waits = {name: set(others) - done for name, others in upstream.items() if name not in done}
     if not waits:
         return []
     way = [min(waits)]
-    while (further := min(waits[way[-1]] & waits.keys())) not in way:
+    passed = {way[0]: 0}
+    while (further := min(waits[way[-1]])) not in passed:
+        passed[further] = len(way)
         way.append(further)
-    circle = way[way.index(further) :][::-1]
+    circle = way[passed[further] :][::-1]
     first = circle.index(min(circle))
     return circle[first:] + circle[:first]
 
 
 def order(upstream: Mapping[str, Iterable[str]]) -> list[str]:
     """The stages, each after all that it waits for; alike for every order of the same mapping."""
-    done: list[str] = []
-    waits = {name: set(others) for name, others in upstream.items()}
-    while waits:
-        free = sorted(name for name, others in waits.items() if not others & waits.keys())
-        if not free:
-            raise ValueError("the stages wait for each other in a circle")
-        for name in free:
-            del waits[name]
-        done += free
+    done = [name for level in _levels(upstream) for name in level]
+    if len(done) < len(upstream):
+        raise ValueError("the stages wait for each other in a circle")
     return done
+
+
+def _levels(upstream: Mapping[str, Iterable[str]]) -> Iterator[list[str]]:
+    """Stages that can run side by side, level after level, by name; those in a circle, and behind one, never come."""
+    left = {name: set(others) & upstream.keys() for name, others in upstream.items()}
+    waiting: dict[str, list[str]] = {name: [] for name in upstream}
+    for name, others in left.items():
+        for other in others:
+            waiting[other].append(name)
+    counts = {name: len(others) for name, others in left.items()}
+    free = sorted(name for name, count in counts.items() if count == 0)
+    while free:
+        yield free
+        following = []
+        for name in free:
+            for later in waiting[name]:
+                counts[later] -= 1
+                if counts[later] == 0:
+                    following.append(later)
+        free = sorted(following)
 
 
 def behind(upstream: Mapping[str, Iterable[str]]) -> dict[str, int]:
@@ -155,7 +197,17 @@ def behind(upstream: Mapping[str, Iterable[str]]) -> dict[str, int]:
 
 
 def stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str, Any]) -> JobSpec:
-    """The job that runs a stage, under the same rules as every other job of its tenant."""
+    """The job that runs a stage, under the same rules as every other job of its tenant.
+
+    ``params`` may hold what other stages gave: :class:`InvalidSpec` for what is no value that a job may be given.
+    """
+    try:
+        return _stage_job(spec, name, pipeline, params)
+    except ValidationError as error:
+        raise invalid(error, JobSpec) from None
+
+
+def _stage_job(spec: PipelineSpec, name: str, pipeline: str, params: Mapping[str, Any]) -> JobSpec:
     stage = spec.stages[name]
     return JobSpec(
         name=f"{spec.name[: max(1, 39 - len(name))].rstrip('-')}-{name}"[:40].rstrip("-"),
@@ -189,10 +241,15 @@ def parse_pipeline(data: Any, *, source: str | None = None) -> PipelineSpec:
     try:
         spec = PipelineSpec.model_validate(dict(data))
         for name in spec.stages:  # what is wrong with it as a job is said now, not when its turn comes
-            stage_job(spec, name, spec.name, {})
+            _stage_job(spec, name, spec.name, {})
     except ValidationError as error:
         raise invalid(error, PipelineSpec, source) from None
     return spec
+
+
+def stored_pipeline(document: Mapping[str, Any]) -> PipelineSpec:
+    """A pipeline that was taken in, perhaps by an earlier version with other bounds."""
+    return PipelineSpec.model_validate(dict(document), context=STORED)
 
 
 def _meant(name: str, stages: Iterable[str]) -> str:

@@ -6,9 +6,11 @@ It looks at levels, not edges: called again after a crash with the same facts, i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+from fairlead.pipelines.graph import order
 
 
 class StagePhase(StrEnum):
@@ -113,13 +115,18 @@ def next_steps(
 
     ``known`` are the stages for which there is an earlier result. An End comes alone, when nothing else is left.
     """
-    steps: list[Step] = []
-    for name in sorted(states):
+    planned: dict[str, list[Step]] = {}
+    now = dict(states)  # with what this pass skips, so that a whole row behind a failure is skipped in one
+    for name in order({name: upstream[name] for name in states}):
         state = states[name]
         if state.phase is StagePhase.ACTIVE:
-            steps += _active(state, states, jobs.get(name), cancelled)
+            planned[name] = _active(state, states, jobs.get(name), cancelled)
         elif state.phase is StagePhase.WAITING:
-            steps += _waiting(state, upstream[name], states, name in known, cancelled)
+            planned[name] = _waiting(state, upstream[name], now, name in known, cancelled)
+        for step in planned.get(name, ()):
+            if isinstance(step, Settle) and step.phase is StagePhase.SKIPPED:
+                now[name] = replace(state, phase=step.phase, message=step.message)
+    steps = [step for name in sorted(planned) for step in planned[name]]
     if not steps and all(state.phase in OVER for state in states.values()):
         return [_end(states, cancelled)]
     return steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
 from fairlead.pipelines import wiring
-from fairlead.pipelines.graph import behind, cycle, order, parse_pipeline
+from fairlead.pipelines.graph import behind, cycle, order, parse_pipeline, stage_job
 from fairlead.pipelines.prints import fingerprints, lasting
 from fairlead.sdk.graphs import prepare
 
@@ -156,3 +157,43 @@ def test_a_key_is_read_as_it_was_written(key: str | int) -> None:
 def test_the_longest_way_behind_a_stage_counts() -> None:
     upstream = {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"a"}, "e": {"c", "d"}, "f": set()}
     assert behind(upstream) == {"a": 3, "b": 2, "c": 1, "d": 1, "e": 0, "f": 0}
+
+
+def test_a_graph_with_too_many_edges_is_refused_before_anything_is_reckoned_of_it() -> None:
+    names = [f"s{n}" for n in range(500)]
+    stages = {name: {**RUN, "after": names[:at]} for at, name in enumerate(names)}
+    assert "stages: take 124750 results" in refused({"name": "flow", "stages": stages})
+
+
+class Counted(frozenset[str]):
+    """Upstream of a stage that counts how often somebody walks through it."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        Counted.walks += 1
+        return super().__iter__()
+
+
+def test_what_is_known_of_a_graph_takes_one_look_at_each_edge_however_long_it_is() -> None:
+    names = [f"s{n:04}" for n in range(2000)]
+    chain = {name: Counted(names[at - 1 : at] if at else []) for at, name in enumerate(names)}
+    Counted.walks = 0
+    assert order(chain) == names and cycle(chain) == []
+    assert behind(chain)["s0000"] == 1999
+    assert Counted.walks <= 6 * len(names)
+
+
+def test_a_long_circle_is_told_in_one_short_line() -> None:
+    names = [f"s{n:03}" for n in range(400)]
+    circle = {name: {**RUN, "after": [names[at - 1]]} for at, name in enumerate(names)}
+    assert len(refused({"name": "flow", "stages": circle})) < 300
+
+
+def test_what_a_stage_gave_fails_the_stage_that_cannot_take_it_and_nothing_else() -> None:
+    made = parse_pipeline(spec(a=RUN, b={**RUN, "args": {"x": "$a"}}))
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(InvalidSpec, match="nested more than"):
+        stage_job(made, "b", "flow-x", {"args": {}, "inputs": {"a": {"plain": deep}}})

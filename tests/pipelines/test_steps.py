@@ -42,7 +42,8 @@ def test_a_failed_stage_takes_its_descendants_with_it_and_nobody_else() -> None:
     states["fit"] = replace(states["fit"], phase=StagePhase.FAILED, message="no good")
     states["other"] = replace(states["other"], phase=StagePhase.ACTIVE)
     assert next_steps(graph, states, {"other": JobFact(None)}) == [
-        Settle("score", StagePhase.SKIPPED, "upstream fit failed")
+        Settle("score", StagePhase.SKIPPED, "upstream fit failed"),
+        Settle("tell", StagePhase.SKIPPED, "upstream fit failed"),  # in the same pass, however long the row is
     ]
     states["score"] = replace(states["score"], phase=StagePhase.SKIPPED, message="upstream fit failed")
     assert next_steps(graph, states, {"other": JobFact(None)}) == [

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import Connection
 
+from fairlead import json_values
 from fairlead.control.access import acting_for, require, scope
 from fairlead.control.budgets import afford
 from fairlead.control.datasets import pinned as datasets_pinned
@@ -18,7 +20,7 @@ from fairlead.control.service.core import tenant_named
 from fairlead.control.service.submitting import SubmitVerbs, need_room, need_secrets, new_job
 from fairlead.control.store import datasets, events, jobs, pipelines
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
-from fairlead.pipelines.graph import PipelineSpec, order, stage_job
+from fairlead.pipelines.graph import PipelineSpec, order, stage_job, stored_pipeline
 from fairlead.pipelines.prints import fingerprints
 from fairlead.pipelines.steps import StagePhase
 from fairlead.pipelineviews import PipelineDetail, PipelinePage, PipelineView, StageView
@@ -43,30 +45,37 @@ class PipelineVerbs(SubmitVerbs):
         now_s = self._core.clock()
         new_id = jobs.new_id(spec.name)
 
-        def work(connection: Connection) -> tuple[PipelineDetail, bool]:
+        def look(connection: Connection) -> tuple[PipelineRecord, list[StageRecord]]:
+            """All that takes long, beside the writer: what is stored then is made already."""
             tenant = tenant_named(connection, owner)
             exact = _pinned(connection, spec, owner)
             document = exact.model_dump(mode="json", by_alias=True, exclude_none=True)
             made = PipelineRecord(new_id, owner, spec.name, RUNNING, now_s, who.id, digest, document, key)
             marks = fingerprints(exact, {each.name: each.version for each in datasets.newest(connection, owner)})
-            own = [StageRecord(made.id, name, owner, marks[name]) for name in sorted(spec.stages)]
+            if not pipelines.known(connection, owner, key):  # who asks again gets what there is
+                self._check_stages(connection, spec, tenant, who, now_s)
+            return made, [StageRecord(made.id, name, owner, marks[name]) for name in sorted(spec.stages)]
+
+        made, own = await self._read(look)
+
+        def work(connection: Connection) -> tuple[PipelineRecord, bool]:
+            tenant = tenant_named(connection, owner)
             stored, created = pipelines.insert(connection, made, own)
             if created:
-                self._check_stages(connection, spec, tenant, who, now_s)
                 need_room(connection, tenant, more=1)
                 afford(connection, tenant, now_s)
                 self._audit(connection, who, "pipeline.run", stored.id, tenant=owner)
                 events.append(connection, time_s=now_s, kind="pipeline-submitted", tenant=owner,
                               text=f"{stored.id} was submitted: {len(own)} stages",
                               facts={"by": who.id, "pipeline": stored.id})  # fmt: skip
-            return _detail(connection, stored), created
+            return stored, created
 
-        view, created = await self._write(work)
+        stored, created = await self._write(work)
         failpoint("pipeline-submitted")
         if created:
             self._core.controller.nudge()
             self._core.controller.publish()
-        return view, created
+        return await self._read(lambda connection: _detail(connection, stored)), created
 
     def _check_stages(
         self, connection: Connection, spec: PipelineSpec, tenant: Tenant, who: Token, now_s: float
@@ -144,7 +153,7 @@ def _active_jobs(connection: Connection, own: Mapping[str, StageRecord]) -> dict
 
 def _detail(connection: Connection, record: PipelineRecord) -> PipelineDetail:
     own = pipelines.stages_of(connection, [record.id])[record.id]
-    spec = PipelineSpec.model_validate(record.spec)
+    spec = stored_pipeline(record.spec)
     found = {name: jobs.get(connection, stage.job) for name, stage in own.items() if stage.job is not None}
     runs = {name: job for name, job in found.items() if job is not None}
     views = [_stage(spec, own[name], runs.get(name)) for name in order(spec.upstream)]
@@ -177,7 +186,6 @@ def _started_s(stage: StageRecord, job: Job | None) -> float | None:
 
 def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView:
     written = spec.stages[stage.name]
-    gave = dict(stage.result or {})
     return StageView(
         name=stage.name, kind=written.kind, state=_state(stage, job), upstream=sorted(written.upstream), job=stage.job,
         message=stage.message or (job.message if job is not None else None),
@@ -185,5 +193,21 @@ def _stage(spec: PipelineSpec, stage: StageRecord, job: Job | None) -> StageView
         min_workers=written.workers.min, max_workers=written.workers.max, reused=stage.reused,
         started_s=_started_s(stage, job),
         finished_s=stage.finished_s,
-        gave=gave.get("shown"), gave_bytes=gave.get("bytes"), value=gave.get("plain"),
+        **_gave(stage.result),
     )  # fmt: skip
+
+
+def _gave(result: object) -> dict[str, Any]:
+    """What is told of a stage's result: the word of a tenant's code, so that whatever is stored can be shown."""
+    if not isinstance(result, Mapping):
+        return {}
+    shown, size, plain = result.get("shown"), result.get("bytes"), result.get("plain")
+    try:
+        json_values.check(plain)
+    except json_values.Unfit:
+        plain = None
+    return {
+        "gave": shown if isinstance(shown, str) else None,
+        "gave_bytes": size if isinstance(size, int) and size in json_values.INTEGERS else None,
+        "value": plain,
+    }

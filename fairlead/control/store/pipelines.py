@@ -43,6 +43,12 @@ def insert(
     return made, True
 
 
+def known(conn: Connection, tenant: str, key: str | None) -> bool:
+    """Whether this idempotency key stands for a pipeline already."""
+    same = (pipelines.c.tenant == tenant) & (pipelines.c.key == key)
+    return key is not None and conn.execute(select(pipelines.c.id).where(same)).first() is not None
+
+
 def get(conn: Connection, pipeline: str) -> PipelineRecord | None:
     row = conn.execute(select(*_PIPELINE).where(pipelines.c.id == pipeline)).one_or_none()
     return None if row is None else PipelineRecord(*row)

@@ -1,0 +1,59 @@
+"""What a free-form value may be: small JSON that every store, process and reader of the platform can hold."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+DEEPEST = 64
+"""So many lists and mappings may lie inside each other."""
+LONGEST_KEY = 255
+LARGEST = 1 << 20
+"""Characters of all texts, and eight for each number, list, mapping and key: about the bytes of the JSON."""
+INTEGERS = range(-(1 << 63), 1 << 63)
+"""Whole numbers that the wire between processes and every database can hold."""
+
+_ODD = re.compile(r"[^\w.-]")
+_SHOWN_PARTS = 6
+
+
+class Unfit(ValueError):
+    """A value that cannot be taken: where it lies, what is wrong with it, and what to do."""
+
+    def __init__(self, path: tuple[str, ...], what: str, fix: str) -> None:
+        self.path, self.what, self.fix = _shown(path), what, fix
+        super().__init__(f"{self.path}: {what}; {fix}" if path else f"{what}; {fix}")
+
+
+def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) -> None:
+    """Raise :class:`Unfit` for what is too deep, too large, or no number of 64 bits. What is no JSON passes."""
+    size = 0
+    pending: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 1)]
+    while pending:
+        each, path, depth = pending.pop()
+        if isinstance(each, str):
+            size += len(each)
+        elif isinstance(each, int) and each not in INTEGERS:
+            raise Unfit(path, "is a whole number of more than 64 bits", "write it as text")
+        elif isinstance(each, float) and not math.isfinite(each):
+            raise Unfit(path, "is not a finite number", "write a number, or text")
+        elif isinstance(each, Mapping | list | tuple):
+            if depth > deepest:
+                raise Unfit(path, f"is nested more than {deepest} deep", "send it flatter, or as a file beside the code")
+            inner = each.items() if isinstance(each, Mapping) else enumerate(each)
+            for key, part in inner:
+                if isinstance(key, str):
+                    if len(key) > LONGEST_KEY:
+                        raise Unfit(path, f"has a key of more than {LONGEST_KEY} characters", "shorten it")
+                    size += len(key)
+                pending.append((part, (*path, str(key)) if depth <= _SHOWN_PARTS else path, depth + 1))
+        size += 8
+        if largest is not None and size > largest:
+            raise Unfit((), f"is larger than {largest} bytes in all", "send it as a file beside the code, or as data")
+
+
+def _shown(path: tuple[str, ...]) -> str:
+    """Where it lies, in one word of bounded length."""
+    return ".".join(_ODD.sub("_", part)[:40] or "_" for part in path)

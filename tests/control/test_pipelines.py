@@ -1,0 +1,102 @@
+"""Pipelines in the store: large ones hold up no writer, and whatever a stage is said to have given can be shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from fairlead.control import identity
+from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
+from fairlead.control.pipelines import STEPS_AT_ONCE, Pipelines
+from fairlead.control.records import Role
+from fairlead.control.service.pipelining import _detail
+from fairlead.control.store import pipelines, tokens
+from fairlead.pipelines.steps import StagePhase
+
+from .stores import Opened, run
+
+MANY = 120
+
+
+def stored(db: Opened, stages: dict[str, dict[str, Any]], **states: Any) -> str:
+    token, _ = identity.mint("vision", Role.MEMBER, "ann", None, 1_000_000.0)
+    spec = {"name": "flow", "tenant": "vision", "stages": stages}
+    made = PipelineRecord("flow-x", "vision", "flow", RUNNING, 1_000_000.0, token.id, "digest", spec)
+    own = [StageRecord(made.id, name, "vision", f"print-{name}", **states.get(name, {})) for name in sorted(stages)]
+
+    def work(connection: Connection) -> str:
+        tokens.insert(connection, token)
+        return pipelines.insert(connection, made, own)[0].id
+
+    return db.write(work)
+
+
+def transactions(db: Opened, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many stages each transaction of the pipelines changed."""
+    changed: list[int] = []
+    real_write, real_update = db.store.write, pipelines.update_stage
+
+    async def write(work: Any, **options: Any) -> Any:
+        changed.append(0)
+        return await real_write(work, **options)
+
+    def update_stage(*given: Any, **changes: Any) -> None:
+        changed[-1] += 1
+        real_update(*given, **changes)
+
+    monkeypatch.setattr(db.store, "write", write)
+    monkeypatch.setattr(pipelines, "update_stage", update_stage)
+    run(Pipelines(db.store, lambda: 1_000_001.0).advance())
+    return changed
+
+
+def test_a_pipeline_of_many_stages_is_started_in_bites(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(db, {f"s{n:03}": {"command": ["true"]} for n in range(MANY)})
+    changed = transactions(db, monkeypatch)
+    assert sum(changed) == MANY and max(changed) <= STEPS_AT_ONCE
+
+
+def test_a_long_row_behind_a_failure_is_skipped_in_bites(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {f"s{n:03}": {"command": ["true"], "after": [f"s{n - 1:03}"] if n else []} for n in range(MANY)}
+    stored(db, row, s000={"phase": StagePhase.FAILED, "message": "no"})
+    changed = transactions(db, monkeypatch)
+    assert sum(changed) == MANY - 1 and max(changed) <= STEPS_AT_ONCE
+    found = db.read(lambda connection: pipelines.get(connection, "flow-x"))
+    assert found is not None and found.phase == "failed"
+
+
+ODD: tuple[Any, ...] = (["a list"], "text", 7, {"shown": 5, "bytes": "many", "plain": 1 << 80},
+                        {"shown": {"a": 1}, "bytes": 1 << 80}, {"plain": {"x": 10**30}})  # fmt: skip
+
+
+def test_whatever_a_stage_is_said_to_have_given_its_pipeline_is_shown(db: Opened) -> None:
+    stored(db, {"a": {"command": ["true"]}}, a={"phase": StagePhase.SUCCEEDED})
+    record = db.read(lambda connection: pipelines.get(connection, "flow-x"))
+    assert record is not None
+    for result in ODD:
+        db.write(pipelines.update_stage, "flow-x", "a", result=result)
+        shown = db.read(lambda connection: _detail(connection, record))
+        assert shown.stages[0].state == "succeeded" and shown.model_dump_json()
+
+
+def test_a_value_that_is_nested_too_deep_is_not_shown(db: Opened) -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    stored(db, {"a": {"command": ["true"]}}, a={"phase": StagePhase.SUCCEEDED, "result": {"plain": deep, "shown": "x"}})
+    record = db.read(lambda connection: pipelines.get(connection, "flow-x"))
+    assert record is not None
+    (stage,) = db.read(lambda connection: _detail(connection, record)).stages
+    assert stage.gave == "x" and stage.value is None and stage.model_dump_json()
+
+
+def test_a_pipeline_of_before_the_bounds_is_still_read(db: Opened) -> None:
+    names = [f"s{n:03}" for n in range(110)]
+    stages = {name: {"command": ["true"], "after": names[:at]} for at, name in enumerate(names)}
+    stages["odd"] = {"run": "a.py:f", "args": {"seed": 1 << 70}}
+    stored(db, stages)
+    record = db.read(lambda connection: pipelines.get(connection, "flow-x"))
+    assert record is not None
+    assert len(db.read(lambda connection: _detail(connection, record)).stages) == 111
