@@ -41,7 +41,7 @@ def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) 
             raise Unfit(path, "is not a finite number", "write a number, or text")
         elif isinstance(each, Mapping | list | tuple):
             if depth > deepest:
-                raise Unfit(path, f"is nested more than {deepest} deep", "send it flatter, or as a file beside the code")
+                raise Unfit(path, f"is nested more than {deepest} deep", "send it flatter, or as a file with the code")
             inner = each.items() if isinstance(each, Mapping) else enumerate(each)
             for key, part in inner:
                 if isinstance(key, str):
@@ -51,7 +51,7 @@ def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) 
                 pending.append((part, (*path, str(key)) if depth <= _SHOWN_PARTS else path, depth + 1))
         size += 8
         if largest is not None and size > largest:
-            raise Unfit((), f"is larger than {largest} bytes in all", "send it as a file beside the code, or as data")
+            raise Unfit((), f"is larger than {largest} bytes in all", "send it as a file with the code")
 
 
 def _shown(path: tuple[str, ...]) -> str:

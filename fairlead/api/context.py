@@ -19,7 +19,7 @@ from fairlead.api.cookies import SAFE, require_our_page, session_secret
 from fairlead.api.door import PlatformDoor
 from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
 from fairlead.api.problems import MEDIA_TYPE, Malformed
-from fairlead.api.sse import EventStream
+from fairlead.api.sse import BoundedStream, EventStream
 from fairlead.control.access import may_more_than_scrape
 from fairlead.control.records import Token
 from fairlead.errors import InvalidSpec, Unauthenticated
@@ -184,15 +184,18 @@ def answer_list(views: Iterable[BaseModel]) -> Response:
     return Response(body, media_type="application/json")
 
 
-def event_stream(request: Request, who: Token, source: AsyncGenerator[bytes, None]) -> Response:
-    """A stream of events for this client, as long as its token is good."""
+def streamed(
+    request: Request, who: Token, source: AsyncGenerator[bytes, None], kind: type[BoundedStream] = EventStream
+) -> Response:
+    """An answer in pieces for this client, as long as its token is good."""
     shared = context(request)
-    return EventStream(
+    return kind(
         source,
         stopping=shared.stopping,
         keep_alive_s=shared.limits.keep_alive_s,
         check=_proof(request),
         held=shared.rate.stream(who.id, who.tenant),
+        unread_s=shared.limits.unread_s,
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, BinaryIO, Literal, Protocol
 
+from fairlead.control.log_tails import LogReader
 from fairlead.control.records import Token
+from fairlead.control.service.watching import EventFeed
 from fairlead.control.store.audit import ALL, Wanted
 from fairlead.dataviews import DataSetDetail, DataSetView, LineageView, RerunView
 from fairlead.errors import FairleadError
@@ -19,7 +21,6 @@ from fairlead.views import (
     EventView,
     JobDetail,
     JobView,
-    LogLine,
     MetricsView,
     NewTenant,
     NewToken,
@@ -70,9 +71,7 @@ class PlatformDoor(Protocol):
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView: ...
     async def result(self, who: Token, ref: str) -> ResultView: ...
     async def artifact(self, who: Token, ref: str, name: str) -> tuple[BinaryIO, int]: ...
-    async def logs(
-        self, who: Token, ref: str, after: LogCursor, worker: str | None
-    ) -> tuple[list[LogLine], LogCursor, bool]: ...
+    async def log(self, who: Token, ref: str, after: LogCursor, worker: str | None, lines: int) -> LogReader: ...
 
     async def datasets(self, who: Token, tenant: str | None) -> list[DataSetView]: ...
     async def dataset(self, who: Token, name: str, version: str | None, tenant: str | None) -> DataSetDetail: ...
@@ -108,12 +107,7 @@ class PlatformDoor(Protocol):
     async def node_action(self, who: Token, name: str, action: NodeAction) -> NodeView: ...
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]: ...
-    async def wait_for_events(self, after: int, timeout_s: float) -> int:
-        """The newest event's id, as soon as it is more than ``after`` or when the time is over.
-
-        Of all events, also those that the waiting one may not see: else it would wake up for them for ever.
-        """
-
+    async def follow_events(self, who: Token, after: int, job: str | None) -> EventFeed: ...
     async def beat(self, who: Token) -> dict[str, Any]:
         """Of jobs that hold devices and of nodes what moves, by name; the fields are those of their views."""
 

@@ -11,15 +11,15 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Query as QueryParameters
 from pydantic import Field
 
-from fairlead.api.context import NOT_FOUND, PROBLEMS, Platform, Query, Who, answer_list, context, event_stream
+from fairlead.api.context import NOT_FOUND, PROBLEMS, Platform, Query, Who, answer_list, streamed
 from fairlead.api.door import PlatformDoor
 from fairlead.api.logs import LastEventId
 from fairlead.api.sse import frame
 from fairlead.control.records import Token
+from fairlead.control.service.watching import EventFeed
 from fairlead.errors import InvalidSpec
 from fairlead.views import EventView
 
-BATCH = 500
 BEAT_S = 1.0
 NEWEST = (1 << 63) - 1  # ids are 64-bit integers in every store
 
@@ -67,14 +67,9 @@ async def stream(
     last: LastEventId = None,
 ) -> Response:
     """Events as they happen. A client that was cut off goes on where it was with `Last-Event-ID`."""
-    after = _after(last) if last else query.after
-    newest = await platform.wait_for_events(after, 0.0) if after < 0 else 0
-    first = await platform.events(who, after, BATCH, query.job)  # what is wrong shows before the stream begins
-    if after < 0:  # counts from the end, which moves: settle it once
-        after = first[0].id - 1 if first else newest
-    keep_alive_s = context(request).limits.keep_alive_s
+    feed = await platform.follow_events(who, _after(last) if last else query.after, query.job)
     pulse = Pulse(platform, who) if query.beats else None
-    return event_stream(request, who, _follow(platform, who, after, query.job, first, keep_alive_s, pulse))
+    return streamed(request, who, _follow(feed, pulse))
 
 
 def _after(last: str) -> int:
@@ -98,6 +93,8 @@ class Pulse:
             return b""
         self._due_s = now_s + BEAT_S
         before, now = self._told, await self._platform.beat(self._who)
+        if now is before:
+            return b""
         self._told = now
         news = {kind: _changes(before[kind], now[kind]) for kind in ("jobs", "nodes")}
         gone = sorted(before["jobs"].keys() - now["jobs"].keys())
@@ -119,23 +116,14 @@ def _changes(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     return changed
 
 
-async def _follow(
-    platform: PlatformDoor,
-    who: Token,
-    after: int,
-    job: str | None,
-    batch: list[EventView],
-    wait_s: float,
-    pulse: Pulse | None,
-) -> AsyncGenerator[bytes, None]:
-    seen = after  # of all events; `after` is only of those that this client may see
+async def _follow(feed: EventFeed, pulse: Pulse | None) -> AsyncGenerator[bytes, None]:
+    found = await feed.next(0.0)
     while True:
-        chunk = b"".join(frame(event.model_dump_json(), event=event.kind, id=str(event.id)) for event in batch)
-        after = batch[-1].id if batch else after
+        chunk = b"".join(b"id: %d\nevent: %b\ndata: %b\n\n" % (e.id, e.kind.encode(), e.json) for e in found)
+        del found  # while a slow client reads, only what is sent is held
         if pulse is not None:
             chunk += await pulse.beat()
         if chunk:
             yield chunk
-        if len(batch) < BATCH:
-            seen = await platform.wait_for_events(max(seen, after), wait_s if pulse is None else min(wait_s, BEAT_S))
-        batch = await platform.events(who, after, BATCH, job)
+        del chunk
+        found = await feed.next(None if pulse is None else BEAT_S)

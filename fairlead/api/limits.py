@@ -26,6 +26,7 @@ class Limits:
     tenant_burst: int = 8000
     tenant_streams: int = 256
     keep_alive_s: float = 15.0  # silence on a stream after which it gives a sign of life
+    unread_s: float = 60.0  # a client that takes nothing of what it asked for is let go after so long
     failed_logins: int = 10  # of one address at once; then one in so many seconds
     failed_login_every_s: float = 6.0
     logins: int = 60  # good ones of one token at once; then one in so many seconds, as each is written to the store

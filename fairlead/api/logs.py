@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Annotated
 
 import msgspec
@@ -12,18 +11,17 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi import Query as QueryParameters
 from pydantic import Field
 
-from fairlead.api.context import NOT_FOUND, PROBLEMS, Platform, Query, Who, answer_list, event_stream
+from fairlead.api.context import NOT_FOUND, PROBLEMS, Platform, Query, Who, streamed
 from fairlead.api.door import LogCursor, PlatformDoor
 from fairlead.api.jobs import JobRef
-from fairlead.api.sse import frame
+from fairlead.api.sse import JsonStream, frame
+from fairlead.control.log_tails import LogReader
 from fairlead.control.records import Token
 from fairlead.errors import InvalidSpec, NotFound
 from fairlead.views import LogLine
 
-POLL_S = 0.2  # logs are files, and files do not call
 LINES = 100_000
 Offset = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-ROUNDS = 1000
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEMS)
 
@@ -57,11 +55,10 @@ async def logs(
 ) -> Response:
     """What the job's workers wrote. Followed, each `line` event is one line and `end` says that no more will come."""
     worker = query.worker if query.rank is None else await _worker_of(platform, who, job, query)
-    keep = LINES if query.tail is None else query.tail
-    lines, cursor, ended = await _so_far(platform, who, job, _cursor(last), worker, keep)
+    reader = await platform.log(who, job, _cursor(last), worker, LINES if query.tail is None else query.tail)
     if not query.follow:
-        return answer_list(lines)
-    return event_stream(request, who, _follow(platform, who, job, worker, lines, cursor, ended))
+        return streamed(request, who, _listed(reader), JsonStream)
+    return streamed(request, who, _followed(reader))
 
 
 async def _worker_of(platform: PlatformDoor, who: Token, job: str, query: LogsQuery) -> str:
@@ -86,42 +83,25 @@ def _cursor(last: str | None) -> LogCursor:
         raise InvalidSpec("is no event of a log", field="Last-Event-ID", value=last, fix=fix) from None
 
 
-async def _so_far(
-    platform: PlatformDoor, who: Token, job: str, cursor: LogCursor, worker: str | None, keep: int
-) -> tuple[Sequence[LogLine], LogCursor, bool]:
-    """All that is written by now, of which so many last lines are kept."""
-    kept: deque[LogLine] = deque(maxlen=keep)
-    for _ in range(ROUNDS):  # not for ever: a job may write as fast as we read
-        lines, cursor, ended = await platform.logs(who, job, cursor, worker)
-        kept.extend(lines)
-        if not lines:
-            break
-    return kept, cursor, ended
+async def _listed(reader: LogReader) -> AsyncGenerator[bytes, None]:
+    """All that is written by now, as one JSON list."""
+    before = b"["
+    async with aclosing(reader.written()) as pieces:
+        async for piece in pieces:
+            yield before + b",".join(piece.lines)
+            before = b","
+    yield b"[]" if before == b"[" else b"]"
 
 
-async def _follow(
-    platform: PlatformDoor,
-    who: Token,
-    job: str,
-    worker: str | None,
-    lines: Sequence[LogLine],
-    cursor: LogCursor,
-    ended: bool,
-) -> AsyncGenerator[bytes, None]:
-    while lines or not ended:
-        if lines:
-            yield _frames(lines, cursor)
-        else:
-            await asyncio.sleep(POLL_S)
-        lines, cursor, ended = await platform.logs(who, job, cursor, worker)
+async def _followed(reader: LogReader) -> AsyncGenerator[bytes, None]:
+    async with aclosing(reader.follow()) as pieces:
+        async for piece in pieces:
+            yield _frames(piece.lines, reader.cursor)
     yield frame("{}", event="end")
 
 
-def _frames(lines: Sequence[LogLine], cursor: LogCursor) -> bytes:
+def _frames(lines: Sequence[bytes], cursor: LogCursor) -> bytes:
     """The lines as events; only the last carries the place, so that a broken stream repeats lines but loses none."""
-    place = msgspec.json.encode(cursor).decode()
-    last = len(lines) - 1
-    return b"".join(
-        frame(line.model_dump_json(), event="line", id=place if index == last else None)
-        for index, line in enumerate(lines)
-    )
+    *others, last = lines
+    head = b"".join(b"event: line\ndata: %b\n\n" % line for line in others)
+    return head + b"id: %b\nevent: line\ndata: %b\n\n" % (msgspec.json.encode(cursor), last)

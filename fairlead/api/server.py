@@ -54,7 +54,7 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
 
     ``ready`` is called once with the real port (which matters for port 0), when connections are taken.
     """
-    listener = _listen(host, port)
+    listener = _listen(host, port, app.state.context.limits.unread_s)
     real_port = int(listener.getsockname()[1])
     config = uvicorn.Config(
         app,
@@ -100,10 +100,14 @@ def stop(app: FastAPI) -> None:
     context.stopping.set()
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket. It names its protocol, because only then does asyncio send small answers without delay."""
+def _listen(host: str, port: int, unread_s: float) -> socket.socket:
+    """A bound socket. It names its protocol, because only then does asyncio send small answers without delay.
+
+    Its connections end when their client takes nothing of an answer for so long: who does not read holds no memory.
+    """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, proto=socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * unread_s))
     try:
         listener.bind((host, port))
         listener.listen(2048)

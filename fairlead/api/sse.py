@@ -1,4 +1,4 @@
-"""Server-sent events: framing, and a response that ends with its client, with the server, or with its source."""
+"""Server-sent events: framing; and answers in pieces, which end with client, server or source, and hold one piece."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager
 
 import msgspec
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -24,10 +25,12 @@ def frame(data: bytes | str, *, event: str | None = None, id: str | None = None)
     return f"{head}{body}\n".encode()
 
 
-class EventStream(Response):
-    """Streams what its source yields, with a sign of life in silence. An error ends it with an ``error`` event."""
+class BoundedStream(Response):
+    """Sends what its source yields, piece by piece: the next is made when the last is on its way.
 
-    media_type = "text/event-stream"
+    It ends with its source, its client or the server, and with the client's right to it; and it lets go of a client
+    that reads nothing for too long. So it holds one piece, whoever is at the other end.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class EventStream(Response):
         keep_alive_s: float,
         check: Callable[[], Awaitable[object]],
         held: AbstractContextManager[None],
+        unread_s: float = 60.0,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -46,6 +50,9 @@ class EventStream(Response):
         self._keep_alive_s = keep_alive_s
         self._check = check  # raises when the client may not listen any more
         self._held = held  # for as long as the stream is open
+        self._unread_s = unread_s
+        self._sent_s = 0.0
+        self._sending = False
 
     def init_headers(self, headers: object = None) -> None:
         super().init_headers(headers)  # type: ignore[arg-type]
@@ -55,45 +62,73 @@ class EventStream(Response):
         with self._held, live.raised(families.STREAMS):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
-                await self._pump(receive, send)
+                await self._supervise(receive, send)
             except FairleadError as error:
-                last = frame(msgspec.json.encode(error.problem(), enc_hook=str), event="error")
-                await send({"type": "http.response.body", "body": last, "more_body": True})
+                await self._failed(error, send)
             finally:
                 await self._source.aclose()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if not self._sending:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _pump(self, receive: Receive, send: Send) -> None:
-        clock = asyncio.get_running_loop().time
+    async def _failed(self, error: FairleadError, send: Send) -> None:
+        """Half an answer is none: the client sees that it was cut off."""
+        raise error
+
+    async def _silent(self, send: Send) -> None:
+        """Nothing was sent for a while."""
+
+    async def _supervise(self, receive: Receive, send: Send) -> None:
+        writing = asyncio.create_task(self._write(send))
         ends = {asyncio.create_task(_gone(receive)), asyncio.create_task(self._stopping.wait())}
-        following = _next(self._source)
-        check_s = clock() + self._keep_alive_s
+        clock = asyncio.get_running_loop().time
+        self._sent_s = clock()
         try:
             while True:
-                await asyncio.wait({following, *ends}, timeout=self._keep_alive_s, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({writing, *ends}, timeout=self._keep_alive_s, return_when=asyncio.FIRST_COMPLETED)
+                if writing.done():
+                    writing.result()
+                    return
                 if any(end.done() for end in ends):
                     return
-                if clock() >= check_s:
-                    await self._check()
-                    check_s = clock() + self._keep_alive_s
-                chunk: bytes | None = KEEP_ALIVE
-                if following.done():
-                    chunk = following.result()
-                    if chunk is None:
-                        return
-                    following = _next(self._source)
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                await self._check()
+                silent_s = clock() - self._sent_s
+                if self._sending and silent_s >= self._unread_s:
+                    raise ClientDisconnect
+                if not self._sending and silent_s >= 0.9 * self._keep_alive_s:
+                    await self._silent(send)
         finally:
-            for task in (following, *ends):
+            for task in (writing, *ends):
                 task.cancel()
-            await asyncio.gather(following, *ends, return_exceptions=True)
+            await asyncio.gather(writing, *ends, return_exceptions=True)
+
+    async def _write(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+        async for chunk in self._source:
+            self._sending = True
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            del chunk  # while the next is waited for, this one is nobody's
+            self._sending, self._sent_s = False, clock()
+            await asyncio.sleep(0)  # a source that never waits must not keep others from their turn
 
 
-def _next(source: AsyncGenerator[bytes, None]) -> asyncio.Task[bytes | None]:
-    async def step() -> bytes | None:
-        return await anext(source, None)
+class EventStream(BoundedStream):
+    """Server-sent events, with a sign of life in silence. An error ends it with an ``error`` event."""
 
-    return asyncio.create_task(step())
+    media_type = "text/event-stream"
+
+    async def _failed(self, error: FairleadError, send: Send) -> None:
+        last = frame(msgspec.json.encode(error.problem(), enc_hook=str), event="error")
+        if not self._sending:
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+
+    async def _silent(self, send: Send) -> None:
+        await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+
+
+class JsonStream(BoundedStream):
+    """A JSON document that is never in memory as a whole."""
+
+    media_type = "application/json"
 
 
 async def _gone(receive: Receive) -> None:

@@ -181,5 +181,10 @@ class Backend(Protocol):
     ) -> list[LogChunk]:
         """What the workers of a job, or one of them, wrote since the cursor."""
 
+    async def last_lines(
+        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+    ) -> tuple[LogCursor, LogCursor]:
+        """Where the last lines begin, none before the cursor, and where they end; whole: only those that have ended."""
+
     def facts(self) -> Mapping[str, Any]:
         """What ``fairlead nodes`` shows of each node beyond its capacity: pid, isolation, warm, load."""

@@ -11,6 +11,7 @@ import structlog
 from sqlalchemy import Connection
 
 from fairlead.control import tracing
+from fairlead.control.event_ring import EventRing
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.jobs import JobCounts
 from fairlead.control.records import Generation, Job, LoggedEvent
@@ -21,6 +22,7 @@ from fairlead.errors import LostLeadership, Unavailable
 BATCH = 500
 IDLE_S = 10.0  # events of nobody's doing are seen after so long
 SPACING_S = 0.5  # a busy platform is looked at so often, not at every event
+FOLLOWED_S = 0.2  # ... and while somebody waits for its events
 ENDS = frozenset({"job-succeeded", "job-failed", "job-cancelled"})
 
 log = structlog.get_logger("fairlead.events")
@@ -35,7 +37,7 @@ class Ended:
 
 
 class Follower:
-    """Hands every new event, once and in order, to the counts, the log and the traces."""
+    """Hands every new event, once and in order, to the counts, the log, the traces and those who follow events."""
 
     def __init__(self, store: Store, controller: Controller) -> None:
         self._store = store
@@ -43,19 +45,21 @@ class Follower:
         self._seen: int | None = None
         self._turn = asyncio.Lock()
         self.counts = JobCounts()
+        self.ring = EventRing()
         controller.meter.tenants = self.counts.tenants
 
     async def run(self) -> None:
         """Follow until cancelled. A store that does not answer is asked again."""
         while True:
+            seen = self._controller.published
             try:
                 await self.catch_up()
             except LostLeadership:
                 raise
             except Unavailable as error:
                 log.warning("events cannot be read at the moment", error=str(error))
-            await asyncio.sleep(SPACING_S)
-            await self._controller.news(IDLE_S)
+            await asyncio.sleep(FOLLOWED_S if self.ring.followed else SPACING_S)
+            await self._controller.news(IDLE_S, seen)
 
     async def begin(self) -> None:
         """What happened before this process is not counted; what goes on is known."""
@@ -63,7 +67,9 @@ class Follower:
         def work(connection: Connection) -> tuple[int, dict[str, Job]]:
             return events.newest_id(connection), {job.id: job for job in jobs.active(connection)}
 
-        self._seen, active = await self._store.read(work)
+        newest, active = await self._store.read(work)
+        self._seen = newest
+        self.ring.begin(newest)
         self.counts.begin(active)
 
     async def catch_up(self) -> None:
@@ -76,6 +82,7 @@ class Follower:
                 for event in batch:
                     job = ended.get(event.job or "") if event.kind in ENDS else None
                     Context().run(self._take, event, job)  # not in the name of the request that happens to look
+                self.ring.extend(batch)
                 if len(batch) < BATCH:
                     return
 

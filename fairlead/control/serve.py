@@ -155,7 +155,8 @@ async def _lead_on(
         follower = Follower(store, controller)
         await follower.begin()
         scraper = Scraper(store, controller, follower, home)
-        core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper)
+        core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper,
+                    ring=follower.ring)  # fmt: skip
         token, fresh = await _admin_token(store, home)
 
         def opened(port: int) -> None:

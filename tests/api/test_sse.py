@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
-from fairlead.api.sse import KEEP_ALIVE, EventStream, frame
+from fairlead.api.sse import KEEP_ALIVE, EventStream, JsonStream, frame
 from fairlead.errors import Unauthenticated
 
 
@@ -186,5 +187,41 @@ def test_a_known_error_on_the_way_is_told_and_ends_the_stream() -> None:
         source = Source(b"a", fails=Unauthenticated("not any more"))
         await (await _open(_stream(source, stopping), client))
         assert client.body.startswith(b"a") and b"not any more" in client.body and client.complete
+
+    _run(check)
+
+
+class Stuck(Client):
+    """A client that takes nothing after the first pieces."""
+
+    async def send(self, message: Any) -> None:
+        if len(self.sent) == 3:  # the head, and two pieces
+            await asyncio.Event().wait()
+        await super().send(message)
+
+
+def test_of_what_a_client_does_not_read_one_piece_is_made_and_then_it_is_let_go() -> None:
+    async def check(client: Client, stopping: asyncio.Event) -> None:
+        made: list[bytes] = []
+
+        async def endless() -> AsyncGenerator[bytes, None]:
+            try:
+                while True:
+                    made.append(b"x" * 10)
+                    yield made[-1]
+            finally:
+                made.append(b"closed")
+
+        stuck = Stuck()
+        for kind in (EventStream, JsonStream):
+            made.clear()
+            stuck.sent.clear()
+            response = kind(
+                endless(), stopping=stopping, keep_alive_s=0.01, check=_good, unread_s=0.05,
+                held=contextlib.nullcontext(),
+            )  # fmt: skip
+            with pytest.raises(ClientDisconnect):
+                await response({"type": "http"}, stuck.receive, stuck.send)
+            assert made == [b"x" * 10] * 3 + [b"closed"], "pieces were made that nobody takes"
 
     _run(check)

@@ -110,6 +110,11 @@ class PaperBackend:
     ) -> list[LogChunk]:
         return []
 
+    async def last_lines(
+        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+    ) -> tuple[LogCursor, LogCursor]:
+        return {}, {}
+
     def facts(self) -> Mapping[str, Any]:
         return {name: {"pid": None, "isolation": "sandbox", "warm": True} for name in self._nodes}
 

@@ -222,7 +222,7 @@ def test_what_was_removed_is_told_as_removed(db: Opened, home: Home, pruner: Pru
     run(pruner.prune())
     assert not home.job(job.id).exists()
     watching, who = Watching(db, home, job), made.token(Role.MEMBER)
-    for ask in (watching.logs(who, job.id, {}, None), watching.metrics(who, job.id),
+    for ask in (watching.log(who, job.id, {}, None, 10), watching.metrics(who, job.id),
                 watching.artifact(who, job.id, "model")):  # fmt: skip
         with pytest.raises(NotFound, match="were removed: their time was up") as caught:
             run(ask)

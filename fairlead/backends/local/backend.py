@@ -24,7 +24,7 @@ from fairlead.backends.local.fencing import fence
 from fairlead.backends.local.keeper import NodeKeeper
 from fairlead.backends.local.levels import LEVELS
 from fairlead.backends.local.link import NodeGone, NodeRefused
-from fairlead.backends.local.logs import read_logs
+from fairlead.backends.local.logs import last_lines, read_logs
 from fairlead.backends.local.records import records
 from fairlead.backends.local.shapes import Division, NodeShape, load_division, parse_nodes, save_division
 from fairlead.backends.protocol import (
@@ -206,6 +206,11 @@ class LocalBackend:
         self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
         return await asyncio.to_thread(read_logs, Path(folder), after, limit_bytes, worker)
+
+    async def last_lines(
+        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+    ) -> tuple[LogCursor, LogCursor]:
+        return await asyncio.to_thread(last_lines, Path(folder), lines, after, worker, whole=whole)
 
     # ------------------------------------------------------------ gangs
 

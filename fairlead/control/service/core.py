@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from fairlead.control.access import scope
 from fairlead.control.deciding import read_state
+from fairlead.control.event_ring import EventRing
 from fairlead.control.forecasts import Forecasts
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
@@ -39,6 +40,7 @@ class Core:
     started_s: float
     scraper: Scraper
     forecasts: Forecasts = field(default_factory=Forecasts)
+    ring: EventRing = field(default_factory=EventRing)
     noted: Seldom = field(default_factory=lambda: Seldom(NOTED_EVERY_S))
     promises_again_s: float = 0.0  # not before this does a deep queue let another promise be looked at
 

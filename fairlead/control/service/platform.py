@@ -32,3 +32,4 @@ class Platform(
         self._used: dict[str, float] = {}
         self._noting: set[asyncio.Task[None]] = set()
         self._taking = asyncio.Lock()
+        self._beats = {}

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sqlalchemy import Connection
 
+from fairlead.backends.protocol import LogChunk, LogCursor
 from fairlead.cluster import Node
 from fairlead.control import report
 from fairlead.control.access import acting_for, scope
+from fairlead.control.event_ring import EventRing, Filter, Told, told
 from fairlead.control.forecasts import expecting
+from fairlead.control.log_tails import LogReader, LogTails
 from fairlead.control.present import (
     event_view,
     generation_views,
@@ -33,14 +36,18 @@ from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.explain import explain
 from fairlead.scheduling.mentions import ANOTHERS
 from fairlead.scheduling.state import Hold
-from fairlead.views import EventView, JobDetail, LogLine, MetricsView, Page, ReasonView, ResultView, Why
+from fairlead.views import EventView, JobDetail, MetricsView, Page, ReasonView, ResultView, Why
 
 MOST_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
-LONGEST_LINE = 1 << 16  # of a log; more than this without an end is told in pieces
+FEED = 100  # events that one follower is handed at once
+
+Read = Callable[[Callable[[Connection], list[Told]]], Awaitable[list[Told]]]
 
 
 class WatchVerbs(Verbs):
     """How people follow what they handed in."""
+
+    _log_tails: LogTails | None = None
 
     async def jobs(
         self,
@@ -186,24 +193,37 @@ class WatchVerbs(Verbs):
         except OSError:
             raise missing from None
 
-    async def logs(
-        self, who: Token, ref: str, after: dict[str, int], worker: str | None
-    ) -> tuple[list[LogLine], dict[str, int], bool]:
-        """What the workers wrote since the cursor, line by line, and whether no more can come."""
+    async def log(self, who: Token, ref: str, after: dict[str, int], worker: str | None, lines: int) -> LogReader:
+        """A reader of what the workers wrote since the cursor, but at most of so many last lines, and of what follows.
+
+        Nothing is read yet but where the lines begin: the reader holds one piece at a time.
+        """
         job, _ = await self._find(who, ref)
         if self._lacks(job, "logs"):
             raise removed(job, "logs")
-        chunks = await self._core.controller.backend.logs(str(self._core.home.job(job.id)), after, worker=worker)
-        cursor = dict(after)
-        lines: list[LogLine] = []
-        for chunk in chunks:
-            whole = chunk.text if job.phase in ENDED else whole_lines(chunk.text)
-            if not whole:
-                continue
-            cursor[chunk.worker] = chunk.offset - len(chunk.text[len(whole) :].encode("utf-8", "surrogateescape"))
-            readable = whole.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            lines += [LogLine(worker=chunk.worker, text=text) for text in readable.splitlines()]
-        return lines, cursor, job.phase in ENDED and not lines
+        folder, whole = str(self._core.home.job(job.id)), job.phase not in ENDED
+        begins, ends = await self._core.controller.backend.last_lines(folder, lines, after, worker, whole=whole)
+        return LogReader(self._tails(), self._read_log, job.id, begins, ends, worker)
+
+    def _tails(self) -> LogTails:
+        """One for all who follow logs."""
+        if self._log_tails is None:
+            self._log_tails = LogTails(
+                self._read_log, self._log_ends, self._over, lambda: self._core.controller.published
+            )
+        return self._log_tails
+
+    async def _read_log(self, job: str, after: LogCursor, limit_bytes: int, worker: str | None) -> list[LogChunk]:
+        folder = str(self._core.home.job(job))
+        return await self._core.controller.backend.logs(folder, after, limit_bytes, worker)
+
+    async def _log_ends(self, job: str) -> LogCursor:
+        folder = str(self._core.home.job(job))
+        _, ends = await self._core.controller.backend.last_lines(folder, 0, {}, whole=True)
+        return ends
+
+    async def _over(self, wanted: Collection[str]) -> set[str]:
+        return await self._read(lambda connection: jobs.over(connection, wanted))
 
     async def events(self, who: Token, after: int, limit: int, job: str | None) -> list[EventView]:
         """Events after the given one, oldest first; negative: that many of the newest that the asking one may see."""
@@ -215,15 +235,43 @@ class WatchVerbs(Verbs):
 
         return await self._read(work)
 
-    async def wait_for_events(self, after: int, timeout_s: float) -> int:
-        """The newest event's id, as soon as it is beyond the given one or when the time is over."""
-        loop_until_s = self._core.clock() + timeout_s
-        while True:
-            newest = await self._read(events.newest_id)
-            left_s = loop_until_s - self._core.clock()
-            if newest > after or left_s <= 0:
-                return newest
-            await self._core.controller.news(left_s)
+    async def follow_events(self, who: Token, after: int, job: str | None) -> EventFeed:
+        """Events after the given one as they come, for one follower; negative: from that many of the newest on."""
+        tenant = scope(who)
+
+        def work(connection: Connection) -> tuple[int, str | None]:
+            found = jobs.find(connection, job, tenant).id if job else None
+            return events.before_newest(connection, -after, tenant, found) if after < 0 else after, found
+
+        start, found = await self._read(work)
+        return EventFeed(self._core.ring, self._read, start, (tenant, found))
+
+
+class EventFeed:
+    """One follower of events: from the ring, or from the store as long as it is further behind than that reaches."""
+
+    def __init__(self, ring: EventRing, read: Read, after: int, wanted: Filter) -> None:
+        self._ring, self._read, self._after, self._wanted = ring, read, after, wanted
+
+    async def next(self, timeout_s: float | None) -> list[Told]:
+        """What comes next, oldest first; empty when nothing came within the time."""
+        found = self._ring.after(self._after, self._wanted, FEED)
+        while found is None:
+            since = self._ring.since  # all up to here was stored before we look
+            stored = await self._read(self._stored)
+            if not stored:
+                self._after = max(self._after, since)
+            found = stored or self._ring.after(self._after, self._wanted, FEED)
+        if not found:
+            await self._ring.wait(self._wanted, timeout_s)
+            found = self._ring.after(self._after, self._wanted, FEED) or []
+        if found:
+            self._after = found[-1].id
+        return found
+
+    def _stored(self, connection: Connection) -> list[Told]:
+        tenant, job = self._wanted
+        return [told(e, tenant) for e in events.after(connection, self._after, FEED, tenant=tenant, job=job)]
 
 
 def _is_text(name: str) -> bool:
@@ -240,12 +288,6 @@ def removed(job: Job, what: str) -> NotFound:
     fix = f"to keep those to come for longer: fairlead tenant update {job.tenant} --keep-{what} 90d --kept 200GB"
     why = "their time was up, or its tenant's ended jobs held too much (an event says which)"
     return NotFound(f"the {what} of {job.id} were removed: {why}", field=what, value=job.id, fix=fix)
-
-
-def whole_lines(text: str) -> str:
-    """The text up to its last line's end; a line that grows too long is not waited for."""
-    whole = text[: text.rfind("\n") + 1]
-    return whole if whole or len(text) < LONGEST_LINE else text
 
 
 def open_inside(folder: Path, name: str) -> tuple[BinaryIO, int]:

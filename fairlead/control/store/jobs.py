@@ -229,6 +229,12 @@ def unfinished(conn: Connection, tenant: str) -> int:
     return int(conn.execute(query).scalar_one())
 
 
+def over(conn: Connection, wanted: Collection[str]) -> set[str]:
+    """Of these jobs those that have ended, or are not there any more."""
+    query = select(jobs.c.id).where(jobs.c.id.in_(list(wanted)), jobs.c.phase.in_(_ACTIVE))
+    return set(wanted) - set(conn.execute(query).scalars())
+
+
 def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
     """How many jobs that have not ended each person of each tenant has, in each phase."""
     who = (jobs.c.tenant, jobs.c.submitted_by, jobs.c.phase)
