@@ -23,6 +23,9 @@ PART = 0.01
 FEW = 200
 """With more jobs waiting than this, a page is not kept waiting for a forecast: it shows the one before."""
 
+PATIENCE_S = 0.3
+"""So long a page waits for a forecast at most: after a start the first one may take seconds."""
+
 State = Callable[[], Awaitable[ClusterState]]
 
 
@@ -39,8 +42,11 @@ class Forecasts:
         """When the jobs that wait since the round of this time may expect to start, as far as that is known by now."""
         if self.playing is None and decided_s != self.decided_s and now_s >= self.again_s:
             self.playing = asyncio.create_task(self._play(decided_s, now_s, state))
-        if self.playing is not None and waiting <= FEW:
-            await asyncio.shield(self.playing)  # others may wait for the same
+        playing = self.playing
+        if playing is not None and waiting <= FEW:
+            await asyncio.wait({playing}, timeout=PATIENCE_S)  # others may wait for the same
+            if playing.done():
+                playing.result()
         return self.start_s
 
     async def _play(self, decided_s: float, now_s: float, state: State) -> None:

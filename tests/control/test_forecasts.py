@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+import pytest
+
+from fairlead.control import forecasts
 from fairlead.control.forecasts import FEW, PART, Forecasts, expecting
 from fairlead.errors import Unavailable
 from fairlead.scheduling.state import ClusterState, Hold, Reason
 from tests.scheduling import clusters
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "PATIENCE_S", 60.0)  # however busy the machine is
 
 
 class Cluster:
@@ -49,6 +57,25 @@ def test_the_next_round_is_played_once_the_last_forecast_has_paid_for_itself() -
     assert looks_after(53.0, 100.0 + 0.5 * cost_s / PART) == 1, "too soon"
     assert looks_after(53.0, told.again_s) == 2
     assert looks_after(53.0, told.again_s + 1e6) == 2, "nothing was decided since"
+
+
+def test_a_page_is_shown_without_a_forecast_that_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "PATIENCE_S", 0.0)
+
+    async def ask() -> None:
+        told, cluster, answered = Forecasts(), Cluster(), asyncio.Event()
+
+        async def slow() -> ClusterState:
+            await answered.wait()
+            return cluster.state
+
+        assert await told.starts(1, 50.0, 100.0, slow) == {}
+        answered.set()
+        assert told.playing is not None
+        await told.playing
+        assert "waits" in await told.starts(1, 50.0, 100.0, slow)
+
+    asyncio.run(ask())
 
 
 def test_a_page_does_not_wait_where_the_queue_is_deep() -> None:
