@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -178,6 +178,65 @@ def test_no_request_of_anybody_fails_the_platform_or_reads_a_stranger(
     case: schemathesis.Case, role: str, session: requests.Session, target: Target
 ) -> None:
     _try(case, role, session, target)
+
+
+def _nested(deep: int, *, mapping: bool = False) -> str:
+    return ('{"a":' if mapping else "[") * deep + "1" + ("}" if mapping else "]") * deep
+
+
+HOSTILE = {
+    "4,000 digits": "9" * 4000, "300 lists": _nested(300), "950 mappings": _nested(950, mapping=True),
+    "100,000 lists": _nested(100_000), "5,000 digits": "9" * 5000, "beyond 64 bits": str(-(1 << 63) - 1),
+    "1e999": "1e999", "100,000 mappings": _nested(100_000, mapping=True), "a long key": json.dumps({"k" * 100_000: 1}),
+}  # fmt: skip
+"""As JSON: nothing may take these, wherever they stand."""
+CODE = b"code of the fuzzer"
+PLACE = "<here>"
+RUNS: dict[str, Any] = {"name": "fuzzed", "run": "a.py:f", "code": f"sha256:{hashlib.sha256(CODE).hexdigest()}"}
+STAGED: dict[str, Any] = {"name": "fuzzed", "stages": {"s": {"run": "a.py:f"}}, "code": RUNS["code"]}
+BODIES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
+    ("POST", "/jobs"): ("member", RUNS),
+    ("POST", "/jobs/dry-run"): ("viewer", RUNS),
+    ("POST", "/pipelines"): ("member", STAGED),
+    ("POST", "/tenants"): ("admin", {"name": "fuzzed"}),
+    ("PATCH", "/tenants/fuzzer"): ("admin", {"weight": 1}),
+    ("POST", "/tokens"): ("tenant-admin", {"role": "viewer"}),
+    ("PUT", "/secrets/FUZZED"): ("tenant-admin", {"value": "abcd"}),
+    ("POST", "/session"): ("none", {"token": "fl_x"}),
+}
+
+
+def _spots(base: dict[str, Any], fields: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The body with a place for a value in each field, plain, in a mapping and in a list."""
+    for field in fields:
+        for value in (PLACE, {"a": PLACE}):
+            yield {**base, field: value}
+    if "stages" in base:
+        yield {**base, "stages": {"s": {"run": "a.py:f", "args": {"a": [PLACE]}}}}
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES, ids=str)
+def test_no_deep_or_huge_value_is_taken_anywhere(
+    method: str, path: str, session: requests.Session, target: Target
+) -> None:
+    role, base = BODIES[method, path]
+    url, headers = f"{target.url}/api/v1{path}", target.headers(role)
+    if "code" in base:
+        put = session.put(f"{target.url}/api/v1/bundles/{base['code']}", data=CODE, headers=target.headers("member"))
+        assert put.ok, put.text
+        good = session.request(method, url, json=base, headers=headers, timeout=LONGEST_S)
+        assert good.ok, f"refused for something else: {good.text}"
+    kind = _document()["components"]["schemas"][KINDS[path.split("/")[1]]]
+    for body in [*_spots(base, kind["properties"]), PLACE]:
+        for name, value in list(HOSTILE.items())[: len(HOSTILE) if EXAMPLES else 4]:
+            sent = json.dumps(body).replace(json.dumps(PLACE), value)
+            answer = session.request(method, url, data=sent, headers=headers, timeout=LONGEST_S)
+            said = f"{name} in {json.dumps(body)}: {answer.status_code} {answer.text[:300]}"
+            assert 400 <= answer.status_code < 500 and len(answer.text) < 5000 and answer.json()["detail"], said
+
+
+KINDS = {"jobs": "JobSpec", "pipelines": "PipelineSpec", "tenants": "TenantSpec", "tokens": "TokenSpec",
+         "secrets": "SecretSpec", "session": "SessionSpec"}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
