@@ -71,8 +71,8 @@ class BoundedStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _failed(self, error: FairleadError, send: Send) -> None:
-        """Half an answer is none: the client sees that it was cut off."""
-        raise error
+        """Half a document is none: the connection ends, and the client sees that it was cut off."""
+        raise ClientDisconnect from error
 
     async def _silent(self, send: Send) -> None:
         """Nothing was sent for a while."""

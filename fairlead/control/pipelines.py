@@ -32,6 +32,7 @@ NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
 """What a command gives."""
 STEPS_AT_ONCE = 50
 """In one transaction: a stage's job is handed in within a millisecond or two."""
+BITES = 100
 LARGE_BYTES = 1 << 20
 """Of a result: a smaller one is copied to another node sooner than anybody notices."""
 
@@ -65,7 +66,9 @@ class Pipelines:
         if not due:
             return None
         touched: set[str] = set()
-        while due:  # in bites: nobody's write waits for a whole pipeline
+        for _ in range(BITES):  # nobody's write waits for a whole pipeline; what is left then is done next time
+            if not due:
+                break
             now_s = self._clock()
             more, due = await self._store.write(partial(self._advance, due=due, now_s=now_s))
             failpoint("pipeline-stored")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import cast
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 
 from fairlead.api.app import create_app
 from fairlead.api.door import PlatformDoor
+from fairlead.api.limits import Limits
 from fairlead.api.server import serve, stop
+from fairlead.api.sse import EventStream
 from fairlead.errors import Refused
 
 
@@ -159,3 +161,44 @@ def test_a_failure_behind_the_door_is_a_500_with_an_id_over_http() -> None:
     response = asyncio.run(check())
     assert response.status_code == 500 and response.json()["error_id"] in response.json()["detail"]
     assert "Traceback" not in response.text and "NoneType" not in response.text
+
+
+def test_a_client_that_takes_nothing_is_let_go_and_one_that_reads_slowly_is_not() -> None:
+    async def check() -> None:
+        app = create_app(cast(PlatformDoor, None), limits=Limits(unread_s=0.5, keep_alive_s=0.1))
+        ended: dict[str, bool] = {}
+
+        async def endless(request: Request) -> Response:
+            async def source() -> AsyncGenerator[bytes, None]:
+                ended[request.url.query] = False
+                try:
+                    while True:
+                        yield b"x" * 65_536
+                finally:
+                    ended[request.url.query] = True
+
+            stopping = app.state.context.stopping
+            return EventStream(source(), stopping=stopping, keep_alive_s=0.1, check=_good, held=nullcontext())
+
+        app.add_route("/endless", endless)
+        async with _served(app) as (url, _):
+            port = int(url.rpartition(":")[2])
+            (_, deaf), (reader, slow) = [
+                await asyncio.open_connection("127.0.0.1", port, limit=1 << 16) for _ in range(2)
+            ]
+            for writer, name in ((deaf, b"deaf"), (slow, b"slow")):
+                writer.write(b"GET /endless?%b HTTP/1.1\r\nHost: a\r\n\r\n" % name)
+            async with asyncio.timeout(60):
+                while not ended.get("deaf"):
+                    await reader.readexactly(1 << 16)
+                    await asyncio.sleep(0.02)
+                assert ended["slow"] is False
+                await reader.readexactly(1 << 20)
+            for writer in (deaf, slow):
+                writer.transport.abort()
+
+    asyncio.run(check())
+
+
+async def _good() -> None:
+    return None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import ClientDisconnect
 
-from fairlead.api.sse import KEEP_ALIVE, EventStream, JsonStream, frame
+from fairlead.api.sse import KEEP_ALIVE, BoundedStream, EventStream, JsonStream, frame
 from fairlead.errors import Unauthenticated
 
 
@@ -101,7 +101,7 @@ def _run(stream: Callable[[Client, asyncio.Event], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-async def _open(response: EventStream, client: Client) -> asyncio.Task[None]:
+async def _open(response: BoundedStream, client: Client) -> asyncio.Task[None]:
     return asyncio.create_task(response({"type": "http"}, client.receive, client.send))
 
 
@@ -223,5 +223,18 @@ def test_of_what_a_client_does_not_read_one_piece_is_made_and_then_it_is_let_go(
             with pytest.raises(ClientDisconnect):
                 await response({"type": "http"}, stuck.receive, stuck.send)
             assert made == [b"x" * 10] * 3 + [b"closed"], "pieces were made that nobody takes"
+
+    _run(check)
+
+
+def test_half_a_document_is_cut_off_and_never_looks_whole() -> None:
+    async def check(client: Client, stopping: asyncio.Event) -> None:
+        source = Source(b"[1", fails=Unauthenticated("not any more"))
+        response = JsonStream(
+            source(), stopping=stopping, keep_alive_s=60.0, check=_good, held=contextlib.nullcontext()
+        )
+        with pytest.raises(ClientDisconnect):
+            await (await _open(response, client))
+        assert client.body == b"[1" and not client.complete and source.closed
 
     _run(check)
