@@ -108,7 +108,7 @@ def logs(
     except KeyboardInterrupt:
         raise typer.Exit(0) from None  # who follows a log ends it that way
     if silent:
-        typer.echo(f"{worker or job} has written nothing", err=True)
+        show.note(f"{worker or job} has written nothing")
 
 
 def why(job: JobRef, as_json: Json = False) -> None:
@@ -232,6 +232,6 @@ def metrics(
 
 def _figure(name: str, value: float | None) -> str:
     """A step's moment is told in milliseconds of the day: ten digits of seconds since 1970 tell nobody anything."""
-    if name != "time_s" or value is None:
+    if name != "time_s" or value is None or not abs(value) < 1e11:
         return show.number(value, 5)
     return f"{show.when(value)}.{int(value % 1 * 1000):03d}"
