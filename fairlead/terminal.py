@@ -19,6 +19,12 @@ def plain(text: str) -> str:
     return _STEERING.sub("", _BREAKS.sub(" ", text))
 
 
+def marked(name: str) -> str:
+    """The name with a mark for each character that no terminal should be shown, so that it can be one of a file."""
+    text = name.encode("utf-8", "replace").decode()
+    return _STEERING.sub("_", _BREAKS.sub("_", text)).replace("\t", "_")
+
+
 def without_sequences(text: str) -> str:
     """The text of one stranger without escape sequences: what remains reads well, but may still need :func:`plain`."""
     return _SEQUENCES.sub("", text)
