@@ -231,8 +231,9 @@ def test_words_that_make_no_sense_are_damage(name: str, data: bytes, taken: Path
     assert not list(tmp_path.glob("*new*"))
 
 
-def test_a_time_that_no_file_can_have_is_damage(taken: Path, tmp_path: Path) -> None:
-    for moment in ("1e300", "nan", "-1e300"):
-        strange = member(f"{OUTPUT}/x")
-        strange.pax_headers = {"mtime": moment}
-        refused(forged(taken, tmp_path / "f.tar", lambda all_: [*all_, (strange, b"x")]), tmp_path)  # noqa: B023
+@pytest.mark.parametrize("moment", ["1e300", "nan", "-1e300"])
+def test_a_time_that_no_file_can_have_is_the_first_one(moment: str, taken: Path, tmp_path: Path) -> None:
+    strange = member(f"{OUTPUT}/x")
+    strange.pax_headers = {"mtime": moment}
+    restore(forged(taken, tmp_path / "f.tar", lambda all_: [*all_, (strange, b"x")]), Home(tmp_path / "new"))
+    assert (tmp_path / "new" / OUTPUT / "x").stat().st_mtime == 0

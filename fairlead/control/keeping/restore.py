@@ -37,6 +37,7 @@ _FILES = re.compile(  # every place that a backup has; a job's files lie in one 
 _LINKS = re.compile(r"jobs/[^/]+/(output|snapshots)/.+", re.DOTALL)  # only tenants make links
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder that the store names
 _STORE = ".store"
+_FURTHEST_S = 1e11  # some 3,000 years, as far as any file system keeps times
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +144,15 @@ def _refuse_newer(header: dict[str, Any]) -> None:
 
 def _write(descriptor: int, pour: Callable[[Callable[[bytes], object]], None], member: tarfile.TarInfo) -> None:
     parts = member.pax_headers.get(holes.HEADER)
+    member.mtime = member.mtime if abs(member.mtime) < _FURTHEST_S else 0  # a tenant may have set any
     with os.fdopen(descriptor, "wb") as file:
         try:
             pour(file.write if parts is None else holes.Sink(file, parts).write)
-            file.flush()
-            os.utime(descriptor, (member.mtime, member.mtime))
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise archive.damaged(f"{member.name}: {error}") from error
         os.fchmod(descriptor, member.mode & 0o777)
+        file.flush()
+        os.utime(descriptor, (member.mtime, member.mtime))
         os.fsync(descriptor)
 
 
