@@ -121,7 +121,7 @@ class CancelledView(View):
     """What became of a wish to cancel many jobs at once."""
 
     cancelled: int  # jobs that it ended, or that end now
-    already: int = 0  # jobs it also meant that were ending anyway
+    more: bool = False  # there were more than one transaction takes: ask again
     jobs: list[str] = Field(default_factory=list)  # ids of the first of them
     dry_run: bool = False  # only counted
 

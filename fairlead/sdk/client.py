@@ -17,6 +17,7 @@ from fairlead.sdk.profile import locate
 from fairlead.sdk.transport import Transport
 from fairlead.views import (
     AuditView,
+    CancelledView,
     DryRun,
     EventView,
     JobDetail,
@@ -133,6 +134,18 @@ class Client(DataVerbs, PipelineVerbs):
 
     def cancel(self, ref: str) -> Job:
         return Job(self, self._one(JobView, "POST", f"{_job(ref)}/cancel"))
+
+    def cancel_jobs(
+        self, *, all: bool = False, labels: Mapping[str, str] | None = None, state: str | None = None,
+        name: str | None = None, tenant: str | None = None, dry_run: bool = False,
+    ) -> CancelledView:  # fmt: skip
+        """Cancel all jobs that have not ended and fit everything that is said; ``name`` may hold ``*``.
+
+        Where nothing is said, ``all=True`` has to. At most 20,000 at once: the answer says whether there are more.
+        """
+        given = {"tenant": tenant, "state": state, "name": name, "labels": dict(labels or {})}
+        body = {key: value for key, value in given.items() if value} | {"all": all, "dry_run": dry_run}
+        return CancelledView.model_validate(self._wire.call("POST", "/jobs/cancel", body=body))
 
     def why(self, ref: str) -> Why:
         """Why a job waits, runs as it does or ended as it did."""
