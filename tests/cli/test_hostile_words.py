@@ -33,7 +33,7 @@ COMMANDS = [
     "tenant update t --weight 2", "tenant update t --grant /x", "tenants", "token create", "token list",
     "token list --all", "token revoke i", "secret set NAME --from-file {file}", "secret list", "secret remove NAME",
     "events", "events -f", "report", "usage", "usage --by user,job", "usage --csv", "audit", "audit --csv", "what-if",
-    "whoami", "cancel --all --yes", "cancel --state queued --yes",
+    "whoami", "down", "cancel --all --yes", "cancel --state queued --yes",
 ]  # fmt: skip
 
 
@@ -138,6 +138,16 @@ def test_the_trace_of_an_unexpected_error_steers_nobody_who_reads_it(
     mood.raw = json.dumps({HOSTILE: HOSTILE}).encode()
     said("metrics j", tmp_path, capfd)
     assert STEERS.search((tmp_path / "home" / "logs" / "cli.log").read_text()) is None
+
+
+def test_titles_and_values_of_a_file_that_is_described_steer_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], mood: Mood
+) -> None:
+    title, value = "a\x1b]0;owned\x07\u202e", "b\x1b[2J\x9b31m\u2066"
+    (tmp_path / "table.csv").write_text(f"{title},x\n{value},1\n{value},2\n", encoding="utf-8")
+    assert "2 rows" in said("data describe {file}", tmp_path, capfd)
+    (tmp_path / "table.csv").write_text(f"{title},x\n{value}\n\"{title}", encoding="utf-8")
+    said("data describe {file}", tmp_path, capfd)
 
 
 def test_a_job_that_is_watched_in_a_terminal_steers_nothing(mood: Mood, monkeypatch: pytest.MonkeyPatch) -> None:
