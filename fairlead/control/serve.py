@@ -145,7 +145,7 @@ async def _lead_on(
     """Lead until told to end, or until another control plane leads."""
     renewing = asyncio.create_task(_renew(store))
     tasks: list[asyncio.Future[Any]] = [renewing]
-    fresh, listening = not living_nodes(home), False
+    alone, listening = not living_nodes(home), False
     try:
         await backend.open(store.epoch or 0)
         gauge = HomeGauge(home, shared=backend.capabilities.one_machine)
@@ -160,7 +160,7 @@ async def _lead_on(
         await follower.begin()
         scraper = Scraper(store, controller, follower, home)
         core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper)
-        token, first = await _admin_token(store, home)
+        token, fresh = await _admin_token(store, home)
         granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all)}
         told = hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
 
@@ -172,7 +172,7 @@ async def _lead_on(
             write_profile(
                 home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing
             )
-            ready(Ready(url, token if first else None, hints=told))
+            ready(Ready(url, token if fresh else None, hints=told))
 
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         await asyncio.sleep(0)
@@ -203,7 +203,7 @@ async def _lead_on(
         log.error("another control plane leads now; this one ends and leaves everything running", error=str(error))
         return 1
     except Exception:
-        if fresh and not listening:  # it never was a platform: nobody would look for what it had started
+        if alone and not listening:  # it never was a platform: nobody would look for what it had started
             await backend.shutdown()
         raise
     finally:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import wire
-from fairlead.backends.local import cgroups, silence, visible
+from fairlead.backends.local import cgroups, silence
 from fairlead.backends.local.birth import Birth, worker_environment
 from fairlead.backends.local.crowds import CROWD, SLACK_S, Crowds
 from fairlead.backends.local.hosting import host_environment
@@ -329,6 +329,8 @@ def test_a_folder_for_snapshots_that_somebody_else_made_is_refused(tmp_path: Pat
 def test_a_sandbox_shows_the_platforms_data_folder_by_grant_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from fairlead.backends.local import visible
+
     data, home = tmp_path / "data", Home(tmp_path / "home")
     data.mkdir()
     home.create()
