@@ -117,6 +117,15 @@ class Page(View):
     total: int = 0
 
 
+class CancelledView(View):
+    """What became of a wish to cancel many jobs at once."""
+
+    cancelled: int  # jobs that it ended, or that end now
+    more: bool = False  # there were more than one transaction takes: ask again
+    jobs: list[str] = Field(default_factory=list)  # ids of the first of them
+    dry_run: bool = False  # only counted
+
+
 class DryRun(View):
     """Whether a job would be admitted, where it would run, and when it would start."""
 

@@ -105,7 +105,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         kinds = (
             JobSpec, PipelineSpec, TenantSpec, tenants.TenantChange, tenants.TokenSpec, secrets.SecretSpec,
-            sessions.SessionSpec, problems.Problem,
+            jobs.CancelSpec, sessions.SessionSpec, problems.Problem,
         )  # fmt: skip
         _, schemas = models_json_schema(
             [(kind, "validation") for kind in kinds], ref_template="#/components/schemas/{model}"

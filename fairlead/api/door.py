@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, BinaryIO, Literal, Protocol
 
 from fairlead.control.log_tails import LogReader
@@ -17,6 +17,7 @@ from fairlead.reportviews import Report, SharesView
 from fairlead.specs import JobSpec, TenantSpec
 from fairlead.views import (
     AuditView,
+    CancelledView,
     DryRun,
     EventView,
     JobDetail,
@@ -67,6 +68,10 @@ class PlatformDoor(Protocol):
     ) -> Page: ...
     async def job(self, who: Token, ref: str) -> JobDetail: ...
     async def cancel(self, who: Token, ref: str) -> JobView: ...
+    async def cancel_jobs(
+        self, who: Token, *, tenant: str | None, state: str | None, name: str | None, labels: Mapping[str, str],
+        dry_run: bool,
+    ) -> CancelledView: ...  # fmt: skip
     async def why(self, who: Token, ref: str) -> Why: ...
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView: ...
     async def result(self, who: Token, ref: str) -> ResultView: ...

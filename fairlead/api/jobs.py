@@ -8,11 +8,23 @@ from fastapi import APIRouter, Header, Path, Request, Response
 from fastapi import Query as QueryParameters
 from pydantic import Field
 
-from fairlead.api.context import BODY, CONFLICT, NOT_FOUND, PROBLEMS, Platform, Query, Who, answer, body_of, read_json
+from fairlead.api.context import (
+    BODY,
+    CONFLICT,
+    NOT_FOUND,
+    PROBLEMS,
+    Platform,
+    Query,
+    Who,
+    answer,
+    body_of,
+    read_json,
+    read_spec,
+)
 from fairlead.api.door import Order
 from fairlead.errors import InvalidSpec
-from fairlead.specs import JobSpec, parse_job
-from fairlead.views import DryRun, JobDetail, JobView, MetricsView, Page, ResultView, Why
+from fairlead.specs import JobSpec, Spec, parse_job
+from fairlead.views import CancelledView, DryRun, JobDetail, JobView, MetricsView, Page, ResultView, Why
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEMS)
 
@@ -39,6 +51,19 @@ class MetricsQuery(Query):
     points: int | None = Field(
         default=None, ge=1, le=100_000, description="Thin it out to at most so many, each the mean of a run of steps."
     )
+
+
+class CancelSpec(Spec):
+    """Which jobs to cancel: those that have not ended and fit all that is said."""
+
+    all: bool = False  # needed where nothing else is said
+    tenant: Annotated[str, Field(max_length=40)] | None = None  # None: the token's own; for an admin everybody's
+    state: Annotated[str, Field(max_length=200)] | None = None  # queued, starting, running, stopping (a,b), or active
+    name: Annotated[str, Field(min_length=1, max_length=40)] | None = None  # with * for any letters: sweep-*
+    labels: dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=255)]] = Field(
+        default_factory=dict, max_length=8
+    )
+    dry_run: bool = False  # only count them
 
 
 IdempotencyKey = Annotated[
@@ -78,6 +103,23 @@ async def submit(request: Request, platform: Platform, who: Who, key: Idempotenc
 async def dry_run(request: Request, platform: Platform, who: Who) -> Response:
     """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
     return answer(await platform.dry_run(who, parse_job(await read_json(request))))
+
+
+@router.post(
+    "/cancel",
+    summary="Cancel many jobs",
+    response_model=CancelledView,
+    responses=BODY | NOT_FOUND,
+    openapi_extra=body_of(CancelSpec),
+)
+async def cancel_jobs(request: Request, platform: Platform, who: Who) -> Response:
+    """Cancel all jobs that have not ended and fit everything that is said, in one transaction; at most 20,000."""
+    wish = await read_spec(request, CancelSpec)
+    if not (wish.all or wish.state or wish.name or wish.labels):
+        raise InvalidSpec("says nothing of which jobs", field="body", fix='name state, name or labels, or "all": true')
+    return answer(await platform.cancel_jobs(
+        who, tenant=wish.tenant, state=wish.state, name=wish.name, labels=wish.labels, dry_run=wish.dry_run
+    ))  # fmt: skip
 
 
 @router.get("", summary="List jobs", response_model=Page, responses=NOT_FOUND)

@@ -66,7 +66,7 @@ def _hours(hours: float) -> str:
 
 def _cells(keys: list[str], line: UsageLine, device_hours: object, cpu_hours: object, none: str) -> list[object]:
     """A line of the answer; the total, which has no keys, says so."""
-    of = [line.keys[key] or none for key in keys] if line.keys else ["together", *[""] * (len(keys) - 1)]
+    of = [line.keys.get(key) or none for key in keys] if line.keys else ["together", *[""] * (len(keys) - 1)]
     label = [line.user_label or ("" if not line.keys else none)] if "user" in keys else []
     return [*of, *label, device_hours, cpu_hours, line.jobs]
 

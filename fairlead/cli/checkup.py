@@ -66,8 +66,7 @@ def _findings(home: Path, quick: bool) -> Iterator[Finding]:
 
 def _say(finding: Finding) -> None:
     style = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.level]
-    mark = show.styled(f"{finding.level:<4}", style)
-    show.line(f"{mark}  {finding.name:<14}  {show.clean(finding.text)}")
+    show.line(f"{finding.level:<4}", style, rest=f"  {finding.name:<14}  {show.clean(finding.text)}")
     if finding.fix is not None and finding.level != "ok":
         show.line(f"{'':<22}fix: {finding.fix}")
 

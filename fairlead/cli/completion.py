@@ -6,6 +6,7 @@ platform. It has to be quick and silent: whatever goes wrong, there are no candi
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from fairlead.cli import show
 from fairlead.cli.options import Json
 from fairlead.cli.quick import written
 from fairlead.errors import InvalidSpec
+from fairlead.terminal import plain
 
 if TYPE_CHECKING:
     Candidates = Iterable[tuple[str, str]]
@@ -26,6 +28,7 @@ ASK = "__complete"  # what the scripts call: fairlead __complete WORD... with th
 FILES = ":files"
 ANSWER_S = 1.0
 MOST = 200  # jobs
+_WORD = re.compile(r"[\w.:@+-]+")
 
 SCRIPTS = {
     "bash": f"""_fairlead() {{
@@ -85,7 +88,8 @@ def completion(
     if as_json:
         show.print_json({"shell": shell, "script": SCRIPTS[shell]})
     else:
-        show.line(SCRIPTS[shell])
+        for line in SCRIPTS[shell].split("\n"):
+            show.line(line)
 
 
 def answer(app: typer.Typer, words: list[str]) -> int:
@@ -94,7 +98,7 @@ def answer(app: typer.Typer, words: list[str]) -> int:
         found = list(candidates(app, words[:-1], words[-1] if words else ""))
     except Exception:  # noqa: BLE001 (the edge of the process: a Tab shows candidates, or nothing at all)
         return 0
-    sys.stdout.write("".join(f"{word}\t{about}\n" if about else f"{word}\n" for word, about in found))
+    sys.stdout.write("".join(f"{word}\t{plain(about)}\n" if about else f"{word}\n" for word, about in found))
     return 0
 
 
@@ -159,7 +163,8 @@ def _values(verb: str, what: str, kind: Any, word: str) -> Candidates:
     names = {"JOB": _jobs, "--job": _jobs, "NODE": _nodes, "TENANT": _tenants, "--tenant": _tenants, "-t": _tenants,
              "--parent": _tenants, "ID": _tokens}.get(what)  # fmt: skip
     if names is not None:
-        return [(name, about) for name, about in names(verb) if name.startswith(word)]
+        known = names(verb)  # of a server: one that the shell would take for more than a word is not offered
+        return [(name, about) for name, about in known if name.startswith(word) and _WORD.fullmatch(name)]
     return [(FILES, "")] if str(Path.__name__) in str(kind) or "FILE" in what else []
 
 

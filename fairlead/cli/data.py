@@ -12,6 +12,7 @@ import typer
 from fairlead.cli import show
 from fairlead.cli.drawing import FIXED_SPACE, Column
 from fairlead.cli.options import Json, quiet_imports
+from fairlead.terminal import plain
 
 if TYPE_CHECKING:
     from fairlead.data.describe import ColumnProfile, Profile
@@ -63,7 +64,7 @@ class _Bar:
             told = f"[{'#' * filled}{'.' * (_BAR - filled)}] {show.size(done)} of {show.size(total)}"
         else:
             told = show.size(done)
-        sys.stderr.write(f"\r\x1b[K{name} {told}")
+        sys.stderr.write(f"\r\x1b[K{plain(name)} {told}")
         sys.stderr.flush()
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ def _short(value: Any) -> str:
         return ""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f"{value:,}" if isinstance(value, int) and abs(value) < 1e7 else f"{value:.4g}"
-    text = show.clean(str(value)).replace("\n", " ")
+    text = show.clean(str(value))
     return text if len(text) <= 16 else f"{text[:15]}…"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+
+from fairlead.terminal import plain
 
 GAP = 2
 NARROWEST = 4  # of a column that must give way
@@ -36,7 +38,9 @@ class Cell:
 
 
 def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, *, colours: bool) -> list[str]:
-    """The lines of the table, none wider than ``width`` as long as that can be."""
+    """The lines of the table, none wider than ``width`` as long as that can be; titles and cells steer no terminal."""
+    columns = [replace(column, title=_plain(column.title)) for column in columns]
+    rows = [[Cell(_plain(cell.text), cell.style) for cell in row] for row in rows]
     widths = _fitted(columns, [[_width(column.title), *(_width(row[place].text) for row in rows)]
                                for place, column in enumerate(columns)], width)  # fmt: skip
     titles = [Cell(column.title, "1") for column in columns]
@@ -51,6 +55,10 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, 
             ]
             lines.append((" " * GAP).join(shown).rstrip())
     return lines
+
+
+def _plain(text: str) -> str:
+    return plain(text).replace("\t", " ")  # whose width nobody knows
 
 
 def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: int) -> list[int]:

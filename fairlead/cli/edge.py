@@ -13,9 +13,11 @@ from pathlib import Path
 
 import typer
 
+from fairlead.cli import show
 from fairlead.cli.quick import shortcut
 from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.home import Home, default_home
+from fairlead.terminal import plain
 
 INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -68,7 +70,7 @@ def _full(verb: str, error: OSError) -> int:
     with suppress(OSError):  # what is still unwritten would fail again at the end of the process
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     said = (error.strerror or str(error)).lower()
-    sys.stderr.write(f"{verb}: {place} cannot be written: {said}\n  fix: make room, or write to another place\n")
+    _tell(f"{verb}: {place} cannot be written: {said}", "make room, or write to another place")
     return 1
 
 
@@ -85,7 +87,7 @@ def command_path(command: object, arguments: list[str]) -> str:
 
 
 def _explain(verb: str, error: FairleadError, *, as_json: bool) -> int:
-    sys.stderr.write(f"{verb}: {error}\n" + (f"  fix: {error.fix}\n" if error.fix else ""))
+    _tell(f"{verb}: {error}", error.fix)
     if as_json:
         sys.stdout.write(json.dumps(error.problem(), default=str) + "\n")
         sys.stdout.flush()
@@ -113,16 +115,24 @@ def _wrong_value(error: Exception, fix: str) -> InvalidSpec | None:
 
 def _unexpected(verb: str, error: Exception) -> int:
     if os.environ.get("FAIRLEAD_DEBUG"):
-        traceback.print_exc()
+        for line in traceback.format_exc().splitlines():
+            show.note(line)
         return 1
     said = " ".join(f"{type(error).__name__}: {error}".split())
-    sys.stderr.write(f"{verb}: unexpected error: {said}\n  fix: the details are in {_log(verb)}; please report them\n")
+    _tell(f"{verb}: unexpected error: {said}", f"the details are in {_log(verb)}; please report them")
     return 1
+
+
+def _tell(what: str, fix: str | None) -> None:
+    """Two lines, whatever a server or a file had to say in them."""
+    show.note(what)
+    if fix:
+        show.note(f"  fix: {fix}")
 
 
 def _log(verb: str) -> Path:
     """Where the trace was written: the home's logs, or a file of its own when that is closed to us."""
-    text = f"--- {verb}\n{traceback.format_exc()}"
+    text = "".join(f"{plain(line)}\n" for line in [f"--- {verb}", *traceback.format_exc().splitlines()])
     path = Home(default_home()).logs / "cli.log"
     try:
         with path.open("a", encoding="utf-8") as file:

@@ -108,7 +108,7 @@ def logs(
     except KeyboardInterrupt:
         raise typer.Exit(0) from None  # who follows a log ends it that way
     if silent:
-        typer.echo(f"{worker or job} has written nothing", err=True)
+        show.note(f"{worker or job} has written nothing")
 
 
 def why(job: JobRef, as_json: Json = False) -> None:
@@ -182,21 +182,27 @@ def _generations(generations: list[GenerationView]) -> None:
 def result(
     job: JobRef,
     download: Annotated[Path | None, typer.Option("--download", "-d", help="Put its files into this folder.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What an ended job left behind. Exit code 100 if it failed, 101 if it still runs, 103 if it was cancelled."""
+    """What an ended job left behind. Exit code 100 if it failed, 101 if it still runs, 103 if it was cancelled.
+
+    With --download nothing that is there is replaced, unless --force says so. Files that the platform does not give
+    are left out and named, and the exit code is 1.
+    """
     platform = client()
-    answer = platform.result(job, download=download)
+    answer = platform.result(job, download=download, force=force)
+    left_out: dict[str, str] = getattr(answer, "left_out", {})
     if as_json:
         show.print_json(answer)
     else:
-        _result(answer, download)
-    code = {"failed": 100, "cancelled": 103}.get(answer.state, 0)
+        _result(answer, download, left_out)
+    code = {"failed": 100, "cancelled": 103}.get(answer.state, 1 if left_out else 0)
     if code:
         raise typer.Exit(code)
 
 
-def _result(answer: ResultView, download: Path | None) -> None:
+def _result(answer: ResultView, download: Path | None, left_out: dict[str, str]) -> None:
     show.line(f"{answer.spec.get('name', answer.job)} ({answer.job}) {answer.state}")
     if answer.message:
         show.line(f"  {show.clean(answer.message)}")
@@ -209,7 +215,12 @@ def _result(answer: ResultView, download: Path | None) -> None:
         show.line(f"  plan: {show.clean(_plan(answer.plan))}")
     if answer.artifacts:
         place = f"in {download}" if download else f"(fairlead result {answer.job} --download DIR)"
-        show.line(f"  files: {', '.join(answer.artifacts)} {place}")
+        given = [name for name in answer.artifacts if name not in left_out]
+        show.line(f"  files: {', '.join(given) or 'none'} {place}")
+    for name, now in getattr(answer, "renamed", {}).items():
+        show.line(f"  {name!r} is called {now} here")
+    for name, why in left_out.items():
+        show.line(f"  left out: {name!r}: {show.clean(why)}", style="yellow")
 
 
 def metrics(
@@ -232,6 +243,6 @@ def metrics(
 
 def _figure(name: str, value: float | None) -> str:
     """A step's moment is told in milliseconds of the day: ten digits of seconds since 1970 tell nobody anything."""
-    if name != "time_s" or value is None:
+    if name != "time_s" or value is None or not abs(value) < 1e11:
         return show.number(value, 5)
     return f"{show.when(value)}.{int(value % 1 * 1000):03d}"

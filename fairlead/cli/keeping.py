@@ -65,6 +65,8 @@ def restore(
     taken = time.strftime("%Y-%m-%d %H:%M", time.localtime(back.taken_s))
     show.line(f"{back.home}: as it was on {taken} (Fairlead {back.version}); "
               f"{back.rows} rows, {back.files} files, {back.going_on} jobs go on")  # fmt: skip
+    if back.left_out:
+        show.line(f"  {back.left_out} folders of jobs that its store does not know were left out", style="yellow")
     if back.secrets_without_key:
         show.line(f"  {back.secrets_without_key} secrets came without their key: give it (FAIRLEAD_SECRET_KEY), "
                   "or set them again: fairlead secret set NAME", style="yellow")  # fmt: skip

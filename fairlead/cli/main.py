@@ -66,7 +66,7 @@ app.command("run", short_help="Run a function or a command of this folder.")(wor
 app.command("queue")(jobs.queue)
 app.command("logs")(jobs.logs)
 app.command("why", short_help="Why a job waits, runs as it does, or ended so.")(jobs.why)
-app.command("cancel", short_help="End a job; its snapshots are kept.")(work.cancel)
+app.command("cancel", short_help="End a job, or many; snapshots are kept.")(work.cancel)
 app.command("result")(jobs.result)
 app.command("metrics")(jobs.metrics)
 app.command("lineage", short_help="Where a job's result came from.")(lineage.lineage)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from fairlead.cli import show
 from fairlead.errors import InvalidSpec
 from fairlead.home import Home
 from fairlead.units import parse_duration
@@ -79,7 +79,7 @@ def run_trials(
     cores = [seat.speed for seat in ground.seats] if trials.limited else []
     link = ground.links[-1] if trials.shaped else None
     if not quiet:
-        sys.stderr.write(f"running {trials.steps} steps of {', '.join(one.plan.id for one in chosen)}, in turns ...\n")
+        show.note(f"running {trials.steps} steps of {', '.join(one.plan.id for one in chosen)}, in turns ...")
     with emulated(len(ground.seats), link.bytes_per_s if link else None, trials.latency_s, cores) as places:
         given = [asdict(place) for place in places] if trials.limited or trials.shaped else []
         ran = run_plans(trials.run, trials.params, [one.plan for one in chosen], trials.steps, places=given)
@@ -90,7 +90,7 @@ def run_trials(
             slower = fitted(trials.model, Ground(ground), one.plan, trial.step_s) / whole
             seen.append((kind(one.plan), slower, whole / correction(trials.model, [], EVERY)))
     if busy(os.getloadavg()[0], len(os.sched_getaffinity(0))):
-        sys.stderr.write("the machine is busy with other work: nothing is learned from these times\n")
+        show.note("the machine is busy with other work: nothing is learned from these times")
     else:
         learn(trials.home, trials.model, by_kind(seen))
     return {one.plan.id: trial for one, trial in zip(chosen, ran, strict=True)}

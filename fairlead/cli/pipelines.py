@@ -138,7 +138,8 @@ def _watch(made: PipelineRun, as_json: bool) -> int:
             time.sleep(POLL_S)
             made.refresh()
     except KeyboardInterrupt:
-        show.line(f"\n{made.view.name} goes on without being watched: fairlead pipeline show {made.id}")
+        show.line()
+        show.line(f"{made.view.name} goes on without being watched: fairlead pipeline show {made.id}")
         return StillRunning.exit_code
     if as_json:
         show.print_json(made.view)

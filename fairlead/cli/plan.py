@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,7 +94,7 @@ def _hardware(place: Home, workers: int | None, cluster: str | None, link: str |
     from fairlead.profiling.kept import local_hardware, node_profile
 
     if not (place.root / "profiles" / "node.json").is_file():
-        sys.stderr.write("measuring this node, once (fairlead profile) ...\n")
+        show.note("measuring this node, once (fairlead profile) ...")
     known = node_profile(place)
     count = workers or len(paces) or int(known["cores"])
     return local_hardware(known, count, link=between, speeds=_for_each(paces, count) if paces else ())
@@ -206,7 +205,8 @@ def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> Non
             cells.insert(3, _seconds(row["measured_step_s"]) if row["measured_step_s"] else "–")
         table.append(cells)
     show.table(columns, table, empty="no plan")
-    show.line(f"\n{rows[0]['id']}: {rows[0]['reason']}")
+    show.line()
+    show.line(f"{rows[0]['id']}: {rows[0]['reason']}")
     for row in rows[1:]:
         show.line(f"{row['id']}: {row['reason']}", style="dim")
     for reason in model.limits:

@@ -114,8 +114,8 @@ def up(
     settings = replace(settings, telling=told_by)
 
     def ready(news: Ready) -> None:
-        told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder)}
-        told |= of_certificate(tls, self_signed=tls_self_signed)
+        told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder),
+                **of_certificate(tls, self_signed=tls_self_signed), "hints": list(news.hints)}  # fmt: skip
         if ready_fd is None:
             _say(told, as_json, foreground=True)
         else:
@@ -200,6 +200,8 @@ def _say(told: dict[str, Any], as_json: bool, *, foreground: bool = False) -> No
         show.line(f"  clients elsewhere: FAIRLEAD_CA={told['fingerprint']}")
     if told.get("warning"):
         show.line(f"  {told['warning']}", style="yellow")
+    for hint in told.get("hints", ()):
+        show.line(f"  note: {hint}", style="yellow")
     next_step = "fairlead tenant create NAME" if told["admin_token"] else "fairlead queue"
     show.line(f"  next: {next_step}" + ("    end it: Ctrl-C" if foreground else ""), style="dim")
     sys.stdout.flush()

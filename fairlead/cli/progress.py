@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from fairlead.terminal import plain
+
 WIDTH = 30
 EVERY_S = 0.1
 
@@ -13,7 +15,7 @@ class Bar:
     """Jobs done of all, redrawn at most ten times a second."""
 
     def __init__(self, title: str) -> None:
-        self._title = title
+        self._title = plain(title)
         self._next_s = 0.0
 
     def __call__(self, done: int, total: int, virtual_s: float) -> None:

@@ -12,6 +12,7 @@ from fairlead.cli import show
 from fairlead.cli.drawing import Column
 from fairlead.cli.options import Json, Tenant, client
 from fairlead.errors import InvalidSpec
+from fairlead.terminal import plain
 
 secret = typer.Typer(help="Set, list and remove secrets.", rich_markup_mode=None)
 
@@ -42,7 +43,7 @@ def set_secret(
 def _value(name: str, file: Path | None) -> str:
     """Never from the command line, which everybody on the machine can read."""
     if file is None and sys.stdin.isatty():
-        return str(typer.prompt(f"value of {name}", hide_input=True, err=True))
+        return str(typer.prompt(f"value of {plain(name)}", hide_input=True, err=True))
     try:
         data = sys.stdin.buffer.read() if file is None else file.expanduser().read_bytes()
         text = data.decode()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
-import re
 import shutil
 import sys
 import time
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlead.cli.drawing import Cell, Column, draw
+from fairlead.terminal import plain, without_sequences
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -27,7 +28,8 @@ STYLES = {
 }  # fmt: skip
 _LINES = {"dim": "2", "bold": "1", "yellow": _YELLOW, "red": _RED, "green": _GREEN}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_CONTROL = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|.)?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_FURTHEST_S = 1e11  # some 3,000 years: beyond it a time is no time
+_LONGEST = 1e15  # a figure beyond it has more digits than anybody reads
 
 
 @functools.cache
@@ -57,10 +59,19 @@ def styled(text: str, style: str | None) -> str:
     return f"\x1b[{number}m{text}\x1b[0m" if number else text
 
 
-def line(text: str = "", style: str | None = None) -> None:
-    """One line of plain text, never folded: it may be copied from the terminal."""
-    sys.stdout.write(f"{styled(text, style)}\n")
+def line(text: str = "", style: str | None = None, *, rest: str = "") -> None:
+    """One line, never folded: it may be copied from the terminal. The style is for the text, not for the rest.
+
+    Whatever strangers wrote stays this one line, and steers nothing.
+    """
+    sys.stdout.write(f"{styled(plain(text), style)}{plain(rest)}\n")
     sys.stdout.flush()  # who follows something through a pipe sees each line at once
+
+
+def note(text: str) -> None:
+    """One line on stderr: for the person, not for what reads the answer."""
+    sys.stderr.write(f"{plain(text)}\n")
+    sys.stderr.flush()
 
 
 def print_json(data: Any) -> None:
@@ -74,8 +85,8 @@ def _plain(value: BaseModel) -> Any:
 
 
 def clean(text: str) -> str:
-    """Text of strangers without what would steer the terminal; of a line that redraws itself, the last state."""
-    return _CONTROL.sub("", text.rstrip("\r\n").rpartition("\r")[2])
+    """What one stranger wrote, as it was meant to look: of a line that redraws itself the last state, no colours."""
+    return plain(without_sequences(text.rstrip("\r\n").rpartition("\r")[2]))
 
 
 def state(name: str) -> Cell:
@@ -106,14 +117,21 @@ def csv(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     import csv as format
 
     writer = format.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(titles)
+    writer.writerow([_harmless(title) for title in titles])
     for row in rows:
-        writer.writerow([f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row])
+        writer.writerow([_harmless(cell) for cell in row])
+
+
+def _harmless(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    text = plain(cell)
+    return f"'{text}" if cell.startswith(_FORMULA) or text.startswith(_FORMULA) else text
 
 
 def duration(seconds: float | None) -> str:
     """Two figures at the most: 0.4s, 12s, 3m12s, 2h05m, 3d4h."""
-    if seconds is None:
+    if seconds is None or not abs(seconds) < _FURTHEST_S:
         return "–"
     if seconds < 10:
         return f"{max(seconds, 0):.1f}s"
@@ -129,7 +147,7 @@ def duration(seconds: float | None) -> str:
 
 def when(epoch_s: float | None) -> str:
     """A moment of today as its time, another one with its date."""
-    if epoch_s is None:
+    if epoch_s is None or not abs(epoch_s) < _FURTHEST_S:
         return "–"
     moment = time.localtime(epoch_s)
     today = time.localtime()[:3] == moment[:3]
@@ -142,38 +160,42 @@ def now_s() -> float:
 
 def moment_iso(epoch_s: float) -> str:
     """For machines: to the second, in UTC."""
+    if not abs(epoch_s) < _FURTHEST_S:
+        return ""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch_s))
 
 
 def moment_utc(epoch_s: float) -> str:
     """For people, where the same moment must be meant everywhere."""
+    if not abs(epoch_s) < _FURTHEST_S:
+        return "–"
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(epoch_s))
 
 
 def ahead(epoch_s: float | None) -> str:
     """How far a moment to come is away."""
-    if epoch_s is None:
+    if epoch_s is None or not abs(epoch_s) < _FURTHEST_S:
         return "not known"
     left_s = epoch_s - time.time()
     return "now" if left_s < 1 else f"in about {duration(left_s)} ({when(epoch_s)})"
 
 
 def size(count: float | None) -> str:
-    if count is None:
+    if count is None or not math.isfinite(count):
         return "–"
     for unit in ("B", "KB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
-    return f"{count:.1f} TB"
+    return f"{number(count, 4)} TB" if abs(count) >= 1000 else f"{count:.1f} TB"
 
 
 def number(value: float | None, digits: int = 3) -> str:
     """A figure with so many significant digits, without an exponent where it can do without."""
     if value is None:
         return "–"
-    return f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}"
+    return f"{value:,.0f}" if 10**digits <= abs(value) < _LONGEST else f"{value:.{digits}g}"
 
 
 def percent(value: float | None) -> str:
-    return "–" if value is None else f"{value * 100:.0f} %"
+    return "–" if value is None or not abs(value) < _LONGEST else f"{value * 100:.0f} %"

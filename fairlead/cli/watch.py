@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
 from fairlead.cli import show
 from fairlead.errors import FairleadError, StillRunning
 from fairlead.sdk.jobs import ENDED, Job, check
+from fairlead.terminal import plain
 
 if TYPE_CHECKING:
     from fairlead.views import JobView
@@ -28,7 +30,8 @@ def watch(job: Job, *, as_json: bool = False) -> int:
         if as_json:
             show.print_json(job.view)
             return StillRunning.exit_code
-        show.line(f"\n{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
+        show.line()
+        show.line(f"{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
         show.line(f"  follow it: fairlead logs {job.id} -f    end it: fairlead cancel {job.id}")
         return StillRunning.exit_code
     if as_json:
@@ -76,22 +79,24 @@ def _live(job: Job) -> None:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    fixed = Column(no_wrap=True, min_width=min(len(job.name), 20), overflow="ellipsis")
+    name = plain(job.name)
+    fixed = Column(no_wrap=True, min_width=min(len(name), 20), overflow="ellipsis")
     state = Column(no_wrap=True, min_width=len("succeeded"))
     rest = Column(no_wrap=True, ratio=1, overflow="ellipsis")  # a long reason gives way, not the name before it
+    words = functools.partial(TextColumn, markup=False)  # a job's name is no markup
     columns = (
-        TextColumn("{task.description}", table_column=fixed),
-        TextColumn("{task.fields[state]}", style="cyan", table_column=state), BarColumn(bar_width=12),
-        TextColumn("{task.completed:.0f}/{task.fields[steps]}", table_column=Column(no_wrap=True, min_width=7)),
-        TimeElapsedColumn(), TextColumn("{task.fields[figures]}", table_column=rest),
+        words("{task.description}", table_column=fixed),
+        words("{task.fields[state]}", style="cyan", table_column=state), BarColumn(bar_width=12),
+        words("{task.completed:.0f}/{task.fields[steps]}", table_column=Column(no_wrap=True, min_width=7)),
+        TimeElapsedColumn(), words("{task.fields[figures]}", table_column=rest),
     )  # fmt: skip
     with Progress(*columns, console=show.console(), transient=True, expand=True) as progress:
-        task = progress.add_task(job.name, total=None, state="", steps="?", figures="")
+        task = progress.add_task(name, total=None, state="", steps="?", figures="")
         while True:
             view = job.view
             progress.update(
-                task, total=view.total_steps or None, completed=view.step, state=view.state,
-                steps=str(view.total_steps or "?"), figures=figures(view),
+                task, total=view.total_steps or None, completed=view.step, state=plain(view.state),
+                steps=str(view.total_steps or "?"), figures=plain(figures(view)),
             )  # fmt: skip
             if view.state in ENDED:
                 return

@@ -82,7 +82,8 @@ def _played(trace: Trace, names: list[str], seed: int, draw: bool, quiet: bool) 
 
 def _shown(trace: Trace, outcomes: dict[str, Outcome], figures: dict[str, Figures], guessed: list[str]) -> None:
     table(trace, sum(node.devices for node in trace.nodes), figures)
-    show.line("\nand how long from now each job takes until it is done:")
+    show.line()
+    show.line("and how long from now each job takes until it is done:")
     begins_s = trace.begins_s or 0.0
     by_job: dict[str, list[Any]] = {}
     for outcome in outcomes.values():

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
-from fairlead import __version__, logbook
+from fairlead import __version__, data_folder, logbook
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.local.records import living_nodes
 from fairlead.control import holders, identity, tracing
 from fairlead.control.failpoints import failpoint
 from fairlead.control.follower import Follower
 from fairlead.control.gauging import Gauging, HomeGauge
+from fairlead.control.hints import hints
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
@@ -80,6 +82,7 @@ class Ready:
     url: str | None
     admin_token: str | None = None  # only on the first start
     waiting: str | None = None
+    hints: Sequence[str] = ()  # what the operator should know, each with its fix
 
 
 Opened = Callable[[int], None]
@@ -142,6 +145,7 @@ async def _lead_on(
     """Lead until told to end, or until another control plane leads."""
     renewing = asyncio.create_task(_renew(store))
     tasks: list[asyncio.Future[Any]] = [renewing]
+    alone, listening = not living_nodes(home), False
     try:
         await backend.open(store.epoch or 0)
         gauge = HomeGauge(home, shared=backend.capabilities.one_machine)
@@ -158,20 +162,27 @@ async def _lead_on(
         core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper,
                     ring=follower.ring)  # fmt: skip
         token, fresh = await _admin_token(store, home)
+        granted = {each.name: each.policy.get("folders", []) for each in await store.read(tenants.all)}
+        told = hints(backend.capabilities, granted, os.environ.get(data_folder.VARIABLE))
 
         def opened(port: int) -> None:
+            nonlocal listening
+            listening = True
             url = address(settings, port)
             gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
             write_profile(
                 home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing
             )
-            ready(Ready(url, token if fresh else None))
+            ready(Ready(url, token if fresh else None, hints=told))
 
+        tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
+        await asyncio.sleep(0)
+        if tasks[-1].done():  # a port that is taken: nothing else begins
+            tasks[-1].result()
         tasks.append(asyncio.ensure_future(controller.run()))
         tasks.append(asyncio.ensure_future(Pruner(store, home, news=controller).run()))
         tasks.append(asyncio.ensure_future(follower.run()))
         tasks.append(asyncio.ensure_future(gauging.run()))
-        tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -192,6 +203,10 @@ async def _lead_on(
     except LostLeadership as error:
         log.error("another control plane leads now; this one ends and leaves everything running", error=str(error))
         return 1
+    except Exception:
+        if alone and not listening:  # it never was a platform: nobody would look for what it had started
+            await backend.shutdown()
+        raise
     finally:
         for task in tasks:
             task.cancel()

@@ -12,6 +12,12 @@ JOBS = Path(__file__).parent / "jobs"
 """The folder that is submitted: plain user code that knows nothing of this demonstration."""
 
 
+def granted() -> list[str]:
+    """The folders that the tenants may read: that of the data, if there is one."""
+    folder = os.environ.get("FAIRLEAD_DATA")
+    return [str(Path(folder).absolute())] if folder and Path(folder).is_dir() else []
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     name: str

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.demo.cast import JOBS, QUICK, TENANTS, WORK, Work
+from fairlead.demo.cast import JOBS, QUICK, TENANTS, WORK, Work, granted
 from fairlead.demo.platform import OwnPlatform
 from fairlead.errors import StillRunning, Unavailable
 from fairlead.sdk.client import Client
@@ -70,7 +70,9 @@ class Story:
     def submit(self, admin: Client) -> None:
         """Create the tenants; each then submits its own jobs with its own token."""
         self._tokens = {
-            tenant.name: admin.create_tenant(tenant.name, weight=tenant.weight, sla=tenant.sla).token.token
+            tenant.name: admin.create_tenant(
+                tenant.name, weight=tenant.weight, sla=tenant.sla, policy={"folders": granted()}
+            ).token.token
             for tenant in TENANTS
         }
         for work in WORK:

@@ -14,6 +14,7 @@ import structlog
 from fairlead.errors import InvalidSpec
 from fairlead.logbook.redact import redact
 from fairlead.logbook.rotate import LIMIT_BYTES, StandardError
+from fairlead.terminal import plain
 
 Format = Literal["text", "json"]
 FORMATS = ("text", "json")
@@ -105,7 +106,7 @@ def _as_text(logger: Any, method: str, line: MutableMapping[str, Any]) -> str:
     trace = line.pop("exception", None) or line.pop("trace", None)
     rest = " ".join(f"{key}={_plain(value)}" for key, value in line.items() if key != "logger" and value is not None)
     told = f"{time} {level:<7} {what}" + (f"  {rest}" if rest else "")
-    return told if not trace else told + "\n    " + str(trace).rstrip().replace("\n", "\n    ")
+    return told if not trace else "\n    ".join([told, *map(plain, str(trace).rstrip().split("\n"))])
 
 
 def _plain(value: Any) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
-from fairlead.errors import FairleadError, InvalidSpec
+from fairlead.errors import FairleadError
 from fairlead.reportviews import Report
 from fairlead.sdk.datasets import DataVerbs
 from fairlead.sdk.jobs import Job
@@ -17,6 +17,7 @@ from fairlead.sdk.profile import locate
 from fairlead.sdk.transport import Transport
 from fairlead.views import (
     AuditView,
+    CancelledView,
     DryRun,
     EventView,
     JobDetail,
@@ -134,6 +135,18 @@ class Client(DataVerbs, PipelineVerbs):
     def cancel(self, ref: str) -> Job:
         return Job(self, self._one(JobView, "POST", f"{_job(ref)}/cancel"))
 
+    def cancel_jobs(
+        self, *, all: bool = False, labels: Mapping[str, str] | None = None, state: str | None = None,
+        name: str | None = None, tenant: str | None = None, dry_run: bool = False,
+    ) -> CancelledView:  # fmt: skip
+        """Cancel all jobs that have not ended and fit everything that is said; ``name`` may hold ``*``.
+
+        Where nothing is said, ``all=True`` has to. At most 20,000 at once: the answer says whether there are more.
+        """
+        given = {"tenant": tenant, "state": state, "name": name, "labels": dict(labels or {})}
+        body = {key: value for key, value in given.items() if value} | {"all": all, "dry_run": dry_run}
+        return CancelledView.model_validate(self._wire.call("POST", "/jobs/cancel", body=body))
+
     def why(self, ref: str) -> Why:
         """Why a job waits, runs as it does or ended as it did."""
         return self._one(Why, "GET", f"{_job(ref)}/why")
@@ -153,31 +166,21 @@ class Client(DataVerbs, PipelineVerbs):
         events = self._wire.follow(place, params={**params, "follow": "true"}, until="end")
         return (LogLine.model_validate(event.data) for event in events if event.kind == "line")
 
-    def result(self, ref: str, *, download: str | Path | None = None) -> ResultView:
-        """What an ended job left behind; its files go into the folder named by ``download``."""
-        result = self._one(ResultView, "GET", f"{_job(ref)}/result")
-        if download is not None:
-            for name in result.artifacts:
-                self._fetch(ref, name, Path(download))
-        return result
+    def result(self, ref: str, *, download: str | Path | None = None, force: bool = False) -> ResultView:
+        """What an ended job left behind; its files go into the folder named by ``download``.
 
-    def _fetch(self, ref: str, name: str, folder: Path) -> None:
-        target = folder / name
-        if not target.resolve().is_relative_to(folder.resolve()):
-            raise InvalidSpec(f"the artifact {name!r} would leave the folder", field="download")
-        if folder.exists() and not folder.is_dir():
-            raise InvalidSpec(f"{folder} is a file", field="download", value=str(folder), fix="name a folder")
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial = target.with_name(f".{target.name}.part")
-            with partial.open("wb") as file:
-                for piece in self._wire.download(f"{_job(ref)}/artifacts/{quote(name)}"):
-                    file.write(piece)
-            partial.replace(target)  # a file that is there is whole
-        except OSError as error:
-            raise InvalidSpec(
-                f"cannot write {target}: {error.strerror or error}", field="download", fix="name another folder"
-            ) from None
+        What is there already is replaced with ``force`` only: without it, nothing is written. The answer to a download
+        is a :class:`~fairlead.sdk.downloads.Downloaded`, which says what was left out or has another name here.
+        """
+        result = self._one(ResultView, "GET", f"{_job(ref)}/result")
+        if download is None:
+            return result
+        from fairlead.sdk import downloads
+
+        place = f"{_job(ref)}/artifacts/"
+        return downloads.download(
+            result, Path(download), lambda name: self._wire.download(place + quote(name)), force=force
+        )
 
     # ------------------------------------------------------------ nodes
 

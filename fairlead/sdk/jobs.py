@@ -60,10 +60,12 @@ class Job:
             pause_s = min(pause_s * 1.5, 1.0)
         return self
 
-    def result(self, download: str | Path | None = None, timeout: float | None = None) -> ResultView:
+    def result(
+        self, download: str | Path | None = None, timeout: float | None = None, *, force: bool = False
+    ) -> ResultView:
         """What the job left, once it has ended; raises ``JobFailed`` or ``JobCancelled`` if it did not succeed."""
         check(self.wait(timeout).view)
-        return self._client.result(self.id, download=download)
+        return self._client.result(self.id, download=download, force=force)
 
     def metrics(self) -> list[dict[str, float]]:
         """One entry per step, ready for a data frame."""

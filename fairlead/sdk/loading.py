@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,8 +52,7 @@ def _packed(source: str | Path, folders: Sequence[str]) -> tuple[str, Path | Non
                               fix="fetch it first, and load the file")  # fmt: skip
         return str(source), None, {}
     path = Path(source).expanduser().absolute()
-    seen = [*folders, *filter(None, [os.environ.get("FAIRLEAD_DATA")])]
-    if any(Path(folder) in (path, *path.parents) for folder in seen):
+    if any(Path(folder) in (path, *path.parents) for folder in folders):
         return str(path), None, {}
     if any(mark in path.name for mark in "*?["):
         raise InvalidSpec(f"{source} is a pattern outside of the folders that the tenant may read", field="source",

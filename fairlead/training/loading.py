@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fairlead import data_folder
 from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.training.definition import Training
 
@@ -138,6 +140,12 @@ def _check_type(name: str, value: Any, annotation: Any) -> None:
 
 def describe(error: BaseException) -> tuple[str, str]:
     """The error as one line with the user's own place in it, and the trace without the platform's frames."""
+    line, trace = _described(error)
+    advice = data_folder.advice(line, os.environ)
+    return f"{line}; {advice}" if advice else line, trace
+
+
+def _described(error: BaseException) -> tuple[str, str]:
     if isinstance(error, FairleadError):
         return f"{error} (fix: {error.fix})" if error.fix else str(error), ""
     frames = traceback.extract_tb(error.__traceback__)

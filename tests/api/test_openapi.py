@@ -14,7 +14,7 @@ from fairlead.specs import JobSpec, TenantSpec
 
 ROUTES = """
 POST /api/v1/jobs, POST /api/v1/jobs/dry-run, GET /api/v1/jobs, GET /api/v1/jobs/{job},
-POST /api/v1/jobs/{job}/cancel, GET /api/v1/jobs/{job}/why, GET /api/v1/jobs/{job}/logs,
+POST /api/v1/jobs/{job}/cancel, POST /api/v1/jobs/cancel, GET /api/v1/jobs/{job}/why, GET /api/v1/jobs/{job}/logs,
 GET /api/v1/jobs/{job}/metrics, GET /api/v1/jobs/{job}/result, GET /api/v1/jobs/{job}/artifacts/{name},
 PUT /api/v1/bundles/{digest}, HEAD /api/v1/bundles/{digest}, POST /api/v1/tenants, GET /api/v1/tenants,
 GET /api/v1/tenants/{name}, PATCH /api/v1/tenants/{name}, POST /api/v1/tokens, GET /api/v1/tokens,
@@ -113,5 +113,5 @@ def test_every_route_with_a_body_says_so(document: dict[str, Any]) -> None:
     assert with_body == {
         "POST /api/v1/jobs", "POST /api/v1/pipelines", "POST /api/v1/jobs/dry-run", "PUT /api/v1/bundles/{digest}",
         "POST /api/v1/tenants", "PATCH /api/v1/tenants/{name}", "POST /api/v1/tokens",
-        "POST /api/v1/session", "PUT /api/v1/secrets/{name}",
+        "POST /api/v1/session", "PUT /api/v1/secrets/{name}", "POST /api/v1/jobs/cancel",
     }  # fmt: skip

@@ -63,6 +63,7 @@ MATRIX: dict[str, Access] = {
     "GET /api/v1/jobs/{job}/artifacts/{name}": Access("viewer", 404),
     "GET /api/v1/jobs/{job}/lineage": Access("viewer", 404),
     "POST /api/v1/jobs/{job}/rerun": Access("member", 404),
+    "POST /api/v1/jobs/cancel": Access("member", 404, body={"tenant": "alpha", "name": "alpha-own-*"}),
     # pipelines
     "POST /api/v1/pipelines": Access("member", 404, body=PIPELINE | {"tenant": "alpha"}),
     "GET /api/v1/pipelines": Access("viewer", 404, query="?tenant=alpha"),

@@ -100,7 +100,7 @@ def test_python_in_a_closed_home_is_reachable_and_the_rest_of_that_home_is_not(h
     assert closed.stat().st_mode & 0o077 == 0, "nobody's modes are changed"
 
 
-def test_the_platforms_data_folder_is_passed_on_and_readable(
+def test_the_platforms_data_folder_is_readable_for_whom_it_is_granted_to_and_nobody_else(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "closed" / "data"
@@ -108,12 +108,19 @@ def test_the_platforms_data_folder_is_passed_on_and_readable(
     (data / "table.csv").write_text("a,b")
     data.parent.chmod(0o700)
     monkeypatch.setenv("FAIRLEAD_DATA", str(data))
+    words = ("sh", "-c", "cat $FAIRLEAD_DATA/table.csv")
 
     async def scene() -> None:
         async with platform(home, "1") as here:
-            await here.start("j", ["node-0"], "sh", "-c", "cat $FAIRLEAD_DATA/table.csv", cpu=1.0)
+            await here.start("j", ["node-0"], *words, cpu=1.0, folders=[str(data)])
             assert (await here.some(wire.Exited))[0].code == 0
             assert await here.log("j") == "a,b"
+            if os.geteuid() == 0 or here.backend.capabilities.isolation == "sandbox":
+                await here.start("k", ["node-0"], *words, cpu=1.0)
+                assert (await here.some(wire.Exited, 2))[1].code == 1
+                told = await here.log("k")
+                assert "a,b" not in told
+                assert f"fairlead tenant update vision --grant {data}" in told
 
     run(scene())
 

@@ -324,3 +324,18 @@ def test_a_folder_for_snapshots_that_somebody_else_made_is_refused(tmp_path: Pat
         assert elsewhere.stat().st_mode & 0o777 == 0o700
     finally:
         home.memory.unlink()
+
+
+def test_a_sandbox_shows_the_platforms_data_folder_by_grant_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fairlead.backends.local import visible
+
+    data, home = tmp_path / "data", Home(tmp_path / "home")
+    data.mkdir()
+    home.create()
+    monkeypatch.setenv("FAIRLEAD_DATA", str(data))
+    for granted in ([], [str(data)], [str(tmp_path / "elsewhere")]):
+        spec = birth(folders=granted, folder=str(home.job("j")), memory_folder=str(home.memory / "j" / "n")).spec
+        words = visible.view(spec, home, 1 << 30).arguments.decode().split("\0")
+        assert (str(data) in words) == (granted == [str(data)])

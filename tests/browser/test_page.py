@@ -55,6 +55,23 @@ def test_a_token_logs_in_and_lies_nowhere_in_the_browser(platform: Running, visi
     window.page.get_by_label("Token").wait_for()
 
 
+@pytest.mark.parametrize("name", ["__proto__", "constructor", "toString", "hasOwnProperty", "nowhere"])
+def test_an_address_that_names_what_every_object_has_leaves_a_page_that_goes_on(
+    name: str, platform: Running, visit: Visitor
+) -> None:
+    window = visit(platform.url)
+    window.log_in(platform.tokens["vision"], "queue")
+    page = window.page
+    for place in (f"#/{name}", f"#/{name}/x", f"#/{name}/{name}"):
+        page.evaluate("(hash) => { location.hash = hash; }", place)
+        page.get_by_role("heading", name="There is no such view").wait_for()
+    for place, heading in ((f"#/job/{name}", name), (f"#/pipeline/{name}", "Pipeline")):
+        page.evaluate("(hash) => { location.hash = hash; }", place)
+        page.get_by_role("heading", name=heading, level=1).wait_for()
+    page.get_by_role("link", name="Cluster", exact=True).click()
+    page.locator(".node").first.wait_for()
+
+
 def test_a_job_is_watched_live_to_its_end(platform: Running, visit: Visitor) -> None:
     window = visit(platform.url)
     window.log_in(platform.tokens["vision"], "queue")

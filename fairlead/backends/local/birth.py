@@ -17,7 +17,7 @@ from typing import NoReturn
 import msgspec
 
 import fairlead
-from fairlead import framing, logbook, wire
+from fairlead import data_folder, framing, logbook, wire
 from fairlead.backends.local import attaching, bundles, cgroups, entering, linux
 from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.messages import Start
@@ -125,6 +125,8 @@ def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
     os.chdir(code)
     environment = worker_environment(birth, os.environ, sandboxed=sandboxed)
     if spec.command is not None:
+        if advice := data_folder.advice(" ".join(spec.command), environment):
+            print(f"fairlead: {advice}", flush=True)
         _execute(spec.command, environment)
     if spec.venv is not None:
         _execute_in_venv(birth, channel, environment)
@@ -161,8 +163,10 @@ def worker_environment(birth: Birth, outer: Mapping[str, str], *, sandboxed: boo
     }
     if spec.memory_bytes is not None:
         platform["FAIRLEAD_MEMORY"] = str(spec.memory_bytes)
-    if "FAIRLEAD_DATA" in outer:
-        platform["FAIRLEAD_DATA"] = outer["FAIRLEAD_DATA"]
+    if data := outer.get(data_folder.VARIABLE):
+        platform[data_folder.VARIABLE] = data
+        if not os.access(data, os.R_OK | os.X_OK):
+            platform[data_folder.CLOSED] = "1"
     theirs = {name: value for name, value in spec.env.items() if not name.startswith(_PLATFORM_PREFIX)}
     return clean | theirs | birth.environment | platform
 

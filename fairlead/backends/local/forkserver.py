@@ -147,7 +147,8 @@ class ForkServer:
         try:
             group = self._worker_group(start)
             if files.arguments is None:
-                self._fork(start, files, group)
+                with self._seeing(start.closed):  # a worker without a sandbox keeps the mounts that it is forked with
+                    self._fork(start, files, group)
                 return
             spare = self._spares.take(start.frame)
             sandbox = self._build(start, files.arguments) if spare is None else spare[0]

@@ -31,7 +31,7 @@ def pack(birth: Birth, config: NodeConfig) -> Parcel:
     spec = birth.spec
     folders.prepare(spec)
     sandboxed = config.isolation == "sandbox" and (os.geteuid() != 0 or bool(spec.uid))
-    granted = visible.grants(spec) if sandboxed else []
+    granted = visible.grants(spec) if sandboxed else [each for each in map(Path, spec.folders) if each.is_dir()]
     view = None
     if sandboxed:
         view = visible.view(spec, Home(Path(config.home)), int(config.capacity.get("memory", 1 << 30)))

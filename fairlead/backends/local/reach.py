@@ -24,9 +24,7 @@ def needed(home: Path | None) -> list[Path]:
     package = Path(fairlead.__file__).parent
     folders = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent, package]
     folders += [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
-    if home is not None:
-        data = os.environ.get("FAIRLEAD_DATA")
-        folders += [home, *([Path(data)] if data and Path(data).is_dir() else [])]
+    folders += [] if home is None else [home]
     folders.append(Path(os.path.realpath(sys.executable)).parent)
     both = [path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))]
     return sorted(set(both), key=lambda path: (len(path.parts), path))

@@ -1,7 +1,7 @@
 """What a worker sees: the arguments that make bubblewrap build its tenant's view of the machine, and nothing more.
 
-Readable: the system's programs, the platform's Python, the operator's data, the folders granted to the tenant, the
-job's virtual environment. Writable: the job's own folder (with its home and /tmp, on disk and under its quota) and its
+Readable: the system's programs, the platform's Python, the folders granted to the tenant, the job's virtual
+environment. Writable: the job's own folder (with its home and /tmp, on disk and under its quota) and its
 snapshots in memory. Everything keeps its path. All else does not exist.
 """
 
@@ -76,7 +76,7 @@ def view(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> View:
     shared_bytes = spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART)
     words = [*base(), *own_network(spec.network), "--size", str(shared_bytes), "--tmpfs", "/dev/shm"]
     words += ["--ro-bind", str(etc(home, spec)), "/etc"]
-    seen = outermost([*pythons(), *_data(), *granted, *virtual_environment(spec, granted, (home.root, home.memory))])
+    seen = outermost([*pythons(), *granted, *virtual_environment(spec, granted, (home.root, home.memory))])
     apart = attached_later(seen)
     words += ["--dir", "/tmp"] if apart else ["--bind", str(folder / "tmp"), "/tmp"]
     words += ["--symlink", "/tmp", "/var/tmp", *reading(map(str, seen))]
@@ -200,11 +200,6 @@ def _small_file(path: Path) -> str:
 
 
 # ---------------------------------------------------------------- paths
-
-
-def _data() -> list[Path]:
-    named = os.environ.get("FAIRLEAD_DATA")
-    return [Path(named).absolute()] if named and Path(named).is_dir() else []
 
 
 def reading(places: Iterable[str]) -> list[str]:

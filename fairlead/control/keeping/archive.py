@@ -24,6 +24,7 @@ from fairlead.errors import Conflict, InvalidSpec, NotFound, Refused
 FORMAT = 1
 HEADER, CHECKSUMS = "fairlead-backup.json", "checksums.json"
 PIECE_BYTES = 1 << 20
+_TOLD: dict[str, Any] = {"schema": str, "version": str, "taken_s": int | float, "bytes": int}  # of a header
 _KINDS = {".tar": "", ".tar.gz": "gz", ".tgz": "gz", ".tar.zst": "zst"}
 
 Moved = Callable[[int], None]
@@ -162,6 +163,8 @@ class Reader:
         if found != FORMAT:
             why = f"the backup has format {found}, and this Fairlead reads {FORMAT}"
             raise Refused(why, field="FILE", value=found, fix="restore it with a newer Fairlead")
+        if not all(isinstance(header.get(name), kind) for name, kind in _TOLD.items()) or not _sound(header):
+            raise damaged("what it says of itself makes no sense")
         return cast(dict[str, Any], header)
 
     def members(self) -> Iterator[tuple[tarfile.TarInfo, Callable[[Callable[[bytes], object]], None]]]:
@@ -173,6 +176,8 @@ class Reader:
                 pieces: list[bytes] = []
                 self._pour(member, pieces.append)
                 promised = json.loads(b"".join(pieces))
+                if not isinstance(promised, dict):
+                    raise damaged("its checksums are none")
                 del self._seen[CHECKSUMS]
                 continue
             if member.issym():
@@ -232,9 +237,16 @@ def _digest(member: tarfile.TarInfo) -> hashlib._Hash:
 
 
 def _check_name(member: tarfile.TarInfo) -> None:
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or not path.parts or ".." in path.parts or not (member.isreg() or member.issym()):
+    path = PurePosixPath(member.name)  # which drops what means nothing: a name that it changes is another's second one
+    plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not member.issparse()
+    whole = str(path) == member.name and path.parts and not path.is_absolute() and ".." not in path.parts
+    if not whole or not (plain or member.issym()):
         raise damaged(f"{member.name!r} does not belong into a backup")
+
+
+def _sound(header: dict[str, Any]) -> bool:
+    """Whether its moment is one and its size, too."""
+    return 0 <= float(header["taken_s"]) < 1e11 and 0 <= int(header["bytes"]) < 1 << 62
 
 
 def damaged(why: str) -> Refused:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -19,6 +22,7 @@ from fairlead.backends.local.folders import TENANT_FOLDERS
 from fairlead.control.keeping import archive, holes, rows
 from fairlead.control.keeping.settle import Settled, settle
 from fairlead.control.keeping.take import Progress
+from fairlead.control.keeping.tree import Tree, give, names_in, opened
 from fairlead.control.orders import tenant_uid
 from fairlead.control.store import jobs, tenants
 from fairlead.control.store.connections import connect, shown
@@ -26,9 +30,14 @@ from fairlead.control.store.migrate import HEAD
 from fairlead.errors import FairleadError, Refused
 from fairlead.home import Home
 
-_ROOMS = ("jobs/", "bundles/", "store/", "tls/")
-_FILES = ("state.json", "secret.key", "profile.json", "run/nodes.json")
+_FILES = re.compile(  # every place that a backup has; a job's files lie in one of these folders of it
+    r"jobs/[^/]+/(output|snapshots|logs)/.+|bundles/[^/]+/.+|store/[a-z_]+\.jsonl"
+    r"|tls/(key|certificate)\.pem|state\.json|secret\.key|profile\.json|run/nodes\.json", re.DOTALL,
+)
+_LINKS = re.compile(r"jobs/[^/]+/(output|snapshots)/.+", re.DOTALL)  # only tenants make links
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a folder that the store names
 _STORE = ".store"
+_FURTHEST_S = 1e11  # some 3,000 years, as far as any file system keeps times
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class Restored:
     going_on: int
     secrets_without_key: int
     admin_token: bool  # whether it came along
+    left_out: int = 0  # folders of jobs that the store does not know
 
 
 def restore(path: Path, home: Home, *, store: str | None = None, progress: Progress = lambda *_: None) -> Restored:
@@ -53,10 +63,10 @@ def restore(path: Path, home: Home, *, store: str | None = None, progress: Progr
         _make_stage(stage)
         header, files = _unpack(path, stage, progress)
         progress(0, 0, "store")
-        state = json.loads((stage / "state.json").read_bytes())
+        state = _state(stage, header)
         settled, owners = _fill(store or f"sqlite:///{stage / 'fairlead.db'}", stage, state, header, home)
         progress(0, 0, "files")
-        _own(stage, owners)
+        left_out = _own(stage, owners)
         token = _finish(stage, store)
         _appear(stage, home)
     finally:
@@ -64,7 +74,7 @@ def restore(path: Path, home: Home, *, store: str | None = None, progress: Progr
     counts: dict[str, int] = state["rows"]
     return Restored(
         home=str(home.root), taken_s=header["taken_s"], version=header["version"], rows=sum(counts.values()),
-        files=files, going_on=settled.going_on, admin_token=token,
+        files=files, going_on=settled.going_on, admin_token=token, left_out=left_out,
         secrets_without_key=0 if home.secret_key.exists() else counts.get("secrets", 0),
     )  # fmt: skip
 
@@ -88,33 +98,40 @@ def _make_stage(stage: Path) -> None:
 
 
 def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any], int]:
-    """Everything into the stage, checked against the checksums; links last, so that nothing is written through one."""
-    size, read = 0, 0
-    links: list[tuple[Path, str]] = []
-    count = 0
+    """Everything into the stage, checked against the checksums. Nothing is ever written or opened through a link."""
+    size, read, count = 0, 0, 0
 
     def moved(more: int) -> None:
         nonlocal read
         read += more
         progress(read, max(read, size), "unpacking")
 
-    with archive.read(path, moved) as reader:
+    with archive.read(path, moved) as reader, Tree(stage) as tree:
         _refuse_newer(reader.header)
         size = int(reader.header.get("bytes", 0))
         for member, pour in reader.members():
-            if not member.name.startswith(_ROOMS) and member.name not in _FILES:
+            if not (_LINKS if member.issym() else _FILES).fullmatch(member.name):
                 raise archive.damaged(f"{member.name!r} does not belong into a backup")
-            within = member.name.replace("store/", f"{_STORE}/", 1) if member.name.startswith("store/") else member.name
-            place = stage / within
-            place.parent.mkdir(parents=True, exist_ok=True)
+            place = PurePosixPath(f".{member.name}" if member.name.startswith("store/") else member.name)
             if member.issym():
-                links.append((place, member.linkname))
+                tree.link(place, member.linkname)
             else:
-                _write(place, pour, member)
+                _write(tree.file(place), pour, member)
             count += member.name.startswith(("jobs/", "bundles/"))
-    for place, target in links:
-        place.symlink_to(target)
     return reader.header, count
+
+
+def _state(stage: Path, header: dict[str, Any]) -> dict[str, Any]:
+    """What belongs to the moment of the store's rows, with all that is read of it."""
+    place = stage / "state.json"
+    try:
+        state: Any = json.loads(place.read_bytes()) if place.exists() else None
+    except ValueError as error:
+        raise archive.damaged("what belongs to its store cannot be read") from error
+    counted = isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in ("rows", "sequences"))
+    if not counted or state["schema"] != header["schema"]:
+        raise archive.damaged("what belongs to its store is not in it")
+    return dict(state)
 
 
 def _refuse_newer(header: dict[str, Any]) -> None:
@@ -125,9 +142,9 @@ def _refuse_newer(header: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _write(place: Path, pour: Callable[[Callable[[bytes], object]], None], member: tarfile.TarInfo) -> None:
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+def _write(descriptor: int, pour: Callable[[Callable[[bytes], object]], None], member: tarfile.TarInfo) -> None:
     parts = member.pax_headers.get(holes.HEADER)
+    member.mtime = member.mtime if abs(member.mtime) < _FURTHEST_S else 0  # a tenant may have set any
     with os.fdopen(descriptor, "wb") as file:
         try:
             pour(file.write if parts is None else holes.Sink(file, parts).write)
@@ -159,6 +176,8 @@ def _fill(
             rows.finish(connection, state["schema"], state["sequences"], max(int(state["epoch"]), int(time.time())) + 1)
             settled = settle(connection, header["taken_s"], time.time())
             return settled, _owners(connection, home)
+    except (CommandError, KeyError, StopIteration, TypeError, ValueError) as error:  # rows or columns that are none
+        raise archive.damaged(f"its store makes no sense: {error!r}") from error
     except DBAPIError as error:
         told = shown(error)
         if isinstance(told, FairleadError):
@@ -172,35 +191,56 @@ def _fill(
 
 def _owners(connection: Connection, home: Home) -> dict[str, int]:
     """The user that each job works as in its new home."""
-    numbers = {tenant.name: tenant.number for tenant in tenants.all(connection)}
+    numbers = {_folder_name(tenant.name): tenant.number for tenant in tenants.all(connection)}
     found: dict[str, int] = {}
     cursor: str | None = None
     while True:
         some, cursor, _ = jobs.page(connection, limit=1000, before=cursor)
-        found |= {job.id: tenant_uid(home, numbers[job.tenant]) for job in some}
+        found |= {_folder_name(job.id): tenant_uid(home, numbers[job.tenant]) for job in some}
         if cursor is None:
             return found
+
+
+def _folder_name(name: str) -> str:
+    """Of a job or tenant: the platform makes, gives away and removes folders by this name."""
+    if _NAME.fullmatch(name) is None:
+        raise archive.damaged(f"its store holds {name!r}, which is no name of a job or tenant")
+    return name
 
 
 # ---------------------------------------------------------------- the files
 
 
-def _own(stage: Path, owners: dict[str, int]) -> None:
-    """Give each tenant's files to its user here, which is another one than where they came from."""
-    for folder in (stage / "jobs").iterdir():
-        folder.chmod(0o711)
-        for part in folder.iterdir():
-            part.chmod(0o700)
-            uid = owners.get(folder.name)
-            if part.name in TENANT_FOLDERS and uid is not None and os.geteuid() == 0:
-                _give(part, uid)
+def _own(stage: Path, owners: dict[str, int]) -> int:
+    """Give each tenant's files to its user here, which is another one than where they came from.
+
+    Returns how many folders were left out since the store knows no such job: one that was submitted while the backup
+    was taken, or one that somebody put into it.
+    """
+    unknown = 0
+    try:
+        with opened(stage) as root, opened("jobs", root) as jobs_folder:
+            for name in names_in(jobs_folder):
+                if name in owners:
+                    _own_job(name, jobs_folder, owners[name])
+                else:
+                    shutil.rmtree(name, dir_fd=jobs_folder)
+                    unknown += 1
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise archive.damaged(f"there is something else where {error.filename!r} should be a folder") from error
+    return unknown
 
 
-def _give(folder: Path, uid: int) -> None:
-    for place, folders, names, folder_fd in os.fwalk(folder, follow_symlinks=False):
-        os.chown(place, uid, uid)
-        for name in (*folders, *names):
-            os.chown(name, uid, uid, dir_fd=folder_fd, follow_symlinks=False)
+def _own_job(name: str, jobs_folder: int, uid: int) -> None:
+    with opened(name, jobs_folder) as job:
+        os.fchmod(job, 0o711)
+        for part in names_in(job):
+            with opened(part, job) as folder:
+                os.fchmod(folder, 0o700)
+                if part in TENANT_FOLDERS and os.geteuid() == 0:
+                    give(folder, uid)
 
 
 def _finish(stage: Path, store: str | None) -> bool:
@@ -215,7 +255,8 @@ def _finish(stage: Path, store: str | None) -> bool:
         kept.touch(0o600)
         kept.write_text(json.dumps(profile))
     if (stage / "tls").exists():
-        (stage / "tls").chmod(0o700)
+        with opened(stage / "tls") as folder:
+            os.fchmod(folder, 0o700)
     return "token" in profile
 
 

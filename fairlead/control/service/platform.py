@@ -7,6 +7,7 @@ import asyncio
 from fairlead.control.records import Token
 from fairlead.control.service.accounting import AccountVerbs
 from fairlead.control.service.bundling import BundleVerbs
+from fairlead.control.service.cancellation import CancelVerbs
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
 from fairlead.control.service.data import DataVerbs
@@ -21,7 +22,7 @@ from fairlead.control.service.watching import WatchVerbs
 
 class Platform(
     PipelineVerbs, DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs,
-    ClusterVerbs, LiveVerbs, ForesightVerbs,
+    ClusterVerbs, LiveVerbs, ForesightVerbs, CancelVerbs,
 ):  # fmt: skip
     """The platform as its doors see it."""
 

@@ -1,6 +1,6 @@
 // How the page asks the platform: JSON both ways, problems as errors, and one place that hears of a lost session.
 
-import { cell, skew } from "./ui.js";
+import { cell, own, skew } from "./ui.js";
 
 const BASE = "api/v1/";
 export const who = cell(undefined); // undefined: not known yet; null: nobody; else role, tenant, version
@@ -81,5 +81,5 @@ export async function logOut() {
 }
 
 const RANK = { viewer: 0, member: 1, "tenant-admin": 2, admin: 3 };
-export const may = (role) => (RANK[who.get()?.role] ?? -1) >= RANK[role];
+export const may = (role) => (own(RANK, who.get()?.role) ?? -1) >= RANK[role];
 export const jobPath = (id, rest = "") => `jobs/${encodeURIComponent(id)}${rest}`;

@@ -6,7 +6,7 @@ import { forgetAll, loadTenants } from "./model.js";
 import { Messages, Shape, complain } from "./parts.js";
 import { route } from "./router.js";
 import { theme, toggle } from "./theme.js";
-import { coalesced, html, render, useCell, useEffect, useRef, useState } from "./ui.js";
+import { coalesced, html, own, render, useCell, useEffect, useRef, useState } from "./ui.js";
 import { ClusterView } from "./views/cluster.js";
 import { EventsView } from "./views/events.js";
 import { JobView } from "./views/job.js";
@@ -32,7 +32,7 @@ function Brand() {
 }
 
 function Nav({ view }) {
-  const present = { job: "queue", pipeline: "pipelines" }[view] ?? view;
+  const present = own({ job: "queue", pipeline: "pipelines" }, view) ?? view;
   return html`<nav class="nav" aria-label="Views"><ul>
     ${Object.entries(VIEWS).map(
       ([key, { name, icon }]) => html`<li key=${key}>
@@ -108,7 +108,7 @@ function Frame({ me }) {
     event.preventDefault();
     main.current.querySelector("h1")?.focus();
   };
-  const chosen = { job: JobView, pipeline: PipelineView }[view] ?? VIEWS[view]?.draw;
+  const chosen = own({ job: JobView, pipeline: PipelineView }, view) ?? own(VIEWS, view)?.draw;
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <header class="side">

@@ -3,7 +3,7 @@
 import * as format from "./format.js";
 import { hue } from "./model.js";
 import { href } from "./router.js";
-import { cell, html, useCell, useEffect, useRef, useState } from "./ui.js";
+import { cell, html, own, useCell, useEffect, useRef, useState } from "./ui.js";
 
 // Shape and word say what the colour says.
 const SHAPES = {
@@ -29,7 +29,7 @@ const SHAPES = {
 };
 
 export function Shape({ of, className = "" }) {
-  const [path, kind] = (SHAPES[of] ?? SHAPES.queued).split("|");
+  const [path, kind] = (own(SHAPES, of) ?? SHAPES.queued).split("|");
   return html`<svg class=${`shape ${kind} ${className}`} viewBox="0 0 16 16" aria-hidden="true"><path d=${path} /></svg>`;
 }
 

@@ -7,6 +7,9 @@ import htm from "./vendor/htm.mjs";
 export const html = htm.bind(h);
 export { Component, h, render, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
+// What a table of ours has under a name from elsewhere (an address, an answer): "__proto__" and "toString" are in none.
+export const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
+
 // A value that tells its watchers when it is another one.
 export function cell(value) {
   const watchers = new Set();

@@ -5,7 +5,7 @@ import * as format from "../format.js";
 import { on } from "../live.js";
 import { hue, loadNodes, nodes, tenants } from "../model.js";
 import { Dialog, Empty, Figure, JobLink, Meter, Shape, State, Tenant, Trouble, say } from "../parts.js";
-import { coalesced, html, memo, useCell, useEffect, useMemo, useState } from "../ui.js";
+import { coalesced, html, memo, own, useCell, useEffect, useMemo, useState } from "../ui.js";
 
 const DENSE = 24; // from so many nodes on the cards are small
 
@@ -150,7 +150,7 @@ function NodeDialog({ node, onClose }) {
       setBusy(false);
     }
   };
-  const actions = may("admin") ? POSSIBLE[node.state] ?? [] : [];
+  const actions = may("admin") ? own(POSSIBLE, node.state) ?? [] : [];
   return html`<${Dialog} title=${node.name} onClose=${onClose} actions=${html`
     <button class="button" onClick=${onClose}>Close</button>
     ${actions.map((action) => html`<button key=${action} class="button" disabled=${busy} onClick=${() => act(action)}>

@@ -4,7 +4,7 @@ import { jobPath, request } from "../api.js";
 import { Chart } from "../chart.js";
 import * as format from "../format.js";
 import { on } from "../live.js";
-import { coalesced, html, useEffect, useMemo, useState } from "../ui.js";
+import { coalesced, html, own, useEffect, useMemo, useState } from "../ui.js";
 
 const POINTS = 600;
 
@@ -48,7 +48,7 @@ function Loss({ steps, metrics }) {
   const [log, setLog] = useState(false);
   const data = useMemo(() => {
     const positive = (amount) => (log && !(amount > 0) ? null : amount ?? null);
-    return [steps.map((step) => step.step), ...["loss", ...metrics].map((name) => steps.map((step) => positive(step[name])))];
+    return [steps.map((step) => step.step), ...["loss", ...metrics].map((name) => steps.map((step) => positive(own(step, name))))];
   }, [steps, metrics, log]);
   const series = [
     { label: "loss", colour: "--c-1", value, fill: !log },

@@ -6,7 +6,7 @@ import { on } from "../live.js";
 import { ended } from "../model.js";
 import { Confirm, Figure, Meter, State, Tenant, Time, Trouble, say } from "../parts.js";
 import { go, href } from "../router.js";
-import { coalesced, html, useEffect, useMemo, useNow, useState } from "../ui.js";
+import { coalesced, html, own, useEffect, useMemo, useNow, useState } from "../ui.js";
 import { Curves } from "./curves.js";
 import { Gantt } from "./gantt.js";
 import { Logs } from "./logs.js";
@@ -31,7 +31,7 @@ function useJob(id) {
     load();
     let decided = null, asked = 0;
     const beat = (news) => {
-      const fields = news.jobs[id];
+      const fields = own(news.jobs, id);
       if (fields) {
         setJob((old) => old && { ...old, ...fields });
         if ("generation" in fields || "state" in fields || "workers" in fields) load();

@@ -3,7 +3,7 @@
 import { address, jobPath, request } from "../api.js";
 import * as format from "../format.js";
 import { Trouble, say } from "../parts.js";
-import { html, useEffect, useState } from "../ui.js";
+import { html, own, useEffect, useState } from "../ui.js";
 
 const FIGURES = {
   TT: ["Training time (TT)", (value) => format.duration(value)],
@@ -53,7 +53,7 @@ function Spread({ plan }) {
   const rows = plan.candidates ?? [];
   return html`<div class="spread">
     <h3>How it is spread</h3>
-    <p><b class="mono">${plan.id}</b> on ${format.plural(plan.workers_used, "worker")}, ${CHOSEN[plan.chosen] ?? plan.chosen}${
+    <p><b class="mono">${plan.id}</b> on ${format.plural(plan.workers_used, "worker")}, ${own(CHOSEN, plan.chosen) ?? plan.chosen}${
       plan.step_s == null ? null : html`: predicted <b class="num">${perStep(plan.step_s)}</b> a step`}${
       plan.measured_step_s == null ? null : html`, measured <b class="num">${perStep(plan.measured_step_s)}</b>`}</p>
     <p class="dim">${plan.reason}</p>

@@ -6,7 +6,7 @@ import { on } from "../live.js";
 import { ended, jobs, loadJobs, lookAgain, moreJobs, tenants } from "../model.js";
 import { Empty, JobLink, Meter, State, Tenant, Time, Trouble } from "../parts.js";
 import { setQuery } from "../router.js";
-import { coalesced, html, memo, useCell, useEffect, useMemo, useRef, useState, useNow } from "../ui.js";
+import { coalesced, html, memo, own, useCell, useEffect, useMemo, useRef, useState, useNow } from "../ui.js";
 import { VirtualTable, useNarrow } from "../virtual.js";
 
 const STATES = ["active", "queued", "running", "starting,stopping", "ended", "succeeded", "failed", "cancelled", "all"];
@@ -94,7 +94,7 @@ const named = (part) => {
 // What runs comes first, then what waits in the order in which it is expected to start, then what has ended.
 function sorted(all) {
   return all.sort((a, b) => {
-    const rank = (RANK[a.state] ?? 2) - (RANK[b.state] ?? 2);
+    const rank = (own(RANK, a.state) ?? 2) - (own(RANK, b.state) ?? 2);
     if (rank) return rank;
     if (a.state === "queued") {
       const when = (a.expected_start_s ?? Infinity) - (b.expected_start_s ?? Infinity);
