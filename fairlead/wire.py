@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
@@ -14,7 +14,7 @@ only ever gain fields, with defaults, and unknown fields are ignored; a node man
 nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
-pipelines and the grid.
+pipelines and the grid; 5: the grid of a node says what is wrong with it.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -354,6 +354,7 @@ class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     power_w: float | None = None
     resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank
     grid: dict[str, GridUsage] = {}  # by tenant
+    grid_trouble: str = ""  # what is wrong with the grid of this node, or was a short time ago
 
 
 class Event(msgspec.Struct, tag="event", frozen=True):
