@@ -266,7 +266,14 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """End all workers and then the node manager."""
 
 
-ToNode = Reserve | Launch | Tell | Stop | Release | Ports | Acknowledge | Status | Shutdown
+class Discard(msgspec.Struct, tag="discard", frozen=True):
+    """Drop a tenant's blocks of these labels, which nobody will ask for any more, from the grid of this node."""
+
+    tenant: str
+    labels: list[str]
+
+
+ToNode = Reserve | Launch | Tell | Stop | Release | Ports | Acknowledge | Status | Shutdown | Discard
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -352,7 +359,7 @@ class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     warm: bool = False
     temperature_c: float | None = None  # None: the machine does not tell
     power_w: float | None = None
-    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank
+    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank@3f2a9c01
     grid: dict[str, GridUsage] = {}  # by tenant
     grid_trouble: str = ""  # what is wrong with the grid of this node, or was a short time ago
 

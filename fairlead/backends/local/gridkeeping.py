@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import msgspec
@@ -83,6 +83,12 @@ class NodeGrid:
         """Its state is not needed any more."""
         if self._keeper is not None:
             self._keeper.discard(snapshot_label(job))
+
+    def drop(self, tenant: str, labels: Iterable[str]) -> None:
+        """Nobody will ask for the tenant's blocks of these labels any more."""
+        if self._keeper is not None:
+            for label in labels:
+                self._keeper.discard(label, tenant)
 
     def tidy(self, living: Container[str]) -> None:
         """Drop the states of jobs that have no workers here and no note that would lead to them: they are elsewhere."""
