@@ -14,7 +14,8 @@ only ever gain fields, with defaults, and unknown fields are ignored; a node man
 nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
-pipelines and the grid; 5: the grid of a node says what is wrong with it.
+pipelines and the grid; 5: the grid of a node says what is wrong with it,
+and drops data by label.
 """
 
 # ---------------------------------------------------------------- to a worker
