@@ -57,7 +57,11 @@ def test_a_line_nested_too_deep_is_closed_and_230_jobs_later_everybody_is_served
         assert wire.recv(1) == b"", "refused"
     for number in range(230):
         with grid._lock:
-            grid.keeper.listen(f"job-{number}", "hostile", grid.folder / "job.sock")
+            token = grid.keeper.listen(f"job-{number}", "hostile", grid.folder / "job.sock")
+        with line(grid.folder / "job.sock") as wire:
+            wire.sendall(framing.pack(m.Hello(token, "session")))
+            assert isinstance(heard(wire, 1)[0], m.Welcome)
+        with grid._lock:
             grid.keeper.forget(f"job-{number}")
     assert works(grid, "other") and works(grid, "hostile")
     assert grid.keeper.pid == pid and not grid.keeper.trouble
