@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from fairlead.grid.store import Store
 PREFIX = "fetch/"
 """How the sessions begin that hold what is being brought; those of workers begin with a job."""
 _MOST = 2  # at the same time, of a tenant
+_IN_VAIN_S = 0.02  # who asks for what nobody has keeps all nodes busy: not more often than so
 
 log = logging.getLogger("fairlead.grid")
 
@@ -59,7 +61,8 @@ class Fetches:
         try:
             with self._store.lock:
                 self._store.meet(Session(session, os.getpid(), born(os.getpid())))
-            self._peers.fetch(self._store, session, block)
+            if not self._peers.fetch(self._store, session, block):
+                time.sleep(_IN_VAIN_S)
         except Refusal as refusal:
             problem = refusal.problem
         except Exception:

@@ -136,8 +136,8 @@ class Peers:
             line.sendall(framing.pack(Missing()))
             return
         with store.lock:
-            store.meet(Session(session, os.getpid(), born(os.getpid())))
             try:
+                store.meet(Session(session, os.getpid(), born(os.getpid())))
                 found = store.open(session, wanted.id)
                 entry = store.catalogue.entries[wanted.id]
             except Refusal:
