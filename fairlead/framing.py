@@ -46,12 +46,26 @@ class Frames:
         return messages
 
 
+class Decoder:
+    """Takes packed messages of one kind apart; whatever is wrong with one of them is a ``ValueError``."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+
+    def decode(self, packed: bytes) -> Any:
+        """The message; raises ``ValueError``: in msgspec only nesting is another error, also in unknown fields."""
+        try:
+            return self._decoder.decode(packed)
+        except RecursionError:
+            raise ValueError("a message that is nested too deep") from None
+
+
 class Unpacker:
     """Turns a stream of bytes back into messages of one kind, however it was cut."""
 
     def __init__(self, kind: Any, limit_bytes: int = LIMIT_BYTES) -> None:
         self._frames = Frames(limit_bytes)
-        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._decoder = Decoder(kind)
 
     def __len__(self) -> int:
         """Bytes that wait for the rest of their message."""

@@ -199,6 +199,7 @@ class NodeView(View):
     slots: list[SlotView] = Field(default_factory=list)  # the devices in use
     temperature_c: float | None = None  # None: this machine does not tell
     power_w: float | None = None
+    grid_trouble: str = ""  # what is wrong with its grid, or was a short time ago
     places: list[str] = Field(default_factory=list)  # its zone, rack and labels: what placement of a job may name
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
@@ -14,7 +14,8 @@ only ever gain fields, with defaults, and unknown fields are ignored; a node man
 nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
-pipelines and the grid.
+pipelines and the grid; 5: the grid of a node says what is wrong with it,
+and drops data by label.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -266,7 +267,14 @@ class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """End all workers and then the node manager."""
 
 
-ToNode = Reserve | Launch | Tell | Stop | Release | Ports | Acknowledge | Status | Shutdown
+class Discard(msgspec.Struct, tag="discard", frozen=True):
+    """Drop a tenant's blocks of these labels, which nobody will ask for any more, from the grid of this node."""
+
+    tenant: str
+    labels: list[str]
+
+
+ToNode = Reserve | Launch | Tell | Stop | Release | Ports | Acknowledge | Status | Shutdown | Discard
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -352,8 +360,9 @@ class Telemetry(msgspec.Struct, tag="telemetry", frozen=True):
     warm: bool = False
     temperature_c: float | None = None  # None: the machine does not tell
     power_w: float | None = None
-    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank
+    resident: dict[str, int] = {}  # bytes in the grid's memory by TENANT/LABEL, such as vision/dataset/bank@3f2a9c01
     grid: dict[str, GridUsage] = {}  # by tenant
+    grid_trouble: str = ""  # what is wrong with the grid of this node, or was a short time ago
 
 
 class Event(msgspec.Struct, tag="event", frozen=True):

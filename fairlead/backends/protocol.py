@@ -164,6 +164,9 @@ class Backend(Protocol):
     async def forget(self, job: str, node: str) -> None:
         """Drop what a job that has ended left in the memory of a node where it has no workers."""
 
+    async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None:
+        """Drop the blocks of these labels from the memory of a node, unless somebody has them open."""
+
     async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
         """Where the ranks of this generation meet: ``init_method``; for commands ``MASTER_ADDR``, ``MASTER_PORT``."""
 

@@ -44,6 +44,9 @@ def nodes(context: typer.Context, as_json: Json = False) -> None:
     for isolation in sorted({node.isolation for node in found}):
         where = ", ".join(node.name for node in found if node.isolation == isolation)
         show.line(f"isolation: {isolation}" + ("" if len({n.isolation for n in found}) == 1 else f" ({where})"))
+    for node in found:
+        if node.grid_trouble:
+            show.line(f"{node.name}: {node.grid_trouble}")
 
 
 def _row(node: NodeView, *, told: bool, warm: bool) -> list[object]:

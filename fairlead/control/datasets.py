@@ -18,6 +18,7 @@ from fairlead.control.store import datasets, events, lineage
 MOST_BYTES = 16 << 20  # of one manifest with its recipe
 MOST_SETS = 16  # that one job makes
 MOST_HANDED = 8 << 20  # of all manifests that a job gets without asking for them
+_MOST_LABELS = 10_000  # loads that one version is made of
 _VERSION = re.compile(r"^[0-9a-f]{6,64}$")
 _MOST = 2**53
 
@@ -39,6 +40,7 @@ class Outline(msgspec.Struct, frozen=True):
     blocks: list[Piece]
     parent: str | None = None
     recipe: str = ""
+    labels: list[str] = []
 
 
 def outline(manifest: Mapping[str, Any]) -> Outline:
@@ -53,6 +55,9 @@ def outline(manifest: Mapping[str, Any]) -> Outline:
     good_parent = found.parent is None or _VERSION.match(found.parent)
     if not re.match(NAME_PATTERN, found.name) or not _VERSION.match(found.version) or not good_parent:
         raise ValueError("a manifest without a proper name and version")
+    label = re.compile(rf"dataset/{re.escape(found.name)}(@[0-9a-f]{{8}})?")
+    if len(found.labels) > _MOST_LABELS or not all(map(label.fullmatch, found.labels)):
+        raise ValueError("a manifest with labels of blocks that are not its own")
     if not all(0 <= count <= _MOST for count in counts) or sum(block.rows for block in found.blocks) != found.rows:
         raise ValueError("a manifest with impossible numbers")
     return found

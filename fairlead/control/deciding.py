@@ -15,11 +15,11 @@ from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
 from fairlead.control.fairness import tell_fairness
 from fairlead.control.gangs import WorkerFact
-from fairlead.control.locality import near_data, with_data
+from fairlead.control.locality import Labels, near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.control.rounds import Devices, cluster_state, is_over
-from fairlead.control.store import events, generations, jobs, ledger, memory, neighbours, tenants
+from fairlead.control.store import datasets, events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.stragglers import staying
 from fairlead.scheduling.carry.remembering import plain, promises, recalled
@@ -95,6 +95,8 @@ async def read_state(
         )
 
     active, live, teams, attained, remembered, budgets = await store.read(work)
+    reading = [job for job in active if "data" in job.facts] if any(known.resident.values()) else []
+    labels = await store.read(lambda connection: _labels(connection, reading)) if reading else {}
     if think is not None:
         await think(active)
     facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
@@ -107,11 +109,28 @@ async def read_state(
         {name: known.used.facts(name) for name in facts}, curves,
     )  # fmt: skip
     cluster = replace(
-        cluster, colocation=known.company.table or None, jobs=near_data(cluster.jobs, known.resident), sharing=sharing
+        cluster,
+        colocation=known.company.table or None,
+        jobs=near_data(cluster.jobs, known.resident, labels),
+        sharing=sharing,
     )
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
+
+
+def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
+    """Under which labels the nodes hold what these jobs read; who names no version, as was possible once, reads the
+    newest."""
+    wanted: dict[str, set[str]] = {}
+    for job in reading:
+        wanted.setdefault(job.tenant, set()).update(job.facts["data"])
+    found: dict[tuple[str, str], Sequence[str]] = {}
+    for tenant, refs in wanted.items():
+        names = {ref.partition("@")[0] for ref in refs}
+        for (name, version), labels in datasets.labels(connection, tenant, names).items():
+            found[tenant, name] = found[tenant, f"{name}@{version}"] = labels
+    return found
 
 
 def seated(state: RoundInput, known: Gangs) -> None:

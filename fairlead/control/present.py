@@ -183,6 +183,7 @@ def node_view(
         slots=slots,
         temperature_c=telemetry.temperature_c if telemetry else None,
         power_w=telemetry.power_w if telemetry else None,
+        grid_trouble=telemetry.grid_trouble if telemetry else "",
         places=[*node.path, *sorted(node.labels)],
     )
 

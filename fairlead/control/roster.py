@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -13,13 +14,15 @@ from fairlead.backends.protocol import Backend, NodeAction, NodeChange, NodeJoin
 from fairlead.cluster import Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
-from fairlead.control.locality import label
+from fairlead.control.locality import held
 from fairlead.control.records import ENDED
 from fairlead.control.store import events, generations, jobs, nodes, rests
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
 from fairlead.grid.values import snapshot_job
 from fairlead.scheduling.state import Sleep, Wake
+
+_UNNEEDED_S = 86_400.0  # for so long nodes that come back are told what nobody needs any more
 
 log = structlog.get_logger()
 
@@ -39,6 +42,8 @@ class Roster:
         self.telemetry: dict[str, wire.Telemetry] = {}
         self._asleep: set[str] = set()
         self._lost: set[str] = set()
+        self._discarding: asyncio.Future[None] | None = None
+        self._unneeded: dict[tuple[str, str], float] = {}  # tenants and labels of blocks, and since when
 
     @property
     def reachable(self) -> frozenset[str]:
@@ -55,10 +60,9 @@ class Roster:
         """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
         return frozenset(self.nodes) - self.joined.keys() - self._asleep - self._lost
 
-    def resident(self, tenant: str, name: str) -> dict[str, int]:
-        """Bytes of a data set that each node holds in memory, as they last said."""
-        held = {node: said.resident.get(label(tenant, name), 0) for node, said in self.telemetry.items()}
-        return {node: size for node, size in sorted(held.items()) if size > 0}
+    def resident(self, tenant: str, labels: Iterable[str]) -> dict[str, int]:
+        """Bytes under these labels that each node holds in memory, as they last said."""
+        return held({node: said.resident for node, said in self.telemetry.items()}, tenant, labels)
 
     async def refresh(self) -> None:
         """Read the nodes anew, with what an admin wants of them and how warm they are."""
@@ -123,19 +127,44 @@ class Roster:
 
     async def clear(self) -> None:
         """Have nodes drop the state of jobs that ended elsewhere, or while nobody could tell them."""
-        held = {(node, job) for node, said in self.telemetry.items() for job in _states(said.resident)}
-        if not held:
+        await self._discard(told=True)
+        there = {(node, job) for node, said in self.telemetry.items() for job in _states(said.resident)}
+        if not there:
             return
 
         def ended(connection: Connection) -> set[str]:
-            found = (jobs.get(connection, job) for job in {job for _, job in held})
+            found = (jobs.get(connection, job) for job in {job for _, job in there})
             return {job.id for job in found if job is not None and job.phase in ENDED}
 
         over = await self._store.read(ended)
-        for node, job in sorted(held):
+        for node, job in sorted(there):
             if job in over and not self._known.workers.get(job) and node in self.joined:
                 log.info("a node drops the state of a job that has ended", node=node, job=job)
                 await self._backend.forget(job, node)
+
+    def discard(self, tenant: str, labels: Iterable[str]) -> None:
+        """Have all nodes drop the blocks of these labels; what is still open there goes when it is closed."""
+        self._unneeded |= {(tenant, label): self._clock() for label in labels}
+        self._discarding = asyncio.ensure_future(self._discard(told=False))  # who drops data waits for no node
+
+    async def _discard(self, *, told: bool) -> None:
+        """On all nodes, or once more where they have ``told`` that they still have some."""
+        over_s = self._clock() - _UNNEEDED_S
+        self._unneeded = {one: since_s for one, since_s in self._unneeded.items() if since_s > over_s}
+        wanted: dict[tuple[str, str], list[str]] = {}
+        for node in self.reachable:
+            there = self.telemetry[node].resident if node in self.telemetry else {}
+            for tenant, label in sorted(self._unneeded):
+                if not told or f"{tenant}/{label}" in there:
+                    wanted.setdefault((node, tenant), []).append(label)
+        asking = (self._backend.discard(tenant, labels, node) for (node, tenant), labels in wanted.items())
+        for failed in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(failed, LostLeadership) and told:
+                raise failed
+            if isinstance(failed, FairleadError):  # it is told again
+                log.warning("a node could not be told which data was dropped", error=str(failed))
+            elif failed is not None:
+                raise failed
 
     def _forget_workers(self, node: str) -> None:
         for workers in self._known.workers.values():

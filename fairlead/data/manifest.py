@@ -73,7 +73,13 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     target: str | None = None
     flagged: list[Flagged] = []
     source_rows: int = 0
+    labels: list[str] = []  # of its blocks in the grid, one for each load that they come from; older ones do not say
     format: str = FORMAT
+
+    @property
+    def block_labels(self) -> list[str]:
+        """Under which its blocks are counted by the nodes."""
+        return self.labels or [f"dataset/{self.name}"]
 
     @property
     def nbytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,7 +56,8 @@ def prepare(
         _follows(parent, source, fitted)
         part = _inherited(parent, part)
     content = None if source.told_apart else Content()
-    run = _Run(fitted, put, f"dataset/{name}", parent.rows if parent else 0, key, content)
+    label = f"dataset/{name}@{secrets.token_hex(4)}"  # of this load: a version is known, and dropped, by its loads
+    run = _Run(fitted, put, label, parent.rows if parent else 0, key, content)
     frames = in_order(lambda each: _frame(fitted, part, *each), _numbered(source, parent), threads(workers))
     with ThreadPoolExecutor(threads(workers), thread_name_prefix="landing") as pool:
         stream = _Stream(frames, pool)
@@ -243,6 +245,7 @@ def _manifest(run: _Run, stream: _Stream, source: Readable, fitted: FittedRecipe
         policy=policy, parent=parent.version if parent else None, target=fitted.recipe.target,
         flagged=[*(parent.flagged if parent else []), *kept],
         source_rows=(parent.source_rows if parent else 0) + stream.source_rows,
+        labels=[*(parent.block_labels if parent else []), run.label],
     )  # fmt: skip
 
 

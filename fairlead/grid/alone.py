@@ -7,11 +7,12 @@ import os
 import secrets
 import select
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead.grid.client import Grid
-from fairlead.grid.keeper import Keeper
+from fairlead.grid.keeper import CHECK_S, Keeper
 from fairlead.grid.messages import Admit
 from fairlead.grid.values import DEFAULT_QUOTA, TOKEN_VARIABLE, VARIABLE
 
@@ -19,23 +20,31 @@ from fairlead.grid.values import DEFAULT_QUOTA, TOKEN_VARIABLE, VARIABLE
 class Alone:
     """A keeper with a thread that listens to it; more tenants may be let in."""
 
-    def __init__(self, folder: Path, name: str = "grid", peers: Path | None = None, key: bytes = b"") -> None:
+    def __init__(
+        self, folder: Path, name: str = "grid", peers: Path | None = None, key: bytes = b"", silence_s: float = 15.0
+    ) -> None:
         """With a folder for peers, grids of the same folder and key lend each other what their tenants ask for."""
         self.folder = folder
         peer_path = None if peers is None else peers / f"{name}.grid"
-        self.keeper = Keeper(folder / "spill", name=f"fl-{name}", peer_path=peer_path, peer_key=key)
+        self.keeper = Keeper(folder / "spill", name=f"fl-{name}", peer_path=peer_path, peer_key=key,
+                             silence_s=silence_s)  # fmt: skip
         self._lock = threading.Lock()
         self._ending, self._end = os.pipe()
         self._thread = threading.Thread(target=self._watch, name="grid-keeper", daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
+        check_s = time.monotonic() + CHECK_S
         while True:
-            ready, _, _ = select.select([self.keeper.fileno(), self._ending], [], [])
+            due_s = max(0.0, check_s - time.monotonic())
+            ready, _, _ = select.select([self.keeper.fileno(), self._ending], [], [], due_s)
             if self._ending in ready:
                 return
             with self._lock:
                 self.keeper.turn()
+                if time.monotonic() >= check_s:
+                    self.keeper.check()
+                    check_s = time.monotonic() + CHECK_S
 
     def admit(self, tenant: str = "tenant", quota: int = DEFAULT_QUOTA, *, encrypted: bool = False,
               spill_bytes: int = DEFAULT_QUOTA) -> dict[str, str]:  # fmt: skip

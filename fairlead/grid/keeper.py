@@ -12,19 +12,38 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
+from fairlead import framing
 from fairlead.grid import mapping
 from fairlead.grid.keeping import bind, connect, receive_packet, send_packet
-from fairlead.grid.messages import Admit, Discard, Forget, FromKeeper, Listen, Peer, PeerDoor, Report, ToKeeper
+from fairlead.grid.messages import (
+    Admit,
+    AskPeers,
+    Discard,
+    Forget,
+    FromKeeper,
+    Listen,
+    Peer,
+    PeerDoor,
+    Ping,
+    Pong,
+    Report,
+    ToKeeper,
+)
 from fairlead.grid.values import Usage
 
-_CONNECT_S = 1.0
 _RESTART_S = 0.2  # between two starts: one that cannot live must not eat the machine
+_TOLD_S = 600.0  # for so long it is told that the process had to be started again
+
+CHECK_S = 1.0
+_SILENT_S = 5.0  # then it is said
+_reports = framing.Decoder(ToKeeper)
 
 log = logging.getLogger("fairlead.grid")
 
@@ -58,6 +77,7 @@ class Keeper:
     peer_path: Path | None = None  # where other nodes' keepers knock; theirs lie beside it, with the same suffix
     peer_key: bytes = b""
     environment: Mapping[str, str] | None = None
+    silence_s: float = 15.0  # a grid process that gives no sign of life for so long is ended and started anew
     usage: dict[str, Usage] = field(default_factory=dict)
     _tenants: dict[str, Tenancy] = field(default_factory=dict)
     _doors: dict[str, Door] = field(default_factory=dict)
@@ -66,6 +86,9 @@ class Keeper:
     _pidfd: int = -1
     _peer_listener: socket.socket | None = None
     _started_s: float = float("-inf")
+    _unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)  # with descriptors of its own
+    _asked: int = 0  # for a sign of life, since the last one
+    _restarted: tuple[float, str] | None = None  # when it was started again, and why
     _poll: select.epoll = field(default_factory=select.epoll)
 
     @property
@@ -116,21 +139,49 @@ class Keeper:
             door.path.unlink(missing_ok=True)
             self._tell(Forget(job))
 
-    def discard(self, label: str) -> None:
-        """Drop the blocks of this label, whose maker is gone for good."""
-        self._tell(Discard(label))
+    def discard(self, label: str, tenant: str = "") -> None:
+        """Drop the blocks of this label, which nobody will ask for any more: one tenant's, or whoever has it."""
+        self._tell(Discard(label, tenant))
 
     # ------------------------------------------------------------ its process
 
     def turn(self) -> None:
         """Deal with whatever has happened."""
-        for descriptor, _ in self._poll.poll(0):
+        for descriptor, events in self._poll.poll(0):
             if descriptor == self._pidfd:
                 self._buried()
             elif self._control is not None and descriptor == self._control.fileno():
-                self._hear()
+                if events & select.EPOLLOUT:
+                    self._flush()
+                if events & ~select.EPOLLOUT:
+                    self._hear()
             elif self._process is None:
                 self.start()
+
+    def check(self) -> None:
+        """To be called every :data:`CHECK_S`: asks for a sign of life, and starts anew what gives none.
+
+        What counts is how often it was asked in vain, not what a clock says: whoever asks may have been stopped itself.
+        """
+        if self._process is None:
+            return
+        if self._asked * CHECK_S >= self.silence_s:
+            why = f"it gave no sign of life for {self.silence_s:g} s"
+            log.error("the grid process is ended and started again: %s", why)
+            self._settle()
+            self._again(why)
+        else:
+            self._asked += 1
+            self._tell(Ping(self._asked))
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the grid of this node, or was a short time ago; empty: nothing."""
+        if self._asked * CHECK_S >= _SILENT_S:
+            return f"its grid process has given no sign of life for {self._asked * CHECK_S:.0f} s"
+        if self._restarted is not None and (since_s := time.monotonic() - self._restarted[0]) < _TOLD_S:
+            return f"its grid process was started again {since_s:.0f} s ago: {self._restarted[1]}"
+        return ""
 
     def start(self) -> None:
         """Have a grid process, and tell it everything."""
@@ -142,7 +193,9 @@ class Keeper:
             with contextlib.suppress(FileNotFoundError):
                 self._poll.unregister(door.listener.fileno())
         _own(self.spill, self.uid)
+        self._asked = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
         with theirs:
             self._process = self._spawn(theirs.fileno())
         self._pidfd = os.pidfd_open(self._process.pid)
@@ -168,39 +221,69 @@ class Keeper:
             )  # fmt: skip
 
     def _tell(self, message: FromKeeper, descriptors: tuple[int, ...] | list[int] = ()) -> None:
+        """Now, or as soon as it reads: whoever keeps a grid process that hangs does not hang with it."""
         if self._control is not None:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # its successor will be told
-                send_packet(self._control, msgspec.msgpack.encode(message), descriptors)
+            self._unsent.append((msgspec.msgpack.encode(message), tuple(os.dup(each) for each in descriptors)))
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._control is not None
+        try:
+            while self._unsent:
+                send_packet(self._control, *self._unsent[0])
+                self._drop_unsent()
+        except BlockingIOError:
+            self._poll.modify(self._control.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            return
+        except (BrokenPipeError, ConnectionResetError):  # its successor will be told
+            pass
+        with contextlib.suppress(FileNotFoundError):  # it is about to be buried
+            self._poll.modify(self._control.fileno(), select.EPOLLIN)
+
+    def _drop_unsent(self) -> None:
+        _, descriptors = self._unsent.popleft()
+        for descriptor in descriptors:
+            os.close(descriptor)
 
     def _hear(self) -> None:
         assert self._control is not None
-        data, _ = receive_packet(self._control)
+        try:
+            data, _ = receive_packet(self._control)
+        except BlockingIOError:  # it was another process of the same number that said something
+            return
         if not data:
             self._poll.unregister(self._control.fileno())  # its end is dealt with when its process has ended
             return
         try:
-            said = msgspec.msgpack.decode(data, type=ToKeeper)
-        except msgspec.MsgspecError as error:
+            said = _reports.decode(data)
+        except ValueError as error:
             log.error("the grid process said what nobody understands: %s", error)
             return
-        if isinstance(said, Report):
-            self.usage |= said.tenants
-        else:
-            self._introduce(said.tenant)
+        match said:
+            case Report():
+                self.usage |= said.tenants
+            case Pong():
+                self._asked = 0
+            case AskPeers():
+                self._introduce(said.tenant)
 
     def _introduce(self, tenant: str) -> None:
         """Lines to the grid processes of the other nodes, and then the word that these were all."""
         own = self.peer_path
         for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
-            with contextlib.suppress(OSError):  # nobody is there any more
+            with contextlib.suppress(OSError):  # nobody is there any more, or it hangs and lets nobody in
                 if path != own:
-                    with connect(path, _CONNECT_S) as line:
+                    with connect(path, 0.0) as line:
                         self._tell(Peer(path.stem, tenant), [line.fileno()])
         self._tell(Peer("", tenant))
 
     def _buried(self) -> None:
         code = self._settle()
         log.warning("the grid process ended with %s and is started again", code)
+        self._again(f"it ended with {code}")
+
+    def _again(self, why: str) -> None:
+        self._restarted = time.monotonic(), why
         self.start()
 
     def _settle(self) -> int | None:
@@ -213,6 +296,8 @@ class Keeper:
             with contextlib.suppress(FileNotFoundError, ValueError, OSError):
                 self._poll.unregister(descriptor)
         os.close(self._pidfd)
+        while self._unsent:
+            self._drop_unsent()
         if self._control is not None:
             self._control.close()
         self._process, self._control, self._pidfd = None, None, -1

@@ -160,13 +160,20 @@ class Discard(msgspec.Struct, tag="discard", frozen=True):
     """Whoever made the blocks of this label is gone for good, and nobody will ask for them."""
 
     label: str
+    tenant: str = ""  # empty: of whoever has it
+
+
+class Ping(msgspec.Struct, tag="ping", frozen=True):
+    """Asks the grid process for a sign of life."""
+
+    number: int = 0
 
 
 class Peer(msgspec.Struct, tag="peer", frozen=True):
     """Comes with a connection to the grid process of another node, as asked for, or with none."""
 
     node: str
-    tenant: str = ""  # whose thread asked
+    tenant: str = ""  # who asked, in its own words
 
 
 class PeerDoor(msgspec.Struct, tag="peer-door", frozen=True):
@@ -188,11 +195,17 @@ class Report(msgspec.Struct, tag="report", frozen=True):
 class AskPeers(msgspec.Struct, tag="ask-peers", frozen=True):
     """From the grid process: connections to the others, please."""
 
-    tenant: str = ""
+    tenant: str = ""  # said again in the answer: whose they are to be, and for what
 
 
-FromKeeper = Admit | Listen | Forget | Discard | Peer | PeerDoor
-ToKeeper = Report | AskPeers
+class Pong(msgspec.Struct, tag="pong", frozen=True):
+    """From the grid process: it lives."""
+
+    number: int = 0
+
+
+FromKeeper = Admit | Listen | Forget | Discard | Peer | PeerDoor | Ping
+ToKeeper = Report | AskPeers | Pong
 
 # ---------------------------------------------------------------- between grid processes
 

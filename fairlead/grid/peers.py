@@ -16,9 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
-
-import msgspec
 
 from fairlead import framing
 from fairlead.grid.catalogue import Session
@@ -28,9 +27,13 @@ from fairlead.grid.refusing import Refusal, is_id
 from fairlead.grid.store import Store
 
 _NONCE = 32
-_ARRIVE_S, _PROVE_S, _ANSWER_S = 10.0, 5.0, 60.0
+_ARRIVE_S, _PROVE_S, _FOUND_S = 10.0, 5.0, 20.0
+_BYTES_PER_S = 4 << 20  # a node that copies more slowly is as good as gone
+_LEND_S = 60.0  # for whoever asks to take what it asked for
+_LATE_S = 60.0  # for so long others are asked before a node that did not answer
 _PAUSE_S = 0.2
 
+_asks, _answers = framing.Decoder(Fetch), framing.Decoder(Found | Missing)
 log = logging.getLogger("fairlead.grid")
 
 
@@ -58,25 +61,27 @@ def _exactly(line: socket.socket, nbytes: int) -> bytes:
     return bytes(data)
 
 
-def _fill(line: socket.socket, room: memoryview) -> None:
+def _fill(line: socket.socket, room: memoryview, deadline_s: float = inf) -> None:
     place = 0
     while place < len(room):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the other node's grid process is too slow")
         got = line.recv_into(room[place:], min(len(room) - place, 4 << 20))
         if not got:
             raise ConnectionResetError("the other node's grid process is gone")
         place += got
 
 
-def _message(line: socket.socket, kind: Any) -> Any:
+def _message(line: socket.socket, decoder: framing.Decoder) -> Any:
     (length,) = framing.HEADER.unpack(_exactly(line, framing.HEADER.size))
     if length > 1 << 20:
         raise ConnectionResetError("the other node's grid process talks nonsense")
-    return msgspec.msgpack.decode(_exactly(line, length), type=kind)
+    return decoder.decode(_exactly(line, length))
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What one tenant waits for."""
+    """Lines to the other nodes, for one block."""
 
     complete: threading.Event = field(default_factory=threading.Event)
     lines: list[tuple[str, socket.socket]] = field(default_factory=list)  # with the node's name
@@ -87,7 +92,8 @@ class Peers:
 
     def __init__(self, ask: Callable[[str], None], store: Callable[[str], Store | None]) -> None:
         self._ask, self._store = ask, store
-        self._asked: dict[str, _Asked] = {}  # by tenant: each has a thread, which asks one thing at a time
+        self._asked: dict[str, _Asked] = {}  # by what the keeper says again when it answers
+        self._late: dict[str, float] = {}  # nodes that did not answer, and until when others are asked before them
         self._key = b""
 
     # ------------------------------------------------------------ called
@@ -113,14 +119,14 @@ class Peers:
             threading.Thread(target=self._serve, args=(line,), name="peer", daemon=True).start()
 
     def _serve(self, line: socket.socket) -> None:
-        line.settimeout(_ANSWER_S)
+        line.settimeout(_LEND_S)
         session = f"peer/{secrets.token_hex(8)}"
         try:
             with line:
                 prove(self._key, line, calls=False)
                 while True:
-                    self._lend(line, session, _message(line, Fetch))
-        except (OSError, msgspec.MsgspecError) as error:
+                    self._lend(line, session, _message(line, _asks))
+        except (OSError, ValueError) as error:
             if not isinstance(error, ConnectionResetError):
                 log.info("a line to another node's grid process ended: %s", error)
 
@@ -130,8 +136,8 @@ class Peers:
             line.sendall(framing.pack(Missing()))
             return
         with store.lock:
-            store.meet(Session(session, os.getpid(), born(os.getpid())))
             try:
+                store.meet(Session(session, os.getpid(), born(os.getpid())))
                 found = store.open(session, wanted.id)
                 entry = store.catalogue.entries[wanted.id]
             except Refusal:
@@ -160,43 +166,56 @@ class Peers:
         else:
             asked.complete.set()
 
-    def fetch(self, store: Store, session: str, block: str) -> None:
-        """Copy the block into this arena, if any other node has it; no other tenant waits for that."""
-        asked = self._asked[store.tenant] = _Asked()
-        self._ask(store.tenant)
+    def fetch(self, store: Store, session: str, block: str) -> bool:
+        """Copy the block into this arena and pin it, if any other node has it; raises Refusal if there is no room."""
+        number = f"{store.tenant}/{secrets.token_hex(8)}"
+        asked = self._asked[number] = _Asked()
+        self._ask(number)
         asked.complete.wait(_ARRIVE_S)
-        del self._asked[store.tenant]
+        del self._asked[number]
         with contextlib.ExitStack() as closing:
             for _, line in asked.lines:
                 closing.enter_context(line)
-            for node, line in asked.lines:
-                with contextlib.suppress(OSError, msgspec.MsgspecError):  # the next one may have it
+            now_s = time.monotonic()
+            for node, line in sorted(asked.lines, key=lambda each: self._late.get(each[0], 0.0) > now_s):
+                try:
                     if self._proven(node, line) and _copy(line, store, session, block):
-                        return
+                        return True
+                except TimeoutError as error:
+                    self._is_late(node, error)
+                except (OSError, ValueError) as error:  # the next one may have it
+                    log.info("%s: %s", node, error)
+        return False
+
+    def _is_late(self, node: str, error: OSError) -> None:
+        log.warning("%s is asked after all others for a while: %s", node, error)
+        self._late[node] = time.monotonic() + _LATE_S
 
     def _proven(self, node: str, line: socket.socket) -> bool:
         line.settimeout(_PROVE_S)
         try:
             prove(self._key, line, calls=True)
-        except OSError as error:
+        except Stranger as error:
             log.warning("%s: %s", node, error)
             return False
-        line.settimeout(_ANSWER_S)
+        line.settimeout(_FOUND_S)
         return True
 
 
 def _copy(line: socket.socket, store: Store, session: str, block: str) -> bool:
     line.sendall(framing.pack(Fetch(store.tenant, block)))
-    found = _message(line, Found | Missing)
+    found = _message(line, _answers)
     if isinstance(found, Missing):
         return False
     with store.lock:
         placed = store.reserve(session, block, found.nbytes)
     try:
-        _fill(line, store.view(placed.offset, placed.nbytes))
+        within_s = _FOUND_S + found.nbytes / _BYTES_PER_S
+        _fill(line, store.view(placed.offset, placed.nbytes), time.monotonic() + within_s)
         with store.lock:
             store.commit(session, Commit(block, found.header, found.kind, found.label, found.cost_s))
             store.hashed(store.catalogue.entries[block], found.digest)
+            store.open(session, block)
     except BaseException:
         with store.lock:
             store.release(session, block)

@@ -23,8 +23,22 @@ from pathlib import Path
 
 import msgspec
 
+from fairlead import framing
 from fairlead.grid.keeping import PACKET_BYTES, receive_packet
-from fairlead.grid.messages import Admit, AskPeers, Discard, Forget, FromKeeper, Listen, Peer, PeerDoor, Report
+from fairlead.grid.messages import (
+    Admit,
+    AskPeers,
+    Discard,
+    Forget,
+    FromKeeper,
+    Listen,
+    Peer,
+    PeerDoor,
+    Ping,
+    Pong,
+    Report,
+    ToKeeper,
+)
 from fairlead.grid.peers import Peers
 from fairlead.grid.serving import TenantServer
 from fairlead.grid.store import Store
@@ -32,9 +46,11 @@ from fairlead.grid.values import Usage
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _REPORT_S = 1.0
+_BUSY_S = 0.05  # that the background waits for a tenant's thread
 _HASH_PIECE = 1 << 20
 _DESCRIPTORS = 1 << 18
 
+_orders = framing.Decoder(FromKeeper)
 log = logging.getLogger("fairlead.grid")
 
 
@@ -55,7 +71,10 @@ class GridProcess:
             data, descriptors = receive_packet(self._control)
             if not data:
                 return
-            self._hear(msgspec.msgpack.decode(data, type=FromKeeper), descriptors)
+            try:
+                self._hear(_orders.decode(data), descriptors)
+            except Exception:  # one tenant's trouble, as a rule: the others are served, and the keeper is answered
+                log.exception("fault %s: an order of the keeper", secrets.token_hex(4))
 
     def _hear(self, said: FromKeeper, descriptors: list[int]) -> None:
         match said:
@@ -68,9 +87,11 @@ class GridProcess:
                 for server in self._servers.values():
                     server.forget(said.job)
             case Discard():
-                for server in self._servers.values():
-                    with server.store.lock:
-                        server.store.discard(said.label)
+                for tenant, server in self._servers.items():
+                    if said.tenant in ("", tenant):
+                        server.discard(said.label)
+            case Ping():
+                self._say(Pong(said.number))
             case Peer():
                 self._peers.arrived(said, [socket.socket(fileno=descriptor) for descriptor in descriptors])
             case PeerDoor():
@@ -79,8 +100,7 @@ class GridProcess:
     def _admit(self, said: Admit, descriptors: list[int]) -> None:
         known = self._servers.get(said.tenant)
         if known is not None:
-            with known.store.lock:
-                known.store.allow(said.quota, said.spill_bytes)
+            known.allow(said)
             for descriptor in descriptors:
                 os.close(descriptor)
             return
@@ -93,7 +113,7 @@ class GridProcess:
         server = self._servers.get(tenant)
         return None if server is None else server.store
 
-    def _say(self, message: Report | AskPeers) -> None:
+    def _say(self, message: ToKeeper) -> None:
         with self._sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the main thread sees its end
             self._control.send(msgspec.msgpack.encode(message))
 
@@ -132,8 +152,12 @@ class GridProcess:
 
     def _hash_one(self, server: TenantServer) -> bool:
         store = server.store
-        with store.lock:
+        if not store.lock.acquire(timeout=_BUSY_S):
+            return False
+        try:
             found = store.next_unhashed()
+        finally:
+            store.lock.release()
         if found is None:
             return False
         entry, data = found
@@ -148,11 +172,15 @@ class GridProcess:
 
     def _report(self, server: TenantServer) -> bool:
         """What this tenant has, if that is news; one tenant at a time, as a packet has its limits."""
-        tenant = server.store.tenant
-        with server.store.lock:
+        tenant, lock = server.store.tenant, server.store.lock
+        if not lock.acquire(timeout=_BUSY_S):
+            return False  # it writes gigabytes to a slow disk: nobody else waits for that
+        try:
             server.store.reap()
             server.store.tidy(time.monotonic())
             usage = server.store.usage()
+        finally:
+            lock.release()
         if self._told.get(tenant) != usage:
             self._say(fitting(tenant, usage))
             self._told[tenant] = usage

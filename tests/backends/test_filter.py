@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,8 +23,12 @@ def test_the_filter_answers_every_call_and_only_what_it_should(machine: str) -> 
     arch = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
     allow, kill, refuse = 0x7FFF0000, 0x80000000, 0x00050001
     program = seccomp.assemble(machine)
-    names = ("read", "mount", "clone", "clone3", "socket", "ioctl", "ptrace", "prctl")
-    known = {"x86_64": (0, 165, 56, 435, 41, 16, 101, 157), "aarch64": (63, 40, 220, 435, 198, 29, 117, 167)}
+    names = ("read", "mount", "clone", "clone3", "socket", "ioctl", "ptrace", "prctl", "fallocate", "inotify_init1",
+             "fcntl")  # fmt: skip
+    known = {
+        "x86_64": (0, 165, 56, 435, 41, 16, 101, 157, 285, 294, 72),
+        "aarch64": (63, 40, 220, 435, 198, 29, 117, 167, 47, 26, 25),
+    }
     numbers = dict(zip(names, known[machine], strict=True))
 
     def answer(call: str | int, *arguments: int, on: int = arch[machine]) -> int:
@@ -41,6 +46,15 @@ def test_the_filter_answers_every_call_and_only_what_it_should(machine: str) -> 
     assert answer("ioctl", 0, 0x5401) == allow
     assert answer("prctl", 29) == refuse, "timers stay gathered"
     assert answer("prctl", 15) == allow
+    unsupported = 0x00050000 | 95
+    assert [answer("fallocate", 3, mode) == allow for mode in (0, 2 | 1, 8, 16)] == [True] * 4
+    assert answer("fallocate", 3, 1) == answer("fallocate", 3, 16 | 1) == unsupported, "unseen by the limit of size"
+    assert answer("ioctl", 3, 0x40305828) == answer("ioctl", 3, 0x4030582A) == unsupported, "the same by another name"
+    assert answer("ioctl", 3, 0x40305839) == unsupported
+    assert answer("ioctl", 3, 0x4030582B) == allow, "to give room back"
+    assert answer("inotify_init1") == 0x00050000 | 38
+    assert answer("fcntl", 3, 1026) == 0x00050000 | 22
+    assert answer("fcntl", 3, 1) == answer("fcntl", 3, 1024) == allow
     assert answer("read", on=0x40000003) == kill, "another architecture's numbers"
     if machine == "x86_64":
         assert answer(0x40000000 + 1) == kill
@@ -69,3 +83,20 @@ def test_the_kernel_takes_the_filter_and_python_lives_under_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "alive" in done.stdout, done.stderr
+
+
+def test_a_file_is_followed_under_the_filter(tmp_path: Path) -> None:
+    """Who cannot be told of changes looks for them."""
+    file = tmp_path / "log"
+    file.write_text("first\n")
+    code = (
+        "from fairlead.backends.local import linux, seccomp\n"
+        "linux.no_new_privileges(); linux.filter_calls(seccomp.program())\n"
+        f"import os; os.execvp('tail', ['tail', '-s', '0.1', '-f', {str(file)!r}])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None and tail.stdout.readline() == "first\n"
+        with file.open("a") as more:
+            more.write("second\n")
+        assert tail.stdout.readline() == "second\n"
+        tail.kill()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from fairlead import wire
@@ -88,6 +88,8 @@ class PaperBackend:
             self._say(job, worker, node, wire.Exited(None, signal=15, cause="stopped"))
 
     async def forget(self, job: str, node: str) -> None: ...
+
+    async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None: ...
 
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
         return

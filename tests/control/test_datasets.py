@@ -84,3 +84,24 @@ def test_a_result_says_what_was_read_and_registers_what_was_made(db: Opened) -> 
     origin = db.read(lineage.get, job.id)
     assert origin is not None
     assert origin.record["weights"] == "sha256:1"
+
+
+def test_versions_say_under_which_labels_their_blocks_lie(db: Opened) -> None:
+    old, new = "dataset/bank@00000001", "dataset/bank@00000002"
+    db.write(datasets.add, BANK)
+    db.write(datasets.add, replace(BANK, version="bb", manifest={"blocks": [], "labels": [old]}))
+    db.write(datasets.add, replace(BANK, version="cc", manifest={"blocks": [], "labels": [old, new]}))
+    db.write(datasets.add, replace(BANK, tenant="text", version="cc"))
+    assert db.read(datasets.labels, "vision", ["bank", "other"]) == {
+        ("bank", BANK.version): ["dataset/bank"], ("bank", "bb"): [old], ("bank", "cc"): [old, new],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "label", ["snapshot/job", "dataset/other@00000001", "dataset/bank@x", "dataset/bank@0000000g"]
+)
+def test_a_manifest_names_no_labels_but_its_own(label: str) -> None:
+    manifest = {"name": "bank", "version": "aaaa11", "rows": 0, "blocks": []}
+    assert registry.outline(manifest | {"labels": ["dataset/bank@00000001", "dataset/bank"]})
+    with pytest.raises(ValueError, match="labels"):
+        registry.outline(manifest | {"labels": [label]})

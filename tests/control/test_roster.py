@@ -23,6 +23,7 @@ class Engine:
     def __init__(self) -> None:
         self.told: list[tuple[str, NodeAction]] = []
         self.forgot: list[tuple[str, str]] = []
+        self.discarded: list[tuple[str, list[str], str]] = []
 
     async def inventory(self) -> Inventory:
         return Inventory([Node(name, {DEVICE: 1.0}) for name in ("node-0", "node-1")])
@@ -32,6 +33,9 @@ class Engine:
 
     async def forget(self, job: str, node: str) -> None:
         self.forgot.append((job, node))
+
+    async def discard(self, tenant: str, labels: list[str], node: str) -> None:
+        self.discarded.append((tenant, labels, node))
 
 
 def roster(db: Opened) -> tuple[Roster, Engine, Gangs]:
@@ -77,3 +81,28 @@ def test_nodes_drop_the_state_of_jobs_that_have_ended_and_of_no_other(db: Opened
     found.telemetry["node-1"] = wire.Telemetry(0.0, 0, resident={f"vision/snapshot/{ended.id}": 9})
     run(found.clear())
     assert engine.forgot == [(ended.id, "node-1")]
+
+
+def test_data_that_was_dropped_goes_from_all_nodes_at_once_and_again_while_one_still_has_some(db: Opened) -> None:
+    found, engine, _ = roster(db)
+    for name in ("node-0", "node-1"):
+        run(found.take(NodeJoined(name, "one", ())))
+    found.telemetry["node-1"] = wire.Telemetry(
+        0.0, 0, resident={"vision/dataset/bank@01": 9, "text/dataset/bank@02": 9}
+    )
+
+    async def drop() -> None:
+        found.discard("vision", ["dataset/bank@01", "dataset/bank@02"])
+        assert found._discarding is not None
+        await found._discarding
+
+    run(drop())
+    both = ["dataset/bank@01", "dataset/bank@02"]
+    assert sorted(engine.discarded) == [("vision", both, "node-0"), ("vision", both, "node-1")]
+    engine.discarded.clear()
+    run(found.clear())
+    assert engine.discarded == [("vision", ["dataset/bank@01"], "node-1")], "somebody had it open"
+    engine.discarded.clear()
+    found.telemetry["node-1"] = wire.Telemetry(0.0, 0)
+    run(found.clear())
+    assert engine.discarded == []

@@ -100,6 +100,7 @@ def test_a_later_sync_appends_to_the_blocks_that_are_there_with_the_recipe_of_th
     csv(file, table(40, seed=1), more=True)
     child = prepare(read(file, after=parent.watermark), fitted, blocks.put, name="bank", parent=parent)
     assert child.parent == parent.version != child.version
+    assert child.labels[:-1] == parent.labels and len(set(child.labels)) == 2, "a label for each load"
     assert child.blocks[: len(before)] == before and len(blocks) == len(before) + 1
     assert (child.rows, child.blocks[-1].first, child.blocks[-1].rows) == (340, 300, 40)
     assert rows_of(blocks, child).num_rows == 340

@@ -19,10 +19,10 @@ def grids(tmp_path: Path) -> Iterator[Callable[..., Alone]]:
     """Makes grids by name, of the same platform."""
     with ExitStack() as ending:
 
-        def make(name: str = "node", **tenant: Any) -> Alone:
+        def make(name: str = "node", silence_s: float = 30.0, **tenant: Any) -> Alone:
             folder = tmp_path / name
             folder.mkdir()
-            alone = Alone(folder, name, peers=tmp_path, key=b"k" * 32)
+            alone = Alone(folder, name, peers=tmp_path, key=b"k" * 32, silence_s=silence_s)
             ending.callback(alone.close)
             alone.admit(**({"quota": 8 * MB} | tenant))
             return alone

@@ -5,20 +5,14 @@ from __future__ import annotations
 import contextlib
 import resource
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import cast
 
 import psutil
 import pytest
 
 from fairlead.grid.alone import Alone
-from fairlead.grid.messages import Peer
-from fairlead.grid.peers import Peers
 from fairlead.grid.serving import MOST_LINES
-from fairlead.grid.store import Store
 from tests.waiting import until
 
 PATIENCE_S = 30.0
@@ -116,23 +110,3 @@ def test_a_line_that_says_no_hello_is_closed(grids: Callable[..., Alone]) -> Non
     with crowd(grid, "tenant", 1) as lines:
         lines[0].settimeout(PATIENCE_S)
         assert lines[0].recv(1) == b""
-
-
-def test_no_tenant_waits_for_what_another_asks_the_other_nodes_for() -> None:
-    asked: list[str] = []
-    peers = Peers(asked.append, lambda _: None)
-
-    def fetch(tenant: str) -> threading.Thread:
-        store = cast(Store, SimpleNamespace(tenant=tenant))
-        thread = threading.Thread(target=peers.fetch, args=(store, "session", "block"), daemon=True)
-        thread.start()
-        until(lambda: tenant in asked)
-        return thread
-
-    slow, quick = fetch("slow"), fetch("quick")
-    peers.arrived(Peer("", "quick"), [])
-    quick.join(PATIENCE_S)
-    assert not quick.is_alive() and slow.is_alive()
-    peers.arrived(Peer("", "slow"), [])
-    slow.join(PATIENCE_S)
-    assert not slow.is_alive()

@@ -46,6 +46,19 @@ def test_memory_that_a_worker_touches_beyond_the_quota_goes_back_to_the_machine(
     assert bytes(grid.open(block).parts()[0]) == b"x" * MB
 
 
+def test_what_is_warm_when_a_grid_process_starts_stays_so_until_it_has_looked_for_minutes(store: Store) -> None:
+    store.meet(Session("s", os.getpid(), 1))
+    store.reserve("s", "b" * 32, 3 * SEGMENT)
+    store.release("s", "b" * 32)
+    warm = store.warm
+    store.tidy(1000.0)
+    assert store.warm == taken(store.arena) == warm == 3 * SEGMENT
+    store.tidy(999.0 + KEEP_WARM_S)
+    assert store.warm == warm
+    store.tidy(1000.0 + KEEP_WARM_S)
+    assert store.warm == taken(store.arena) == SEGMENT
+
+
 def test_memory_that_nobody_needed_for_minutes_goes_back_and_comes_again(store: Store) -> None:
     store.meet(Session("s", os.getpid(), 1))
     small, large = "a" * 32, "b" * 32

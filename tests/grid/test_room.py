@@ -56,6 +56,14 @@ def test_taken_ranges_never_overlap_and_all_comes_back(steps: list[tuple[bool, i
     assert extents.ranges() == ([(0, end)] if end else [])
 
 
+def test_an_arena_that_grows_to_where_it_ends_has_no_more_room() -> None:
+    extents = Extents(128)
+    extents.grow(128)
+    extents.grow(64)
+    assert (extents.free, extents.end, extents.ranges()) == (128, 128, [(0, 128)])
+    assert extents.take(192) is None
+
+
 @given(st.lists(SIZES, min_size=1, max_size=20))
 def test_an_arena_that_grows_is_one_with_what_was_free_at_its_end(sizes: list[int]) -> None:
     extents, end = Extents(), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -125,6 +126,31 @@ def test_workers_of_other_nodes_get_the_data_and_a_rerun_reads_the_same_version(
     assert after.data[0].version == grown.parent
     assert after.weights == first.weights
     assert after.same_weights
+
+
+HELD = "import json; from fairlead.grid import Grid; print(json.dumps(Grid.of_this_worker().usage().by_label))"
+
+
+def held(platform: Crashable, name: str) -> set[str]:
+    """The labels under which the nodes hold something of a data set now, as a job on each of them sees it."""
+    job = platform.client.submit(["python", "-c", HELD], folder=OWN, name="held", tenant="alpha", workers=2)
+    ended(platform, job)
+    told = [json.loads(line.text) for line in job.logs() if line.text.startswith("{")]
+    return {label for labels in told for label in labels if label.startswith(f"dataset/{name}@")}
+
+
+def test_data_that_is_dropped_leaves_the_memory_of_all_nodes_at_once(platform: Crashable, tmp_path: Path) -> None:
+    client, path = platform.client, people(tmp_path / "pets.csv", 100)
+    ended(platform, client.load_data(path, "pets", target="rich", tenant="alpha"))
+    first = client.dataset("pets", tenant="alpha")
+    people(path, 20, "a")
+    ended(platform, client.sync_data("pets", tenant="alpha"))
+    second = client.dataset("pets", tenant="alpha")
+    assert second.parent == first.version and set(first.manifest["labels"]) < set(second.manifest["labels"])
+    client.drop_dataset("pets", first.version, tenant="alpha")
+    assert held(platform, "pets") == set(second.manifest["labels"]), "the newer version needs them"
+    client.drop_dataset("pets", tenant="alpha")
+    assert held(platform, "pets") == set()
 
 
 def test_a_data_set_that_is_not_there_is_refused_when_the_job_is_handed_in(platform: Crashable) -> None:

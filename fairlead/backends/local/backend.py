@@ -272,6 +272,9 @@ class LocalBackend:
     async def forget(self, job: str, node: str) -> None:
         await self._ask(node, wire.Release(job, [], forget_memory=True))
 
+    async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None:
+        await self._ask(node, wire.Discard(tenant, list(labels)))
+
     async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
         """A fresh file in the tenant's own part of the job's folder, and a free port on the machine."""
         path = self._home.job(gang.job) / "rendezvous" / f"g{gang.generation}-{uuid.uuid4().hex[:8]}"

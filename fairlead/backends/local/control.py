@@ -6,8 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from fairlead import framing, wire
 from fairlead.backends.local.outbox import Outbox
 
@@ -42,7 +40,7 @@ class ControlLine:
                     self._hear(request, writer)
         except (ConnectionResetError, BrokenPipeError):
             pass
-        except (ValueError, msgspec.MsgspecError) as error:
+        except ValueError as error:
             log.error("a control connection talks nonsense: %s", error)
         finally:
             if self._live is writer:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import shutil
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from fairlead import wire
 from fairlead.backends.local import folders
 from fairlead.backends.local.messages import NodeConfig
-from fairlead.grid.keeper import Keeper
+from fairlead.grid.keeper import CHECK_S, Keeper
 from fairlead.grid.messages import Admit
 from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, snapshot_job, snapshot_label
 from fairlead.home import Home
@@ -57,13 +57,20 @@ class NodeGrid:
             uid=None if uid is None else uid // _USERS_EACH * _USERS_EACH + _USERS_EACH - 1,
             peer_path=self._home.run / f"{name}.grid", peer_key=peer_key,
         )  # fmt: skip
-        asyncio.get_running_loop().add_reader(keeper.fileno(), self._turn)
+        asyncio.get_running_loop().add_reader(keeper.fileno(), self._guarded, keeper.turn)
+        self._check()
         return keeper
 
-    def _turn(self) -> None:
-        assert self._keeper is not None
+    def _check(self) -> None:
+        """Every second: does it live? Only if somebody asks is it seen that it hangs."""
+        if self._keeper is not None:
+            self._guarded(self._keeper.check)
+            asyncio.get_running_loop().call_later(CHECK_S, self._check)
+
+    @staticmethod
+    def _guarded(work: Callable[[], None]) -> None:
         try:
-            self._keeper.turn()
+            work()
         except OSError as error:  # the machine has no room for a process; whoever knocked goes on knocking
             log.error("the grid process of this node does not start: %s", error)
 
@@ -76,6 +83,12 @@ class NodeGrid:
         """Its state is not needed any more."""
         if self._keeper is not None:
             self._keeper.discard(snapshot_label(job))
+
+    def drop(self, tenant: str, labels: Iterable[str]) -> None:
+        """Nobody will ask for the tenant's blocks of these labels any more."""
+        if self._keeper is not None:
+            for label in labels:
+                self._keeper.discard(label, tenant)
 
     def tidy(self, living: Container[str]) -> None:
         """Drop the states of jobs that have no workers here and no note that would lead to them: they are elsewhere."""
@@ -93,7 +106,7 @@ class NodeGrid:
 
     def tell(self, telemetry: wire.Telemetry) -> wire.Telemetry:
         """With what every tenant has in this node's memory, and under which label."""
-        if self._keeper is None or not self._keeper.usage:
+        if self._keeper is None:
             return telemetry
         usage = self._keeper.usage
         resident = {f"{tenant}/{label}": size for tenant, use in usage.items() for label, size in use.by_label.items()}
@@ -101,7 +114,7 @@ class NodeGrid:
             tenant: wire.GridUsage(use.quota, use.used, use.pinned, use.spilled, use.evictions)
             for tenant, use in usage.items()
         }
-        return msgspec.structs.replace(telemetry, resident=resident, grid=grid)
+        return msgspec.structs.replace(telemetry, resident=resident, grid=grid, grid_trouble=self._keeper.trouble)
 
     def close(self) -> None:
         """End its process, and with it all that it held in memory and on disk."""

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from fairlead import framing, wire
 from fairlead.backends.local import sockets
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
@@ -87,7 +85,7 @@ class NodeLink:
                 self.heard_s = time.monotonic()
                 for message in unpacker.feed(data):
                     self._hear(message)
-        except (OSError, ValueError, msgspec.MsgspecError):
+        except (OSError, ValueError):
             pass  # either way there is nobody to talk to any more; the keeper of the node looks what is left
         finally:
             self._writer.close()

@@ -132,6 +132,8 @@ class NodeManager:
                     worker.stop(body.grace_s)
             case wire.Release():
                 return asyncio.ensure_future(self._release(request.id, body))
+            case wire.Discard():
+                self._grid.drop(body.tenant, body.labels)
             case wire.Ports():
                 return wire.Reply(request.id, ports=free_ports(body.count))
             case wire.Acknowledge():

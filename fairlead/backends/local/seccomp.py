@@ -51,6 +51,10 @@ _NEW_NAMESPACES = (
 )  # fmt: skip
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_INOTIFY = ((253, None), (294, 26))  # init, init1: both answer ENOSYS, upon which programs ask again and again instead
+_FALLOCATE, _KEEP_SIZE, _PUNCH_HOLE = (285, 47), 1, 2
+_RESERVE = (0x40305828, 0x4030582A, 0x40305839)  # FS_IOC_RESVSP, RESVSP64, ZERO_RANGE: the same as requests of ioctl
+_FCNTL, _F_NOTIFY = (72, 25), 1026
 _X32 = 0x40000000  # x86_64's second set of numbers for the same calls
 
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data; of an argument the low half comes first
@@ -90,7 +94,19 @@ def assemble(machine: str) -> bytes:
         _argument(0), (_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, 0xFFFFFFFF), _refuse(errno.EPERM), _ok(),
     ])  # fmt: skip
     code += _for_call(_IOCTL[column], [
-        _argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), _refuse(errno.EPERM), _ok(),
+        _argument(1), (_EQUAL, 1, 0, _TIOCSTI), (_EQUAL, 0, 1, _TIOCLINUX), _refuse(errno.EPERM),
+        (_EQUAL, 2, 0, _RESERVE[0]), (_EQUAL, 1, 0, _RESERVE[1]), (_EQUAL, 0, 1, _RESERVE[2]),
+        _refuse(errno.EOPNOTSUPP), _ok(),
+    ])  # fmt: skip
+    # Room beyond a file's end counts for no limit of its size; to give room back is welcome.
+    code += _for_call(_FALLOCATE[column], [
+        _argument(1), (_ANY_BIT, 0, 2, _KEEP_SIZE), (_ANY_BIT, 1, 0, _PUNCH_HOLE), _refuse(errno.EOPNOTSUPP), _ok(),
+    ])  # fmt: skip
+    # Who may read a folder of the machine could be told whenever somebody else runs or reads what is in it.
+    for number in (each for pair in _INOTIFY if (each := pair[column]) is not None):
+        code += _for_call(number, [_refuse(errno.ENOSYS)])
+    code += _for_call(_FCNTL[column], [
+        _argument(1), (_EQUAL, 0, 1, _F_NOTIFY), _refuse(errno.EINVAL), _ok(),
     ])  # fmt: skip
     code += _for_call(_PRCTL[column], [
         _argument(0), (_EQUAL, 0, 1, linux.PR_SET_TIMERSLACK), _refuse(errno.EPERM), _ok(),

@@ -28,7 +28,10 @@ _LONGEST: Mapping[type, int] = {
 _LONGEST_OTHER = 64 << 10
 _SHORT = 4 << 10  # as fast looked through as handed to somebody else
 
-_decoder = msgspec.msgpack.Decoder(wire.FromWorker)
+DEEPEST = 64
+"""Levels of what a worker may put where any value goes: all who pass it on, store it and show it can do so."""
+
+_decoder = framing.Decoder(wire.FromWorker)
 _reader = ThreadPoolExecutor(1, "words")
 """Not the loop's own: a message of megabytes may be searched for thousands of forms of secrets. And one at a time: what
 is small on the line may be large in memory."""
@@ -69,6 +72,7 @@ class Words:
     def _taken_apart(self, packed: bytes) -> tuple[wire.FromWorker, float]:
         begun_s = time.thread_time()
         message = _decoder.decode(packed)
+        check_values(message)
         limit = _LONGEST.get(type(message), _LONGEST_OTHER)
         told = self._scrubber.message(message)
         size = len(packed) if told is message else len(msgspec.msgpack.encode(told))  # names take room, too
@@ -93,6 +97,28 @@ class Words:
     def hurry(self) -> None:
         """The worker has ended: what is still on its line is heard at once."""
         self._hurry.set()
+
+
+def check_values(message: msgspec.Struct) -> None:
+    """Raises ValueError unless all in it is plain: texts, numbers, lists and maps by text, at most so deep."""
+    level: list[object] = [getattr(message, name) for name in message.__struct_fields__]
+    for _ in range(DEEPEST):
+        below: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                if not all(isinstance(key, str) for key in value):
+                    raise ValueError("a message with a name that is no text")
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+            elif isinstance(value, msgspec.Struct):
+                below += (getattr(value, name) for name in value.__struct_fields__)
+            elif not isinstance(value, str | int | float | None):
+                raise ValueError(f"a message with {type(value).__name__}, which is no plain value")
+        if not below:
+            return
+        level = below
+    raise ValueError("a message that is nested too deep")
 
 
 class _Allowance:

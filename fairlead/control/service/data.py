@@ -61,19 +61,26 @@ class DataVerbs(SubmitVerbs):
         require(who, Role.MEMBER, "drop data sets")
         owner, now_s = acting_for(who, tenant), self._core.clock()
 
-        def work(connection: Connection) -> list[DataSet]:
+        def work(connection: Connection) -> tuple[list[DataSet], set[str]]:
             tenant_named(connection, owner)
+            labels = datasets.labels(connection, owner, [name])
             gone = datasets.drop(connection, owner, name, version)
+            kept = {label for found in datasets.labels(connection, owner, [name]).values() for label in found}
             for each in gone:
                 self._audit(connection, who, "data.drop", f"{name}@{each.version}", tenant=owner)
             events.append(connection, time_s=now_s, kind="data-dropped", tenant=owner, facts={"name": name},
                           text=f"{name}: {len(gone)} version{'s' if len(gone) > 1 else ''} dropped")  # fmt: skip
-            return gone
+            unneeded = {label for each in gone for label in labels[each.name, each.version]} - kept
+            return gone, unneeded
 
-        return [self._view(each) for each in await self._write(work)]
+        gone, unneeded = await self._write(work)
+        views = [self._view(each) for each in gone]
+        if unneeded:
+            self._core.controller.roster.discard(owner, [*unneeded, *(f"{label}/flagged" for label in unneeded)])
+        return views
 
     def _view(self, data: DataSet) -> DataSetView:
-        where = self._core.controller.roster.resident(data.tenant, data.name)
+        where = self._core.controller.roster.resident(data.tenant, _labels(data))
         return DataSetView(
             name=data.name, tenant=data.tenant, version=data.version, number=data.number, parent=data.parent,
             rows=data.rows, size_bytes=data.size_bytes, blocks=len(data.manifest.get("blocks", ())), recipe=data.recipe,
@@ -127,6 +134,10 @@ class DataVerbs(SubmitVerbs):
         spec: JobSpec = parse_job(written)
         view, _ = await self.submit(who, spec, key, again=again)
         return RerunView(job=view, rerun_of=job.id, repeats=repeat.gives, why=repeat.why)
+
+
+def _labels(data: DataSet) -> list[str]:
+    return data.manifest.get("labels") or [f"dataset/{data.name}"]
 
 
 def _said(origin: Lineage | None) -> Said | None:

@@ -62,6 +62,7 @@ class SubmitVerbs(Verbs):
             if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
                 return job  # first it has to be known whether its promise can be kept
             written = {**document, "data": data} if data else document
+            job = replace(job, facts={**job.facts, "data": data}) if data else job
             stored, created = jobs.insert(connection, job, written, spec.labels, key, digest)
             if created:
                 if again is not None:

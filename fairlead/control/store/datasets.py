@@ -66,6 +66,14 @@ def sizes(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[s
     return {(name, version): int(size) for name, version, size in conn.execute(query)}
 
 
+def labels(conn: Connection, tenant: str, names: Collection[str]) -> dict[tuple[str, str], list[str]]:
+    """Of all versions of these data sets, by name and version: under which labels nodes hold their blocks."""
+    query = select(datasets.c.name, datasets.c.version, datasets.c.manifest["labels"]).where(
+        datasets.c.tenant == tenant, datasets.c.name.in_(list(names))
+    ).order_by(datasets.c.number)  # fmt: skip
+    return {(name, version): found or [f"dataset/{name}"] for name, version, found in conn.execute(query)}
+
+
 def drop(conn: Connection, tenant: str, name: str, version: str | None) -> list[DataSet]:
     """Forget one version, or all of them; returns what was forgotten."""
     gone = versions(conn, tenant, name) if version is None else [find(conn, tenant, name, version)]

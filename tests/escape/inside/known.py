@@ -27,7 +27,7 @@ ATTEMPTS: dict[str, Callable[[], Any]] = {}
 _NUMBERS = {  # on x86_64 and aarch64
     "clone": (56, 220), "clone3": (435, 435), "add_key": (248, 217), "bpf": (321, 280), "io_uring_setup": (425, 425),
     "open_by_handle_at": (304, 265), "pidfd_getfd": (438, 438), "process_vm_readv": (310, 270),
-    "userfaultfd": (323, 282),
+    "userfaultfd": (323, 282), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
 }  # fmt: skip
 
 

@@ -1,19 +1,23 @@
 """Attempts to take more than was granted: of the machine, of time, and of the platform's trust."""
 
 # An attacker calls the system as plainly as can be.
-# ruff: noqa: PTH110, PTH118
+# ruff: noqa: PTH108, PTH110, PTH118
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import resource
 import signal
+import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from known import HOME, MAP, attempt
+from known import HOME, MAP, attempt, call
 
 
 @attempt
@@ -27,6 +31,32 @@ def raise_the_limit_of_open_files() -> Any:
 def raise_the_limit_of_file_size() -> Any:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+_MB = 1 << 20
+
+
+def _beyond_its_limit(take: Callable[[int], Any]) -> Any:
+    """Bytes of the disk that a file took which may have a hundredth of them."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MB, _MB))
+    file = os.open("larger", os.O_RDWR | os.O_CREAT)
+    try:
+        take(file)
+        held = os.fstat(file).st_blocks * 512
+    finally:
+        os.unlink("larger")
+    return held if held > 2 * _MB else None
+
+
+@attempt
+def take_room_beyond_the_end_of_a_file() -> Any:
+    return _beyond_its_limit(lambda file: call("fallocate", file, 1, ctypes.c_long(0), ctypes.c_long(100 * _MB)))
+
+
+@attempt
+def take_room_beyond_the_end_of_a_file_by_an_older_request() -> Any:
+    wanted = struct.pack("=hhiqqiI16x", 0, 0, 0, 0, 100 * _MB, 0, 0)
+    return _beyond_its_limit(lambda file: fcntl.ioctl(file, 0x4030582A, wanted))
 
 
 @attempt

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import glob
 import os
 import subprocess
@@ -20,6 +21,19 @@ from known import CANARY, MAP, PARENT, attempt, call, from_any, others, syscall
 def see_processes_of_others() -> Any:
     seen = [pid for pid in os.listdir("/proc") if pid.isdigit()]
     return [pid for pid in seen if os.stat(f"/proc/{pid}").st_uid != os.getuid()] or None
+
+
+@attempt
+def be_told_which_programs_others_run() -> Any:
+    watch = syscall("inotify_init1", 0)
+    return syscall("inotify_add_watch", watch, ctypes.c_char_p(b"/usr/bin"), 0x20)  # whenever one is opened
+
+
+@attempt
+def be_signalled_when_others_read_programs() -> Any:
+    folder = os.open("/usr/bin", os.O_RDONLY)
+    fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_ACCESS | fcntl.DN_MULTISHOT)
+    return "told"
 
 
 @attempt

@@ -1,0 +1,170 @@
+"""A grid process goes on whatever a tenant says, and one that hangs is started again, with all that was in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fairlead import framing
+from fairlead.grid import messages as m
+from fairlead.grid.alone import Alone
+from fairlead.grid.peers import Peers
+from fairlead.grid.process import GridProcess
+from fairlead.grid.serving import TenantServer
+from tests.grid.conftest import MB
+from tests.grid.servers import line, new_store, tenant_server, worker
+from tests.grid.test_blocks import filled
+from tests.grid.test_crowds import works
+from tests.waiting import until
+
+Make = Callable[..., Alone]
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # how threads end here
+PATIENCE_S = 60.0
+DEEP = 100_000
+HELLO_WITH_MORE = b"\x82\xa4type\xa5hello\xa7unknown"
+
+
+def framed(body: bytes) -> bytes:
+    return framing.HEADER.pack(len(body)) + body
+
+
+def heard(wire: socket.socket, count: int) -> list[object]:
+    unpacker, found = framing.Unpacker(m.ToClient), list[object]()
+    while len(found) < count:
+        data = wire.recv(1 << 16)
+        assert data, "the line ended"
+        found += unpacker.feed(data)
+    return found
+
+
+@pytest.mark.parametrize("deep", [b"\x91" * DEEP + b"\xc0", b"\x81\xa1a" * DEEP + b"\xc0"], ids=["lists", "maps"])
+def test_a_line_nested_too_deep_is_closed_and_230_jobs_later_everybody_is_served(grids: Make, deep: bytes) -> None:
+    grid = grids(tenant="hostile")
+    grid.admit("other", 8 * MB)
+    assert works(grid, "hostile") and works(grid, "other")
+    pid = grid.keeper.pid or 0
+    before = psutil.Process(pid).num_fds()
+    with line(grid.folder / "hostile.sock") as wire:
+        wire.sendall(framed(HELLO_WITH_MORE + deep))
+        assert wire.recv(1) == b"", "refused"
+    for number in range(230):
+        with grid._lock:
+            token = grid.keeper.listen(f"job-{number}", "hostile", grid.folder / "job.sock")
+        with line(grid.folder / "job.sock") as wire:
+            wire.sendall(framing.pack(m.Hello(token, "session")))
+            assert isinstance(heard(wire, 1)[0], m.Welcome)
+        with grid._lock:
+            grid.keeper.forget(f"job-{number}")
+    assert works(grid, "other") and works(grid, "hostile")
+    assert grid.keeper.pid == pid and not grid.keeper.trouble
+    until(lambda: psutil.Process(pid).num_fds() < before + 20, what="descriptors of jobs that are over are closed")
+
+
+def test_nobody_waits_for_a_tenants_thread_that_has_ended(tmp_path: Path) -> None:
+    server = TenantServer(new_store(tmp_path), Peers(lambda _: None, lambda _: None))
+    server._order(sys.exit)
+    server.start()
+    server.join()
+    ordering = threading.Thread(target=lambda: [server.forget(f"job-{number}") for number in range(5000)], daemon=True)
+    ordering.start()
+    ordering.join(PATIENCE_S)
+    assert not ordering.is_alive()
+
+
+def test_a_tenants_thread_that_fails_serves_anew_and_its_workers_keep_what_they_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> None:
+        raise LookupError("a fault of ours")
+
+    with tenant_server(tmp_path) as server, worker(tmp_path) as grid:
+        view = grid.open(grid.put([filled(1).data], kind="k", meta={})).parts()[0]
+        for _ in range(2):
+            server._order(fails)
+            for number in range(6):
+                grid.put([filled(number, 2 * MB).data], kind="k", meta={})
+            assert bytes(view) == filled(1).tobytes() and grid.usage().pinned >= MB
+        assert server.is_alive()
+        assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [LookupError, LookupError]
+
+
+def test_after_a_fault_the_requests_behind_it_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tenant_server(tmp_path) as server, line(tmp_path / "job.sock") as wire:
+        usage = server.store.usage
+        faults = [LookupError("a fault of ours")]
+
+        def fails_once() -> object:
+            if faults:
+                raise faults.pop()
+            return usage()
+
+        monkeypatch.setattr(server.store, "usage", fails_once)
+        said = [m.Hello("token", "session"), m.AskUsage(), m.Release("0" * 32), m.AskUsage(), m.AskBlocks()]
+        wire.sendall(b"".join(map(framing.pack, said)))
+        kinds = [type(each) for each in heard(wire, count=4)]
+        assert kinds == [m.Welcome, m.Problem, m.Told, m.Blocks]
+
+
+def test_after_a_refusal_the_requests_behind_it_are_answered(tmp_path: Path) -> None:
+    with tenant_server(tmp_path), line(tmp_path / "job.sock") as wire:
+        said = [m.AskUsage(), m.Hello("token", "s"), m.Drop("0" * 32), m.Goodbye()]
+        wire.sendall(b"".join(map(framing.pack, said)))
+        told = heard(wire, count=3)
+        assert [getattr(each, "code", "") for each in told] == ["forbidden", "", "not-found"]
+        assert wire.recv(1) == b"", "it said goodbye"
+
+
+def test_a_grid_process_that_hangs_is_started_again_with_all_that_was_in_it(grids: Make) -> None:
+    alone = grids(silence_s=3.0, quota=4 * MB)
+    grid = alone.connect()
+    blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(6)]
+    view = grid.open(blocks[5]).parts()[0]
+    before, pid = grid.usage(), alone.keeper.pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    for number in range(1000):  # more than its line takes: whoever keeps it does not hang with it
+        with alone._lock:
+            alone.keeper.listen(f"job-{number}", "tenant", alone.folder / "job.sock")
+            alone.keeper.forget(f"job-{number}")
+    after = grid.usage()
+    assert alone.keeper.pid != pid and not psutil.pid_exists(pid)
+    assert (after.used, after.pinned, after.spilled) == (before.used, before.pinned, before.spilled)
+    assert bytes(view) == filled(5).tobytes()
+    assert "started again" in alone.keeper.trouble and "no sign of life for 3 s" in alone.keeper.trouble
+    for number, block in enumerate(blocks):
+        assert bytes(grid.open(block).parts()[0]) == filled(number).tobytes()
+
+
+def test_a_grid_process_that_is_only_slow_is_left_alone(grids: Make) -> None:
+    alone = grids(silence_s=30.0)
+    grid = alone.connect()
+    pid = alone.keeper.pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: "no sign of life" in alone.keeper.trouble, what="it is said")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: not alone.keeper.trouble, what="it is heard again")
+    assert grid.usage().blocks == 0 and alone.keeper.pid == pid
+
+
+def test_a_tenant_whose_disk_is_slow_keeps_no_other_from_hashes_and_reports(tmp_path: Path) -> None:
+    with tenant_server(tmp_path) as server, socket.socket() as control:
+        process = GridProcess(control, tmp_path)
+        server.store.lock.acquire()
+        try:
+            begun_s = time.monotonic()
+            other = threading.Thread(target=lambda: (process._hash_one(server), process._report(server)), daemon=True)
+            other.start()
+            other.join(PATIENCE_S)
+            assert not other.is_alive() and time.monotonic() - begun_s < PATIENCE_S
+        finally:
+            server.store.lock.release()
