@@ -166,7 +166,10 @@ keepsakes = Table(
     Column("finished_s", Double, nullable=False),
     Column("parts", String, nullable=False),  # the folders that it left, such as "logs output"
     Column("size_bytes", BigInteger),  # NULL: not measured yet
-    Index(None, "tenant", "finished_s", "job", "size_bytes"),
+    Index(
+        "ix_keepsakes_held", "tenant", "finished_s", "job", "size_bytes",
+        sqlite_where=text("size_bytes > 0"), postgresql_where=text("size_bytes > 0"),
+    ),
 )
 
 # In which spans of time a tenant had a job that wanted devices; of jobs that have ended.

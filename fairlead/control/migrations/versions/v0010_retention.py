@@ -92,13 +92,14 @@ def _add_indexes() -> None:
     for table, *columns in (
         ("jobs", "tenant", "finished_s", "id"),
         ("jobs", "finished_s", "tenant", "submitted_s"),
-        ("keepsakes", "tenant", "finished_s", "job", "size_bytes"),
         ("submissions", "tenant", "code"),
         ("usage_hours", "job"),
         ("stages", "job"),
         ("pipelines", "tenant", "finished_s"),
     ):
         op.create_index(f"ix_{table}_{'_'.join(columns)}", table, columns)
+    some, held = sa.text("size_bytes > 0"), ["tenant", "finished_s", "job", "size_bytes"]
+    op.create_index("ix_keepsakes_held", "keepsakes", held, sqlite_where=some, postgresql_where=some)
     told = sa.text("kind = 'budget-used-up'")
     op.create_index("ix_events_budget_used_up", "events", ["time_s"], sqlite_where=told, postgresql_where=told)
 
