@@ -136,7 +136,6 @@ def _write(place: Path, pour: Callable[[Callable[[bytes], object]], None], membe
         os.fchmod(descriptor, member.mode & 0o777)
         file.flush()
         os.utime(descriptor, (member.mtime, member.mtime))
-        os.fsync(descriptor)
 
 
 # ---------------------------------------------------------------- the store
@@ -224,6 +223,7 @@ def _appear(stage: Path, home: Home) -> None:
     try:
         if home.root.exists():
             stage.chmod(home.root.stat().st_mode & 0o777 | 0o111)
+        archive.sync_disk(stage)
         stage.rename(home.root)
         archive.sync_folder(home.root.parent)
     except OSError as error:
