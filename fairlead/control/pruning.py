@@ -33,7 +33,7 @@ _IDLE_S = 10.0  # ... while nobody says that anything has happened
 _PASS_S = 60.0  # between two looks at what is too old
 _SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
 _JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
-_LINES_AT_ONCE, _SPANS_AT_ONCE = 2000, 12  # rows of the ledger; times of its sums
+_LINES_AT_ONCE, _SPANS_AT_ONCE = 2000, 288  # rows of the ledger; times of its sums
 _STALE_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
 
 
