@@ -17,6 +17,7 @@ from fairlead.control import budgets
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import GenerationPhase, JobPhase, Usage
 from fairlead.control.report import fairness, platform_report, shares_over_time
+from fairlead.control.shares import Window, Wish, shares
 from fairlead.control.store import (
     Store,
     audit,
@@ -382,6 +383,20 @@ def test_a_report_reads_as_many_rows_after_ten_times_the_jobs(db: Opened) -> Non
     db.write(ledger.append, lines(1000))
     assert len(db.read(usage_spans.by_tenant, NOW - DAY, NOW)) <= max(few, 13)
     assert len(db.read(usage_spans.by_node, NOW - DAY, NOW)) == 1
+
+
+def test_a_chart_of_a_month_is_made_of_as_many_lines_as_it_shows(db: Opened) -> None:
+    db.write(ledger.append, [made.usage("vision", 2, NOW - 30 * DAY, NOW)])
+    ended(db, "long", NOW)
+    db.write(usage_spans.note_wish, "vision", NOW - 30 * DAY, NOW)
+    window = Window(NOW - 31 * DAY, NOW, 100)
+    lines = db.read(usage_spans.by_tenant, window.since_s, NOW, window.step_s)
+    marks = db.read(usage_spans.wished, window.since_s, NOW, window.step_s)
+    assert len(lines) <= 260 and len(marks) <= 260
+    view = shares(db.read(tenants.all), [Wish(*mark) for mark in marks], lines, 4, window)
+    held, entitled = next((line.held, line.entitlement) for line in view.tenants if line.tenant == "vision")
+    assert sum(held) * window.step_s == pytest.approx(2 * 30 * DAY, rel=1e-3)
+    assert held[0] == 0.0 and held[50] == 2.0 and entitled[0] == 0.0 and entitled[50] == 4.0
 
 
 def test_counts_of_ended_jobs_are_kept_not_counted(db: Opened) -> None:

@@ -253,7 +253,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_disk(folder: Path) -> None:
-    """Let all that was written below this folder survive a power failure: at once, since each file by itself is slow."""
+    """Let all that was written below this folder survive a power failure: at once, as one by one is slow."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):

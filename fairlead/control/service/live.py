@@ -69,8 +69,8 @@ class LiveVerbs(Verbs):
         devices = sum(node.devices for node in self._core.controller.nodes.values())
 
         def work(connection: Connection) -> SharesView:
-            wishes = [Wish(*row) for row in usage_spans.wished(connection, window.since_s, now_s)]
-            metered: list[Held] = [*usage_spans.by_tenant(connection, window.since_s, now_s)]
+            wishes = [Wish(*row) for row in usage_spans.wished(connection, window.since_s, now_s, window.step_s)]
+            metered: list[Held] = [*usage_spans.by_tenant(connection, window.since_s, now_s, window.step_s)]
             lines = metered + list(unmetered(connection, now_s))
             present = tenants.all(connection)
             spent = budgets.barred(connection, present, window.since_s, now_s)

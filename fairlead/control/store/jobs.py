@@ -31,6 +31,13 @@ _SUBMIT = {
     name: insert_into(name, submissions).on_conflict_do_nothing().returning(submissions.c.job)
     for name in ("sqlite", "postgresql")
 }
+_UPDATE = update_rows(jobs).where(jobs.c.id == bindparam("wanted"))
+_COUNT = {
+    name: (row := insert_into(name, ended_jobs)).on_conflict_do_update(
+        ended_jobs.primary_key, set_={"jobs": ended_jobs.c.jobs + row.excluded.jobs}
+    )
+    for name in ("sqlite", "postgresql")
+}
 _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MIN_PREFIX = 4
 _LONGEST_KEY = 255
@@ -221,7 +228,7 @@ def update(conn: Connection, job_id: str, **changes: Any) -> Job:
     """The job as it is after these fields were changed."""
     ends = changes.get("phase") in ENDED
     before = get(conn, job_id) if ends else None
-    changed = conn.execute(update_rows(jobs).where(jobs.c.id == job_id).values(column_values(changes)))
+    changed = conn.execute(_UPDATE, {"wanted": job_id, **column_values(changes)})
     job = get(conn, job_id) if changed.rowcount else None
     if job is None:
         raise _not_found(job_id)
@@ -239,9 +246,8 @@ def _note_end(conn: Connection, job: Job) -> None:
 
 def count_ended(conn: Connection, more: Mapping[tuple[str, str], int]) -> None:
     """Add so many to the ended jobs of each tenant and phase; fewer, as their rows go, is less than none."""
-    row = insert_into(conn.dialect.name, ended_jobs)
-    grown = row.on_conflict_do_update(ended_jobs.primary_key, set_={"jobs": ended_jobs.c.jobs + row.excluded.jobs})
-    conn.execute(grown, [{"tenant": tenant, "phase": phase, "jobs": count} for (tenant, phase), count in more.items()])
+    rows = [{"tenant": tenant, "phase": phase, "jobs": count} for (tenant, phase), count in more.items()]
+    conn.execute(_COUNT[conn.dialect.name], rows)
 
 
 def counts(conn: Connection) -> dict[str, dict[str, int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -17,7 +18,7 @@ from sqlalchemy import Connection, Select, String, Subquery, Table, case, cast, 
 
 from fairlead.control.records import Usage
 from fairlead.control.store import retained
-from fairlead.control.store.rows import insert_into
+from fairlead.control.store.rows import Insert, insert_into
 from fairlead.control.store.schema import usage, usage_days, usage_hours, usage_pruned
 
 HOUR_S = 3600.0
@@ -50,13 +51,19 @@ def add(conn: Connection, pieces: Sequence[Usage]) -> None:
         row["device_s"] += piece.device_s  # type: ignore[operator]
         row["cpu_s"] += piece.cpu_s  # type: ignore[operator]
         days[int(piece.from_s // DAY_S), piece.tenant] += piece.device_s
-    by_hour = insert_into(conn.dialect.name, usage_hours)
-    grown = {name: usage_hours.c[name] + by_hour.excluded[name] for name in ("device_s", "cpu_s")}
-    conn.execute(by_hour.on_conflict_do_update(usage_hours.primary_key, set_=grown), list(hours.values()))
-    by_day = insert_into(conn.dialect.name, usage_days)
-    more = {"device_s": usage_days.c.device_s + by_day.excluded.device_s}
+    by_hour, by_day = _upserts(conn.dialect.name)
+    conn.execute(by_hour, list(hours.values()))
     rows = [{"day": day, "tenant": tenant, "device_s": device_s} for (day, tenant), device_s in days.items()]
-    conn.execute(by_day.on_conflict_do_update(usage_days.primary_key, set_=more), rows)
+    conn.execute(by_day, rows)
+
+
+@cache  # to build a statement costs more than to run it
+def _upserts(dialect: str) -> tuple[Insert, Insert]:
+    by_hour, by_day = insert_into(dialect, usage_hours), insert_into(dialect, usage_days)
+    grown = {name: usage_hours.c[name] + by_hour.excluded[name] for name in ("device_s", "cpu_s")}
+    more = {"device_s": usage_days.c.device_s + by_day.excluded.device_s}
+    return (by_hour.on_conflict_do_update(usage_hours.primary_key, set_=grown),
+            by_day.on_conflict_do_update(usage_days.primary_key, set_=more))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, func, literal_column, select
 
 from fairlead.control.records import Usage, UsageSum
 from fairlead.control.store import retained
-from fairlead.control.store.rows import insert_into
+from fairlead.control.store.rows import Insert, insert_into
 from fairlead.control.store.schema import jobs, usage, usage_spans, wishes
 
 FINE_S, COARSE_S = 300, 3600
@@ -54,20 +55,27 @@ def add(conn: Connection, lines: Sequence[Usage]) -> None:
                 row["device_s"] += line.devices * (end_s - begin_s)
                 row["cpu_s"] += line.cpu_s * (end_s - begin_s) / (line.to_s - line.from_s)
                 row["first_s"], row["last_s"] = min(row["first_s"], begin_s), max(row["last_s"], end_s)
-    if not found:
-        return
-    added = insert_into(conn.dialect.name, usage_spans)
+    if found:
+        conn.execute(_upsert(conn.dialect.name), list(found.values()))
+
+
+@cache  # to build a statement costs more than to run it
+def _upsert(dialect: str) -> Insert:
+    added = insert_into(dialect, usage_spans)
     new = added.excluded
-    least, most = (func.least, func.greatest) if conn.dialect.name == "postgresql" else (func.min, func.max)
+    least, most = (func.least, func.greatest) if dialect == "postgresql" else (func.min, func.max)
     grown = {
         "device_s": _SPAN.device_s + new.device_s, "cpu_s": _SPAN.cpu_s + new.cpu_s,
         "first_s": least(_SPAN.first_s, new.first_s), "last_s": most(_SPAN.last_s, new.last_s),
     }  # fmt: skip
-    conn.execute(added.on_conflict_do_update(usage_spans.primary_key, set_=grown), list(found.values()))
+    return added.on_conflict_do_update(usage_spans.primary_key, set_=grown)
 
 
-def by_tenant(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
-    """What each tenant held and when: a line for each span, or for each moment of metering if the time is short."""
+def by_tenant(conn: Connection, since_s: float, until_s: float, step_s: float = 0.0) -> list[UsageSum]:
+    """What each tenant held and when: a line for each span, or for each moment of metering if the time is short.
+
+    Who looks at it in longer steps gets as few lines: two for each step.
+    """
     span_s = _length(conn, since_s, until_s)
     if span_s is None:
         place = usage.c.tenant, usage.c.from_s, usage.c.to_s
@@ -76,7 +84,7 @@ def by_tenant(conn: Connection, since_s: float, until_s: float) -> list[UsageSum
         rows = conn.execute(select(*place, *sums).where(*within).group_by(*place))
         return [UsageSum(tenant, held_s, cpu_s, from_s, to_s) for tenant, from_s, to_s, held_s, cpu_s in rows]
     query = select(_SPAN.tenant, *_SUM.values()).where(*_within(span_s, since_s, until_s))
-    return [UsageSum(*row) for row in conn.execute(query.group_by(_SPAN.number, _SPAN.tenant))]
+    return [UsageSum(*row) for row in conn.execute(query.group_by(_bin(_SPAN.number, span_s, step_s), _SPAN.tenant))]
 
 
 def by_node(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
@@ -121,6 +129,11 @@ def _length(conn: Connection, since_s: float, until_s: float) -> int | None:
     return FINE_S if fine else COARSE_S
 
 
+def _bin(number: Column[int], span_s: int, step_s: float) -> ColumnElement[int]:
+    """The numbers of spans, as many together as half a step has."""
+    return number / literal_column(str(max(1, int(step_s / 2 / span_s))), Integer) if step_s >= 4 * span_s else number
+
+
 def _within(span_s: int, since_s: float, until_s: float) -> Any:
     """Spans that the time touches. Both ends are named, so that it is a range of the index."""
     first, last = math.floor(since_s / span_s), math.ceil(until_s / span_s)
@@ -140,7 +153,9 @@ def note_wish(conn: Connection, tenant: str, from_s: float, to_s: float) -> None
     conn.execute(insert_into(conn.dialect.name, wishes).on_conflict_do_nothing(), rows)
 
 
-def wished(conn: Connection, since_s: float, until_s: float) -> list[tuple[str, float, float]]:
+def wished(
+    conn: Connection, since_s: float, until_s: float, step_s: float = 0.0
+) -> list[tuple[str, float, float]]:
     """Tenant, begin and end of each time in which it had jobs that wanted devices; what has not ended ends now."""
     span_s = _length(conn, since_s, until_s)
     spans = select(jobs.c.tenant, jobs.c.submitted_s, jobs.c.finished_s)
@@ -151,6 +166,7 @@ def wished(conn: Connection, since_s: float, until_s: float) -> list[tuple[str, 
         return found + [(tenant, float(from_s), float(to_s)) for tenant, from_s, to_s in over]
     first, last = math.floor(since_s / span_s), math.ceil(until_s / span_s)
     marks = wishes.c.span_s == span_s, wishes.c.number >= first, wishes.c.number < last
-    known = conn.execute(select(wishes.c.tenant, wishes.c.number).where(*marks))
-    return found + [(tenant, float(number * span_s), min(until_s, float((number + 1) * span_s)))
-                    for tenant, number in known]  # fmt: skip
+    query = select(wishes.c.tenant, func.min(wishes.c.number), func.max(wishes.c.number)).where(*marks)
+    known = conn.execute(query.group_by(_bin(wishes.c.number, span_s, step_s), wishes.c.tenant))
+    return found + [(tenant, float(begin * span_s), min(until_s, float((end + 1) * span_s)))
+                    for tenant, begin, end in known]  # fmt: skip
