@@ -29,6 +29,7 @@ from fairlead.control.store import (
     metrics,
     pruning,
     retained,
+    retention_schema,
     schema,
     tenants,
     usage_spans,
@@ -187,7 +188,8 @@ def test_sums_of_spans_go_when_longer_ones_do_and_days_stay(db: Opened, pruner: 
     for days in (1, 10, 100):
         ended(db, f"job-{days}", NOW - days * DAY)
     run(pruner.prune())
-    kept = db.read(lambda conn: conn.execute(select(schema.usage_spans.c.span_s, schema.usage_spans.c.number)).all())
+    spans = retention_schema.usage_spans.c
+    kept = db.read(lambda conn: conn.execute(select(spans.span_s, spans.number)).all())
     assert sorted({(span_s, round((NOW - number * span_s) / DAY)) for span_s, number in kept}) == [
         (300, 1), (3600, 1), (3600, 10),
     ]  # fmt: skip

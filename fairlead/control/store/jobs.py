@@ -15,8 +15,9 @@ from sqlalchemy.exc import IntegrityError
 from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store import usage_spans
 from fairlead.control.store.connections import RECOLLECTION
+from fairlead.control.store.retention_schema import ended_jobs
 from fairlead.control.store.rows import column_values, fields, insert_into
-from fairlead.control.store.schema import ended_jobs, jobs, submissions
+from fairlead.control.store.schema import jobs, submissions
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"

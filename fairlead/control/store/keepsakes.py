@@ -10,8 +10,8 @@ from sqlalchemy import Connection, func, select, text
 from sqlalchemy import update as update_rows
 
 from fairlead.control.store.pruning import End
+from fairlead.control.store.retention_schema import keepsakes
 from fairlead.control.store.rows import insert_into
-from fairlead.control.store.schema import keepsakes
 
 _HELD = text("size_bytes > 0")  # to the letter, so that the index of such rows serves
 

@@ -15,6 +15,7 @@ from fairlead.control.store import retained
 from fairlead.control.store.data_schema import lineage, lineage_inputs
 from fairlead.control.store.jobs import count_ended
 from fairlead.control.store.pipeline_schema import pipelines, stages
+from fairlead.control.store.retention_schema import keepsakes, usage_pruned, usage_spans, wishes
 from fairlead.control.store.rows import insert_into
 from fairlead.control.store.schema import (
     audit,
@@ -23,15 +24,11 @@ from fairlead.control.store.schema import (
     events,
     generations,
     jobs,
-    keepsakes,
     metrics,
     node_rests,
     submissions,
     usage,
     usage_hours,
-    usage_pruned,
-    usage_spans,
-    wishes,
 )
 from fairlead.control.store.sums import DAY_S, HOUR_S
 from fairlead.control.store.usage_spans import COARSE_S, FINE_S, KEPT_S

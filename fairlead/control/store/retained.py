@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from fairlead.control.store.retention_schema import retained
 from fairlead.control.store.rows import insert_into
-from fairlead.control.store.schema import retained
 
 LINES, FINE, COARSE, AUDIT = "usage", "usage-300", "usage-3600", "audit"
 

@@ -18,8 +18,9 @@ from sqlalchemy import Connection, Select, String, Subquery, Table, case, cast, 
 
 from fairlead.control.records import Usage
 from fairlead.control.store import retained
+from fairlead.control.store.retention_schema import usage_pruned
 from fairlead.control.store.rows import Insert, insert_into
-from fairlead.control.store.schema import usage, usage_days, usage_hours, usage_pruned
+from fairlead.control.store.schema import usage, usage_days, usage_hours
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

@@ -14,8 +14,9 @@ from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, func,
 
 from fairlead.control.records import Usage, UsageSum
 from fairlead.control.store import retained
+from fairlead.control.store.retention_schema import usage_spans, wishes
 from fairlead.control.store.rows import Insert, insert_into
-from fairlead.control.store.schema import jobs, usage, usage_spans, wishes
+from fairlead.control.store.schema import jobs, usage
 
 FINE_S, COARSE_S = 300, 3600
 KEPT_S: Mapping[int, float] = {FINE_S: 4 * 86400.0, COARSE_S: 62 * 86400.0}
@@ -129,9 +130,10 @@ def _length(conn: Connection, since_s: float, until_s: float) -> int | None:
     return FINE_S if fine else COARSE_S
 
 
-def _bin(number: Column[int], span_s: int, step_s: float) -> ColumnElement[int]:
+def _bin(number: Column[int], span_s: int, step_s: float) -> ColumnElement[Any]:
     """The numbers of spans, as many together as half a step has."""
-    return number / literal_column(str(max(1, int(step_s / 2 / span_s))), Integer) if step_s >= 4 * span_s else number
+    together = int(step_s / 2 / span_s)
+    return number // literal_column(str(together), Integer) if together > 1 else number
 
 
 def _within(span_s: int, since_s: float, until_s: float) -> Any:
