@@ -24,12 +24,15 @@ from fairlead.control.store import (
     events,
     generations,
     jobs,
+    keepsakes,
     ledger,
     lineage,
     metrics,
+    migrate,
     pruning,
     retained,
     retention_schema,
+    rows,
     schema,
     tenants,
     usage_spans,
@@ -483,3 +486,33 @@ def test_a_file_of_before_is_converted_once_and_never_under_a_leader(tmp_path: P
     assert pragma(follower, "auto_vacuum") == 0
     assert run(follower.write(vacuum.give_back, unfenced=True)) == 0
     run(follower.close())
+
+
+def test_a_store_of_before_has_all_sums_after_its_migration(empty_url: str, clock: Clock) -> None:
+    engines = connect(empty_url)
+    columns = "job, tenant, submitted_by, generation, node, device_type, devices, speed, from_s, to_s, cpu_s"
+    line = f"INSERT INTO usage ({columns}) VALUES ('j', 'vision', 'tok', 1, 'n', 'cpu', 2, 1, {NOW - 900}, {NOW}, 60)"
+    hour = f"INSERT INTO usage_hours VALUES ({int(NOW // HOUR)}, 'j', 'n', 'cpu', 'vision', 'tok', 1800, 60)"
+    with engines.writer.begin() as conn:
+        migrate.upgrade(conn, None, "0009")
+        conn.execute(schema.tenants.insert(), tenant_row())
+        old = a_job("old", id="j", phase=JobPhase.SUCCEEDED, submitted_s=NOW - 1000.0, started_s=NOW - 900.0)
+        conn.execute(schema.jobs.insert(), rows.fields(replace(old, finished_s=NOW)))
+        conn.exec_driver_sql("INSERT INTO submissions (job, tenant, request_digest, spec, labels) "
+                             "VALUES ('j', 'vision', 'd', '{\"code\": \"sha256:a\"}', '{}')")  # fmt: skip
+        for statement in (line, hour):
+            conn.exec_driver_sql(statement)
+    engines.dispose()
+    store = Store.open(empty_url, clock=clock)
+    run(store.lead("test", 1e9))
+    db = Opened(store)
+    (fine,) = db.read(usage_spans.by_node, NOW - DAY, NOW)
+    assert (fine.device_s, fine.cpu_s, fine.from_s, fine.to_s) == pytest.approx((1800.0, 60.0, NOW - 900.0, NOW))
+    assert [line.device_s for line in db.read(usage_spans.together, NOW - 30 * DAY, NOW)] == [1800.0]
+    assert db.read(jobs.counts) == {"vision": {"succeeded": 1}}
+    assert db.read(keepsakes.unmeasured, 10) == ["j"]
+    assert db.read(lambda conn: conn.execute(select(schema.submissions.c.code)).scalar()) == "sha256:a"
+    assert db.read(usage_spans.wished, NOW - 30 * DAY, NOW)
+    with pytest.raises(DBAPIError, match="append-only"):
+        db.sql("DELETE FROM usage")
+    run(store.close())

@@ -12,7 +12,8 @@ down_revision = "0009"
 
 KEY = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 ENDED = "('succeeded', 'failed', 'cancelled')"
-SPANS = {300: 4 * 86400.0, 3600: 62 * 86400.0}
+HOUR_S = 3600
+SPANS = {300: 4 * 86400.0, HOUR_S: 62 * 86400.0}
 """Lengths in seconds, and how far back each is filled."""
 
 
@@ -112,7 +113,10 @@ def _fill() -> None:
     spans: dict[tuple[int, int, str, str, str], list[float]] = {}
     wishes: set[tuple[int, int, str]] = set()
     for span_s, kept_s in SPANS.items():
-        _add_usage(span_s, now_s - kept_s, spans)
+        if span_s == HOUR_S:
+            _add_hours(now_s - kept_s)
+        else:
+            _add_usage(span_s, now_s - kept_s, spans)
         _add_wishes(span_s, now_s - kept_s, wishes)
     names = ("span_s", "number", "tenant", "node", "device_type", "device_s", "cpu_s", "first_s", "last_s")
     keys = ", ".join(f":{name}" for name in names)
@@ -126,6 +130,18 @@ def _fill() -> None:
 
 def _newest(query: str) -> float:
     return float(op.get_bind().execute(sa.text(query)).scalar() or 0.0)
+
+
+def _add_hours(since_s: float) -> None:
+    """By hour there are sums already: an old platform has millions of lines."""
+    names = "hour, tenant, node, device_type"
+    op.get_bind().execute(
+        sa.text(
+            f"INSERT INTO usage_spans SELECT {HOUR_S}, {names}, sum(device_s), sum(cpu_s), hour * 3600.0, "
+            f"(hour + 1) * 3600.0 FROM usage_hours WHERE hour >= :since GROUP BY {names}"
+        ),
+        {"since": int(since_s // HOUR_S)},
+    )
 
 
 def _add_usage(span_s: int, since_s: float, spans: dict[tuple[int, int, str, str, str], list[float]]) -> None:
