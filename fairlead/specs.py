@@ -265,6 +265,16 @@ class Retention(Spec):
     logs: Seconds | None = None
     metrics: Seconds | None = None
     results: Seconds | None = None
+    jobs: Seconds | None = None  # all of it; what is not said: as long as any of the rest
+
+    @property
+    def rows(self) -> float | None:
+        """How long the platform knows of an ended job; None: for ever."""
+        if self.jobs is not None:
+            return self.jobs
+        rest = (self.logs, self.metrics, self.results)
+        known = [seconds for seconds in rest if seconds is not None]
+        return max(known) if len(known) == len(rest) else None
 
 
 class Policy(Spec):

@@ -45,6 +45,7 @@ Jobs = Annotated[int | None, typer.Option("--jobs", help="Jobs that it may have 
 KeepLogs = Annotated[str | None, typer.Option("--keep-logs", help="For how long after a job, such as 30d; none: ever.")]
 KeepMetrics = Annotated[str | None, typer.Option("--keep-metrics", help="The same for a job's history per step.")]
 KeepResults = Annotated[str | None, typer.Option("--keep-results", help="The same for the files it left.")]
+KeepJobs = Annotated[str | None, typer.Option("--keep-jobs", help="The same for all of it, its place in lists too.")]
 
 
 def changes(
@@ -61,6 +62,7 @@ def changes(
     keep_logs: str | None,
     keep_metrics: str | None,
     keep_results: str | None,
+    keep_jobs: str | None,
     disk: str | None,
     kept: str | None,
     log: str | None,
@@ -79,7 +81,7 @@ def changes(
         found["sla"] = sla(promise)
     if budget is not None or warn_at is not None:
         found["budget"] = _budget(budget, warn_at, present_budget)
-    keeps = {"logs": keep_logs, "metrics": keep_metrics, "results": keep_results}
+    keeps = {"logs": keep_logs, "metrics": keep_metrics, "results": keep_results, "jobs": keep_jobs}
     retention = {kind: _kept(f"--keep-{kind}", text) for kind, text in keeps.items() if text is not None}
     sizes = {"disk": _size("--disk", disk), "kept": _size("--kept", kept), "log": _size("--log", log)}
     sizes["grid"] = _size("--grid", grid)

@@ -268,9 +268,9 @@ def down(home: HomeDir = None, as_json: Json = False) -> None:
         raise Unavailable(f"no platform was started under {folder}", fix="name its home with --home")
     if profile.alive(local.pid):
         _ask_to_end(folder, local)
-    from fairlead.control import serve
+    from fairlead.backends.local.leftovers import sweep
 
-    serve.sweep(folder)  # a control plane that was killed leaves its nodes behind
+    sweep(folder)  # a control plane that was killed leaves its nodes behind
     _done(as_json, str(folder))
 
 

@@ -16,6 +16,7 @@ from fairlead.cli.limits import (
     GridEncrypted,
     Guarantee,
     Jobs,
+    KeepJobs,
     KeepLogs,
     KeepMetrics,
     KeepResults,
@@ -49,7 +50,8 @@ def create(
     warn_at: WarnAt = None, network: Network = None, grant: Grant = None, disk: Disk = None, kept: Kept = None,
     log: Log = None, grid: Grid = None, grid_encrypted: GridEncrypted = None, files: Files = None,
     processes: Processes = None, jobs: Jobs = None, keep_logs: KeepLogs = None,
-    keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, as_json: Json = False,
+    keep_results: KeepResults = None, keep_metrics: KeepMetrics = None, keep_jobs: KeepJobs = None,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Create a tenant; its first token is printed this one time."""
     written = limits.changes(
@@ -57,6 +59,7 @@ def create(
         budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, grid=grid,
         grid_encrypted=grid_encrypted, files=files,
         processes=processes, jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        keep_jobs=keep_jobs,
         folders=limits.folders([], grant, None),
     )  # fmt: skip
     made = client().create_tenant({"name": name, **{key: value for key, value in written.items() if value is not None}})
@@ -76,6 +79,7 @@ def update(
     kept: Kept = None, log: Log = None, grid: Grid = None, grid_encrypted: GridEncrypted = None, files: Files = None,
     processes: Processes = None, jobs: Jobs = None,
     keep_logs: KeepLogs = None, keep_results: KeepResults = None, keep_metrics: KeepMetrics = None,
+    keep_jobs: KeepJobs = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Change a tenant; what is not named stays as it is."""
@@ -87,6 +91,7 @@ def update(
         budget=budget, warn_at=warn_at, network=network, disk=disk, kept=kept, log=log, grid=grid,
         grid_encrypted=grid_encrypted, files=files,
         processes=processes, jobs=jobs, keep_logs=keep_logs, keep_metrics=keep_metrics, keep_results=keep_results,
+        keep_jobs=keep_jobs,
         present_budget=present.budget if present else None,
         folders=limits.folders(present.policy.get("folders", []) if present else [], grant, revoke),
     )  # fmt: skip
@@ -131,7 +136,8 @@ def _describe(tenant: TenantView) -> None:
         "open files": f"{policy.get('files')} in one process",
         "processes": f"{policy.get('processes')} of one worker",
         "jobs": f"{policy.get('jobs')} at once, running and waiting",
-        "keeps": ", ".join(f"{kind} {_kept(keeps.get(kind))}" for kind in ("logs", "metrics", "results")),
+        "keeps": ", ".join(f"{kind} {_kept(keeps.get(kind))}" for kind in ("logs", "metrics", "results"))
+        + (f", and all of a job {_kept(keeps['jobs'])}" if keeps.get("jobs") is not None else ""),
     }
     show.line(f"tenant {tenant.name}")
     for name, fact in facts.items():

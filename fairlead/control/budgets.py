@@ -140,7 +140,7 @@ def barred(connection: Connection, tenants: Sequence[Tenant], since_s: float, no
     """
     spent = {name for name, spending in spendings(connection, tenants, now_s).items() if spending.spent is not None}
     limited = {tenant.name for tenant in tenants if tenant.budget}
-    told = events.of_kind(connection, "budget-used-up", since_s - _LONGEST_S)
+    told = events.budgets_used_up(connection, since_s - _LONGEST_S)
     spans = [Barred(str(event.tenant), event.time_s, float(event.facts["until_s"])) for event in told]
     kept = [span for span in spans if span.to_s > since_s and span.tenant in (spent if span.to_s > now_s else limited)]
     parents = {tenant.name: tenant.parent for tenant in tenants}

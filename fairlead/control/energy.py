@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fairlead.cluster import Node
-from fairlead.control.records import Usage
+from fairlead.control.report import Held
 from fairlead.control.store.rests import Rest
 from fairlead.scheduling.market.energy import drawn_kwh, power, usual_power
 
@@ -18,7 +18,7 @@ JOULES = 3.6e6
 
 
 def energy(
-    nodes: Sequence[Node], ledger: Sequence[Usage], rests: Iterable[Rest], since_s: float, until_s: float
+    nodes: Sequence[Node], ledger: Sequence[Held], rests: Iterable[Rest], since_s: float, until_s: float
 ) -> dict[str, Any]:
     """Of all nodes in this time: ``kwh``, what sleep saved of it, how long and how often nodes slept, and ``tenants``.
 
@@ -45,7 +45,7 @@ def energy(
     }
 
 
-def _by_tenant(nodes: Sequence[Node], ledger: Iterable[Usage], since_s: float, until_s: float) -> dict[str, float]:
+def _by_tenant(nodes: Sequence[Node], ledger: Iterable[Held], since_s: float, until_s: float) -> dict[str, float]:
     watts = {node.name: power(node).busy_w for node in nodes}
     found: dict[str, float] = {}
     for line in ledger:

@@ -1,20 +1,26 @@
 """Bounds what a tenant's ended jobs keep on the disk together: when it is more than allowed, the oldest go first.
 
-Logs and output of an ended job do not change, so each is measured once. What runs is never touched: its own limit is
-the business of its node.
+Logs and output of an ended job do not change, so each is measured once, when it has ended, and the store keeps what was
+found: neither a look at the bounds nor a start asks the disk again. A job that left nothing keeps no folder. What runs
+is never touched: its own limit is the business of its node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from sqlalchemy import Connection
+
 from fairlead.backends.local import disk
 from fairlead.control.records import Tenant
-from fairlead.control.store import audit, events, pruning
+from fairlead.control.store import audit, events, keepsakes, pruning
 from fairlead.control.store.engine import Store
+from fairlead.control.store.keepsakes import Keepsake
 from fairlead.control.store.pruning import End
 from fairlead.home import Home
 from fairlead.specs import Policy
@@ -24,16 +30,15 @@ KEPT = frozenset({"logs", "output"})  # of an ended job's folder; all else was f
 _JOBS_AT_ONCE = 50
 
 
-def outgrown(ends: Sequence[End], sizes: dict[str, int], allowed_bytes: int) -> list[End]:
-    """Those to go, the oldest first, until the rest is within what is allowed."""
-    held = sum(sizes[end.job] for end in ends)
+def outgrown(ends: Sequence[tuple[End, int]], held: int, allowed_bytes: int) -> list[tuple[End, int]]:
+    """Those to go, the oldest first, until what all hold together is within what is allowed."""
     found = []
-    for end in sorted(ends):
+    for end, size in sorted(ends):
         if held <= allowed_bytes:
             break
-        held -= sizes[end.job]
-        if sizes[end.job]:
-            found.append(end)
+        held -= size
+        if size:
+            found.append((end, size))
     return found
 
 
@@ -44,31 +49,67 @@ class Keepsakes:
         self, store: Store, home: Home, clock: Callable[[], float], remove: Callable[[Path], Awaitable[bool]]
     ) -> None:
         self._store, self._home, self._clock, self._remove = store, home, clock, remove
-        self._sizes: dict[str, int] = {}  # of ended jobs, in bytes
+        self._held: dict[str, int] | None = None  # bytes by tenant, once they were asked for
 
-    def forget(self, job: str) -> None:
-        """Something of it is gone: it is to be measured again."""
-        self._sizes.pop(job, None)
+    async def take_in(self, ended: Iterable[str]) -> None:
+        """Measure what these jobs left, whose folders were cleaned; folders in which nothing is are removed."""
+        ids = list(ended)
+        found = [(owner, end, await asyncio.to_thread(self._settle, end.job))
+                 for owner, end in await self._store.read(partial(pruning.ends, ids=ids))]  # fmt: skip
+        left = [Keepsake(end.job, owner, end.finished_s, parts, size) for owner, end, (parts, size) in found if parts]
+
+        def work(connection: Connection) -> dict[str, int]:
+            keepsakes.note(connection, left)
+            return keepsakes.held(connection) if self._held is None else {}
+
+        if left:
+            known = await self._store.read(partial(keepsakes.measured, ids=[one.job for one in left]))
+            first = await self._store.write(work)
+            if self._held is None:
+                self._held = first
+            else:
+                for one in left:
+                    if one.job not in known:
+                        self._held[one.tenant] = self._held.get(one.tenant, 0) + one.size_bytes
+
+    def _settle(self, job: str) -> tuple[tuple[str, ...], int]:
+        """Which folders it left and what they take."""
+        folder = self._home.job(job)
+        _drop_empty_files(folder / "logs")
+        for part in KEPT:
+            _drop_empty(folder / part)
+        _drop_empty(folder)
+        parts = tuple(part for part in sorted(KEPT) if (folder / part).is_dir())
+        return parts, self._measure(job) if parts else 0
+
+    def _measure(self, job: str) -> int:
+        held = disk.measure(self._home.job(job))
+        return sum(held.bytes_by_part.get(part, 0) for part in KEPT)
+
+    async def measure_again(self, job: str) -> None:
+        """Something of it is gone."""
+        size = await asyncio.to_thread(self._measure, job)
+        changed = await self._store.write(partial(keepsakes.resize, job=job, size_bytes=size))
+        if changed is not None and self._held is not None:
+            tenant, less = changed
+            self._held[tenant] = self._held.get(tenant, 0) - less
 
     async def bound(self, tenants: Sequence[Tenant]) -> None:
         """Take away what is too much, of every tenant."""
-        found: dict[str, list[End]] = {tenant.name: [] for tenant in tenants}
-        names = await asyncio.to_thread(_folders, self._home.jobs)
-        for begin in range(0, len(names), _JOBS_AT_ONCE):
-            for owner, end in await self._store.read(partial(pruning.ends, ids=names[begin : begin + _JOBS_AT_ONCE])):
-                found.setdefault(owner, []).append(end)
-                if end.job not in self._sizes:
-                    held = await asyncio.to_thread(disk.measure, self._home.job(end.job))
-                    self._sizes[end.job] = sum(held.bytes_by_part.get(part, 0) for part in KEPT)
-        self._sizes = {end.job: self._sizes[end.job] for ends in found.values() for end in ends}
+        if self._held is None:
+            self._held = await self._store.read(keepsakes.held)
         for tenant in tenants:
             allowed_bytes = Policy.model_validate(dict(tenant.policy)).kept
-            for end in outgrown(found[tenant.name], self._sizes, allowed_bytes):
-                await self._take_away(tenant, end, allowed_bytes)
+            while self._held.get(tenant.name, 0) > allowed_bytes:
+                oldest = await self._store.read(partial(keepsakes.oldest, tenant=tenant.name, limit=_JOBS_AT_ONCE))
+                for end, size in outgrown(oldest, self._held[tenant.name], allowed_bytes):
+                    await self._take_away(tenant, end, size, allowed_bytes)
+                if not oldest:
+                    break
 
-    async def _take_away(self, tenant: Tenant, end: End, allowed_bytes: int) -> None:
+    async def _take_away(self, tenant: Tenant, end: End, freed: int, allowed_bytes: int) -> None:
         """First the word, then the deed: after a crash it is done again, and never without one."""
-        now_s, freed = self._clock(), self._sizes[end.job]
+        now_s = self._clock()
         text = (
             f"logs and results of {end.job} ({shown_size(freed)}) were removed, as the oldest: the ended jobs of "
             f"{tenant.name} held more than the {shown_size(allowed_bytes)} that they may keep together"
@@ -83,11 +124,25 @@ class Keepsakes:
                                    tenant=tenant.name)
         )  # fmt: skip
         await self._remove(self._home.job(end.job))
-        self._sizes[end.job] = 0
+        await self._store.write(partial(keepsakes.resize, job=end.job, size_bytes=0))
+        if self._held is not None:
+            self._held[tenant.name] -= freed
 
 
-def _folders(place: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in place.iterdir())
-    except FileNotFoundError:
-        return []
+def _drop_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # something is in it, or it is no folder
+        folder.rmdir()
+
+
+def _drop_empty_files(folder: Path) -> None:
+    """Logs of workers that said nothing."""
+    with contextlib.suppress(OSError):
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            with os.scandir(here) as entries:
+                files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+            for file in files:
+                if file.stat(follow_symlinks=False).st_size == 0:
+                    os.unlink(file.name, dir_fd=here)
+        finally:
+            os.close(here)

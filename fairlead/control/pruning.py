@@ -1,4 +1,4 @@
-"""Takes away what ended jobs leave behind: working folders at once, the rest when its time is up or it is too much."""
+"""Takes away what is over: working folders of ended jobs at once, the rest when its time is up or it is too much."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -16,13 +16,13 @@ from sqlalchemy import Connection
 
 from fairlead.control.keepsakes import KEPT, Keepsakes
 from fairlead.control.records import Tenant
-from fairlead.control.store import events, pruning, tenants
+from fairlead.control.store import events, keepsakes, pruning, tenants, vacuum
 from fairlead.control.store.engine import Store
 from fairlead.control.store.pruning import End
 from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
 from fairlead.removal import Removal
-from fairlead.specs import Policy, Retention
+from fairlead.specs import Policy
 from fairlead.units import shown_duration
 
 log = structlog.get_logger()
@@ -33,6 +33,7 @@ _IDLE_S = 10.0  # ... while nobody says that anything has happened
 _PASS_S = 60.0  # between two looks at what is too old
 _SLICE_S, _PAUSE_S = 0.05, 0.2  # a large folder goes in slices: the disk is for those who work
 _JOBS_AT_ONCE, _ROWS_AT_ONCE = 50, 500
+_LINES_AT_ONCE, _SPANS_AT_ONCE = 2000, 288  # rows of the ledger; times of its sums
 _STALE_S = 3600.0  # an upload to which nothing was added for so long has died with its control plane
 
 
@@ -55,17 +56,15 @@ class Pruner:
         self._places: dict[tuple[str, str], End] = {}  # (tenant, kind) -> up to here it is done
         self._passed_s = 0.0
         self._keepsakes = Keepsakes(store, home, clock, _remove)
+        self._swept = False
 
     async def run(self) -> None:
         """Go on until cancelled."""
         self._event = await self._store.read(events.newest_id)
-        swept = False
         while True:
             seen = 0 if self._news is None else self._news.published
             try:
-                if not swept:
-                    await self.sweep()
-                    swept = True
+                await self.sweep()
                 await self.clean_ended()
                 if self._clock() - self._passed_s >= _PASS_S:
                     self._passed_s = self._clock()
@@ -81,11 +80,18 @@ class Pruner:
     # ------------------------------------------------------------ working folders
 
     async def sweep(self) -> None:
-        """Clean the folders of all jobs that ended while nobody looked."""
+        """Clean the folders of all jobs that ended while nobody looked; once, and no folder that was cleaned before."""
+        if self._swept:
+            return
         names = await asyncio.to_thread(_names, self._home.jobs)
-        for begin in range(0, len(names), _JOBS_AT_ONCE):
-            batch = names[begin : begin + _JOBS_AT_ONCE]
-            await self._clean(await self._store.read(partial(pruning.ended, ids=batch)))
+        for begin in range(0, len(names), _ROWS_AT_ONCE):
+            batch = names[begin : begin + _ROWS_AT_ONCE]
+            known = await self._store.read(partial(keepsakes.measured, ids=batch))
+            await self._clean(await self._store.read(partial(pruning.ended, ids=set(batch) - known)))
+        while older := await self._store.read(partial(keepsakes.unmeasured, limit=_ROWS_AT_ONCE)):
+            for job in older:  # of which no folder is left
+                await self._keepsakes.measure_again(job)
+        self._swept = True
 
     async def clean_ended(self) -> None:
         """Clean the folders of the jobs that have ended since the last time."""
@@ -98,17 +104,20 @@ class Pruner:
         found, self._event = await self._store.read(work)
         await self._clean(found)
 
-    async def _clean(self, jobs: Iterable[str]) -> None:
+    async def _clean(self, jobs: Collection[str]) -> None:
         for job in jobs:
             folder = self._home.job(job)
             for name in await asyncio.to_thread(_names, folder):
                 if name not in KEPT:
                     await _remove(folder / name)
+        if jobs:
+            await self._keepsakes.take_in(jobs)
 
     # ------------------------------------------------------------ what is kept for a time
 
     async def prune(self) -> None:
-        """Take away what every tenant's retention says is over."""
+        """Take away what every tenant's retention says is over, and what the platform itself keeps no longer."""
+        await self.sweep()
         await asyncio.to_thread(self._drop_stale_uploads)
         present = await self._store.read(tenants.all)
         for tenant in present:
@@ -117,8 +126,22 @@ class Pruner:
             await self._prune_folders(tenant, "results", "output", keeps.results)
             await self._prune_metrics(tenant, keeps.metrics)
             await self._prune_bundles(tenant, keeps.results)
-            await self._prune_events(tenant, keeps)
+            await self._prune_jobs(tenant, keeps.rows)
         await self._keepsakes.bound(present)
+        await self._prune_ledger()
+        while await self._store.write(vacuum.give_back):
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _prune_ledger(self) -> None:
+        """Lines and entries that have been there for long enough; their sums stay."""
+        now_s = self._clock()
+        await self._store.write(partial(pruning.give_up, now_s=now_s))
+        await self._store.write(partial(pruning.drop_notes, now_s=now_s))
+        await self._all_rows(partial(pruning.drop_lines, limit=_LINES_AT_ONCE), _LINES_AT_ONCE)
+        await self._all_rows(partial(pruning.drop_spans, limit=_SPANS_AT_ONCE), 1)
+        await self._all_rows(partial(pruning.drop_audit, limit=_ROWS_AT_ONCE))
+        before_s = now_s - pruning.AUDIT_S
+        await self._all_rows(lambda c: pruning.drop_events(c, None, before_s, _ROWS_AT_ONCE))
 
     def _drop_stale_uploads(self) -> None:
         """Half an upload leaves nothing, unless the control plane was killed in the middle of it."""
@@ -133,9 +156,9 @@ class Pruner:
         count = 0
         async for job in self._due(tenant, kind, keep_s):
             count += await _remove(self._home.job(job) / folder)
-            self._keepsakes.forget(job)
             with contextlib.suppress(OSError):  # the rest is kept longer
                 await asyncio.to_thread(self._home.job(job).rmdir)
+            await self._keepsakes.measure_again(job)
         await self._tell(tenant, kind, count, keep_s)
 
     async def _prune_metrics(self, tenant: Tenant, keep_s: float | None) -> None:
@@ -157,11 +180,23 @@ class Pruner:
         for digest in await self._store.read(lambda c: pruning.idle_bundles(c, tenant.name, before_s)):
             await self._store.write(partial(forget, digest=digest))
 
-    async def _prune_events(self, tenant: Tenant, keeps: Retention) -> None:
-        """Events tell of all the rest, so they stay as long as any of it; and for ever, if any of it does."""
-        if keeps.logs is not None and keeps.metrics is not None and keeps.results is not None:
-            before_s = self._clock() - max(keeps.logs, keeps.metrics, keeps.results)
-            await self._all_rows(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
+    async def _prune_jobs(self, tenant: Tenant, keep_s: float | None) -> None:
+        """All that is known of jobs, pipelines and events when their time is up; what was used stays in the sums."""
+        if keep_s is None:
+            return
+        count, before_s = 0, self._clock() - max(keep_s, pruning.JOBS_S)
+        await self._all_rows(lambda c: pruning.drop_events(c, tenant.name, before_s, _ROWS_AT_ONCE))
+        await self._all_rows(lambda c: pruning.drop_pipelines(c, tenant.name, before_s, _JOBS_AT_ONCE), _JOBS_AT_ONCE)
+        due = partial(pruning.forgettable, tenant=tenant.name, before_s=before_s, limit=_JOBS_AT_ONCE)
+        while ids := await self._store.read(due):
+            for job in ids:  # first what may be large, a handful at a time
+                await _remove(self._home.job(job))
+                await self._keepsakes.measure_again(job)
+                await self._all_rows(partial(pruning.drop_metrics, job=job, limit=_ROWS_AT_ONCE))
+                await self._all_rows(partial(pruning.drop_job_events, job=job, limit=_ROWS_AT_ONCE))
+            await self._store.write(partial(pruning.drop_jobs, ids=ids))
+            count += len(ids)
+        await self._tell(tenant, "rows", count, max(keep_s, pruning.JOBS_S))
 
     async def _due(self, tenant: Tenant, kind: str, keep_s: float | None) -> AsyncIterator[str]:
         """The tenant's jobs whose time is over, each once."""
@@ -175,12 +210,12 @@ class Pruner:
             if len(ends) < _JOBS_AT_ONCE:
                 return
 
-    async def _all_rows(self, drop: Callable[[Connection], int]) -> int:
+    async def _all_rows(self, drop: Callable[[Connection], int], at_once: int = _ROWS_AT_ONCE) -> int:
         """Drop all rows, with room for others between two handfuls; how many there were."""
         count = 0
         while dropped := await self._store.write(drop):
             count += dropped
-            if dropped < _ROWS_AT_ONCE:
+            if dropped < at_once:
                 break
             await asyncio.sleep(_PAUSE_S)
         return count

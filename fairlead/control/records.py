@@ -204,6 +204,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageSum:
+    """Lines of the ledger added up: what a tenant (on one node, if it is named) held between two moments."""
+
+    tenant: str
+    device_s: float
+    cpu_s: float
+    from_s: float
+    to_s: float
+    node: str = ""
+    device_type: str = ""
+
+    @property
+    def devices(self) -> float:
+        """How many it held on average."""
+        return self.device_s / (self.to_s - self.from_s) if self.to_s > self.from_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class AuditEntry:
     id: int
     time_s: float

@@ -9,9 +9,12 @@ from statistics import fmean
 
 from fairlead.cluster import DEVICE, Resources
 from fairlead.control.present import sla_met
-from fairlead.control.records import ENDED, Job, JobPhase, Tenant, Usage
+from fairlead.control.records import ENDED, Job, JobPhase, Tenant, Usage, UsageSum
 from fairlead.reportviews import JobReport, Report, TenantReport
 from fairlead.scheduling.metrics import jain
+
+Held = Usage | UsageSum
+"""What was held by whom and when: a line of the ledger, or what several add up to."""
 
 
 def job_report(job: Job) -> JobReport:
@@ -37,7 +40,7 @@ def satisfaction(jobs: Iterable[Job], now_s: float) -> float | None:
 def platform_report(
     tenants: Sequence[Tenant],
     jobs: Sequence[Job],
-    ledger: Sequence[Usage],
+    ledger: Sequence[Held],
     capacity: Resources,
     since_s: float,
     now_s: float,
@@ -53,6 +56,9 @@ def platform_report(
     samples = sum(job.step * job.batch_size for job in jobs)
     losses = sum(job.recoveries for job in jobs)
     span_s = last_s - first_s
+    own: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        own[job.tenant].append(job)
     return Report(
         since_s=first_s,
         until_s=last_s,
@@ -63,10 +69,7 @@ def platform_report(
         fairness=fairness(tenants, ledger),
         recovery_s=sum(job.recovery_s for job in jobs) / losses if losses else None,
         sla_satisfaction=satisfaction(jobs, now_s),
-        tenants=[
-            _tenant(tenant, [job for job in jobs if job.tenant == tenant.name], used, whole, weights, now_s)
-            for tenant in tenants
-        ],
+        tenants=[_tenant(tenant, own[tenant.name], used, whole, weights, now_s) for tenant in tenants],
         jobs=[job_report(job) for job in jobs],
         shares=shares_over_time(ledger),
     )
@@ -76,23 +79,23 @@ def _part(used: float, there_was: float) -> float | None:
     return used / there_was if there_was else None
 
 
-def fairness(tenants: Sequence[Tenant], ledger: Sequence[Usage]) -> float | None:
+def fairness(tenants: Sequence[Tenant], ledger: Sequence[Held]) -> float | None:
     """FI: Jain's index of what each tenant got per weight while it was active, over tenants that had any work.
 
     Device seconds are divided by weight and by the time from the tenant's first use to its last, so that a tenant
     that came late or needed little does not count as badly treated.
     """
     weights = {tenant.name: tenant.weight for tenant in tenants}
-    rates: dict[str, float] = {}
-    for name in {line.tenant for line in ledger if line.tenant in weights}:
-        own = [line for line in ledger if line.tenant == name]
-        span_s = max(line.to_s for line in own) - min(line.from_s for line in own)
-        if span_s > 0:
-            rates[name] = sum(line.device_s for line in own) / span_s / weights[name]
-    return jain(list(rates.values())) if rates else None
+    own: dict[str, list[float]] = {}
+    for line in ledger:
+        if line.tenant in weights:
+            sums = own.setdefault(line.tenant, [0.0, line.from_s, line.to_s])
+            sums[:] = sums[0] + line.device_s, min(sums[1], line.from_s), max(sums[2], line.to_s)
+    rates = [held_s / (to_s - from_s) / weights[name] for name, (held_s, from_s, to_s) in own.items() if to_s > from_s]
+    return jain(rates) if rates else None
 
 
-def shares_over_time(ledger: Sequence[Usage], points: int = 200) -> list[dict[str, float | dict[str, float]]]:
+def shares_over_time(ledger: Sequence[Held], points: int = 200) -> list[dict[str, float | dict[str, float]]]:
     """Devices held by each tenant, on average, in evenly long intervals: what a plot of the shares shows."""
     if not ledger:
         return []
@@ -108,7 +111,7 @@ def shares_over_time(ledger: Sequence[Usage], points: int = 200) -> list[dict[st
 
 
 def job_figures(
-    job: Job, usage: Sequence[Usage], report_fairness: float | None, core_s: float, now_s: float
+    job: Job, usage: Sequence[Held], report_fairness: float | None, core_s: float, now_s: float
 ) -> dict[str, float | None]:
     """TT, RU, TP, FI, FRT and SSR of one job, for its result."""
     took_s = job.finished_s - job.started_s if job.finished_s and job.started_s else None

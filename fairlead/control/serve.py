@@ -340,15 +340,6 @@ def write_profile(
     part.replace(home.profile)
 
 
-async def _sweep(home: Home) -> None:
-    await LocalBackend(home).shutdown()
-
-
-def sweep(home: Path) -> None:
-    """End whatever is left of a platform whose control plane is gone; jobs on their way go on at the next start."""
-    asyncio.run(_sweep(Home(home.absolute())))
-
-
 def _on_signals(ending: asyncio.Future[bool]) -> None:
     """Ctrl-C ends everything; SIGTERM only this control plane, so that the next one finds the gangs running."""
     loop = asyncio.get_running_loop()

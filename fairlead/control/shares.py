@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from fairlead.control.budgets import Barred
-from fairlead.control.records import Tenant, Usage
-from fairlead.control.report import fairness
+from fairlead.control.records import Tenant
+from fairlead.control.report import Held, fairness
 from fairlead.control.rounds import tenant_state
 from fairlead.reportviews import ShareLine, SharesView
 from fairlead.scheduling.shares import entitlements
@@ -46,7 +46,7 @@ class Wish:
 
 
 def shares(
-    tenants: Sequence[Tenant], wishes: Iterable[Wish], ledger: Sequence[Usage], devices: int, window: Window,
+    tenants: Sequence[Tenant], wishes: Iterable[Wish], ledger: Sequence[Held], devices: int, window: Window,
     barred: Iterable[Barred] = (),
 ) -> SharesView:  # fmt: skip
     """What a plot of share against entitlement shows."""

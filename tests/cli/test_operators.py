@@ -44,12 +44,13 @@ def test_usage_refuses_what_it_cannot_answer(platform: Platform) -> None:
 
 def test_every_limit_of_a_tenant_can_be_set_shown_and_taken_away(platform: Platform, tmp_path: Path) -> None:
     line = "--budget 500h/month --warn-at 0.5 --network open --grant /data/a --grant /data/b --disk 20GB --log 8MB"
-    kept = ["--keep-logs", "30d", "--keep-results", "90d"]
+    kept = ["--keep-logs", "30d", "--keep-results", "90d", "--keep-jobs", "120d"]
     made = platform.admin("tenant", "create", "limited", *line.split(), *kept, "--json").data["tenant"]
     assert made["budget"] == {"device_hours": 500.0, "per": "month", "warn_at": 0.5}
     policy = made["policy"]
     assert (policy["network"], policy["folders"], policy["disk"]) == ("open", ["/data/a", "/data/b"], 20_000_000_000)
-    assert policy["retention"] == {"logs": 2592000.0, "metrics": None, "results": 7776000.0}
+    keeps = {"logs": 2592000.0, "metrics": None, "results": 7776000.0, "jobs": 10368000.0}
+    assert policy["retention"] == keeps
     assert made["entitlement"] > 0
     line = "--revoke /data/a --grant /data/c --warn-at 0.9 --keep-logs none --json"
     changed = platform.admin("tenant", "update", "limited", *line.split()).data

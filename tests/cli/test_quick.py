@@ -110,3 +110,10 @@ def test_neither_help_nor_the_queue_load_what_is_heavy(tmp_path: Path) -> None:
             env={"FAIRLEAD_HOME": str(tmp_path), "PATH": ""},
         )  # fmt: skip
         assert done.stderr.splitlines()[-1] == "[]", words
+
+
+def test_ending_a_platform_loads_no_part_of_its_store() -> None:
+    heavy = ("sqlalchemy", "fastapi", "torch")
+    script = f"import sys, fairlead.backends.local.leftovers; print([n for n in {heavy!r} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

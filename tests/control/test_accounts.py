@@ -35,7 +35,7 @@ def lines(
 
 def test_lines_are_cut_at_full_hours_and_lose_nothing(db: Opened) -> None:
     db.write(ledger.append, [a_line("j", 3000.0, 3 * HOUR_S + 1)])
-    written = db.read(ledger.by_job, "j")
+    written = db.read(ledger.lines, 0.0, 1e9)
     assert [(line.from_s, line.to_s) for line in written] == [
         (3000.0, HOUR_S), (HOUR_S, 2 * HOUR_S), (2 * HOUR_S, 3 * HOUR_S), (3 * HOUR_S, 3 * HOUR_S + 1),
     ]  # fmt: skip

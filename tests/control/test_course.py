@@ -139,7 +139,7 @@ def test_devices_are_charged_until_they_are_the_next_ones(
     stopping = made.job(phase=JobPhase.STOPPING, then=then, outcome=outcome, since_s=150.0)
     view = stored(db, stopping, made.generation(("w0", "node-0")))
     run(carry_out(db, clock).do(gangs.Conclude(then, outcome), view))
-    assert [line.to_s for line in db.read(lambda connection: ledger.by_job(connection, JOB))] == [until_s]
+    assert [line.to_s for line in db.read(ledger.lines, 0.0, 1e9) if line.job == JOB] == [until_s]
 
 
 class Deaf:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from fairlead.control.keeping import rows
+from fairlead.control.keeping import archive, rows
 from fairlead.control.keeping.restore import restore
 from fairlead.control.keeping.take import backup
 from fairlead.control.orders import tenant_uid
@@ -20,7 +20,7 @@ from fairlead.control.store.connections import connect
 from fairlead.errors import Conflict, Refused
 from fairlead.home import Home
 
-from .backups import content, platform_home, read
+from .backups import content, platform_home, put, read
 from .postgres import PostgresServer
 from .stores import Opened, run
 
@@ -121,6 +121,23 @@ def test_jobs_that_ran_queue_again_and_nothing_of_the_old_platform_leads(home: H
     store = Store.open(url)
     assert run(store.lead("next", 3.0)), "nobody else leads"
     run(store.close())
+
+
+def test_a_restore_waits_for_the_disk_once_not_for_each_file(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(200):
+        put(home.job("done-1") / "output" / f"file-{number}", b"x")
+    backup(home, tmp_path / "b.tar")
+    waits: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (waits.append(descriptor), fsync(descriptor))[1])
+    synced: list[Path] = []
+    sync_disk = archive.sync_disk
+    monkeypatch.setattr(archive, "sync_disk", lambda folder: (synced.append(folder), sync_disk(folder))[1])
+    restored = restore(tmp_path / "b.tar", Home(tmp_path / "new"))
+    assert restored.files > 200 and len(waits) < 10
+    assert len(synced) == 1 and synced[0] != tmp_path / "new", "before anything appears"
 
 
 def test_a_second_restore_outranks_the_first(home: Home, tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from fairlead.control.keepsakes import outgrown
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import Job
-from fairlead.control.store import audit, events, tenants
+from fairlead.control.store import audit, events, keepsakes, tenants
 from fairlead.control.store.pruning import End
 from fairlead.home import Home
 from tests.control.stores import Clock, Opened, a_job, left_by, run
@@ -94,12 +98,65 @@ def test_an_upload_that_died_goes_and_one_that_lives_stays(home: Home, pruner: P
 def test_never_more_than_allowed_stays_and_never_more_than_needed_goes(
     left: list[tuple[float, int]], allowed: int
 ) -> None:
-    ends = [End(at_s, str(number)) for number, (at_s, _) in enumerate(left)]
-    sizes = {str(number): size for number, (_, size) in enumerate(left)}
-    gone = outgrown(ends, sizes, allowed)
-    stays = sum(sizes.values()) - sum(sizes[end.job] for end in gone)
+    ends = [(End(at_s, str(number)), size) for number, (at_s, size) in enumerate(left)]
+    held = sum(size for _, size in ends)
+    gone = outgrown(ends, held, allowed)
+    stays = held - sum(size for _, size in gone)
     assert stays <= allowed
-    assert not gone or stays + sizes[gone[-1].job] > allowed, "the last that went had to"
-    assert gone == outgrown(ends[::-1], sizes, allowed)
-    kept = [end for end in ends if end not in gone and sizes[end.job]]
-    assert all(end < other for end in gone for other in kept), "older ones first"
+    assert not gone or stays + gone[-1][1] > allowed, "the last that went had to"
+    assert gone == outgrown(ends[::-1], held, allowed)
+    kept = [each for each in ends if each not in gone and each[1]]
+    assert all(each < other for each in gone for other in kept), "older ones first"
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+def test_a_job_that_left_nothing_keeps_no_folder_and_is_not_told_to_have_been_pruned(
+    db: Opened, home: Home, pruner: Pruner
+) -> None:
+    silent = left_by(db, home, a_job("true", finished_s=5.0, started_s=1.0), {"logs/w0.log": b"", "code/a.py": b"x"})
+    (home.job(silent.id) / "output").mkdir()
+    told = left_by(db, home, a_job("echo", finished_s=5.0, started_s=1.0), {"logs/w0.log": b"hello", "logs/w1": b""})
+    (home.job(told.id) / "output").mkdir()
+    made = left_by(db, home, a_job("touch", finished_s=5.0, started_s=1.0), {"output/empty": b""})
+    run(pruner.clean_ended())
+    run(pruner.sweep())
+    assert not home.job(silent.id).exists()
+    assert [path.name for path in home.job(told.id).rglob("*")] == ["logs", "w0.log"]
+    assert (home.job(made.id) / "output" / "empty").exists(), "a file that a job made is a result, empty or not"
+    kept = {job.id: [db.read(keepsakes.left, job.id, part) for part in ("logs", "output")] for job in (silent, told)}
+    assert kept == {silent.id: [False, False], told.id: [True, False]}
+
+
+def test_a_look_at_the_bounds_asks_neither_the_disk_nor_about_each_job(
+    db: Opened, home: Home, pruner: Pruner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        put(db, home, f"job-{number}", 100.0 + number)
+    run(pruner.prune())
+    looked: list[object] = []
+    monkeypatch.setattr("fairlead.backends.local.disk.measure", looked.append)
+    asked: list[str] = []
+    queries = partial(asked.append)
+    event.listen(db.store._engines.reader, "before_cursor_execute", lambda *given: queries(given[2]))
+    run(pruner._keepsakes.bound(db.read(tenants.all)))
+    assert looked == []
+    assert [each for each in asked if "keepsakes" in each or "jobs" in each] == []
+    next_leader = Pruner(db.store, home, Clock())
+    asked.clear()
+    run(next_leader.sweep())
+    assert looked == [], "nor does a start"
+    assert sum("FROM keepsakes" in each for each in asked) <= 3
+
+
+def test_jobs_of_before_there_were_measurements_are_measured_once(db: Opened, home: Home, pruner: Pruner) -> None:
+    there_, gone = put(db, home, "there", 100.0, 2), put(db, home, "gone", 101.0)
+    shutil.rmtree(home.job(gone.id))
+    for job in (there_, gone):
+        db.sql(f"INSERT INTO keepsakes VALUES ('{job.id}', 'vision', {job.finished_s}, 'logs output', NULL)")
+    run(pruner.sweep())
+    sizes = {end.job: size for end, size in db.read(keepsakes.oldest, "vision", 10)}
+    assert list(sizes) == [there_.id] and sizes[there_.id] >= 2 * MB
+    assert db.read(keepsakes.left, gone.id, "logs"), "it had logs, and they were removed"
+    assert db.read(keepsakes.held) == {"vision": sizes[there_.id]}

@@ -1,4 +1,4 @@
-"""What ended jobs leave behind goes when its time is up, and not a moment before; the ledger and the audit stay."""
+"""What ended jobs leave behind goes when its time is up, and not a moment before."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from sqlalchemy import func, select
 
 from fairlead.backends.local.backend import LocalBackend
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import Generation, Job, JobPhase, Role, Token
 from fairlead.control.service.core import Core
 from fairlead.control.service.watching import WatchVerbs
-from fairlead.control.store import audit, bundles, events, jobs, ledger, metrics, tenants
-from fairlead.control.store import schema as tables
+from fairlead.control.store import bundles, events, jobs, metrics, tenants
 from fairlead.errors import NotFound
 from fairlead.home import Home
 from fairlead.removal import Removal
@@ -179,16 +177,10 @@ def test_code_that_no_job_needs_goes_with_the_results(db: Opened, home: Home, pr
     assert db.read(bundles.has, "vision", OTHER) and home.bundle("vision", OTHER).exists(), "a job waits for it"
 
 
-def test_events_go_with_the_last_of_what_they_tell_of_and_ledger_and_audit_never(
+def test_events_go_with_the_last_of_what_they_tell_of(
     db: Opened, home: Home, pruner: Pruner, clock: Clock
 ) -> None:
     put(db, home, "old", clock() - 10 * DAY)
-    db.write(audit.append, time_s=1.0, actor="tok", action="job.cancel", target="old")
-    db.write(ledger.append, [made.usage("vision", 1, 1.0, 2.0)])
-
-    def count(table: Any) -> int:
-        return int(db.read(lambda conn: conn.execute(select(func.count()).select_from(table)).scalar_one()))
-
     keep(db, logs=DAY, results=20 * DAY)
     run(pruner.prune())
     kinds = [event.kind for event in db.read(events.after, 0, 100)]
@@ -197,7 +189,6 @@ def test_events_go_with_the_last_of_what_they_tell_of_and_ledger_and_audit_never
     run(pruner.prune())
     kinds = [event.kind for event in db.read(events.after, 0, 100)]
     assert "job-succeeded" not in kinds and set(kinds) == {"pruned"}
-    assert (count(tables.usage), count(tables.audit)) == (1, 1)
 
 
 # ---------------------------------------------------------------- what the user reads
@@ -216,7 +207,7 @@ class Watching(WatchVerbs):
 
 
 def test_what_was_removed_is_told_as_removed(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
-    keep(db, logs=DAY, results=DAY, metrics=DAY)
+    keep(db, logs=DAY, results=DAY, metrics=DAY, jobs=100 * DAY)
     job = put(db, home, "old", 5.0)
     run(pruner.clean_ended())
     run(pruner.prune())

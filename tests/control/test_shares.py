@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.control.budgets import Barred
 from fairlead.control.shares import Window, Wish, shares
-from fairlead.control.store import ledger, metrics
+from fairlead.control.store import ledger, metrics, usage_spans
 
 from .made import tenant, usage
 from .stores import Opened
@@ -59,7 +59,7 @@ def test_no_device_time_is_lost_or_made_up(spans: list[tuple[float, float, int]]
 def test_lines_of_one_tenant_for_the_same_time_are_one(db: Opened) -> None:
     same = [usage("vision", 2, 10.0, 20.0, 1.0), usage("vision", 3, 10.0, 20.0, 2.0), usage("text", 1, 10.0, 20.0)]
     db.write(ledger.append, [*same, usage("vision", 1, 20.0, 30.0)])
-    found = db.read(ledger.grouped, 0.0, 100.0)
+    found = db.read(usage_spans.by_tenant, 0.0, 100.0)
     told = sorted((line.tenant, line.from_s, line.devices, line.cpu_s) for line in found)
     assert told == [("text", 10.0, 1, 0.0), ("vision", 10.0, 5, 3.0), ("vision", 20.0, 1, 0.0)]
     assert sum(line.device_s for line in found) == sum(line.device_s for line in db.read(ledger.lines, 0.0, 100.0))

@@ -25,7 +25,7 @@ def test_lines_come_back_as_they_were_written(db: Opened) -> None:
     assert db.read(ledger.lines, 0, 100) == written
     assert db.read(ledger.lines, 5, 15) == written[:2]
     assert db.read(ledger.lines, 10, 20) == [written[1]]
-    assert db.read(ledger.by_job, "k") == [written[1]]
+    assert [(sums.device_s, sums.cpu_s) for sums in db.read(ledger.by_job, "k")] == [(10.0, 0.5)]
 
 
 def test_nothing_written_can_be_changed_or_removed(db: Opened) -> None:

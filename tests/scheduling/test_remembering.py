@@ -10,6 +10,7 @@ from hypothesis import given
 from fairlead.cluster import NodeState
 from fairlead.scheduling import decide
 from fairlead.scheduling.carry.remembering import plain, recalled
+from fairlead.scheduling.market.estimates import MOST_CLASSES, History, Seen
 from fairlead.scheduling.state import ClusterState
 
 from .clusters import apply, clusters, few, job, nodes, state
@@ -35,3 +36,13 @@ def test_who_cannot_run_for_now_has_not_finished() -> None:
     kept = decide(away).memory
     assert kept["finished"] == {} and kept["seen"] == seen["seen"]
     assert decide(replace(away, jobs=[], memory=kept)).memory["finished"]
+
+
+def test_of_classes_of_jobs_only_those_seen_last_are_remembered() -> None:
+    history = History({}, {})
+    for number in range(MOST_CLASSES + 50):
+        seen = {f"job-{number}": Seen(f"class-{number}", 1.0, 1.0, 1.0), "again": Seen("class-3", 1.0, 1.0, 1.0)}
+        history = History(history.finished, seen).updated([])
+    assert len(history.finished) == MOST_CLASSES
+    assert "class-3" in history.finished and f"class-{MOST_CLASSES + 49}" in history.finished
+    assert "class-0" not in history.finished

@@ -153,7 +153,6 @@ def _write(descriptor: int, pour: Callable[[Callable[[bytes], object]], None], m
         os.fchmod(descriptor, member.mode & 0o777)
         file.flush()
         os.utime(descriptor, (member.mtime, member.mtime))
-        os.fsync(descriptor)
 
 
 # ---------------------------------------------------------------- the store
@@ -265,6 +264,7 @@ def _appear(stage: Path, home: Home) -> None:
     try:
         if home.root.exists():
             stage.chmod(home.root.stat().st_mode & 0o777 | 0o111)
+        archive.sync_disk(stage)
         stage.rename(home.root)
         archive.sync_folder(home.root.parent)
     except OSError as error:

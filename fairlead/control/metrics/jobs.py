@@ -29,7 +29,7 @@ class JobCounts:
     def take(self, event: LoggedEvent, job: Job | None) -> None:
         """Count this event; of one that ends a job, the job is needed too."""
         tenant = event.tenant or NOBODY
-        if event.job is not None:
+        if event.job is not None and event.kind != "pruned":  # of a job that ended long ago
             self.tenants[event.job] = tenant
         match event.kind:
             case "node-joined":

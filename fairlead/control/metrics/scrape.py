@@ -25,7 +25,7 @@ from fairlead.control.metrics.disk import Disk, DiskGauge
 from fairlead.control.queues import standings
 from fairlead.control.records import JobPhase, Tenant
 from fairlead.control.report import fairness
-from fairlead.control.store import figures, jobs, ledger, tenants
+from fairlead.control.store import figures, jobs, ledger, tenants, usage_spans
 from fairlead.control.store.engine import Store
 from fairlead.home import Home
 
@@ -94,7 +94,7 @@ class Scraper:
         now_s = self._controller.clock()
         known = tenants.all(connection)
         if now_s - self._fairness[0] >= FAIRNESS_EVERY_S:
-            used = ledger.grouped(connection, now_s - FAIRNESS_S, now_s)
+            used = usage_spans.together(connection, now_s - FAIRNESS_S, now_s)
             self._fairness = now_s, fairness(known, used)
         return Stored(
             known,

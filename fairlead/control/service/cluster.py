@@ -15,7 +15,7 @@ from fairlead.control.records import Role, Token
 from fairlead.control.report import platform_report
 from fairlead.control.service.core import Verbs
 from fairlead.control.service.live import moving, seen_nodes
-from fairlead.control.store import events, jobs, ledger, neighbours, nodes, rests, tenants
+from fairlead.control.store import events, jobs, neighbours, nodes, rests, tenants, usage_spans
 from fairlead.errors import NotFound
 from fairlead.reportviews import Report
 from fairlead.views import NodeView
@@ -66,14 +66,16 @@ class ClusterVerbs(Verbs):
 
         def work(connection: Connection) -> Report:
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
-            lines = ledger.lines(connection, now_s - REPORT_S, now_s)
+            begin_s = now_s - REPORT_S
+            lines = usage_spans.by_tenant(connection, begin_s, now_s)
             found = platform_report(
                 tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
             )
             found = found.model_copy(update={"balance": balance})
             if tenant is None:
-                since_s = max(now_s - REPORT_S, min(self._core.started_s, found.since_s))
-                drawn = energy(there, lines, rests.between(connection, since_s, now_s), since_s, now_s)
+                since_s = max(begin_s, min(self._core.started_s, found.since_s))
+                by_node = usage_spans.by_node(connection, begin_s, now_s)
+                drawn = energy(there, by_node, rests.between(connection, since_s, now_s), since_s, now_s)
                 pairs = [pair.told() for pair in neighbours.all(connection)]
                 return found.model_copy(update={"neighbours": pairs, "energy": drawn})
             own = [line for line in found.tenants if line.tenant == tenant]

@@ -14,9 +14,10 @@ from fairlead.control.fairness import fairness_view
 from fairlead.control.loop import Controller
 from fairlead.control.present import node_views
 from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
+from fairlead.control.report import Held
 from fairlead.control.service.core import Verbs
 from fairlead.control.shares import Window, Wish, shares
-from fairlead.control.store import generations, jobs, ledger, tenants
+from fairlead.control.store import generations, jobs, tenants, usage_spans
 from fairlead.reportviews import SharesView
 from fairlead.views import NodeView
 
@@ -78,8 +79,9 @@ class LiveVerbs(Verbs):
         devices = sum(node.devices for node in self._core.controller.nodes.values())
 
         def work(connection: Connection) -> SharesView:
-            wishes = [Wish(*row) for row in jobs.spans(connection, window.since_s, now_s)]
-            lines = ledger.grouped(connection, window.since_s, now_s) + unmetered(connection, now_s)
+            wishes = [Wish(*row) for row in usage_spans.wished(connection, window.since_s, now_s, window.step_s)]
+            metered: list[Held] = [*usage_spans.by_tenant(connection, window.since_s, now_s, window.step_s)]
+            lines = metered + list(unmetered(connection, now_s))
             present = tenants.all(connection)
             spent = budgets.barred(connection, present, window.since_s, now_s)
             return shares(present, wishes, lines, devices, window, spent)

@@ -27,10 +27,10 @@ from fairlead.control.present import (
     reason_of,
     reason_view,
 )
-from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
+from fairlead.control.records import ENDED, Job, JobPhase, Token
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import expectations, profile, promised
-from fairlead.control.store import events, generations, jobs, ledger, metrics, tenants
+from fairlead.control.store import events, generations, jobs, keepsakes, ledger, metrics, tenants, usage_spans
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.explain import explain
@@ -39,6 +39,7 @@ from fairlead.scheduling.state import Hold
 from fairlead.views import EventView, JobDetail, MetricsView, Page, ReasonView, ResultView, Why
 
 MOST_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
+_TOLD_AS = {"logs": "logs", "output": "results"}
 FEED = 100  # events that one follower is handed at once
 
 Read = Callable[[Callable[[Connection], list[Told]]], Awaitable[list[Told]]]
@@ -149,9 +150,9 @@ class WatchVerbs(Verbs):
 
         def work(connection: Connection) -> ResultView:
             usage = ledger.by_job(connection, job.id)
-            during = ledger.lines(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
+            during = usage_spans.together(connection, job.started_s or job.submitted_s, job.finished_s or now_s)
             index = report.fairness(tenants.all(connection), during)
-            core_s = sum(_cores(line, nodes) * (line.to_s - line.from_s) for line in usage)
+            core_s = sum(line.device_s * _cores(line.node, nodes) for line in usage)
             planned = [each for each in generations.of_job(connection, job.id) if each.running_s is not None]
             return ResultView(
                 job=job.id,
@@ -160,15 +161,24 @@ class WatchVerbs(Verbs):
                 artifacts=self._artifacts(job),
                 figures=report.job_figures(job, usage, index, core_s, now_s),
                 spec=jobs.spec(connection, job.id),
-                message=job.message or (removed(job, "results").message if self._lacks(job, "output") else None),
+                message=job.message or (self._removed(connection, job, "output")),
                 plan=plan_view(planned[-1] if planned else None),
             )
 
         return await self._read(work)
 
     def _lacks(self, job: Job, part: str) -> bool:
-        """Whether this part of what the job left behind has been removed since."""
-        return job.phase in ENDED and job.started_s is not None and not (self._core.home.job(job.id) / part).is_dir()
+        """Whether this part of what the job left behind is not there: removed since, or it left none."""
+        return job.phase in ENDED and not (self._core.home.job(job.id) / part).is_dir()
+
+    def _removed(self, connection: Connection, job: Job, part: str) -> str | None:
+        """What there is to say if this part was there when the job ended, and is not any more."""
+        gone = self._lacks(job, part) and keepsakes.left(connection, job.id, part)
+        return removed(job, _TOLD_AS[part]).message if gone else None
+
+    async def _refuse_removed(self, job: Job, part: str) -> None:
+        if self._lacks(job, part) and await self._read(lambda connection: keepsakes.left(connection, job.id, part)):
+            raise removed(job, _TOLD_AS[part])
 
     def _artifacts(self, job: Job) -> list[str]:
         folder = self._core.home.job(job.id) / "output"
@@ -184,8 +194,7 @@ class WatchVerbs(Verbs):
         job, _ = await self._find(who, ref)
         if "/" in name or name in ("", ".", ".."):
             raise InvalidSpec(f"{name!r} is not the name of an artefact", field="name", fix="see fairlead result")
-        if self._lacks(job, "output"):
-            raise removed(job, "results")
+        await self._refuse_removed(job, "output")
         missing = NotFound(f"{name!r}: {job.id} left no such artefact", field="name", value=name,
                            fix=f"fairlead result {job.id} lists them")  # fmt: skip
         try:
@@ -199,8 +208,7 @@ class WatchVerbs(Verbs):
         Nothing is read yet but where the lines begin: the reader holds one piece at a time.
         """
         job, _ = await self._find(who, ref)
-        if self._lacks(job, "logs"):
-            raise removed(job, "logs")
+        await self._refuse_removed(job, "logs")
         folder, whole = str(self._core.home.job(job.id)), job.phase not in ENDED
         begins, ends = await self._core.controller.backend.last_lines(folder, lines, after, worker, whole=whole)
         return LogReader(self._tails(), self._read_log, job.id, begins, ends, worker)
@@ -317,10 +325,10 @@ def _stays(reason: ReasonView, why: ReasonView) -> ReasonView:
     return ReasonView(code=reason.code, text=f"{reason.text}; now: {why.text}", facts=facts)
 
 
-def _cores(line: Usage, nodes: Mapping[str, Node]) -> float:
-    """Cores behind the devices of a ledger line."""
-    node = nodes.get(line.node)
-    return line.devices * node.capacity.get("cpu", 0.0) / node.devices if node and node.devices else float(line.devices)
+def _cores(node: str, nodes: Mapping[str, Node]) -> float:
+    """Cores behind each device of a node."""
+    found = nodes.get(node)
+    return found.capacity.get("cpu", 0.0) / found.devices if found and found.devices else 1.0
 
 
 def _phases(state: str | None) -> list[JobPhase] | None:

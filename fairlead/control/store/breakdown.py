@@ -37,12 +37,12 @@ def broken_down(
     part = _by_job(used(conn, since_s, until_s), spread, tenant)
     keys = [_key(name, part).label(f"key{place}") for place, name in enumerate(by)]
     source = part.outerjoin(submissions, submissions.c.job == part.c.job) if _labelled(by) else part
-    figures = func.sum(part.c.device_s), func.sum(part.c.cpu_s), func.count(distinct(part.c.job))
+    figures = func.sum(part.c.device_s), func.sum(part.c.cpu_s), _jobs(part)
     query = select(*keys, *figures).select_from(source).group_by(*keys)
     lines = _merged([_line(tuple(row), by) for row in conn.execute(query)])
     jobs = sum(line.jobs for line in lines)
     if spread:  # a job that ran on two nodes stands in two lines
-        jobs = conn.execute(select(func.count(distinct(part.c.job)))).scalar_one()
+        jobs = int(conn.execute(select(_jobs(part))).scalar_one())
     whole = Used((), sum(line.device_s for line in lines), sum(line.cpu_s for line in lines), jobs)
     return sorted(lines, key=lambda line: (-line.device_s, line.keys)), whole
 
@@ -50,9 +50,14 @@ def broken_down(
 def _by_job(part: Subquery, spread: Sequence[str], tenant: str | None) -> Subquery:
     """One row for each job (and node and kind of device, where these are asked for)."""
     names = [part.c[name] for name in ("job", "tenant", "submitted_by", *spread)]
-    sums = func.sum(part.c.device_s).label("device_s"), func.sum(part.c.cpu_s).label("cpu_s")
+    sums = (func.sum(part.c[name]).label(name) for name in ("device_s", "cpu_s", "jobs"))
     query = select(*names, *sums).group_by(*names)
     return (query if tenant is None else query.where(part.c.tenant == tenant)).subquery()
+
+
+def _jobs(part: Subquery) -> ColumnElement[int]:
+    """How many jobs: those that are there, each once, and those whose rows are gone."""
+    return func.count(distinct(part.c.job)) + func.coalesce(func.sum(part.c.jobs), 0)
 
 
 def _labelled(by: Sequence[str]) -> bool:
@@ -65,7 +70,7 @@ def _key(name: str, part: Subquery) -> ColumnElement[str]:
         return func.coalesce(submissions.c.labels[label].as_string(), literal(""))
     if kind == "label":
         return func.coalesce(cast(submissions.c.labels, Text), literal("{}"))
-    return part.c[_COLUMNS[kind]]
+    return func.coalesce(part.c[_COLUMNS[kind]], literal(""))
 
 
 def _line(row: tuple[Any, ...], by: Sequence[str]) -> Used:

@@ -18,6 +18,7 @@ from fairlead.errors import FairleadError, InvalidSpec, Unavailable
 
 BUSY_S = 5.0
 READERS = 4
+_LOG_BYTES = 64 << 20  # of SQLite's write-ahead log: what one long read made it grow by is given back
 RECOLLECTION = "fairlead-recollection"
 """A dict in ``Connection.info`` of reading connections: what a query may keep of rows that never change again."""
 
@@ -92,7 +93,8 @@ def _sqlite(url: URL) -> Engines:
 def _prepare_sqlite(engine: Engine, begin: str, query_only: str) -> None:
     @event.listens_for(engine, "connect")
     def _pragmas(connection: Any, _record: Any) -> None:
-        for pragma in ("synchronous=FULL", "foreign_keys=ON", f"query_only={query_only}"):
+        lasting = ("synchronous=FULL", "foreign_keys=ON", f"journal_size_limit={_LOG_BYTES}")
+        for pragma in (*lasting, f"query_only={query_only}"):
             connection.execute(f"PRAGMA {pragma}")
 
     # The driver would begin late and deferred; a writer that takes the lock at once never has to start over.
@@ -109,6 +111,7 @@ def _write_ahead(url: URL) -> None:
         while True:
             try:
                 with engine.connect() as connection:
+                    connection.execute(text("PRAGMA auto_vacuum=INCREMENTAL"))  # heeded while the file is empty
                     connection.execute(text("PRAGMA journal_mode=WAL"))
                 return
             except OperationalError as error:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fairlead.control.metrics import families, live
-from fairlead.control.store import lease
+from fairlead.control.store import lease, vacuum
 from fairlead.control.store.connections import READERS, Engines, busy, connect, shown
 from fairlead.control.store.migrate import migrate
 from fairlead.control.store.writer import Work, Writer
@@ -40,6 +40,7 @@ class Store:
         engines = connect(url)
         try:
             migrate(engines)
+            vacuum.convert(engines.writer)
         except BaseException:
             engines.dispose()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
@@ -18,6 +18,8 @@ from fairlead.errors import NotFound
 
 _LIVE = [phase.value for phase in GenerationPhase if phase is not GenerationPhase.ENDED]
 _GENERATION = [generations.c[name] for name in Generation.__slots__]
+_IS = (generations.c.job == bindparam("of_job")) & (generations.c.number == bindparam("of_number"))
+_UPDATE, _THIS = update_rows(generations).where(_IS), select(*_GENERATION).where(_IS)  # built once
 _AT = {name: place for place, name in enumerate(Generation.__slots__)}
 
 
@@ -30,9 +32,9 @@ def update(conn: Connection, job: str, number: int, **changes: Any) -> Generatio
     values = column_values(changes)
     if "members" in values:
         values["members"] = _seats(values["members"])
-    this = (generations.c.job == job) & (generations.c.number == number)
-    conn.execute(update_rows(generations).where(this).values(values))
-    row = conn.execute(select(*_GENERATION).where(this)).one_or_none()
+    this = {"of_job": job, "of_number": number}
+    conn.execute(_UPDATE, values | this)
+    row = conn.execute(_THIS, this).one_or_none()
     if row is None:
         raise NotFound(f"job {job} has no generation {number}", fix=f"see fairlead why {job}")
     return _generation(row)

@@ -13,7 +13,9 @@ from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
+from fairlead.control.store import usage_spans
 from fairlead.control.store.connections import RECOLLECTION
+from fairlead.control.store.retention_schema import ended_jobs
 from fairlead.control.store.rows import column_values, fields, insert_into
 from fairlead.control.store.schema import jobs, submissions
 from fairlead.errors import Conflict, InvalidSpec, NotFound
@@ -28,6 +30,13 @@ _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of 
 _INSERT = insert_row(jobs)
 _SUBMIT = {
     name: insert_into(name, submissions).on_conflict_do_nothing().returning(submissions.c.job)
+    for name in ("sqlite", "postgresql")
+}
+_UPDATE = update_rows(jobs).where(jobs.c.id == bindparam("wanted"))
+_COUNT = {
+    name: (row := insert_into(name, ended_jobs)).on_conflict_do_update(
+        ended_jobs.primary_key, set_={"jobs": ended_jobs.c.jobs + row.excluded.jobs}
+    )
     for name in ("sqlite", "postgresql")
 }
 _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
@@ -51,6 +60,7 @@ def insert(
         fix = f"use at most {_LONGEST_KEY} characters"
         raise InvalidSpec(f"is {len(key)} characters long", field="Idempotency-Key", fix=fix)
     row = {"tenant": job.tenant, "key": key, "request_digest": request_digest, "spec": spec, "labels": labels}
+    row |= {"code": spec.get("code")}
     while conn.execute(_SUBMIT[conn.dialect.name], column_values(row | {"job": job.id})).one_or_none() is None:
         first = None if key is None else by_key(conn, job.tenant, key, request_digest)
         if first is not None:
@@ -61,6 +71,8 @@ def insert(
     except IntegrityError as error:
         fix = f"create it first: fairlead tenant create {job.tenant}"
         raise NotFound(f"there is no tenant {job.tenant!r}", field="tenant", value=job.tenant, fix=fix) from error
+    if job.phase in ENDED:
+        _note_end(conn, job)
     return job, True
 
 
@@ -169,7 +181,7 @@ def page(
         where.append(jobs.c.name == name)
     if ids is not None:
         where.append(jobs.c.id.in_(list(ids)))
-    total = conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one()
+    total = _total(conn, tenant, phases) if name is None and ids is None else _count(conn, where)
     place, oldest = tuple_(jobs.c.submitted_s, jobs.c.id), order == "oldest"
     by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
     query = select(*_JOB).where(*where).order_by(*by).limit(limit + 1)
@@ -179,6 +191,21 @@ def page(
     found = _jobs(conn.execute(query))
     more = f"{found[limit - 1].submitted_s!r}~{found[limit - 1].id}" if len(found) > limit else None
     return found[:limit], more, total
+
+
+def _count(conn: Connection, where: Iterable[ColumnElement[bool]]) -> int:
+    return int(conn.execute(select(func.count()).select_from(jobs).where(*where)).scalar_one())
+
+
+def _total(conn: Connection, tenant: str | None, phases: Collection[str] | None) -> int:
+    """How many jobs there are: those that have not ended are counted, the others have been."""
+    wanted = set(_PHASES) if phases is None else {_phase(phase) for phase in phases}
+    live, over = sorted(wanted & set(_ACTIVE)), sorted(wanted - set(_ACTIVE))
+    own, ended_own = ([], []) if tenant is None else ([jobs.c.tenant == tenant], [ended_jobs.c.tenant == tenant])
+    ended = select(func.sum(ended_jobs.c.jobs)).where(ended_jobs.c.phase.in_(over), *ended_own) if over else None
+    return (_count(conn, [jobs.c.phase.in_(live), *own]) if live else 0) + (
+        0 if ended is None else int(conn.execute(ended).scalar() or 0)
+    )
 
 
 def _phase(name: str) -> str:
@@ -200,26 +227,37 @@ def _position(cursor: str) -> tuple[float, str]:
 
 def update(conn: Connection, job_id: str, **changes: Any) -> Job:
     """The job as it is after these fields were changed."""
-    changed = conn.execute(update_rows(jobs).where(jobs.c.id == job_id).values(column_values(changes)))
+    ends = changes.get("phase") in ENDED
+    before = get(conn, job_id) if ends else None
+    changed = conn.execute(_UPDATE, {"wanted": job_id, **column_values(changes)})
     job = get(conn, job_id) if changed.rowcount else None
     if job is None:
         raise _not_found(job_id)
+    if before is not None and before.phase not in ENDED:
+        _note_end(conn, job)
     return job
 
 
-def spans(conn: Connection, since_s: float, until_s: float) -> list[tuple[str, float, float]]:
-    """Tenant, submission and end of each job that wanted something since then; what has not ended ends now."""
-    wanted = (jobs.c.finished_s.is_(None) | (jobs.c.finished_s > since_s)) & (jobs.c.submitted_s < until_s)
-    query = select(jobs.c.tenant, jobs.c.submitted_s, jobs.c.finished_s).where(wanted)
-    return [(tenant, from_s, until_s if to_s is None else to_s) for tenant, from_s, to_s in conn.execute(query)]
+def _note_end(conn: Connection, job: Job) -> None:
+    """Count a job that has just ended, so that nobody has to look at all that ever did."""
+    count_ended(conn, {(job.tenant, job.phase.value): 1})
+    if job.finished_s is not None:
+        usage_spans.note_wish(conn, job.tenant, job.submitted_s, job.finished_s)
+
+
+def count_ended(conn: Connection, more: Mapping[tuple[str, str], int]) -> None:
+    """Add so many to the ended jobs of each tenant and phase; fewer, as their rows go, is less than none."""
+    rows = [{"tenant": tenant, "phase": phase, "jobs": count} for (tenant, phase), count in more.items()]
+    conn.execute(_COUNT[conn.dialect.name], rows)
 
 
 def counts(conn: Connection) -> dict[str, dict[str, int]]:
     """How many jobs each tenant has in each phase."""
-    query = select(jobs.c.tenant, jobs.c.phase, func.count()).group_by(jobs.c.phase, jobs.c.tenant)
+    live = select(jobs.c.tenant, jobs.c.phase, func.count()).where(jobs.c.phase.in_(_ACTIVE))
     found: dict[str, dict[str, int]] = {}
-    for tenant, phase, count in conn.execute(query):
-        found.setdefault(tenant, {})[phase] = count
+    for query in (live.group_by(jobs.c.phase, jobs.c.tenant), select(ended_jobs).where(ended_jobs.c.jobs > 0)):
+        for tenant, phase, count in conn.execute(query):
+            found.setdefault(tenant, {})[phase] = count
     return found
 
 

@@ -9,29 +9,30 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select
 
-from fairlead.control.records import Usage
-from fairlead.control.store import sums
+from fairlead.control.records import Usage, UsageSum
+from fairlead.control.store import retained, sums, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.rows import fields
-from fairlead.control.store.schema import usage
+from fairlead.control.store.schema import usage, usage_days, usage_hours
 
 _FORGOTTEN = 40  # half-lives after which a line weighs less than a millionth of a millionth
 _LINE = [usage.c[name] for name in Usage.__slots__]
 
 
 def append(conn: Connection, lines: Sequence[Usage]) -> None:
-    """Add lines, cut at full hours, and add them to the sums: both or neither."""
+    """Add lines, cut at full hours, and add them to all sums: all of it or nothing."""
     if lines:
         pieces = [piece for line in lines for piece in sums.cut(line)]
         conn.execute(insert(usage), [fields(piece) for piece in pieces])
         sums.add(conn, pieces)
+        usage_spans.add(conn, pieces)
 
 
 @dataclass(slots=True)
 class _Attained:
     """Decayed sums as of a moment, up to a line of the ledger."""
 
-    line: int = 0
+    line: int = -1  # none yet
     as_of_s: float = 0.0
     device_s: dict[str, float] = field(default_factory=dict)
 
@@ -41,24 +42,41 @@ def attained(conn: Connection, now_s: float, half_life_s: float) -> dict[str, fl
 
     A line counts as the integral of that decay over its time, so cutting it in two changes nothing. Lines never
     change, so a reading connection recollects its sums and adds only the lines that are new: the first call reads
-    the last 40 half-lives, the next ones microseconds' worth.
+    the lines that are there and, of the last 40 half-lives before them, the hours and days that they added up to.
     """
     kept: dict[float, _Attained] = conn.info.get(RECOLLECTION, {}).setdefault("attained", {})
-    sums = kept.setdefault(half_life_s, _Attained(as_of_s=now_s))
-    if now_s < sums.as_of_s:  # asked about the past: begin again
-        sums = kept[half_life_s] = _Attained(as_of_s=now_s)
-    aged = 0.5 ** ((now_s - sums.as_of_s) / half_life_s)
-    device_s = {tenant: amount * aged for tenant, amount in sums.device_s.items()}
+    known = kept.setdefault(half_life_s, _Attained(as_of_s=now_s))
+    if now_s < known.as_of_s:  # asked about the past: begin again
+        known = kept[half_life_s] = _Attained(as_of_s=now_s)
+    aged = 0.5 ** ((now_s - known.as_of_s) / half_life_s)
+    device_s = {tenant: amount * aged for tenant, amount in known.device_s.items()}
     newest = conn.execute(select(func.max(usage.c.id))).scalar() or 0
+    oldest_s = now_s - _FORGOTTEN * half_life_s
+    whole_s = retained.since(conn, retained.LINES)  # before that, lines are gone
     # A range with both ends, since PostgreSQL takes the index for it even before it has statistics.
-    fresh = usage.c.id.between(sums.line + 1, newest) & (usage.c.to_s > now_s - _FORGOTTEN * half_life_s)
+    fresh = usage.c.id.between(known.line + 1, newest) & (usage.c.to_s > max(oldest_s, whole_s))
     query = select(usage.c.tenant, usage.c.devices, usage.c.from_s, usage.c.to_s).where(fresh)
+    held = _before(conn, oldest_s, whole_s) if known.line < 0 else []
     mean_life_s = half_life_s / math.log(2)
-    for tenant, devices, from_s, to_s in conn.execute(query):
+    for tenant, devices, from_s, to_s in [*conn.execute(query), *held]:
         weight_s = mean_life_s * (0.5 ** ((now_s - to_s) / half_life_s) - 0.5 ** ((now_s - from_s) / half_life_s))
         device_s[tenant] = device_s.get(tenant, 0.0) + devices * weight_s
-    sums.line, sums.as_of_s, sums.device_s = newest, now_s, device_s
+    known.line, known.as_of_s, known.device_s = newest, now_s, device_s
     return dict(device_s)
+
+
+def _before(conn: Connection, since_s: float, until_s: float) -> list[tuple[str, float, float, float]]:
+    """Tenant, mean devices, begin and end of what was used while lines that are gone were written."""
+    if since_s >= until_s:
+        return []
+    hours_s = retained.since(conn, retained.COARSE)
+    found = [(each.tenant, each.devices, each.from_s, each.to_s)
+             for each in usage_spans.hours(conn, max(since_s, hours_s), until_s)]  # fmt: skip
+    if since_s < hours_s:
+        days = usage_days.c.day >= since_s / sums.DAY_S, usage_days.c.day < hours_s / sums.DAY_S
+        for day, tenant, device_s in conn.execute(select(usage_days).where(*days)):
+            found.append((tenant, device_s / sums.DAY_S, day * sums.DAY_S, (day + 1) * sums.DAY_S))
+    return found
 
 
 def lines(conn: Connection, since_s: float, until_s: float) -> list[Usage]:
@@ -67,22 +85,15 @@ def lines(conn: Connection, since_s: float, until_s: float) -> list[Usage]:
     return _usage(conn.execute(select(*_LINE).where(*within).order_by(usage.c.id)))
 
 
-def grouped(conn: Connection, since_s: float, until_s: float) -> list[Usage]:
-    """Like :func:`lines`, but the lines of a tenant for the same time are one: all that shares over time need.
-
-    The meter writes one line for each gang and node at the same moment, so this is fewer by far.
-    """
-    within = usage.c.to_s > since_s, usage.c.from_s < until_s
-    span = usage.c.tenant, usage.c.from_s, usage.c.to_s
-    query = select(*span, func.sum(usage.c.devices), func.sum(usage.c.cpu_s)).where(*within).group_by(*span)
+def by_job(conn: Connection, job: str) -> list[UsageSum]:
+    """What a job used in each hour, on each node and kind of device."""
+    hour = usage_hours.c
+    query = select(hour.tenant, hour.device_s, hour.cpu_s, hour.hour, hour.node, hour.device_type)
+    rows = conn.execute(query.where(hour.job == job).order_by(hour.hour, hour.node, hour.device_type))
     return [
-        Usage("", tenant, "", 0, "", "", int(devices), 1.0, from_s, to_s, float(cpu_s))
-        for tenant, from_s, to_s, devices, cpu_s in conn.execute(query)
+        UsageSum(tenant, device_s, cpu_s, number * sums.HOUR_S, (number + 1) * sums.HOUR_S, node, device_type)
+        for tenant, device_s, cpu_s, number, node, device_type in rows
     ]
-
-
-def by_job(conn: Connection, job: str) -> list[Usage]:
-    return _usage(conn.execute(select(*_LINE).where(usage.c.job == job).order_by(usage.c.id)))
 
 
 totals = sums.totals

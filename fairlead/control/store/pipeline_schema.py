@@ -37,6 +37,7 @@ pipelines = Table(
     UniqueConstraint("tenant", "key"),
     Index(None, "tenant", "submitted_s", "id"),
     Index(None, "name", "submitted_s"),
+    Index(None, "tenant", "finished_s"),
 )
 
 stages = Table(
@@ -58,4 +59,5 @@ stages = Table(
     Column("finished_s", Double),
     PrimaryKeyConstraint("pipeline", "name"),
     Index(None, "tenant", "fingerprint"),
+    Index(None, "job"),
 )

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 metadata = MetaData(
@@ -142,6 +143,8 @@ jobs = Table(
     Index(None, "tenant", "submitted_s", "id"),
     Index(None, "submitted_s", "id"),
     Index(None, "name", "submitted_s"),
+    Index(None, "tenant", "finished_s", "id"),
+    Index(None, "finished_s", "tenant", "submitted_s"),
 )
 
 # What was submitted never changes, so it lies apart from the job's row, which is written anew at every progress.
@@ -155,7 +158,9 @@ submissions = Table(
     Column("request_digest", String, nullable=False),
     Column("spec", JSON, nullable=False),
     Column("labels", JSON, nullable=False),
+    Column("code", Key),  # the bundle that it runs
     UniqueConstraint("tenant", "key"),
+    Index(None, "tenant", "code"),
 )
 
 generations = Table(
@@ -192,6 +197,10 @@ events = Table(
     Column("facts", JSON, nullable=False),
     Index(None, "tenant", "id"),
     Index(None, "job", "id"),
+    Index(
+        "ix_events_budget_used_up", "time_s",
+        sqlite_where=text("kind = 'budget-used-up'"), postgresql_where=text("kind = 'budget-used-up'"),
+    ),
     sqlite_autoincrement=True,  # a follower's place must never be given out twice
 )
 
@@ -240,6 +249,7 @@ usage_hours = Table(
     Column("device_s", Double, nullable=False),
     Column("cpu_s", Double, nullable=False),
     PrimaryKeyConstraint("hour", "job", "node", "device_type"),
+    Index(None, "job"),
 )
 
 usage_days = Table(

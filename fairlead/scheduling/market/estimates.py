@@ -50,8 +50,10 @@ class History:
         finished = dict(self.finished)
         for name in sorted(self.seen.keys() - here):
             last = self.seen[name]
-            if last.done > 0:
-                finished[last.kind] = (*finished.get(last.kind, ()), last)[-KEPT:]
+            if last.done > 0:  # behind all others: those that nobody has seen for longest are forgotten
+                finished[last.kind] = (*finished.pop(last.kind, ()), last)[-KEPT:]
+        for name in list(finished)[:-MOST_CLASSES]:
+            del finished[name]
         seen, known = self.seen, {}
         for at, (name, done) in enumerate(zip(read(jobs, "id"), read(jobs, "work_done"), strict=True)):
             if begun and done <= 0:
@@ -84,6 +86,9 @@ _PACES: dict[str, tuple[tuple[Seen, ...], float]] = {}
 
 _BEST: dict[tuple[int, int], tuple[SpeedCurve, float]] = {}
 """By curve and size, the best speed; one curve is shared by all jobs of a shape, and never changes itself."""
+
+MOST_CLASSES = 1_000
+"""Of jobs, whose finished ones are remembered: tenants and sizes come and go for as long as a platform lives."""
 
 MOST_KEPT = 20_000
 """Of either that are remembered before all are forgotten."""
