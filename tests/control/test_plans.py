@@ -15,7 +15,7 @@ from fairlead.control.curving import Pace, paced
 from fairlead.control.gangs import GangView, MarkRunning, StopWorkers, TellJoin, WorkerFact, next_action
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
-from fairlead.control.observe import _check, fail
+from fairlead.control.observe import fail
 from fairlead.control.plans import Plans
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import ENOUGH_S, LONG_S, Known, measured_step_s, plain, review
@@ -282,11 +282,6 @@ def test_the_first_passes_of_an_unknown_model_say_whether_copies_pay(
     asked = run(plans.meeting(replace(job, facts={"plan": "dp"}), generation))
     assert asked.plan is not None
     assert asked.plan["id"] == "dp2"
-
-
-def test_impossible_first_passes_fail_their_own_job_only(db: Opened) -> None:
-    with pytest.raises(ValueError, match="out of bounds"):
-        _check(wire.Ready(batch_size=1, glance=wire.Glance(float("nan"), 0.0, 0.0)))
 
 
 def test_a_resting_worker_does_not_hold_up_the_end() -> None:
