@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 
 import structlog
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -57,6 +57,10 @@ class Backoff:
     def held(self) -> set[Hashable]:
         """All that rest now."""
         return {name for name in self._known if self.holds(name)}
+
+    def keep(self, names: Collection[Hashable]) -> None:
+        """Forget all others."""
+        self._known = {name: known for name, known in self._known.items() if name in names}
 
     def __len__(self) -> int:
         return len(self._known)

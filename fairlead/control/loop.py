@@ -184,7 +184,7 @@ class Controller:
         batch: list[BackendEvent] = []
         while True:
             batch += await self._next_batch()
-            await self._parts.do("a pass", lambda: outlast(partial(self._reconcile, batch), "reconciling"))
+            await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""

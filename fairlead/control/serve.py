@@ -27,6 +27,7 @@ from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
 from fairlead.control.orders import launch_secrets, worker_orders
+from fairlead.control.pipeline_quarantine import PipelineQuarantine
 from fairlead.control.pipelines import Pipelines
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import JobPhase, Role
@@ -150,7 +151,7 @@ async def _lead_on(
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
             sharing=settings.sharing,
         )  # fmt: skip
-        controller.orchestrate = Pipelines(store, time.time).advance
+        controller.orchestrate = PipelineQuarantine(Pipelines(store, time.time), store, time.time).advance
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
         await follower.begin()
