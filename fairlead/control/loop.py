@@ -159,7 +159,8 @@ class Controller:
             for task in done:
                 task.result()
         finally:
-            running = [pump, loop, *self._advancing.values()]
+            self.plans.close()
+            running = [pump, loop, *self._advancing.values(), *self._parts.tasks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -199,7 +200,7 @@ class Controller:
             await self._parts.do("metering", lambda: self._meter.measure(live))
             await self._parts.do("clearing nodes", self.roster.clear)
         if live and not self._paused:
-            await self._parts.do("reviewing plans", self._review)
+            self._parts.beside("reviewing plans", self._review)
         for job in sorted({*live, *self._again} - self._advancing.keys()):
             if not self.quarantine.holds(job):
                 self._advance_soon(job)
@@ -207,7 +208,8 @@ class Controller:
         self.publish()
 
     async def _review(self) -> None:
-        self._again |= await self.plans.review(self.known.of)
+        for job in await self.plans.review(self.known.of):
+            self.nudge(job)
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
@@ -380,10 +382,7 @@ class Controller:
     async def _advance(self, job: str) -> None:
         for _ in range(ACTIONS_AT_ONCE):
             view = await self._views.of(job)
-            if view is None:
-                self.quarantine.forget(job)
-                return
-            if touches(view, self.roster.undecided):
+            if view is None or touches(view, self.roster.undecided):
                 return
             bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
             if VALIDATE:

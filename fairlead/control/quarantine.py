@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from fairlead.control.deciding import RoundInput
 from fairlead.control.internal_errors import Backoff, stays_what_it_is, told
@@ -12,7 +15,10 @@ from fairlead.control.observe import stop_changes
 from fairlead.control.records import ENDED, JobPhase
 from fairlead.control.store import events, jobs
 from fairlead.control.store.engine import Store
+from fairlead.errors import Unavailable
 from fairlead.scheduling.state import Round
+
+log = structlog.get_logger()
 
 TRIES = 5
 """After so many failures in a row of the same thing its job fails."""
@@ -139,6 +145,25 @@ class Parts:
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock
         self._backoff = Backoff(clock)
+        self._beside: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What goes on beside the loop."""
+        return list(self._beside.values())
+
+    def beside(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Do it while the loop goes on, unless it is being done. What the store could not do is tried the next time."""
+        if doing not in self._beside:
+            self._beside[doing] = asyncio.create_task(self._do_beside(doing, work))
+
+    async def _do_beside(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await self.do(doing, work)
+        except (Unavailable, DBAPIError) as error:  # if leadership is lost, the loop itself hears of it
+            log.warning("not done this time", doing=doing, error=str(error))
+        finally:
+            del self._beside[doing]
 
     async def do(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do it, unless it rests. An error of our own is told; lost leadership and trouble of the store are raised."""

@@ -147,7 +147,7 @@ def _parts(value: Any, what: str) -> Sequence[Any]:
         if not all(isinstance(name, str) for name in value):
             raise Nonsense(f"{what} has names that are no text")
         return list(value.values())
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return value
     if value is None or isinstance(value, str | int | float):
         return ()

@@ -16,6 +16,7 @@ from fairlead.control.gangs import GangView, MarkRunning, StopWorkers, TellJoin,
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
 from fairlead.control.observe import fail
+from fairlead.control.planner_process import InlinePlanner
 from fairlead.control.plans import Plans
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import ENOUGH_S, LONG_S, Known, measured_step_s, plain, review
@@ -217,7 +218,7 @@ def placed(db: Opened, profile: ModelProfile | None, **changes: Any) -> tuple[Pl
     job = db.write(lambda connection: jobs.update(connection, job.id, **(values | changes)))
     db.write(generations.insert, running(job=job.id, created_s=0.0))
     there = {node.name: node for node in nodes()}
-    return Plans(db.store, lambda: there, lambda: 20.0), job
+    return Plans(db.store, lambda: there, lambda: 20.0, planner=InlinePlanner()), job
 
 
 JOINED = {name: WorkerFact(f"node-{name[1]}", "joined", generation=1) for name in ("w0", "w1")}
@@ -311,7 +312,7 @@ def test_ranks_follow_the_plan_and_who_rests_comes_last() -> None:
     from fairlead.control.plans import _seated
 
     ranked = [Member(f"w{at}", at, "n", at) for at in range(3)]
-    assert [m.worker for m in _seated(ranked, Plan(data=2, sync="allreduce", members=(2, 0)))] == ["w2", "w0", "w1"]
+    assert [m.worker for m in _seated(ranked, (2, 0))] == ["w2", "w0", "w1"]
 
 
 def test_the_next_round_has_the_curves_of_known_models(db: Opened) -> None:
