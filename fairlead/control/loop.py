@@ -215,7 +215,7 @@ class Controller:
         """Wait for something to do; progress alone may wait a little for company."""
         under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or bool(self._again)
         soon = under_way or self._on_their_way or self._unfinished or self._round_due
-        busy = soon or bool(self.outlook.holds)
+        busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):

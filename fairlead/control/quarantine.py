@@ -37,6 +37,9 @@ class Quarantine:
         self._backoff = Backoff(clock)
         self._doing: dict[str, set[str]] = {}  # by job: at what it failed
 
+    def __len__(self) -> int:
+        return len(self._doing)
+
     def holds(self, job: str) -> bool:
         """Whether it is not to be looked at now."""
         return any(self._backoff.holds((job, doing)) for doing in self._doing.get(job, ()))
@@ -78,6 +81,8 @@ class Quarantine:
         self, state: RoundInput, decide: Callable[[RoundInput], Round]
     ) -> tuple[RoundInput, Round]:
         """The round's decisions. A job that they cannot be made with is set aside, and they are made without it."""
+        for job in self._doing.keys() - state.jobs.keys():
+            self.forget(job)
         for job, error in state.poison.items():
             await self.set_aside(job, DECIDING, error)
         names = [job.id for job in state.cluster.jobs if job.id not in state.poison and not self.holds(job.id)]
