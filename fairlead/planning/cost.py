@@ -34,6 +34,9 @@ FACTORS = (0.1, 20.0)
 LEAST_S = 1e-9
 """No step takes less, whatever a profile says."""
 
+MOST_BYTES = 2.0**62
+"""No worker is said to need more: a whole number that any store and message can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -149,7 +152,7 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | No
         step += max(one.tail_s for one in replicas)
     step = max(step, LEAST_S)
     return Estimate(
-        plan, step, model.batch_size / step, max(one.memory for one in replicas),
+        plan, step, model.batch_size / step, min(MOST_BYTES, max(one.memory for one in replicas)),
         max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step), steps_factor(plan),
     )  # fmt: skip
 
