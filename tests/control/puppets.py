@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
+import pytest
 from sqlalchemy import Connection
+from structlog.testing import capture_logs
 
 from fairlead import framing, wire
 from fairlead.backends.protocol import (
@@ -27,6 +29,7 @@ from fairlead.backends.protocol import (
     WorkerEvent,
 )  # fmt: skip
 from fairlead.cluster import DEVICE, Gang, Node
+from fairlead.control import loop
 from fairlead.control.loop import Controller
 from fairlead.control.records import ENDED, Job
 from fairlead.control.store import jobs
@@ -39,6 +42,15 @@ Says = Callable[[wire.ToWorker | None], Sequence[Body]]
 
 HURRY = 40.0
 WITHIN_S = 30.0
+
+
+@contextmanager
+def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The loop looks as often as its clock hurries, and draws no tracebacks for people."""
+    for name in ("TICK_S", "ROUND_EVERY_S", "BATCH_S"):
+        monkeypatch.setattr(loop, name, 0.02)
+    with capture_logs():
+        yield
 
 
 class Hurried:

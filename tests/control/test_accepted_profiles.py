@@ -1,4 +1,4 @@
-"""Whatever profile is accepted from a worker, planning with it never raises and is bounded; thousands in make explore."""
+"""Whatever profile is accepted from a worker, planning with it never raises and is bounded (more: make explore)."""
 
 from __future__ import annotations
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection
-from structlog.testing import capture_logs
 
 from fairlead import wire
-from fairlead.control import loop, pipeline_quarantine
+from fairlead.control import pipeline_quarantine
 from fairlead.control.knowing import model_key
 from fairlead.control.pipeline_quarantine import PipelineQuarantine
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
@@ -20,27 +21,21 @@ from fairlead.control.records import Job, JobPhase, KnownModel
 from fairlead.control.store import events, generations, jobs, metrics, models, pipelines
 from fairlead.planning.profiles import to_plain
 from tests.control import made
-from tests.control.puppets import Body, Hurried, Platform, Says, honest
+from tests.control.puppets import Body, Hurried, Platform, Says, honest, quick_loop
 from tests.control.stores import Opened, a_job, run
 from tests.control.test_plans import TINY
 
-pytestmark = pytest.mark.usefixtures("quick_ticks")
 
-
-@pytest.fixture
-def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("TICK_S", "ROUND_EVERY_S", "BATCH_S"):
-        monkeypatch.setattr(loop, name, 0.02)
-    with capture_logs():  # tracebacks for people take long to draw
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with quick_loop(monkeypatch):
         yield
 
 
-@pytest.fixture(params=["sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
-    """What is tried here is the loop: the stores are tried in files of their own."""
-    import shutil
-
-    shutil.copy(request.getfixturevalue("new_sqlite"), tmp_path / "fairlead.db")
+@pytest.fixture
+def url(new_sqlite: Path, tmp_path: Path) -> str:
+    """What is tried here is the loop; both sorts of stores are tried in files of their own."""
+    shutil.copy(new_sqlite, tmp_path / "fairlead.db")
     return f"sqlite:///{tmp_path}/fairlead.db"
 
 
