@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from fairlead import wire
@@ -15,7 +16,7 @@ from fairlead.control.records import Generation, GenerationPhase, Job, KnownMode
 from fairlead.control.store import generations, models
 from fairlead.control.worker_messages import plain_value
 from fairlead.errors import InvalidSpec
-from fairlead.planning.profiles import ModelProfile, model_from
+from fairlead.planning.profiles import Layer, ModelProfile, model_from
 from fairlead.specs import JobSpec
 
 MOST_BYTES = 256 << 10  # of a profile; one with a hundred layers takes twenty kilobytes
@@ -53,7 +54,16 @@ def accepted(said: wire.Profiled) -> ModelProfile | None:
         raise ValueError("a profile with no layers, too many of them, or no batch")
     if profile.tensor_limit < 1 or not all(_sound(number) for number in _numbers(said.profile)):
         raise ValueError("a profile with impossible numbers")
-    return profile
+    return replace(profile, layers=tuple(_split_within(layer) for layer in profile.layers))
+
+
+def _split_within(layer: Layer) -> Layer:
+    """No more of a layer can be divided than there is."""
+    return replace(
+        layer, split_parameters=min(layer.split_parameters, layer.parameters),
+        split_flops=min(layer.split_flops, layer.flops),
+        split_activation_bytes=min(layer.split_activation_bytes, layer.activation_bytes),
+    )  # fmt: skip
 
 
 def _numbers(value: Any) -> list[float]:

@@ -152,7 +152,7 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | No
         step += max(one.tail_s for one in replicas)
     step = max(step, LEAST_S)
     return Estimate(
-        plan, step, model.batch_size / step, min(MOST_BYTES, max(one.memory for one in replicas)),
+        plan, step, model.batch_size / step, min(MOST_BYTES, max(0.0, *(one.memory for one in replicas))),
         max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step), steps_factor(plan),
     )  # fmt: skip
 
