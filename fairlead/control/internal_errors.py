@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import uuid
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable
 
 import structlog
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -31,6 +33,19 @@ def told(doing: str, error: BaseException, **facts: object) -> str:
     log.error("an error of the platform's own", doing=doing, mark=mark, error=f"{type(error).__name__}: {error}"[:500],
               exc_info=error, **facts)  # fmt: skip
     return mark
+
+
+async def go_on(doing: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do what goes on for ever, again after a pause when an error of our own ends it; all others are raised."""
+    backoff = Backoff(time.monotonic)
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            if stays_what_it_is(error):
+                raise
+            told(doing, error)
+            await asyncio.sleep(_pause_s(backoff.failed(doing)))
 
 
 class Backoff:

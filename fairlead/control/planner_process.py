@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -45,6 +46,9 @@ class Planner(Protocol):
     def ask(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
         """The answer, of this type, when it is there; raises :class:`PlannerFailed` in the future."""
 
+    def warm(self) -> None:
+        """There will be a question soon."""
+
     def close(self) -> None:
         """Answer nothing more."""
 
@@ -60,6 +64,9 @@ class InlinePlanner:
             answered.set_exception(PlannerFailed(_in_words(error)))
         return answered
 
+    def warm(self) -> None:
+        return None
+
     def close(self) -> None:
         return None
 
@@ -73,6 +80,9 @@ class PlannerProcess:
 
     def ask(self, tenant: str, question: Question, kind: Any) -> Future[Any]:
         return self._desk.put(tenant, question, kind)
+
+    def warm(self) -> None:
+        self._desk.warm()
 
     def close(self) -> None:
         self._end()
@@ -112,11 +122,18 @@ class _Desk:
                 asked.answer.set_exception(PlannerFailed("too many questions of this tenant wait for the planner"))
                 return asked.answer
             line.append(asked)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="planner", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+            self._begin()
         return asked.answer
+
+    def warm(self) -> None:
+        with self._changed:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._serve, name="planner", daemon=True)
+            self._thread.start()
+        self._changed.notify()
 
     def close(self) -> None:
         with self._changed:
@@ -139,6 +156,8 @@ class _Desk:
             return asked
 
     def _serve(self) -> None:
+        with suppress(OSError):  # the first question tells
+            self._started()
         while (asked := self._next()) is not None:
             if not asked.answer.set_running_or_notify_cancel():
                 continue
@@ -149,19 +168,27 @@ class _Desk:
         if self._child is not None:
             self._child.end()
 
-    def _answer(self, asked: _Asked) -> Any:
+    def _started(self) -> _Child | None:
         with self._changed:
-            if self._closed:
-                raise PlannerFailed("the platform ends")
-            child = self._child = self._child or _Child(self._cpu_s)
+            if not self._closed:
+                self._child = self._child or _Child(self._cpu_s)
+            return None if self._closed else self._child
+
+    def _answer(self, asked: _Asked) -> Any:
+        child = None
         try:
+            child = self._started()
+            if child is None:
+                raise PlannerFailed("the platform ends")
             reply = child.ask(asked.frame, self._wall_s)
             if reply.error is not None:
                 raise PlannerFailed(reply.error)
             return msgspec.msgpack.decode(reply.value, type=asked.kind)
-        except (OSError, EOFError, msgspec.MsgspecError) as error:
-            child.end()
+        except (OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
             self._child = None
+            if child is None:
+                raise PlannerFailed(f"the planner cannot be started: {error}") from None
+            child.end()
             raise PlannerFailed(child.why(error)) from None
 
 

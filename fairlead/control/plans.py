@@ -115,7 +115,10 @@ class Plans:
 
     async def looker(self, job: Job, generation: Generation) -> str:
         """The worker that is to look at the model; empty when it is known, or when there is nothing to plan."""
-        if not job.training or job.max_workers == 1 or await self.known(job) is not None:
+        if not job.training or job.max_workers == 1:
+            return ""
+        self._planner.warm()  # it will be asked when the workers are there
+        if await self.known(job) is not None:
             return ""
         return min(generation.members, key=lambda member: member.rank).worker
 

@@ -23,6 +23,7 @@ from fairlead.control import holders, identity, tracing
 from fairlead.control.failpoints import failpoint
 from fairlead.control.follower import Follower
 from fairlead.control.gauging import Gauging, HomeGauge
+from fairlead.control.internal_errors import go_on
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
@@ -168,9 +169,9 @@ async def _lead_on(
             ready(Ready(url, token if fresh else None))
 
         tasks.append(asyncio.ensure_future(controller.run()))
-        tasks.append(asyncio.ensure_future(Pruner(store, home, news=controller).run()))
-        tasks.append(asyncio.ensure_future(follower.run()))
-        tasks.append(asyncio.ensure_future(gauging.run()))
+        tasks.append(asyncio.ensure_future(go_on("pruning", Pruner(store, home, news=controller).run)))
+        tasks.append(asyncio.ensure_future(go_on("following events", follower.run)))
+        tasks.append(asyncio.ensure_future(go_on("measuring the machine", gauging.run)))
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
