@@ -26,7 +26,7 @@ from tests.control.test_plans import nodes
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "0"))
 fuzz = settings(
-    max_examples=EXAMPLES or 100, deadline=None, suppress_health_check=list(HealthCheck),
+    max_examples=EXAMPLES or 30, deadline=None, suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
 )  # fmt: skip
 
