@@ -48,6 +48,10 @@ async def go_on(doing: str, work: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(_pause_s(backoff.failed(doing)))
 
 
+MOST = 10_000
+"""Names that are remembered: strangers have a say in how many there are."""
+
+
 class Backoff:
     """What is not to be tried before a while has passed, by any name."""
 
@@ -62,7 +66,9 @@ class Backoff:
 
     def failed(self, name: Hashable) -> int:
         """Have it rest; returns how often it has failed in a row."""
-        tries = self._known.get(name, (0, 0.0))[0] + 1
+        tries = self._known.pop(name, (0, 0.0))[0] + 1
+        while len(self._known) >= MOST:
+            del self._known[next(iter(self._known))]  # whoever failed longest ago
         self._known[name] = tries, self._clock() + _pause_s(tries)
         return tries
 

@@ -59,6 +59,16 @@ def test_a_clock_that_is_set_back_holds_nobody_for_longer(clock: Clock) -> None:
     assert not backoff.holds("x")
 
 
+def test_no_more_names_are_remembered_than_there_is_room_for(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internal_errors, "MOST", 3)
+    backoff = Backoff(clock)
+    for name in ("a", "b", "a", "c", "d"):
+        backoff.failed(name)
+    assert backoff.held() == {"a", "c", "d"}
+
+
 def test_lost_leadership_and_trouble_of_the_store_are_no_jobs_errors() -> None:
     cause = Exception()
     for error in (LostLeadership(""), Unavailable(""), OperationalError("", {}, cause)):
