@@ -13,16 +13,19 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.control import pipeline_quarantine
+from fairlead.control.carry_out import Gangs
 from fairlead.control.knowing import model_key
 from fairlead.control.pipeline_quarantine import PipelineQuarantine
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.pipelines import Pipelines
+from fairlead.control.quarantine import Quarantine
 from fairlead.control.records import Job, JobPhase, KnownModel
-from fairlead.control.store import events, generations, jobs, metrics, models, pipelines
+from fairlead.control.store import events, generations, jobs, ledger, metrics, models, pipelines
+from fairlead.control.usage_meter import UsageMeter
 from fairlead.planning.profiles import to_plain
 from tests.control import made
 from tests.control.puppets import Body, Hurried, Platform, Says, honest, quick_loop
-from tests.control.stores import Opened, a_job, run
+from tests.control.stores import Clock, Opened, a_job, run, submit
 from tests.control.test_plans import TINY
 
 
@@ -168,6 +171,7 @@ POISON: dict[str, dict[str, Any]] = {
     "its state cannot be made": {"facts": {"only": 5}},
     "nobody can decide about it": {"demand": {"cpu": None}},
     "its speeds are none": {"speeds": {1: "fast"}},
+    "no decision about it can be stored": {"next_worker": "x"},
 }
 
 
@@ -248,3 +252,19 @@ def test_a_pipeline_that_cannot_be_read_is_set_aside_and_fails_after_several_tri
     run(scene())
     kinds = [event.kind for event in db.read(events.after, 0, 1000)]
     assert kinds.count("pipeline-set-aside") == pipeline_quarantine.TRIES - 1
+
+
+def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(db: Opened) -> None:
+    clock = Clock()
+    now_s = clock()
+    for name, metered_s in (("bad", "never"), ("good", now_s - 10.0)):
+        job = submit(db, a_job(name, phase=JobPhase.RUNNING, id=name))
+        one = made.generation(("w0", "node-0"), job=job.id, running_s=now_s - 20.0, metered_s=now_s - 20.0)
+        db.write(generations.insert, one)
+        db.sql(f"update generations set metered_s = '{metered_s}' where job = '{name}'")
+    quarantine = Quarantine(db.store, clock)
+    meter = UsageMeter(db.store, Gangs({}, {}, {}), dict, clock, quarantine)
+    run(meter.measure(["bad", "good"]))
+    assert quarantine.held() == {"bad"}
+    assert [line.to_s - line.from_s for line in db.read(ledger.by_job, "good")] == [10.0]
+    assert db.read(ledger.by_job, "bad") == []

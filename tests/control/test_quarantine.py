@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 
 from fairlead.control import internal_errors
 from fairlead.control.internal_errors import Backoff, go_on, stays_what_it_is
 from fairlead.control.quarantine import culprit
+from fairlead.control.records import JobPhase
+from fairlead.control.rounds import cluster_state
 from fairlead.errors import InvalidSpec, LostLeadership, Unavailable
+from tests.control import made
 from tests.control.stores import Clock, run
+
+
+def test_a_job_whose_facts_cannot_be_understood_keeps_what_it_holds() -> None:
+    poison: dict[str, Exception] = {}
+    bad, good = made.job(id="bad", facts={"only": 5}), made.job(id="good", phase=JobPhase.QUEUED)
+    live = {"bad": [made.generation(("w0", "node-0"), ("w1", "node-1"), job="bad")]}
+    state = cluster_state(0.0, [], [], {}, [bad, good], live, {}, frozenset(), {}, poison=poison)
+    held, waits = state.jobs
+    assert (held.id, held.seats, held.settling, held.elastic) == ("bad", ("node-0", "node-1"), True, False)
+    assert waits.id == "good" and list(poison) == ["bad"]
+    waiting = replace(bad, phase=JobPhase.QUEUED)
+    aside = cluster_state(0.0, [], [], {}, [waiting, good], {}, {}, frozenset(), {}, aside={"bad"})
+    assert [job.id for job in aside.jobs] == ["good"]
+
 
 NAMES = ["a", "b", "c", "d", "e"]
 
