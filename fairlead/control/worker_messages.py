@@ -43,8 +43,6 @@ def checked(body: wire.FromWorker | wire.Exited, since_s: float, now_s: float) -
     match body:
         case wire.Ready():
             _ready(body)
-        case wire.Joined() | wire.Left() | wire.Broken():
-            _counts(generation=body.generation, step=body.step)
         case wire.Progress():
             _progress(body, max(0.0, now_s - since_s))
             return replace(
@@ -63,6 +61,8 @@ def checked(body: wire.FromWorker | wire.Exited, since_s: float, now_s: float) -
             _names("missing stages", body.missing[:MOST_MISSING], MOST_MISSING)
         case wire.Exited():  # its node's words
             pass
+        case _:  # Joined, Left, Broken, and whatever comes to be said of a generation
+            _counts(generation=body.generation, step=body.step)
     return body
 
 
