@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Hashable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
 
 import structlog
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
@@ -33,6 +34,17 @@ def told(doing: str, error: BaseException, **facts: object) -> str:
     log.error("an error of the platform's own", doing=doing, mark=mark, error=f"{type(error).__name__}: {error}"[:500],
               exc_info=error, **facts)  # fmt: skip
     return mark
+
+
+@contextmanager
+def apart(doing: str, **facts: object) -> Iterator[None]:
+    """An error of our own within this is told, and what comes after goes on."""
+    try:
+        yield
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        told(doing, error, **facts)
 
 
 async def go_on(doing: str, work: Callable[[], Awaitable[None]]) -> None:

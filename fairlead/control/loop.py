@@ -24,7 +24,7 @@ from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, r
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gang_views import GangViews, touches
 from fairlead.control.gangs import contradiction, frees_or_asks, next_action
-from fairlead.control.internal_errors import told
+from fairlead.control.internal_errors import apart
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events
@@ -168,18 +168,13 @@ class Controller:
     async def _pump(self) -> None:
         async for event in self.backend.events():
             if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
-                self._hear_node(event)
+                self.roster.telemetry[event.node] = event.body
+                with apart("taking in telemetry", node=event.node):
+                    self.known.observe(event.body)
+                    self.meter.take(event.node, event.body)
                 continue
             self._inbox.put_nowait(event)
             self._nudged.set()
-
-    def _hear_node(self, event: NodeTelemetry) -> None:
-        self.roster.telemetry[event.node] = event.body
-        try:
-            self.known.observe(event.body)
-            self.meter.take(event.node, event.body)
-        except Exception as error:  # noqa: BLE001 (one message's edge: figures of a moment, and more come)
-            told("taking in telemetry", error, node=event.node)
 
     async def _reconcile_forever(self) -> None:
         batch: list[BackendEvent] = []
@@ -281,15 +276,13 @@ class Controller:
 
     def _hear(self, event: WorkerEvent) -> None:
         """What is kept in memory of an event that was stored."""
-        try:
+        with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
             elif isinstance(event.body, wire.Progress | wire.Ready):
                 self.plans.hear(event.job, event.body)
-        except Exception as error:  # noqa: BLE001 (one event's edge: it is stored, and its job goes on)
-            told("hearing a message", error, job=event.job, message=type(event.body).__name__)
 
     def _take_fact(self, event: WorkerEvent) -> None:
         joined = self.roster.joined.get(event.node)
