@@ -148,6 +148,9 @@ class CarryOut:
 
     async def _launch(self, job: Job, generation: Generation) -> None:
         worker = await self._store.read(lambda connection: self._order_for(connection, job))
+        if why := unsendable(worker):
+            await self._begin_stop(job, JobPhase.FAILED, "failed", why)
+            return
         try:
             secrets = await self._store.read(lambda connection: self._secrets_for(connection, job))
         except Refused as error:
@@ -339,6 +342,15 @@ def _unmoved(connection: Connection, job: Job) -> bool:
     if stored is None:
         return False
     return (stored.phase, stored.then, stored.generation) == (job.phase, job.then, job.generation)
+
+
+def unsendable(worker: wire.WorkerSpec) -> str | None:
+    """Why no node could be told to start this worker: what was submitted before doors were as narrow as they are."""
+    try:
+        msgspec.msgpack.encode([worker.params, worker.command, worker.env])
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
+        return f"its parameters cannot be handed to a worker: {error}"
+    return None
 
 
 def _gang(job: Job, generation: Generation) -> Gang:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from math import floor, log10
 
 from fairlead.cluster import Node
-from fairlead.control.hardware import Kinds, Machine, kinds
-from fairlead.control.knowing import usable
+from fairlead.control.hardware import Machine
+from fairlead.control.internal_errors import told
+from fairlead.control.plan_questions import CurveQuestion, CurveTable, Model, curve_table
+from fairlead.control.planner_process import InlinePlanner, Planner, PlannerFailed
 from fairlead.control.records import Job, KnownModel
-from fairlead.planning.curves import speed_curve
-from fairlead.planning.learning import corrected, understood
-from fairlead.planning.profiles import Hardware, ModelProfile, Seat
+from fairlead.planning.profiles import ModelProfile
 from fairlead.scheduling.curves import SpeedCurve
 
-SMALL = 8
-"""Sizes up to this are all planned for; beyond it powers of two, with straight lines between them."""
-
-LARGEST = 64
 DIGITS = 2
 """Of measured speeds that count: they change all the time, and every new curve is thought about anew."""
 
@@ -39,8 +36,10 @@ BUDGET_S = 0.2
 class Curves:
     """The curves of the jobs on their way; one object for all of which the same is known, as the market wants it."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, planner: Planner | None = None) -> None:
         self._clock = clock
+        self._planner = planner or InlinePlanner()
+        self._asked: dict[object, Future[CurveTable | None]] = {}  # not answered yet
         self._planned: dict[object, Pace | None] = {}  # by all that it depends on
         self._of: dict[str, object] = {}  # by job
         self._pulled: dict[str, tuple[object, Pace]] = {}
@@ -53,21 +52,41 @@ class Curves:
         until_s = self._clock() + BUDGET_S
         ground = tuple(sorted(_looks(node) for node in nodes)), machine.looks
         before, self._of = self._of, {}
+        stamps: dict[str, object] = {}
         for job, known in pairs:
             wants = (job.min_workers, job.max_workers, tuple(sorted(job.demand.items())), _wanted(job))
-            stamp = (
+            stamp: object = (
                 ground, wants, known.tenant, known.key, tuple(sorted(known.seen.items())), tuple(sorted(known.banned)),
             )  # fmt: skip
-            if stamp not in self._planned:
-                if self._clock() > until_s:
-                    self._of[job.id] = before.get(job.id)  # an older one will do until there is time
-                    continue
-                curve = planned(usable(known), known.seen, job, nodes, machine, known.banned)
-                self._planned[stamp] = None if curve is None else paced(curve)
-            self._of[job.id] = stamp
-        used = set(self._of.values())
+            stamps[job.id] = stamp
+            if stamp not in self._planned and stamp not in self._asked and self._clock() <= until_s:
+                model = Model(dict(known.profile or {}), dict(known.seen), dict(known.banned))
+                question = CurveQuestion(model, job, tuple(nodes), machine)
+                self._asked[stamp] = self._planner.ask(job.tenant, question, CurveTable | None)
+        wait([self._asked[stamp] for stamp in stamps.values() if stamp in self._asked],
+             timeout=max(0.0, until_s - self._clock()))  # fmt: skip
+        for job, _ in pairs:
+            self._answered(stamps[job.id], job)
+            known_by_now = stamps[job.id] in self._planned
+            self._of[job.id] = stamps[job.id] if known_by_now else before.get(job.id)  # an older one will do
+        used = {*self._of.values(), *stamps.values()}
         self._planned = {stamp: curve for stamp, curve in self._planned.items() if stamp in used}
+        for stamp in self._asked.keys() - used:
+            self._asked.pop(stamp).cancel()
         self._pulled = {job: pulled for job, pulled in self._pulled.items() if job in self._of}
+
+    def _answered(self, stamp: object, job: Job) -> None:
+        """Take the answer, if it is there. Where there is none, the job goes without a curve until more is known."""
+        asked = self._asked.get(stamp)
+        if asked is None or not asked.done():
+            return
+        del self._asked[stamp]
+        try:
+            curve = _curve(asked.result())
+            self._planned[stamp] = None if curve is None else paced(curve)
+        except (PlannerFailed, ArithmeticError, LookupError, ValueError) as error:
+            told("working out a speed curve", error, job=job.id)
+            self._planned[stamp] = None
 
     def of(self, job: Job) -> Pace | None:
         """As measured at the sizes that were, elsewhere as planned and off by as much as the nearest measured size."""
@@ -102,37 +121,13 @@ def planned(
     model: ModelProfile, seen: Mapping[str, float], job: Job, nodes: Iterable[Node], machine: Machine,
     banned: Collection[str] = (),
 ) -> SpeedCurve | None:  # fmt: skip
-    """The planner's curve over all sizes that the job may have; None where it fits nowhere or devices are unknown.
-
-    It is that of plans that the job would be given: of those that it asks for, without those that failed with it.
-    """
-    ground = kinds(nodes, job.demand, machine)
-    if ground is None or not understood(seen):
-        return None
-    most = min(job.max_workers, ground.count, LARGEST)
-    if most < job.min_workers:
-        return None
-    sizes = tuple(range(job.min_workers, most + 1))
-    some = sorted({size for size in sizes if size <= SMALL or size & (size - 1) == 0} | {sizes[0], sizes[-1]})
-    one = corrected(model, _any_gang(ground), seen)
-    points = speed_curve(
-        one, ground.devices, ground.links, some, ground.per_node, ground.speeds, wanted=_wanted(job), banned=banned
-    )
-    table: dict[str, dict[int, dict[int, float]]] = {}
-    for point in points:
-        ((kind, size),) = point.devices
-        table.setdefault(kind, {}).setdefault(point.level, {})[size] = point.samples_per_s
-    speeds = {
-        kind: tuple(tuple(_between(levels[level], size) for size in sizes) for level in sorted(levels))
-        for kind, levels in table.items()
-    }
-    curve = SpeedCurve(sizes, speeds)
-    return curve if curve.fastest() > 0 else None
+    """The planner's curve over all sizes that the job may have; None where it fits nowhere or devices are unknown."""
+    return _curve(curve_table(model, seen, job, nodes, machine, banned))
 
 
-def _any_gang(ground: Kinds) -> Hardware:
-    seats = tuple(Seat(name, name) for name in sorted(ground.devices))
-    return Hardware(devices=dict(ground.devices), seats=seats, links=ground.links)
+def _curve(table: CurveTable | None) -> SpeedCurve | None:
+    curve = None if table is None else SpeedCurve(table.sizes, table.speeds)
+    return curve if curve is not None and curve.fastest() > 0 else None
 
 
 def paced(curve: SpeedCurve) -> Pace:
@@ -145,14 +140,6 @@ def paced(curve: SpeedCurve) -> Pace:
 def _times(curve: SpeedCurve, by: float) -> SpeedCurve:
     table = {kind: tuple(tuple(v * by for v in level) for level in levels) for kind, levels in curve.speeds.items()}
     return SpeedCurve(curve.sizes, table)
-
-
-def _between(known: Mapping[int, float], size: int) -> float:
-    if size in known:
-        return known[size]
-    below, above = max(s for s in known if s < size), min(s for s in known if s > size)
-    part = (size - below) / (above - below)
-    return known[below] + part * (known[above] - known[below])
 
 
 def pulled(curve: SpeedCurve, measured: Mapping[int, float]) -> SpeedCurve:

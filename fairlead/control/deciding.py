@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +15,11 @@ from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
 from fairlead.control.fairness import tell_fairness
 from fairlead.control.gangs import WorkerFact
-from fairlead.control.locality import Labels, near_data, with_data
+from fairlead.control.internal_errors import stays_what_it_is
+from fairlead.control.locality import Labels, Resident, near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
-from fairlead.control.rounds import Devices, cluster_state, is_over
+from fairlead.control.rounds import Devices, cluster_state, inert, is_over
 from fairlead.control.store import datasets, events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.stragglers import staying
@@ -27,7 +28,9 @@ from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.state import (
     AS_DIALLED,
     ClusterState,
+    Decision,
     Hold,
+    JobState,
     Preempt,
     Reason,
     Resize,
@@ -49,6 +52,16 @@ class RoundInput:
     facts: Mapping[str, Mapping[str, WorkerFact]]
     departing: bool  # devices are on their way back already
     spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
+    poison: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
+
+    def without(self, some: Collection[str]) -> RoundInput:
+        """The same, but these jobs only hold what they hold."""
+        if not some:
+            return self
+        inerts = {name: inert(self.jobs[name], self.generations.get(name, ()), self.facts.get(name, {}))
+                  for name in some if name in self.jobs}  # fmt: skip
+        kept = (inerts.get(one.id, one) for one in self.cluster.jobs)
+        return replace(self, cluster=replace(self.cluster, jobs=tuple(one for one in kept if one is not None)))
 
 
 @dataclass
@@ -71,10 +84,12 @@ async def read_state(
     store: Store, now_s: float, nodes: Mapping[str, Node], known: Gangs, undecided: frozenset[str],
     remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], Pace | None] = lambda job: None,
     think: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = AS_DIALLED,
+    aside: Collection[str] = (),
 ) -> RoundInput:  # fmt: skip
     """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
 
-    ``think`` has a moment for the jobs that were read before their curves are asked for.
+    ``think`` has a moment for the jobs that were read before their curves are asked for. Those ``aside`` only hold what
+    they hold, and so do those whose own facts cannot be understood.
     """
 
     def work(
@@ -103,20 +118,25 @@ async def read_state(
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
+    poison: dict[str, Exception] = {}
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
         used_up_by(teams, budgets),
-        {name: known.used.facts(name) for name in facts}, curves,
+        {name: known.used.facts(name) for name in facts}, curves, aside, poison,
     )  # fmt: skip
-    cluster = replace(
-        cluster,
-        colocation=known.company.table or None,
-        jobs=near_data(cluster.jobs, known.resident, labels),
-        sharing=sharing,
-    )
+    near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
+    cluster = replace(cluster, colocation=known.company.table or None, jobs=near, sharing=sharing)
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
-    return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets)
+    return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets, poison)
+
+
+def _near_data(job: JobState, resident: Resident, labels: Labels, poison: dict[str, Exception]) -> JobState:
+    try:
+        return near_data([job], resident, labels)[0]
+    except Exception as error:  # noqa: BLE001 (one job's edge: it runs wherever it may)
+        poison[job.id] = error
+        return job
 
 
 def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
@@ -146,26 +166,50 @@ async def learn(store: Store, known: Gangs, now_s: float) -> None:
         await store.write(lambda connection: neighbours.note(connection, lost, now_s))
 
 
-def apply_round(connection: Connection, state: RoundInput, decided: Round, *, remember: bool = True) -> set[str]:
-    """Store the decisions that still hold; returns the jobs that have something to carry out now."""
+def apply_round(
+    connection: Connection, state: RoundInput, decided: Round, *, remember: bool = True,
+    failed: dict[str, Exception] | None = None,
+) -> set[str]:  # fmt: skip
+    """Store the decisions that still hold; returns the jobs that have something to carry out now.
+
+    A decision that cannot be stored is left out, and its job is ``failed``; without that it is raised.
+    """
     over = {job.id for job in state.jobs.values() if is_over(job)}
     devices = Devices(state.cluster.nodes, state.facts, state.generations, over)
     reading = {job.id: job for job in state.cluster.jobs if "data_bytes" in job.facts}
     changed: set[str] = set()
     for decision in decided.decisions:
-        match decision:
-            case Start(job=job, seats=seats, reason=reason) | Resize(job=job, seats=seats, reason=reason):
-                why = with_data(reason, reading[job], seats) if job in reading else reason
-                if _new_generation(connection, state, devices, job, seats, why):
-                    changed.add(job)
-            case Preempt(job=job, reason=reason):
-                if not state.departing and _preempt(connection, state, job, reason):
-                    changed.add(job)
+        if isinstance(decision, Hold):
+            continue
+        savepoint = connection.begin_nested()
+        try:
+            if _apply(connection, state, devices, decision, reading.get(decision.job)):
+                changed.add(decision.job)
+        except Exception as error:
+            if failed is None or stays_what_it_is(error):
+                raise
+            savepoint.rollback()
+            failed[decision.job] = error
+        else:
+            savepoint.commit()
     tell(connection, state.spendings.values(), state.cluster.now_s)
     tell_fairness(connection, state.cluster.memory, decided.memory, state.cluster.now_s)
     if remember:
         memory.save(connection, plain(decided.memory))
     return changed
+
+
+def _apply(
+    connection: Connection, state: RoundInput, devices: Devices, decision: Decision, reads: JobState | None
+) -> bool:
+    match decision:
+        case Start(job=job, seats=seats, reason=reason) | Resize(job=job, seats=seats, reason=reason):
+            why = reason if reads is None else with_data(reason, reads, seats)
+            return _new_generation(connection, state, devices, job, seats, why)
+        case Preempt(job=job, reason=reason):
+            return not state.departing and _preempt(connection, state, job, reason)
+        case _:
+            return False
 
 
 def _new_generation(

@@ -8,19 +8,19 @@ import math
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.control.records import Generation, GenerationPhase, Job, KnownModel
 from fairlead.control.store import generations, models
+from fairlead.control.worker_messages import plain_value
 from fairlead.errors import InvalidSpec
-from fairlead.planning.coarsening import coarse
-from fairlead.planning.profiles import ModelProfile, model_from
+from fairlead.planning.profiles import Layer, ModelProfile, model_from
 from fairlead.specs import JobSpec
 
 MOST_BYTES = 256 << 10  # of a profile; one with a hundred layers takes twenty kilobytes
 MOST_LAYERS = 512
-PIECES = 20  # in which a model is planned: the planner's time grows with the square of them
 MOST_NUMBER = 1e18
 LONGEST_REASON = 500
 NAMES = frozenset({"group"})  # whole numbers that only name something: any will do
@@ -43,6 +43,7 @@ def accepted(said: wire.Profiled) -> ModelProfile | None:
     """The profile that a worker sends, None if it has none to send. ValueError for what no honest worker would say."""
     if not said.profile:
         return None
+    plain_value(said.profile, "a profile")
     if len(msgspec.msgpack.encode(said.profile)) > MOST_BYTES:
         raise ValueError("a profile that is too large")
     try:
@@ -53,12 +54,16 @@ def accepted(said: wire.Profiled) -> ModelProfile | None:
         raise ValueError("a profile with no layers, too many of them, or no batch")
     if profile.tensor_limit < 1 or not all(_sound(number) for number in _numbers(said.profile)):
         raise ValueError("a profile with impossible numbers")
-    return profile
+    return replace(profile, layers=tuple(_split_within(layer) for layer in profile.layers))
 
 
-def usable(known: KnownModel) -> ModelProfile:
-    """Its profile as it is planned with: in so few pieces that nobody waits for a plan, whoever wrote the model."""
-    return coarse(model_from(known.profile or {}), PIECES)
+def _split_within(layer: Layer) -> Layer:
+    """No more of a layer can be divided than there is."""
+    return replace(
+        layer, split_parameters=min(layer.split_parameters, layer.parameters),
+        split_flops=min(layer.split_flops, layer.flops),
+        split_activation_bytes=min(layer.split_activation_bytes, layer.activation_bytes),
+    )  # fmt: skip
 
 
 def _numbers(value: Any) -> list[float]:

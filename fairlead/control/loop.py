@@ -20,22 +20,25 @@ from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTe
 from fairlead.cluster import Node
 from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
-from fairlead.control.deciding import Outlook, apply_round, learn, read_state, seated
+from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
-from fairlead.control.gangs import GangView, contradiction, frees_or_asks, next_action
-from fairlead.control.ledger import meter, meterable
+from fairlead.control.gang_views import GangViews, touches
+from fairlead.control.gangs import contradiction, frees_or_asks, next_action
+from fairlead.control.internal_errors import apart
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
-from fairlead.control.observe import asks_for_a_round, can_wait, fact_after, store_events
+from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events
 from fairlead.control.plans import Gauge, Plans
-from fairlead.control.records import ENDED, Generation, Job, JobPhase
+from fairlead.control.quarantine import Parts, Quarantine
+from fairlead.control.records import Job
 from fairlead.control.roster import Roster
-from fairlead.control.store import generations, jobs, neighbours, nodes
+from fairlead.control.store import jobs, neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
-from fairlead.errors import FairleadError, LostLeadership
+from fairlead.control.usage_meter import UsageMeter
+from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
 from fairlead.scheduling.decide import decide
-from fairlead.scheduling.state import AS_DIALLED, Hold, Sharing
+from fairlead.scheduling.state import AS_DIALLED, Hold, Round, Sharing
 
 log = structlog.get_logger()
 
@@ -74,6 +77,10 @@ class Controller:
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
         self.roster = Roster(store, backend, self.known, clock, sleep_after_s)
+        self.quarantine = Quarantine(store, clock)
+        self._parts = Parts(store, clock)
+        self._views = GangViews(store, self.known, self.roster, clock)
+        self._meter = UsageMeter(store, self.known, lambda: self.nodes, clock, self.quarantine)
         self._seen: dict[tuple[str, str], int] = {}
         self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
         self._nudged = asyncio.Event()
@@ -152,7 +159,8 @@ class Controller:
             for task in done:
                 task.result()
         finally:
-            running = [pump, loop, *self._advancing.values()]
+            self.plans.close()
+            running = [pump, loop, *self._advancing.values(), *self._parts.tasks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -161,40 +169,48 @@ class Controller:
         async for event in self.backend.events():
             if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
                 self.roster.telemetry[event.node] = event.body
-                self.known.observe(event.body)
-                self.meter.take(event.node, event.body)
+                with apart("taking in telemetry", node=event.node):
+                    self.known.observe(event.body)
+                    self.meter.take(event.node, event.body)
                 continue
             self._inbox.put_nowait(event)
             self._nudged.set()
 
     async def _reconcile_forever(self) -> None:
+        batch: list[BackendEvent] = []
         while True:
-            batch = await self._next_batch()
-            await outlast(partial(self._reconcile, batch), "reconciling")
+            batch += await self._next_batch()
+            await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""
         await self._absorb(batch)
         if self._round_due and not self._paused:
-            await self._decide()
+            await self._parts.do("holding a round", self._decide)
         live = await self.store.read(jobs.on_their_way)
         self._on_their_way = bool(live)
-        await learn(self.store, self.known, self.clock())
+        await self._parts.do("learning from neighbours", lambda: learn(self.store, self.known, self.clock()))
         if self.clock() - self._metered_s >= METER_S:
-            await self._meter(live)
-            await self.roster.clear()
+            self._metered_s = self.clock()
+            await self._parts.do("metering", lambda: self._meter.measure(live))
+            await self._parts.do("clearing nodes", self.roster.clear)
         if live and not self._paused:
-            self._again |= await self.plans.review(self.known.of)
+            self._parts.beside("reviewing plans", self._review)
         for job in sorted({*live, *self._again} - self._advancing.keys()):
-            self._advance_soon(job)
+            if not self.quarantine.holds(job):
+                self._advance_soon(job)
         self._again &= self._advancing.keys()  # those come again when what they are at is done
         self.publish()
+
+    async def _review(self) -> None:
+        for job in await self.plans.review(self.known.of):
+            self.nudge(job)
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
         under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or bool(self._again)
         soon = under_way or self._on_their_way or self._unfinished or self._round_due
-        busy = soon or bool(self.outlook.holds)
+        busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
@@ -227,7 +243,7 @@ class Controller:
             first = batch[0]
             if isinstance(first, NodeChange):
                 self._round_due = True
-                await self.roster.take(first)
+                await self._parts.do(f"taking in {first.node}", partial(self.roster.take, first))
                 del batch[0]
             else:
                 said = list(takewhile(lambda event: not isinstance(event, NodeChange), batch))
@@ -240,26 +256,33 @@ class Controller:
             now_s = self.clock()
             again, self._unanswered = self._unanswered, True  # until it is known whether they are stored
 
-            def work(connection: Connection) -> set[str]:
+            def work(connection: Connection) -> tuple[list[WorkerEvent], Taken]:
                 stored = nodes.cursors(connection) if again else {}
                 unstored = [e for e in fresh if e.sequence > stored.get((e.node, e.incarnation), 0)]
-                return store_events(connection, unstored, now_s)
+                return unstored, store_events(connection, unstored, now_s)
 
-            await self.store.write(work)
+            unstored, taken = await self.store.write(work)
             self._unanswered = False
             failpoint("events-stored")
+            refused = {id(unstored[place]) for place in taken.refused}
             for event in fresh:
                 self._seen[event.node, event.incarnation] = event.sequence
-                self._take_fact(event)
-                self.known.company.hear(event.job, event.body)
-                if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
-                    self.plans.forget(event.job)
-                elif isinstance(event.body, wire.Progress | wire.Ready):
-                    self.plans.hear(event.job, event.body)
+                if id(event) not in refused:
+                    self._hear(event)
             self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
             await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
+
+    def _hear(self, event: WorkerEvent) -> None:
+        """What is kept in memory of an event that was stored."""
+        with apart("hearing a message", job=event.job, message=type(event.body).__name__):
+            self._take_fact(event)
+            self.known.company.hear(event.job, event.body)
+            if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
+                self.plans.forget(event.job)
+            elif isinstance(event.body, wire.Progress | wire.Ready):
+                self.plans.hear(event.job, event.body)
 
     def _take_fact(self, event: WorkerEvent) -> None:
         joined = self.roster.joined.get(event.node)
@@ -291,12 +314,15 @@ class Controller:
         before = self.outlook
         state = await read_state(
             self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory, self.plans.curve,
-            self.plans.refresh, self.sharing,
-        )
-        seated(state, self.known)
-        decided = decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
+            self.plans.refresh, self.sharing, self.quarantine.held(),
+        )  # fmt: skip
+        state, decided = await self.quarantine.decided(state, self._decide_about)
         keep = before.forgets_less(decided, now_s)
-        changed = await self.store.write(lambda connection: apply_round(connection, state, decided, remember=keep))
+        failed: dict[str, Exception] = {}
+        changed = await self.store.write(
+            lambda connection: apply_round(connection, state, decided, remember=keep, failed=failed)
+        )
+        await self.quarantine.stored(changed, failed)
         if changed:
             failpoint("round-stored")
         holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
@@ -308,29 +334,16 @@ class Controller:
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
         tracing.decided(decided.decisions, changed, now_s)
 
-    async def _meter(self, live: list[str]) -> None:
-        now_s = self.clock()
-        self._metered_s = now_s
-        nodes_now = dict(self.nodes)
-
-        pairs = await self.store.read(partial(meterable, live=set(live))) if live else []
-        cpu_s = {job.id: self.known.cpu.take(generation) for job, generation in pairs}
-
-        def work(connection: Connection) -> bool:
-            fresh = [pair for pair in meterable(connection, set(live)) if pair[0].id in cpu_s]
-            meter(connection, fresh, nodes_now, now_s, cpu_s)
-            return bool(fresh)
-
-        metered = bool(pairs) and await self.store.write(work)
-        if metered:
-            failpoint("metered")
+    def _decide_about(self, state: RoundInput) -> Round:
+        seated(state, self.known)
+        return decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
 
     # ------------------------------------------------------------ carrying out
 
     def _advance_soon(self, job: str) -> None:
         """One task per job at a time, so that a slow node holds up nobody else."""
         self._again.discard(job)
-        task = asyncio.create_task(self._advance(job))
+        task = asyncio.create_task(self._advance_apart(job))
         self._advancing[job] = task
         task.add_done_callback(lambda done: self._advanced(job, done))
 
@@ -347,10 +360,22 @@ class Controller:
         elif error is not None:
             self._fatal.set_exception(error)
 
+    async def _advance_apart(self, job: str) -> None:
+        """An error of our own sets the job aside; what a node or the store could not do is tried again."""
+        try:
+            await self._advance(job)
+        except Exception as error:
+            if isinstance(error, FairleadError) and not isinstance(error, InvalidSpec):
+                raise
+            self._again.add(job)
+            await self.quarantine.set_aside(job, "carrying out its next step", error)
+        else:
+            self.quarantine.passed(job, "carrying out its next step")
+
     async def _advance(self, job: str) -> None:
         for _ in range(ACTIONS_AT_ONCE):
-            view = await self._view(job)
-            if view is None or self._touches(view, self.roster.undecided):
+            view = await self._views.of(job)
+            if view is None or touches(view, self.roster.undecided):
                 return
             bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
             if VALIDATE:
@@ -365,23 +390,3 @@ class Controller:
             if frees_or_asks(action, self.known.of(job)):
                 self.nudge(job)
             self.publish()
-
-    async def _view(self, job_id: str) -> GangView | None:
-        def work(connection: Connection) -> tuple[Job | None, list[Generation]]:
-            return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
-
-        job, live = await self.store.read(work)
-        if job is None:
-            return None
-        if job.phase in ENDED and not self.known.workers.get(job_id):
-            self.known.forget(job_id)
-            return None
-        if job.phase is JobPhase.QUEUED and not self.known.workers.get(job_id):
-            self.known.told.pop(job_id, None)  # also when the answer to its last conclusion was lost
-        told = frozenset(self.known.told.get(job_id, set()))
-        reachable, asleep = self.roster.reachable, self.roster.asleep
-        return GangView(job, live, dict(self.known.of(job_id)), told, self.clock(), reachable, asleep)
-
-    @staticmethod
-    def _touches(view: GangView, undecided: frozenset[str]) -> bool:
-        return any(m.node in undecided for generation in view.generations for m in generation.members)

@@ -5,28 +5,32 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from fairlead import wire
 from fairlead.backends.protocol import BackendEvent, WorkerEvent
 from fairlead.control import datasets, knowing
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.internal_errors import stays_what_it_is, told
 from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
-from fairlead.planning.choosing import WANTED
+from fairlead.control.worker_messages import MOST_MISSING, Nonsense, checked
 from fairlead.units import shown_size
 
 SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
 LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
-LARGEST_VALUE = 64 << 10  # bytes of a reference to what a stage gave
-MOST_MISSING = 500
-MOST = 2**53  # of anything that a worker counts
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a batch of events: the jobs it touched, and the events that were refused, by their places."""
+
+    touched: set[str] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
 
 
 def can_wait(event: BackendEvent) -> bool:
@@ -66,59 +70,60 @@ def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerF
             return fact
 
 
-def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> set[str]:
-    """Write what a batch of events means, with the cursor up to which it is known. Returns the jobs it touched."""
-    touched: set[str] = set()
-    for event in batch:
-        job = jobs.get(connection, event.job)
-        if job is None or job.phase in ENDED:
-            continue
-        touched.add(job.id)
-        _store_or_fail(connection, event, job, now_s)
+def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> Taken:
+    """Write what a batch of events means, with the cursor up to which it is known."""
+    taken = Taken()
+    for place, event in enumerate(batch):
+        if not _take(connection, event, now_s, taken.touched):
+            taken.refused.add(place)
     newest = {(event.node, event.incarnation): event.sequence for event in batch}
     for (node, incarnation), sequence in newest.items():
         nodes.advance(connection, node, incarnation, sequence)
-    return touched
+    return taken
 
 
-def _store_or_fail(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
-    """The tenant's code has a say in these words: what cannot be stored fails its own job, not the platform."""
+def _take(connection: Connection, event: WorkerEvent, now_s: float, touched: set[str]) -> bool:
+    """Whether the event was stored, if it had to be.
+
+    The tenant's code has a say in these words: what cannot be stored fails its own job, not the platform.
+    """
     savepoint = connection.begin_nested()
     try:
-        _check(event.body)
-        _store_event(connection, event, job, now_s)
-    except (ArithmeticError, LookupError, TypeError, ValueError, StatementError) as error:
-        if isinstance(error, DBAPIError) and not isinstance(error, DataError | IntegrityError):
-            raise  # the database's trouble, not the worker's
+        job = jobs.get(connection, event.job)
+        if job is not None and job.phase not in ENDED:
+            touched.add(job.id)
+            said = checked(event.body, job.submitted_s, now_s)
+            _store_event(connection, replace(event, body=said), job, now_s)
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
         savepoint.rollback()
-        if job.phase is not JobPhase.STOPPING:
-            message = f"{event.worker}: the worker talks nonsense: {type(event.body).__name__} with impossible values"
-            fail(connection, job, message, final=True, now_s=now_s)
+        _refuse(connection, event, error, now_s)
+        return False
+    savepoint.commit()
+    return True
+
+
+def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s: float) -> None:
+    """Fail the job that this message is about, with one line that says why."""
+    kind = type(event.body).__name__
+    if isinstance(error, Nonsense):
+        why = f"{event.worker}: the worker talks nonsense: its {kind} {error}"
+    else:
+        mark = told("taking in a message", error, job=event.job, message=kind)
+        why = f"{event.worker}: its {kind} could not be taken in: {type(error).__name__} (error {mark})"
+    savepoint = connection.begin_nested()
+    try:
+        job = jobs.get(connection, event.job)
+        if job is not None and job.phase not in ENDED and job.phase is not JobPhase.STOPPING:
+            fail(connection, job, why, final=True, now_s=now_s)
+    except Exception as again:
+        if stays_what_it_is(again):
+            raise
+        savepoint.rollback()
+        told("failing a job", again, job=event.job)
     else:
         savepoint.commit()
-
-
-def _check(body: wire.FromWorker | wire.Exited) -> None:
-    """Raise ValueError for numbers that no honest worker would say, before anything is reckoned from them."""
-    counts: tuple[float, ...] = ()
-    match body:
-        case wire.Ready():
-            counts = (body.samples, body.epochs, body.batch_size, body.samples * body.epochs)
-            if body.glance is not None:
-                counts += (body.parameters, body.glance.fixed_s, body.glance.sample_s, body.glance.kept_bytes)
-            if body.plan not in WANTED:
-                raise ValueError("a plan of no known kind")
-        case wire.Progress():
-            counts = (body.step, body.total_steps, body.epoch, body.samples_per_s, body.generation, body.slow_s)
-            counts += tuple(step.get("step", -1.0) for step in body.steps)
-        case wire.Snapshot():
-            counts = (body.step, body.generation, body.seconds, body.waited_s)
-        case wire.Finished():
-            counts = (body.step, body.generation)
-            if len(msgspec.json.encode(body.value)) > LARGEST_VALUE:
-                raise ValueError("a reference that is no reference")
-    if not all(math.isfinite(count) and 0 <= count <= MOST for count in counts):
-        raise ValueError("a count out of bounds")
 
 
 def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:

@@ -60,9 +60,13 @@ class Pipelines:
         self._store, self._clock = store, clock
         self._specs: dict[str, PipelineSpec] = {}
 
-    async def advance(self) -> set[str] | None:
-        """Do what can be done. The jobs that it touched; None when there was nothing to do."""
-        due = await self._store.read(self._due)
+    async def running(self) -> list[str]:
+        """The pipelines that have not ended."""
+        return await self._store.read(pipelines.running)
+
+    async def advance(self, but: Collection[str] = ()) -> set[str] | None:
+        """Do what can be done, ``but`` for these. The jobs that it touched; None when there was nothing to do."""
+        due = await self._store.read(partial(self._due, but=but))
         if not due:
             return None
         touched: set[str] = set()
@@ -75,8 +79,8 @@ class Pipelines:
             touched |= more
         return touched
 
-    def _due(self, connection: Connection) -> list[str]:
-        running = set(pipelines.running(connection))
+    def _due(self, connection: Connection, but: Collection[str]) -> list[str]:
+        running = set(pipelines.running(connection)).difference(but)
         self._specs = {name: spec for name, spec in self._specs.items() if name in running}
         seen = self._seen(connection, running)
         return [each.record.id for each in seen if each.next()]

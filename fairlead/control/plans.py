@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar, cast
 
 from sqlalchemy import Connection
 
@@ -14,19 +14,23 @@ from fairlead.cluster import Member, Node, Placement
 from fairlead.control.curving import Curves, Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.hardware import Machine, gang_hardware
-from fairlead.control.knowing import model_key, usable
+from fairlead.control.internal_errors import Backoff, told
+from fairlead.control.knowing import model_key
+from fairlead.control.plan_questions import ChooseQuestion, Chosen, GlanceQuestion, Model, Question, ReviewQuestion
+from fairlead.control.planner_process import Planner, PlannerFailed, PlannerProcess
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
-from fairlead.control.reviewing import Known, Review, plain, review, told_choice
+from fairlead.control.reviewing import Review, plain
 from fairlead.control.rounds import in_full_swing, restart_cost_s
 from fairlead.control.store import events, generations, jobs, lineage, models
 from fairlead.control.store.engine import Store
-from fairlead.planning.choosing import MARGIN, UNMEASURED, blind, choose
-from fairlead.planning.learning import corrected, understood
-from fairlead.planning.plan import Plan
+from fairlead.planning.choosing import MARGIN, UNMEASURED, blind
+from fairlead.planning.learning import understood
 from fairlead.planning.profiles import Hardware
-from fairlead.planning.sketching import sketch
 from fairlead.profiling.kept import disagrees
 
+T = TypeVar("T")
+
+WAIT_S = 5.0  # for an answer of the planner, before a gang starts without one
 EVERY_S = 2.0  # running gangs are looked at again so often
 MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
 
@@ -68,7 +72,7 @@ class Plans:
 
     def __init__(
         self, store: Store, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
-        gauge: Gauge | None = None,
+        gauge: Gauge | None = None, planner: Planner | None = None,
     ) -> None:  # fmt: skip
         self._store, self._nodes, self._clock = store, nodes, clock
         self._gauge: Gauge = gauge or NoGauge()
@@ -77,7 +81,9 @@ class Plans:
         self._places: dict[str, tuple[str, str]] = {}  # by job: tenant and key
         self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
         self._glances: dict[str, wire.Ready] = {}  # by job: what a worker saw of a model that nobody knows
-        self._curves = Curves()
+        self._planner: Planner = planner or PlannerProcess()
+        self._resting = Backoff(clock)  # models that the planner failed with
+        self._curves = Curves(planner=self._planner)
 
     # ------------------------------------------------------------ what is known
 
@@ -109,7 +115,10 @@ class Plans:
 
     async def looker(self, job: Job, generation: Generation) -> str:
         """The worker that is to look at the model; empty when it is known, or when there is nothing to plan."""
-        if not job.training or job.max_workers == 1 or await self.known(job) is not None:
+        if not job.training or job.max_workers == 1:
+            return ""
+        self._planner.warm()  # it will be asked when the workers are there
+        if await self.known(job) is not None:
             return ""
         return min(generation.members, key=lambda member: member.rank).worker
 
@@ -122,12 +131,50 @@ class Plans:
         ranked = sorted(generation.members, key=lambda member: member.rank)
         if "again" in job.facts and (plan := await self._first_time(job)) is not None:
             return Meeting(tuple(replace(member, rank=rank) for rank, member in enumerate(ranked)), plan)
-        known = await self.known(job)
-        hardware, sure = self._hardware(job, ranked), self._gauge.machine().sure
-        ready = self._glances.get(job.id)
-        if known is None and ready is not None and hardware is not None and job.facts.get("plan", "auto") == "auto":
-            return await asyncio.to_thread(_at_a_glance, ready, ranked, hardware, sure)
-        return await asyncio.to_thread(_meeting, job, ranked, known, hardware, sure)
+        known, hardware = await self.known(job), self._hardware(job, ranked)
+        question = self._question(job, known, hardware)
+        if question is None:
+            return _blind(job, ranked, known, hardware)
+        try:
+            found = await self._ask(job, question, Chosen)
+        except PlannerFailed as error:
+            return _blind(job, ranked, known, hardware, f"whole copies: {error}")
+        return Meeting(_seated(ranked, found.members), found.plan)
+
+    def _question(self, job: Job, known: KnownModel | None, hardware: Hardware | None) -> Question | None:
+        """What to ask the planner; None where it could say nothing."""
+        wanted, ready = str(job.facts.get("plan", "auto")), self._glances.get(job.id)
+        margin = MARGIN if self._gauge.machine().sure else UNMEASURED
+        if hardware is None:
+            return None
+        if known is None:
+            return GlanceQuestion(ready, hardware, margin) if ready is not None and wanted == "auto" else None
+        puzzling = wanted == "auto" and not understood(known.seen)
+        if known.profile is None or puzzling:
+            return None
+        return ChooseQuestion(_model(known), hardware, wanted, margin)
+
+    async def _ask(self, job: Job, question: Question, kind: type[T]) -> T:
+        """The planner's answer; raises :class:`PlannerFailed`. A model that it failed with rests for a while."""
+        model = job.tenant, model_key(job)
+        if self._resting.holds(model):
+            raise PlannerFailed("no plan could be worked out a moment ago")
+        try:
+            asked = asyncio.wrap_future(self._planner.ask(job.tenant, question, kind))
+            async with asyncio.timeout(WAIT_S):
+                found = cast(T, await asked)
+        except TimeoutError:
+            raise PlannerFailed("the planner is busy") from None
+        except PlannerFailed as error:
+            tries, mark, now_s = self._resting.failed(model), told("planning", error, job=job.id), self._clock()
+            text = f"{job.id} goes on without the planner: {error} (error {mark})"
+            await self._store.write(lambda connection: events.append(
+                connection, time_s=now_s, kind="planner-failed", text=text, tenant=job.tenant, job=job.id,
+                facts={"tries": tries},
+            ))  # fmt: skip
+            raise
+        self._resting.passed(model)
+        return found
 
     async def _first_time(self, job: Job) -> Mapping[str, object] | None:
         """Of a rerun: the plan that its workers ran the first time, if they ran one from beginning to end."""
@@ -162,10 +209,14 @@ class Plans:
                 continue
             if not in_full_swing(generation, workers(job.id)):
                 continue
-            found = await asyncio.to_thread(
-                review, job, generation, _as_known(known), hardware, now_s, sure=self._gauge.machine().sure,
-                restart_s=restart_cost_s(job, generation), compute_s=self._compute_s(generation),
+            question = ReviewQuestion(
+                _model(known), job, generation, hardware, now_s, self._gauge.machine().sure,
+                restart_cost_s(job, generation), self._compute_s(generation),
             )  # fmt: skip
+            try:
+                found = await self._ask(job, question, Review)
+            except PlannerFailed:
+                continue  # it runs as it does
             if await self._apply(job, generation, known, found, now_s):
                 changed.add(job.id)
         return changed
@@ -220,35 +271,29 @@ class Plans:
 
     def curve(self, job: Job) -> Pace | None:
         """How fast it would be on any gang, corrected by what was measured; None while its model is not known."""
-        return self._curves.of(job)
+        try:
+            return self._curves.of(job)
+        except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that its worker measured
+            told("pulling a speed curve", error, job=job.id)
+            return None
+
+    def close(self) -> None:
+        """Ask the planner nothing more."""
+        self._planner.close()
 
 
-def _as_known(known: KnownModel) -> Known:
-    return Known(usable(known), known.seen, known.banned)
+def _model(known: KnownModel) -> Model:
+    return Model(dict(known.profile or {}), dict(known.seen), dict(known.banned))
 
 
-def _meeting(
-    job: Job, ranked: Sequence[Member], known: KnownModel | None, hardware: Hardware | None, sure: bool
+def _blind(
+    job: Job, ranked: Sequence[Member], known: KnownModel | None, hardware: Hardware | None, why: str | None = None
 ) -> Meeting:
-    wanted, count = str(job.facts.get("plan", "auto")), len(ranked)
-    chosen = "planner" if wanted == "auto" else "asked"
-    puzzling = known is not None and wanted == "auto" and not understood(known.seen)
-    if known is None or known.profile is None or hardware is None or puzzling:
-        plan = blind(wanted, count)
-        return Meeting(_seated(ranked, plan), plain(plan, _why_blind(known, hardware, wanted), _unless_asked(wanted)))
-    model = corrected(usable(known), hardware, known.seen)
-    margin = MARGIN if sure else UNMEASURED
-    found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=margin)
-    return Meeting(_seated(ranked, found.plan), told_choice(found, found.reason, chosen))
-
-
-def _at_a_glance(ready: wire.Ready, ranked: Sequence[Member], hardware: Hardware, sure: bool) -> Meeting:
-    """One process, some copies or one on each: as much as the first passes of a model say about how to run it."""
-    assert ready.glance is not None
-    model = sketch(ready.parameters, ready.batch_size, ready.samples, ready.glance)
-    found = choose(model, hardware, margin=MARGIN if sure else UNMEASURED)
-    reason = f"{found.reason} (judged by its first passes: nothing else is known of this model yet)"
-    return Meeting(_seated(ranked, found.plan), told_choice(found, reason, "planner"))
+    """What runs where the planner is not asked, or has no answer."""
+    wanted = str(job.facts.get("plan", "auto"))
+    plan = blind(wanted, len(ranked))
+    reason = why or _why_blind(known, hardware, wanted)
+    return Meeting(_seated(ranked, plan.members), plain(plan, reason, _unless_asked(wanted)))
 
 
 def _unless_asked(wanted: str) -> str:
@@ -265,9 +310,9 @@ def _why_blind(known: KnownModel | None, hardware: Hardware | None, wanted: str)
     return UNKNOWN if wanted == "auto" else f"{wanted} was asked for; nothing is known of this model yet"
 
 
-def _seated(ranked: Sequence[Member], plan: Plan) -> Placement:
-    """Ranks as the plan numbers its workers; who rests comes last."""
-    chosen = list(plan.members) or list(range(len(ranked)))
+def _seated(ranked: Sequence[Member], members: Sequence[int]) -> Placement:
+    """Ranks as the plan numbers its workers (``members``; empty: in order); who rests comes last."""
+    chosen = list(members) or list(range(len(ranked)))
     order = [*chosen, *(place for place in range(len(ranked)) if place not in chosen)]
     return tuple(replace(ranked[place], rank=rank) for rank, place in enumerate(order))
 

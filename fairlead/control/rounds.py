@@ -39,9 +39,30 @@ def cluster_state(
     spent: Mapping[str, Spent] | None = None,
     used: Mapping[str, Mapping[str, float]] | None = None,
     curves: Callable[[Job], Pace | None] = lambda job: None,
+    aside: Collection[str] = (),
+    poison: dict[str, Exception] | None = None,
 ) -> ClusterState:
-    """The value that one round of decisions depends on."""
+    """The value that one round of decisions depends on.
+
+    Jobs ``aside`` only hold what they hold. So do those whose own facts cannot be understood; ``poison`` gets them,
+    and without it the error is raised.
+    """
     outdated = {node.name for node in nodes if node.outdated}
+
+    def state_of(job: Job) -> JobState | None:
+        live, workers = generations.get(job.id, ()), facts.get(job.id, {})
+        if job.id in aside:
+            return inert(job, live, workers)
+        try:
+            own = None if used is None else used.get(job.id)
+            made = job_state(job, live, workers, cooling=job.id in cooling, used=own, pace=curves(job))
+        except Exception as error:
+            if poison is None:
+                raise
+            poison[job.id] = error
+            return inert(job, live, workers)
+        return _kept_whole(made, outdated)
+
     return ClusterState(
         now_s=now_s,
         nodes=tuple(nodes),
@@ -49,20 +70,7 @@ def cluster_state(
             tenant_state(tenant, attained_device_s.get(tenant.name, 0.0), (spent or {}).get(tenant.name))
             for tenant in tenants
         ),
-        jobs=tuple(
-            _kept_whole(
-                job_state(
-                    job,
-                    generations.get(job.id, ()),
-                    facts.get(job.id, {}),
-                    cooling=job.id in cooling,
-                    used=None if used is None else used.get(job.id),
-                    pace=curves(job),
-                ),
-                outdated,
-            )
-            for job in jobs
-        ),
+        jobs=tuple(state for state in map(state_of, jobs) if state is not None),
         memory=memory,
     )
 
@@ -127,6 +135,16 @@ def job_state(
         near=frozenset(job.facts.get("near", ())),
         slow=slow_seats(newest, workers),
     )
+
+
+def inert(job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact]) -> JobState | None:
+    """A job that nobody decides about: it holds what it holds, if it holds anything."""
+    seats = () if job.phase is JobPhase.QUEUED else occupied(live, workers, broken=is_broken(job, live))
+    if not seats:
+        return None
+    demand = {name: each for name, each in job.demand.items() if isinstance(each, int | float)}
+    return JobState(job.id, job.tenant, job.submitted_s, demand=demand, seats=seats, settling=True,
+                    min_workers=len(seats), max_workers=len(seats))  # fmt: skip
 
 
 def most_workers(job: Job, pace: Pace | None, left: float | None, seats: int) -> int:

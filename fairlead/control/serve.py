@@ -25,10 +25,12 @@ from fairlead.control.failpoints import failpoint
 from fairlead.control.follower import Follower
 from fairlead.control.gauging import Gauging, HomeGauge
 from fairlead.control.hints import hints
+from fairlead.control.internal_errors import go_on
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.observe import stop_changes
 from fairlead.control.orders import launch_secrets, worker_orders
+from fairlead.control.pipeline_quarantine import PipelineQuarantine
 from fairlead.control.pipelines import Pipelines
 from fairlead.control.pruning import Pruner
 from fairlead.control.records import JobPhase, Role
@@ -154,7 +156,7 @@ async def _lead_on(
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
             sharing=settings.sharing,
         )  # fmt: skip
-        controller.orchestrate = Pipelines(store, time.time).advance
+        controller.orchestrate = PipelineQuarantine(Pipelines(store, time.time), store, time.time).advance
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
         await follower.begin()
@@ -180,9 +182,9 @@ async def _lead_on(
         if tasks[-1].done():  # a port that is taken: nothing else begins
             tasks[-1].result()
         tasks.append(asyncio.ensure_future(controller.run()))
-        tasks.append(asyncio.ensure_future(Pruner(store, home, news=controller).run()))
-        tasks.append(asyncio.ensure_future(follower.run()))
-        tasks.append(asyncio.ensure_future(gauging.run()))
+        tasks.append(asyncio.ensure_future(go_on("pruning", Pruner(store, home, news=controller).run)))
+        tasks.append(asyncio.ensure_future(go_on("following events", follower.run)))
+        tasks.append(asyncio.ensure_future(go_on("measuring the machine", gauging.run)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from fairlead.planning.budget import Budget
 from fairlead.planning.cost import Estimate, estimate, kind
 from fairlead.planning.explain import explain, row
 from fairlead.planning.ground import Ground
@@ -77,17 +78,24 @@ def blind(wanted: str, workers: int) -> Plan:
 
 def choose(
     model: ModelProfile, hardware: Hardware, *, wanted: str = "auto", banned: Collection[str] = (),
-    margin: float = MARGIN,
+    margin: float = MARGIN, budget: Budget | None = None,
 ) -> Choice:  # fmt: skip
     """The plan for these workers; ``banned`` are kinds of plans that this model failed with.
 
     What does not fit into memory is chosen only where nothing fits, and its reason says by how much: memory is only
-    predicted, so a gang that is there already tries, and is told what it is short of.
+    predicted, so a gang that is there already tries, and is told what it is short of. Where the ``budget`` is used up
+    it is the best found so far, and the reason says so.
     """
-    if wanted != "auto":
-        return _asked_for(model, hardware, wanted, banned, margin)
+    budget = Budget() if budget is None else budget
+    found = (_fastest if wanted == "auto" else _asked_for)(model, hardware, wanted, banned, margin, budget)
+    return replaced(found, reason=budget.said(found.reason))
+
+
+def _fastest(
+    model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float, budget: Budget
+) -> Choice:
     usual = estimate(model, Ground(hardware), replicas(len(hardware.seats)))
-    every = candidates(model, hardware, on_paper=False)
+    every = candidates(model, hardware, on_paper=False, budget=budget)
     able = [one for one in every if one.fits and kind(one.plan) not in banned]
     if not able:
         return Choice(usual, _tried(model, hardware, usual, any(one.fits for one in every)))
@@ -124,15 +132,15 @@ def _weighed(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...
 
 
 def _asked_for(
-    model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float
-) -> Choice:  # fmt: skip
+    model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float, budget: Budget
+) -> Choice:
     """The best plan of this family; where it has none that fits, replicas, and where they do not fit what does."""
     ground, workers = Ground(hardware), len(hardware.seats)
     usual = estimate(model, ground, replicas(workers))
     if wanted in ("dp", "ddp"):
         found = [usual if wanted == "dp" else estimate(model, ground, ddp(workers))]
     else:
-        found = search(model, hardware, 1, on_paper=False, only=lambda shape: family(shape) == wanted)
+        found = search(model, hardware, 1, on_paper=False, only=lambda shape: family(shape) == wanted, budget=budget)
     named = "replicas were" if wanted == "dp" else f"{wanted} was"
     if found and found[0].fits:
         return Choice(found[0], f"{named} asked for")
@@ -141,7 +149,7 @@ def _asked_for(
         why = f"it is predicted to need {needed(found[0], hardware)}"
     if usual.fits:
         return Choice(usual, f"{named} asked for, but replicas run: {why}")
-    instead = choose(model, hardware, banned=banned, margin=margin)
+    instead = _fastest(model, hardware, "auto", banned, margin, budget)
     if instead.estimate.fits:
         return replaced(instead, reason=f"{named} asked for, but {instead.plan.id} runs: {why}")
     return Choice(found[0] if found else usual, f"{named} asked for; {instead.reason}")

@@ -31,6 +31,12 @@ PREPARED = 2
 FACTORS = (0.1, 20.0)
 """Between which a correction is looked for."""
 
+LEAST_S = 1e-9
+"""No step takes less, whatever a profile says."""
+
+MOST_BYTES = 2.0**62
+"""No worker is said to need more: a whole number that any store and message can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -144,8 +150,9 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | No
     else:
         step = max(one.total_s + put for one, put in zip(replicas, inputs, strict=True))
         step += max(one.tail_s for one in replicas)
+    step = max(step, LEAST_S)
     return Estimate(
-        plan, step, model.batch_size / step, max(one.memory for one in replicas),
+        plan, step, model.batch_size / step, min(MOST_BYTES, max(0.0, *(one.memory for one in replicas))),
         max(one.fullest for one in replicas) <= USABLE, _parts(replicas, inputs, step), steps_factor(plan),
     )  # fmt: skip
 
@@ -164,7 +171,7 @@ def _unwaited_s(plan: Plan, pieces_s: Sequence[float]) -> float:
 
     Speeds add up, unless one piece of the slowest lasts longer than the others may run ahead.
     """
-    rates = [1 / piece_s for piece_s in pieces_s]
+    rates = [1 / max(piece_s, LEAST_S) for piece_s in pieces_s]
     whole = sum(rates) if len(rates) == plan.data else rates[0] * plan.data
     return max(plan.data / whole, max(pieces_s) / (plan.staleness + 1))
 

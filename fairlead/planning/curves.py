@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from fairlead.planning.budget import CURVE_CANDIDATES, Budget
 from fairlead.planning.choosing import choose
 from fairlead.planning.cost import Estimate, estimate, kind
 from fairlead.planning.ground import Ground
@@ -34,6 +35,7 @@ def speed_curve(
     ``speeds``: what workers get of the devices of a type, such as half a core. ``wanted``: what was asked for instead
     of the best plan; ``banned``: kinds of plans that are not run.
     """
+    budget = Budget(CURVE_CANDIDATES)
     found: list[Point] = []
     for kind_of in sorted(devices):
         device, pace = devices[kind_of], 1.0 if speeds is None else speeds.get(kind_of, 1.0)
@@ -41,9 +43,12 @@ def speed_curve(
         for level in range(len(links)):
             gangs = {size: gang(device, links, size, level, per_node, pace) for size in _looked_at(sizes)}
             if wanted == "auto":
-                best_of = _growing(model, gangs, banned, near)
+                best_of = _growing(model, gangs, banned, near, budget)
             else:
-                best_of = {size: choose(model, gangs[size], wanted=wanted, banned=banned).estimate for size in sizes}
+                best_of = {
+                    size: choose(model, gangs[size], wanted=wanted, banned=banned, budget=budget).estimate
+                    for size in sizes
+                }
             near = near or best_of
             found += [_point(kind_of, size, level, best_of.get(size)) for size in sorted(sizes)]
     return found
@@ -56,7 +61,8 @@ def _looked_at(sizes: Sequence[int]) -> list[int]:
 
 
 def _growing(
-    model: ModelProfile, gangs: Mapping[int, Hardware], banned: Collection[str], near: Mapping[int, Estimate]
+    model: ModelProfile, gangs: Mapping[int, Hardware], banned: Collection[str], near: Mapping[int, Estimate],
+    budget: Budget,
 ) -> dict[int, Estimate]:
     """The best plan of each gang. As workers are equal, it uses all of them or was found for fewer before.
 
@@ -73,7 +79,7 @@ def _growing(
         limit_s = inf if swiftest is None else swiftest.worth_s
         whole = search(
             model, hardware, 1, on_paper=False, resting=False, only=lambda shape: kind(shape) not in banned,
-            limit_s=limit_s,
+            limit_s=limit_s, budget=budget,
         )  # fmt: skip
         swiftest = _swifter(swiftest, whole)
         if swiftest is not None:

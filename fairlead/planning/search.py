@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from math import inf
 
 from msgspec.structs import replace as changed
 
 from fairlead.planning.assigning import assigned
+from fairlead.planning.budget import SHAPES, Budget
 from fairlead.planning.collectives import sum_s
 from fairlead.planning.cost import Estimate, estimate, fill_part, kind, pace, steps_factor
 from fairlead.planning.ground import Ground
@@ -28,24 +30,28 @@ EACH = 2
 
 def search(
     model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True, resting: bool = True,
-    only: Callable[[Shape], bool] | None = None, limit_s: float = inf,
+    only: Callable[[Shape], bool] | None = None, limit_s: float = inf, budget: Budget | None = None,
 ) -> list[Estimate]:  # fmt: skip
     """The best plans that fit into memory, the fastest to accuracy first; empty when nothing fits.
 
     ``on_paper``: also those that Fairlead cannot carry out yet; ``resting``: also those that leave workers without
     work; ``only`` those shapes, if it is given; what takes longer to the same accuracy than ``limit_s`` is left out.
+    The best found so far when the ``budget`` is used up.
     """
+    budget = Budget() if budget is None else budget
     ground, floors, board = Ground(hardware), _Floors(model, hardware), _Board(keep, limit_s)
     every = (
         shape for shape in shapes(model, hardware, on_paper=on_paper, resting=resting) if only is None or only(shape)
     )
-    todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(every))
+    todo = sorted((floors.of(shape), place, shape) for place, shape in enumerate(islice(every, SHAPES)))
     fitting: set[Shape] = set()
     for floor, _, shape in todo:
         if floor > board.limit_s:
             break  # neither this one nor any that follows can be among the best
         if _needless(shape, fitting):
             continue
+        if not budget.take():
+            break
         one = _realised(model, ground, shape, board.limit_s)
         if one is not None and one.fits:
             fitting.add(shape)
@@ -53,9 +59,11 @@ def search(
     return board.ranked()
 
 
-def candidates(model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True) -> list[Estimate]:
+def candidates(
+    model: ModelProfile, hardware: Hardware, keep: int = KEPT, *, on_paper: bool = True, budget: Budget | None = None
+) -> list[Estimate]:
     """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
-    found = search(model, hardware, keep, on_paper=on_paper)
+    found = search(model, hardware, keep, on_paper=on_paper, budget=budget)
     ground = Ground(hardware)
     singles = [estimate(model, ground, plan) for plan in _alone(hardware)]
     alone = min(singles, key=lambda one: (not one.fits, *_order(one)))

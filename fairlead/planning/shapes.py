@@ -12,6 +12,7 @@ SMALL = 8
 """So few workers that every number of them is tried, also across nodes for tensor groups."""
 
 MOST_MICROBATCHES = 512
+MOST_WORKERS = 1 << 16
 
 SMALL_BUCKET = 1 << 20
 """Bytes, where links are slow: torch's own buckets are so large that they leave before the backward pass ends only for
@@ -172,8 +173,8 @@ def _batched(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
     if model.batch_size % shape.data or (model.batch_norm and model.exact):
         return
     samples = model.batch_size // shape.data
-    for many in _divisors(samples):
-        if many > MOST_MICROBATCHES or (many & (many - 1) and many % shape.pipeline):
+    for many in _divisors(samples, MOST_MICROBATCHES):
+        if many & (many - 1) and many % shape.pipeline:
             continue
         for recompute in (False, True):
             cut = replace(shape, microbatches=many, recompute=recompute)
@@ -200,5 +201,6 @@ def _accumulated(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
         many *= 2
 
 
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
+def _divisors(number: int, most: int = MOST_WORKERS) -> list[int]:
+    """Those up to ``most``: a batch may be any number that a stranger named."""
+    return [each for each in range(1, min(number, most) + 1) if number % each == 0]

@@ -20,6 +20,9 @@ def even_shares(batch: int, fixed_s: Sequence[float], sample_s: Sequence[float])
             low = middle
     for place, (fixed, sample) in enumerate(zip(fixed_s, sample_s, strict=True)):
         counts[place] = int(_within(low, fixed, sample))
+    left, taken = batch - sum(counts), sum(counts)
+    if left > len(counts):  # times too short to tell replicas apart by them
+        counts = [count + (left * count // taken if taken else left // len(counts)) for count in counts]
     for _ in range(batch - sum(counts)):  # the remainder one by one, to whoever would end first
         ends = [f + s * (n + 1) for f, s, n in zip(fixed_s, sample_s, counts, strict=True)]
         counts[min(range(len(ends)), key=ends.__getitem__)] += 1

@@ -15,7 +15,8 @@ from fairlead.control.curving import Pace, paced
 from fairlead.control.gangs import GangView, MarkRunning, StopWorkers, TellJoin, WorkerFact, next_action
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
-from fairlead.control.observe import _check, fail
+from fairlead.control.observe import fail
+from fairlead.control.planner_process import InlinePlanner
 from fairlead.control.plans import Plans
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
 from fairlead.control.reviewing import ENOUGH_S, LONG_S, Known, measured_step_s, plain, review
@@ -217,7 +218,7 @@ def placed(db: Opened, profile: ModelProfile | None, **changes: Any) -> tuple[Pl
     job = db.write(lambda connection: jobs.update(connection, job.id, **(values | changes)))
     db.write(generations.insert, running(job=job.id, created_s=0.0))
     there = {node.name: node for node in nodes()}
-    return Plans(db.store, lambda: there, lambda: 20.0), job
+    return Plans(db.store, lambda: there, lambda: 20.0, planner=InlinePlanner()), job
 
 
 JOINED = {name: WorkerFact(f"node-{name[1]}", "joined", generation=1) for name in ("w0", "w1")}
@@ -284,11 +285,6 @@ def test_the_first_passes_of_an_unknown_model_say_whether_copies_pay(
     assert asked.plan["id"] == "dp2"
 
 
-def test_impossible_first_passes_fail_their_own_job_only(db: Opened) -> None:
-    with pytest.raises(ValueError, match="out of bounds"):
-        _check(wire.Ready(batch_size=1, glance=wire.Glance(float("nan"), 0.0, 0.0)))
-
-
 def test_a_resting_worker_does_not_hold_up_the_end() -> None:
     generation = replace(running(), plan={"id": "single", "workers_used": 1})
     resting, done = WorkerFact("node-1", "ready"), WorkerFact("node-0", "finished", generation=1, exited=True)
@@ -316,7 +312,7 @@ def test_ranks_follow_the_plan_and_who_rests_comes_last() -> None:
     from fairlead.control.plans import _seated
 
     ranked = [Member(f"w{at}", at, "n", at) for at in range(3)]
-    assert [m.worker for m in _seated(ranked, Plan(data=2, sync="allreduce", members=(2, 0)))] == ["w2", "w0", "w1"]
+    assert [m.worker for m in _seated(ranked, (2, 0))] == ["w2", "w0", "w1"]
 
 
 def test_the_next_round_has_the_curves_of_known_models(db: Opened) -> None:

@@ -88,6 +88,7 @@ SNAPSHOT_WAIT = _seconds("snapshot_wait_time", "How long a training step waited 
 ROUNDS = _count("decision_rounds", "Rounds by result: whether anything changed.", "result")
 ROUND_TIME = _seconds("decision_round_duration", "Reading the state, deciding and storing the decisions.", QUICK)
 DECISIONS = _count("decisions", "Decisions of all rounds by kind.", "decision")
+INTERNAL_ERRORS = _count("internal_errors", "Unexpected errors of the platform's own, by what it was doing.", "reason")
 LAST_ROUND = _gauge("last_decision_round_timestamp_seconds", "When the last round was held.")
 
 # ---------------------------------------------------------------- store and leadership

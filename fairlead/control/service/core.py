@@ -94,7 +94,7 @@ class Verbs:
         controller, now_s = self._core.controller, self._core.clock()
         found = await read_state(
             self._core.store, now_s, controller.nodes, controller.known, frozenset(), controller.outlook.memory,
-            controller.plans.curve, sharing=controller.sharing,
+            controller.plans.curve, sharing=controller.sharing, aside=controller.quarantine.held(),
         )  # fmt: skip
         return found.cluster
 

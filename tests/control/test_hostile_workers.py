@@ -1,0 +1,270 @@
+"""No job's word, and no error of our own about one job, reaches the loop: the others go on, also after a restart."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.control import pipeline_quarantine
+from fairlead.control.carry_out import Gangs
+from fairlead.control.knowing import model_key
+from fairlead.control.pipeline_quarantine import PipelineQuarantine
+from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
+from fairlead.control.pipelines import Pipelines
+from fairlead.control.quarantine import Quarantine
+from fairlead.control.records import Job, JobPhase, KnownModel
+from fairlead.control.store import events, generations, jobs, ledger, metrics, models, pipelines
+from fairlead.control.usage_meter import UsageMeter
+from fairlead.planning.profiles import to_plain
+from tests.control import made
+from tests.control.puppets import Body, Hurried, Platform, Says, honest, quick_loop
+from tests.control.stores import Clock, Opened, a_job, run, submit
+from tests.control.test_plans import TINY
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with quick_loop(monkeypatch):
+        yield
+
+
+@pytest.fixture
+def url(new_sqlite: Path, tmp_path: Path) -> str:
+    """What is tried here is the loop; both sorts of stores are tried in files of their own."""
+    shutil.copy(new_sqlite, tmp_path / "fairlead.db")
+    return f"sqlite:///{tmp_path}/fairlead.db"
+
+
+def waits(clock: Hurried, name: str, tenant: str = "vision", **fields: Any) -> Job:
+    return a_job(name, tenant, **({"submitted_s": clock(), "max_workers": 1} | fields))
+
+
+def after(clock: Hurried, moment: type | None, said: Sequence[Body]) -> Says:
+    """An honest worker that says something else at one moment, before what it usually says then."""
+    usual = honest(clock)
+
+    def says(told: wire.ToWorker | None) -> Sequence[Body]:
+        here = told is None if moment is None else isinstance(told, moment)
+        return [*said, *usual(told)] if here else usual(told)
+
+    return says
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+NO_TIME = to_plain(TINY) | {
+    "layers": [{"name": "a"}], "calibration": {"device": "cpu", "fixed_s": 0, "sample_s": 0, "optimizer_s": 0},
+}  # fmt: skip
+ROW = {"step": 1.0, "loss": 1.0}
+REFUSED: dict[str, tuple[type | None, Body]] = {
+    "a pass without time": (None, wire.Ready(100, 1, 10, 10, glance=wire.Glance(0.0, 0.0, 0.0))),
+    "a pass that never ends": (None, wire.Ready(100, 1, 10, 10, glance=wire.Glance(math.inf, 0.0, 0.0))),
+    "a result nested deep": (wire.Join, wire.Finished(1, 0, value={"kind": "plain", "plain": nested(300)})),
+    "a result without a kind": (wire.Join, wire.Finished(1, 0, value={"shown": {"not": "text"}})),
+    "a result of bytes": (wire.Join, wire.Finished(1, 0, value={"kind": "plain", "plain": b"x"})),
+    "a step at the end of time": (wire.Join, wire.Progress(1, 1, 3, steps=[ROW | {"time_s": 1e308}])),
+    "more steps than time": (wire.Join, wire.Progress(1, 2**53 - 1, 2**53 - 1, steps=[ROW])),
+    "thousands of metrics": (wire.Join, wire.Progress(1, 1, 3, steps=[ROW | {f"m{at}": 0.0 for at in range(5000)}])),
+    "a generation out of bounds": (wire.Join, wire.Joined(2**63, 0)),
+    "a lineage nested deep": (wire.Join, wire.Finished(1, 0, lineage={"x": nested(300)})),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_hostile_message_fails_its_own_job_with_one_line(db: Opened, name: str) -> None:
+    clock = Hurried()
+    moment, body = REFUSED[name]
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            bad = await platform.submit(waits(clock, "bad"), after(clock, moment, [body]))
+            good = await platform.submit(waits(clock, "good", "text"))
+            one, other = await platform.ended(bad, good)
+            assert (one.phase, other.phase) == (JobPhase.FAILED, JobPhase.SUCCEEDED)
+            assert "nonsense" in (one.message or "") and "\n" not in (one.message or "")
+
+    run(scene())
+
+
+@pytest.mark.parametrize("profile", [NO_TIME, to_plain(TINY) | {"batch_size": 2**31}], ids=["no-time", "batch-2^31"])
+def test_a_profile_that_was_stored_holds_up_nobody_also_after_a_restart(db: Opened, profile: dict[str, Any]) -> None:
+    clock = Hurried()
+    facts = {"model": "m"}
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            said = [wire.Joined(1, 0), wire.Profiled(profile)]
+            bad = await platform.submit(waits(clock, "bad", max_workers=2, facts=facts), after(clock, wire.Join, said))
+            await platform.ended(bad)
+        async with Platform(db.store, clock) as platform:
+            again = await platform.submit(waits(clock, "again", min_workers=2, facts=facts))
+            good = await platform.submit(waits(clock, "good", "text"))
+            ended = await platform.ended(again, good)
+            assert [job.phase for job in ended] == [JobPhase.SUCCEEDED] * 2
+
+    run(scene())
+
+
+def test_times_that_a_worker_says_are_brought_between_its_submission_and_now(db: Opened) -> None:
+    clock = Hurried()
+    begun_s = clock()
+    rows = [ROW | {"time_s": begun_s - 1e6}, ROW | {"step": 2.0, "time_s": begun_s + 1e6}]
+
+    async def scene() -> list[dict[str, Any]]:
+        async with Platform(db.store, clock) as platform:
+            told = [wire.Joined(1, 0), wire.Progress(1, 2, 1, steps=rows)]
+            job = await platform.submit(waits(clock, "a"), after(clock, wire.Join, told))
+            await platform.ended(job)
+            return await db.store.read(lambda connection: metrics.history(connection, job))
+
+    times = [row["time_s"] for row in run(scene())]
+    assert all(begun_s - 4000 <= time_s <= clock() + 4000 for time_s in times)
+
+
+def test_a_refused_message_is_heard_by_nobody(db: Opened) -> None:
+    clock = Hurried()
+    bad_glance = wire.Ready(100, 1, 10, 10, glance=wire.Glance(0.0, 0.0, 0.0))
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            bad = await platform.submit(waits(clock, "bad"), after(clock, None, [bad_glance]))
+            await platform.ended(bad)
+            assert bad not in platform.controller.plans._glances
+
+    run(scene())
+
+
+def test_parameters_that_cannot_be_sent_fail_their_job_and_not_the_platform(db: Opened) -> None:
+    clock = Hurried()
+
+    def order(connection: Connection, job: Job) -> wire.WorkerSpec:
+        given = jobs.spec(connection, job.id).get("params", {})
+        return wire.WorkerSpec(job.id, job.tenant, None, "t.py:f", None, given, {}, None, None, "", "", 1.0)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock, order) as platform:
+            bad = await platform.submit(waits(clock, "bad"), document={"params": {"seed": 10**400}})
+            good = await platform.submit(waits(clock, "good", "text"))
+            one, other = await platform.ended(bad, good)
+            assert (one.phase, other.phase) == (JobPhase.FAILED, JobPhase.SUCCEEDED)
+            assert "parameters" in (one.message or "")
+
+    run(scene())
+
+
+# ---------------------------------------------------------------- errors of our own
+
+
+POISON: dict[str, dict[str, Any]] = {
+    "its state cannot be made": {"facts": {"only": 5}},
+    "nobody can decide about it": {"demand": {"cpu": None}},
+    "its speeds are none": {"speeds": {1: "fast"}},
+    "no decision about it can be stored": {"next_worker": "x"},
+}
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_a_job_with_poisonous_facts_is_set_aside_and_fails_after_several_tries(db: Opened, name: str) -> None:
+    clock = Hurried()
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            bad = await platform.submit(waits(clock, "bad", **POISON[name]))
+            good = await platform.submit(waits(clock, "good", "text"))
+            one, other = await platform.ended(bad, good)
+            assert (one.phase, other.phase) == (JobPhase.FAILED, JobPhase.SUCCEEDED)
+            assert "the platform's own" in (one.message or "")
+
+    run(scene())
+    kinds = [event.kind for event in db.read(events.after, 0, 1000)]
+    assert kinds.count("job-set-aside") == 4  # then it fails
+
+
+def test_an_error_of_our_own_in_the_next_step_of_a_job_stays_with_it(db: Opened) -> None:
+    clock = Hurried()
+
+    def order(connection: Connection, job: Job) -> wire.WorkerSpec:
+        if job.name == "bad":
+            raise RuntimeError("a mistake of ours")
+        return made.worker_order(connection, job)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock, order) as platform:
+            bad = await platform.submit(waits(clock, "bad"))
+            good = await platform.submit(waits(clock, "good", "text"))
+            one, other = await platform.ended(bad, good)
+            assert (one.phase, other.phase) == (JobPhase.FAILED, JobPhase.SUCCEEDED)
+            assert "RuntimeError" in (one.message or "") and "mistake" not in (one.message or "")
+
+    run(scene())
+
+
+def test_a_stored_profile_that_no_planner_understands_means_whole_copies_and_is_told(db: Opened) -> None:
+    clock = Hurried()
+    job = waits(clock, "poor", min_workers=2, max_workers=2, demand={"cpu": 1.0})
+    rotten = KnownModel("vision", model_key(job), {"layers": [{"name": 5}]}, "", {}, {}, 0.0)
+    db.write(models.put, rotten)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            await platform.submit(job)
+            (ended,) = await platform.ended(job.id)
+            assert ended.phase is JobPhase.SUCCEEDED
+
+    run(scene())
+    (generation,) = db.read(generations.of_job, job.id)
+    assert generation.plan is not None
+    assert "whole copies" in str(generation.plan["reason"])
+    assert "planner-failed" in [event.kind for event in db.read(events.after, 0, 1000)]
+
+
+def test_a_pipeline_that_cannot_be_read_is_set_aside_and_fails_after_several_tries(db: Opened) -> None:
+    clock = Hurried()
+    record = PipelineRecord("rotten-abc234", "vision", "rotten", RUNNING, clock(), "tok", "d", {"stages": 5})
+    db.write(pipelines.insert, record, [StageRecord(record.id, "only", "vision", "print")])
+
+    async def scene() -> None:
+        platform = Platform(db.store, clock)
+        platform.controller.orchestrate = PipelineQuarantine(Pipelines(db.store, clock), db.store, clock).advance
+        async with platform:
+            good = await platform.submit(waits(clock, "good", "text"))
+            (ended,) = await platform.ended(good)
+            assert ended.phase is JobPhase.SUCCEEDED
+            while (seen := await db.store.read(lambda connection: pipelines.get(connection, record.id))) is not None:
+                platform.lives()
+                if seen.phase == "failed":
+                    break
+                platform.controller.nudge()
+                await platform.controller.news(0.05)
+
+    run(scene())
+    kinds = [event.kind for event in db.read(events.after, 0, 1000)]
+    assert kinds.count("pipeline-set-aside") == pipeline_quarantine.TRIES - 1
+
+
+def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(db: Opened) -> None:
+    clock = Clock()
+    now_s = clock()
+    for name, metered_s in (("bad", "never"), ("good", now_s - 10.0)):
+        job = submit(db, a_job(name, phase=JobPhase.RUNNING, id=name))
+        one = made.generation(("w0", "node-0"), job=job.id, running_s=now_s - 20.0, metered_s=now_s - 20.0)
+        db.write(generations.insert, one)
+        db.sql(f"update generations set metered_s = '{metered_s}' where job = '{name}'")
+    quarantine = Quarantine(db.store, clock)
+    meter = UsageMeter(db.store, Gangs({}, {}, {}), dict, clock, quarantine)
+    run(meter.measure(["bad", "good"]))
+    assert quarantine.held() == {"bad"}
+    assert [line.to_s - line.from_s for line in db.read(ledger.by_job, "good")] == [10.0]
+    assert db.read(ledger.by_job, "bad") == []

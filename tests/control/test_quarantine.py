@@ -1,0 +1,113 @@
+"""Setting aside: whose fault it is, for how long it rests, and what is not a job's error at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+
+from fairlead.control import internal_errors
+from fairlead.control.internal_errors import Backoff, go_on, stays_what_it_is
+from fairlead.control.quarantine import culprit
+from fairlead.control.records import JobPhase
+from fairlead.control.rounds import cluster_state
+from fairlead.errors import InvalidSpec, LostLeadership, Unavailable
+from tests.control import made
+from tests.control.stores import Clock, run
+
+
+def test_a_job_whose_facts_cannot_be_understood_keeps_what_it_holds() -> None:
+    poison: dict[str, Exception] = {}
+    bad, good = made.job(id="bad", facts={"only": 5}), made.job(id="good", phase=JobPhase.QUEUED)
+    live = {"bad": [made.generation(("w0", "node-0"), ("w1", "node-1"), job="bad")]}
+    state = cluster_state(0.0, [], [], {}, [bad, good], live, {}, frozenset(), {}, poison=poison)
+    held, waits = state.jobs
+    assert (held.id, held.seats, held.settling, held.elastic) == ("bad", ("node-0", "node-1"), True, False)
+    assert waits.id == "good" and list(poison) == ["bad"]
+    waiting = replace(bad, phase=JobPhase.QUEUED)
+    aside = cluster_state(0.0, [], [], {}, [waiting, good], {}, {}, frozenset(), {}, aside={"bad"})
+    assert [job.id for job in aside.jobs] == ["good"]
+
+
+NAMES = ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("guilty", NAMES)
+def test_the_one_with_which_it_fails_is_found_in_a_few_tries(guilty: str) -> None:
+    tried: list[frozenset[str]] = []
+
+    def works(some: frozenset[str]) -> bool:
+        tried.append(some)
+        return guilty not in some
+
+    assert culprit(NAMES, works) == guilty
+    assert len(tried) <= 4
+
+
+def test_of_two_that_fail_only_together_it_is_the_later_one() -> None:
+    assert culprit(NAMES, lambda some: not {"b", "d"} <= some) == "d"
+
+
+def test_what_fails_without_anybody_is_nobodys_fault() -> None:
+    assert culprit(NAMES, lambda some: False) is None
+    assert culprit([], lambda some: True) is None
+
+
+def test_who_failed_rests_for_twice_as_long_each_time_and_not_for_ever(clock: Clock) -> None:
+    backoff = Backoff(clock)
+    for tries, pause_s in enumerate((1.0, 2.0, 4.0, 8.0), 1):
+        assert backoff.failed("x") == tries
+        clock.advance(pause_s - 0.01)
+        assert backoff.holds("x") and backoff.held() == {"x"}
+        clock.advance(0.02)
+        assert not backoff.holds("x")
+    for _ in range(50):
+        backoff.failed("x")
+    clock.advance(internal_errors.LONGEST_S + 1)
+    assert not backoff.holds("x")
+    assert backoff.failed("x") > 50
+    backoff.passed("x")
+    assert not backoff.holds("x") and len(backoff) == 0 and backoff.failed("x") == 1
+
+
+def test_a_clock_that_is_set_back_holds_nobody_for_longer(clock: Clock) -> None:
+    backoff = Backoff(clock)
+    backoff.failed("x")
+    clock.advance(-3600.0)
+    assert not backoff.holds("x")
+
+
+def test_no_more_names_are_remembered_than_there_is_room_for(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internal_errors, "MOST", 3)
+    backoff = Backoff(clock)
+    for name in ("a", "b", "a", "c", "d"):
+        backoff.failed(name)
+    assert backoff.held() == {"a", "c", "d"}
+
+
+def test_lost_leadership_and_trouble_of_the_store_are_no_jobs_errors() -> None:
+    cause = Exception()
+    for error in (LostLeadership(""), Unavailable(""), OperationalError("", {}, cause)):
+        assert stays_what_it_is(error)
+    for error in (ValueError(), RecursionError(), InvalidSpec(""), DataError("", {}, cause),
+                  IntegrityError("", {}, cause)):  # fmt: skip
+        assert not stays_what_it_is(error)
+
+
+def test_what_goes_on_beside_the_loop_begins_again_after_an_error_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(internal_errors, "FIRST_S", 0.0)
+    begun = 0
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        if begun < 3:
+            raise ValueError("ours")
+        raise LostLeadership("another leads")
+
+    with pytest.raises(LostLeadership):
+        run(go_on("testing", work))
+    assert begun == 3
