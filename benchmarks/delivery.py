@@ -16,8 +16,9 @@ import torch
 
 from benchmarks.contest import PROGRAMS, environment
 from benchmarks.reporter import Bench
-from fairlead.data import Batches, Manifest, Recipe, Source, read, refine
+from fairlead.data import Manifest, Recipe, Source, read, refine
 from fairlead.grid import BlockId, Grid
+from fairlead.training.data import Resident
 
 BATCH = 256
 HF = ("datasets>=4,<5", "huggingface_hub<1")
@@ -75,7 +76,7 @@ def _by_turns(task: Task, own: Tensors, turns: int) -> dict[str, float]:
     best: dict[str, float] = {}
     for turn in range(turns):
         ways: dict[str, Callable[[np.ndarray], Iterator[object]]] = {
-            "grid": lambda order: iter(Batches([{"x": task.x, "y": task.y}], BATCH, order=order, drop_last=True)),
+            "grid": lambda order: _taken(Resident([task.x, task.y]), order),
             "select": lambda order: _selected(own, order),
             "index": lambda order: _indexed(own, order),
         }
@@ -86,6 +87,13 @@ def _by_turns(task: Task, own: Tensors, turns: int) -> dict[str, float]:
                 count += BATCH
             best[name] = max(best.get(name, 0.0), count / (time.perf_counter() - begun))
     return best
+
+
+def _taken(samples: Resident, order: np.ndarray) -> Iterator[Tensors]:
+    index = torch.from_numpy(order)
+    for begin in range(0, len(order) - BATCH + 1, BATCH):
+        x, y = samples.take(index[begin : begin + BATCH], 0)
+        yield x, y
 
 
 def _selected(own: Tensors, order: np.ndarray) -> Iterator[Tensors]:

@@ -41,7 +41,8 @@ class JobReport(View):
 class FairnessView(View):
     """Jain's index of what tenants had lately of what was due to them, and what the policy does about it."""
 
-    index: float
+    index: float  # of the last minutes, over all to whom anything was due
+    lasting: float = 1.0  # of the last hours, where a device hour was due: it is held against the threshold
     threshold: float  # below it, what is owed is repaid sooner
     corrects: bool
     behind: dict[str, float] = Field(default_factory=dict)  # what each had of its due, while it is repaid; own only

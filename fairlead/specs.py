@@ -239,6 +239,10 @@ class JobSpec(Spec):
             raise ValueError("run: is required; add run: train.py:training, or command: [python, train.py]")
         if self.run is not None and self.command is not None:
             raise ValueError("command: stands beside run, and a job runs one thing; keep one of them")
+        if self.plan != "auto" and self.run is None:
+            raise ValueError("plan: is how a Training is spread, and a command spreads itself; remove it")
+        if self.plan in ("fsdp", "tp", "pp") and self.workers.max == 1:
+            raise ValueError(f"plan: {self.plan} spreads a model over several workers; set workers to 2 or more")
         if self.params and self.run is None:
             raise ValueError("params: are for the function of run; put arguments of a command into command")
         if twice := sorted(set(self.env) & set(self.secrets)):

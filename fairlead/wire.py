@@ -14,8 +14,8 @@ only ever gain fields, with defaults, and unknown fields are ignored; a node man
 nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what runs, gets nothing new, and is started
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
-pipelines and the grid; 5: the grid of a node says what is wrong with it,
-and drops data by label.
+pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
+before a plan that was asked for by name.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -179,6 +179,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     stage: dict[str, Any] = {}  # of a pipeline: its names, and whether it trains; empty: a job of its own
     pool: str = ""  # whose memory folder it shares; empty: its own job's
     looks: str = ""  # the worker that looks at the model when training has begun; empty: nobody, it is known already
+    plan: str = ""  # asked for by the job itself; empty: its Training has the say
     grid_bytes: int = 0  # that its tenant may have in the memory of a node's grid; 0: it has none
     grid_encrypted: bool = False  # there, too
 
@@ -331,6 +332,7 @@ class Exited(msgspec.Struct, tag="exited", frozen=True):
     signal: int | None = None
     cause: str | None = None  # out-of-memory, disk-full, silent, stopped
     detail: str = ""  # of the cause, for the tenant
+    cpu_s: float = 0.0  # that all its processes used in their lives; 0: not known
 
 
 class WorkerUsage(msgspec.Struct, frozen=True):

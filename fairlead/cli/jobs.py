@@ -169,7 +169,7 @@ def _generations(generations: list[GenerationView]) -> None:
     ]  # fmt: skip
     rows = (
         [
-            each.number, each.phase, len(each.members), ",".join(sorted({member.node for member in each.members})),
+            each.number, each.phase, _working(each), ",".join(sorted({member.node for member in each.members})),
             each.plan.id if each.plan else "–", show.when(each.running_s or each.created_s),
             show.duration((each.ended_s or time.time()) - (each.running_s or each.created_s)),
             each.reason.text + (f" → {each.outcome}" if each.outcome else ""),
@@ -177,6 +177,13 @@ def _generations(generations: list[GenerationView]) -> None:
         for each in generations[-8:]
     )  # fmt: skip
     show.table(columns, rows, empty="")
+
+
+def _working(each: GenerationView) -> int | str:
+    """Its workers; of a plan that lets some of them rest how many work, as all are held and charged."""
+    held = len(each.members)
+    working = held if each.plan is None else min(held, each.plan.workers_used)
+    return held if working == held else f"{working} of {held}"
 
 
 def result(

@@ -179,6 +179,9 @@ class CarryOut:
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
         point = await self._backend.meeting_point(_gang(job, generation))
         meeting = await self._plans.meeting(job, generation)
+        if meeting.refused:
+            await self._begin_stop(job, JobPhase.FAILED, "failed", meeting.refused)
+            return
         now_s = self._clock()
         cpu_s = self._known.cpu.take(former) if former is not None else {}
 
@@ -229,7 +232,10 @@ class CarryOut:
                 changes["started_s"] = now_s
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
+            work = len(generation.at_work)
             text = f"{job.id} runs on {size} worker{'s' if size > 1 else ''}"  # why was said when it was decided
+            if work < size:
+                text = f"{job.id} runs on {work} of {size} workers, the rest is held and idle,"
             text += f" as {generation.plan['id']}" if generation.plan else ""
             _event(connection, job, "generation-running", text, now_s, generation=generation.number, workers=size,
                    reason=generation.reason_code)  # fmt: skip
@@ -242,13 +248,13 @@ class CarryOut:
     async def _mark_broken(self, job: Job, generation: Generation, lost: tuple[str, ...]) -> None:
         now_s = self._clock()
         dead, what = gangs.loss(lost, self._known.of(job.id))
-
+        broken_s = gangs.loss_s(lost, self._known.of(job.id), now_s)
         ran_s = 0.0 if job.training or generation.running_s is None else now_s - generation.running_s
 
         def work(connection: Connection) -> None:
             if not _unmoved(connection, job):
                 return
-            generations.update(connection, job.id, generation.number, broken_s=now_s)
+            generations.update(connection, job.id, generation.number, broken_s=broken_s)
             current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else job.losses + 1)
             _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip

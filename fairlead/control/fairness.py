@@ -40,8 +40,9 @@ def fairness_view(memory: Mapping[str, Any] | None, tenant: str | None) -> Fairn
     behind = {name: ratio for name, ratio in found["behind"].items() if tenant in (None, name)}
     text = found["text"] if tenant is None or not found["corrects"] else _own(found, tenant)
     return FairnessView(
-        index=found["index"], threshold=found["threshold"], corrects=found["corrects"], behind=behind, text=text
-    )
+        index=found.get("now", found["index"]), lasting=found["index"], threshold=found["threshold"],
+        corrects=found["corrects"], behind=behind, text=text,
+    )  # fmt: skip
 
 
 def _own(found: Mapping[str, Any], tenant: str) -> str:

@@ -28,6 +28,7 @@ class WorkerFact:
     exited: bool = False  # its process is gone; the phase says how far it had come
     slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
+    lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
 
     @property
     def alive(self) -> bool:
@@ -180,6 +181,12 @@ def loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[s
     ends = {worker: workers[worker].ended_by for worker in dead if worker in workers}
     named = [f"{worker} ({ends[worker]})" if ends.get(worker) else worker for worker in dead]
     return dead, f"lost {', '.join(named)}" if dead else f"broke: {', '.join(lost)} lost touch with a peer"
+
+
+def loss_s(lost: Sequence[str], workers: Mapping[str, WorkerFact], now_s: float) -> float:
+    """When a generation broke: at the first sign of it on any node, not when the control plane came to look."""
+    signs = [workers[worker].lost_s for worker in lost if worker in workers]
+    return min([now_s, *(sign for sign in signs if sign is not None)])
 
 
 def next_action(view: GangView) -> Action | None:

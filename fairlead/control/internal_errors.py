@@ -84,6 +84,10 @@ class Backoff:
         self._known[name] = tries, self._clock() + _pause_s(tries)
         return tries
 
+    def tries(self, name: Hashable) -> int:
+        """How often it has failed in a row."""
+        return self._known.get(name, (0, 0.0))[0]
+
     def passed(self, name: Hashable) -> None:
         self._known.pop(name, None)
 

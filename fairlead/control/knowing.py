@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.control.records import Generation, GenerationPhase, Job, KnownModel
-from fairlead.control.store import generations, models
+from fairlead.control.store import events, generations, models
 from fairlead.control.worker_messages import plain_value
 from fairlead.errors import InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile, model_from
@@ -78,6 +78,11 @@ def _sound(number: float) -> bool:
     return math.isfinite(number) and 0 <= number <= MOST_NUMBER
 
 
+def refusal(wanted: str, why: str) -> str:
+    """What is said of a plan that was asked for by name and can never run: nothing runs silently in its place."""
+    return f"plan: {wanted} was asked for and cannot run: {why}; leave plan out, and the fastest that can run is chosen"
+
+
 def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: float) -> None:
     """Keep what was found out; who says it a second time changes nothing.
 
@@ -90,6 +95,9 @@ def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: 
     plain = None if profile is None else msgspec.to_builtins(profile)
     why_not = "" if plain else why_not or "it could not be looked at"
     models.put(connection, KnownModel(job.tenant, model_key(job), plain, why_not, {}, {}, now_s))
+    if plain is None:
+        text = f"{job.id} runs as whole copies, because the planner could not look at its model: {why_not}"
+        events.append(connection, time_s=now_s, kind="planner-blind", text=text, tenant=job.tenant, job=job.id)
 
 
 def blame_plan(connection: Connection, job: Job, error: str) -> str | None:

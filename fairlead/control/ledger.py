@@ -38,6 +38,14 @@ class CpuMeter:
                 self._metered[key] = usage.cpu_s
             self._used[key] = max(usage.cpu_s, self._used.get(key, 0.0))
 
+    def ended(self, job: str, worker: str, cpu_s: float) -> None:
+        """What it used in its whole life: a short one may never have been looked at while it lived."""
+        key = (job, worker)
+        if key in self._adopted:
+            self._adopted.discard(key)
+            self._metered[key] = cpu_s
+        self._used[key] = max(cpu_s, self._used.get(key, 0.0))
+
     def take(self, generation: Generation) -> dict[str, float]:
         """Seconds by node since the last call."""
         taken: dict[str, float] = {}

@@ -278,6 +278,8 @@ class Controller:
         """What is kept in memory of an event that was stored."""
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
+            if isinstance(event.body, wire.Exited):
+                self.known.cpu.ended(event.job, event.worker, event.body.cpu_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
@@ -291,7 +293,7 @@ class Controller:
             return  # the phases that the node reported when it joined already include this
         known = self.known.workers.get(event.job, {})
         if event.worker in known:
-            known[event.worker] = fact_after(known[event.worker], event.body)
+            known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
 
     # ------------------------------------------------------------ deciding
 

@@ -49,23 +49,25 @@ def asks_for_a_round(event: WorkerEvent) -> bool:
     return not (plain or isinstance(body, wire.Joined | wire.Exited) or can_wait(event))
 
 
-def fact_after(fact: WorkerFact, body: wire.FromWorker | wire.Exited) -> WorkerFact:
-    """What is known of a worker after this event."""
+def fact_after(
+    fact: WorkerFact, body: wire.FromWorker | wire.Exited, time_s: float | None = None
+) -> WorkerFact:  # fmt: skip
+    """What is known of a worker after this event, which its node saw then."""
     match body:
         case wire.Ready():
             return replace(fact, phase="ready")
         case wire.Joined(generation=generation):
-            return replace(fact, phase="joined", generation=generation, slow_s=0.0)
+            return replace(fact, phase="joined", generation=generation, slow_s=0.0, lost_s=None)
         case wire.Progress(generation=generation, slow_s=slow_s) if generation == fact.generation:
             return fact if slow_s == fact.slow_s else replace(fact, slow_s=slow_s)
         case wire.Left(generation=generation):
             return replace(fact, phase="left", generation=generation)
         case wire.Broken(generation=generation):
-            return replace(fact, phase="broken", generation=generation)
+            return replace(fact, phase="broken", generation=generation, lost_s=time_s)
         case wire.Finished(generation=generation):
             return replace(fact, phase="finished", generation=generation)
         case wire.Exited():
-            return replace(fact, exited=True, ended_by=_ended_by(body))
+            return replace(fact, exited=True, ended_by=_ended_by(body), lost_s=time_s)
         case _:
             return fact
 

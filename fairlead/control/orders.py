@@ -68,6 +68,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             pool=f"stages-{job.tenant}" if "stage" in job.facts else "",
             data=handed(connection, job, spec),
             course=_course(connection, job),
+            plan=str(job.facts.get("plan", "")),
         )
 
     return order

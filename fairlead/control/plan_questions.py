@@ -55,7 +55,7 @@ class ChooseQuestion(msgspec.Struct, frozen=True, tag="choose"):
         model = corrected(self.model.pieces(), self.hardware, self.model.seen)
         found = choose(model, self.hardware, wanted=self.wanted, banned=self.model.banned, margin=self.margin)
         return Chosen(told_choice(found, found.reason, "planner" if self.wanted == "auto" else "asked"),
-                      found.plan.members)  # fmt: skip
+                      found.plan.members, found.refused)  # fmt: skip
 
 
 class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
@@ -71,7 +71,7 @@ class GlanceQuestion(msgspec.Struct, frozen=True, tag="glance"):
             raise ValueError("nothing was seen of it")
         model = sketch(ready.parameters, ready.batch_size, ready.samples, ready.glance)
         found = choose(model, self.hardware, margin=self.margin)
-        reason = f"{found.reason} (judged by its first passes: nothing else is known of this model yet)"
+        reason = f"{found.reason} (judged by its first passes: no run of this model was long enough to look closer)"
         return Chosen(told_choice(found, reason, "planner"), found.plan.members)
 
 
@@ -114,6 +114,7 @@ class Chosen:
 
     plan: dict[str, Any]
     members: tuple[int, ...]
+    refused: str = ""  # why what was asked for by name can never run here
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fairlead.control.curving import Curves, Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.internal_errors import Backoff, told
-from fairlead.control.knowing import model_key
+from fairlead.control.knowing import model_key, refusal
 from fairlead.control.plan_questions import ChooseQuestion, Chosen, GlanceQuestion, Model, Question, ReviewQuestion
 from fairlead.control.planner_process import Planner, PlannerFailed, PlannerProcess
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
@@ -23,7 +23,8 @@ from fairlead.control.reviewing import Review, plain
 from fairlead.control.rounds import in_full_swing, restart_cost_s
 from fairlead.control.store import events, generations, jobs, lineage, models
 from fairlead.control.store.engine import Store
-from fairlead.planning.choosing import MARGIN, UNMEASURED, blind
+from fairlead.errors import Unavailable
+from fairlead.planning.choosing import CUTS, MARGIN, UNMEASURED, blind
 from fairlead.planning.learning import understood
 from fairlead.planning.profiles import Hardware
 from fairlead.profiling.kept import disagrees
@@ -33,6 +34,9 @@ T = TypeVar("T")
 WAIT_S = 5.0  # for an answer of the planner, before a gang starts without one
 EVERY_S = 2.0  # running gangs are looked at again so often
 MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
+
+MOST_TRIES = 5
+"""Of a planner that fails with a model, before a plan that only it can make is refused."""
 
 BETTER_PLAN = "better-plan"
 """The reason of a generation that is there for the sake of its plan alone."""
@@ -46,6 +50,7 @@ class Meeting:
 
     members: Placement
     plan: Mapping[str, object] | None
+    refused: str = ""  # why the plan that was asked for by name can never run: the job fails with these words
 
 
 class Gauge(Protocol):
@@ -114,11 +119,15 @@ class Plans:
         return seconds / len(generation.at_work) if number == generation.number else None
 
     async def looker(self, job: Job, generation: Generation) -> str:
-        """The worker that is to look at the model; empty when it is known, or when there is nothing to plan."""
+        """The worker that is to look at the model; empty when it is known, or when there is nothing to plan.
+
+        What could not be looked at is looked at again: the reason may be gone.
+        """
         if not job.training or job.max_workers == 1:
             return ""
         self._planner.warm()  # it will be asked when the workers are there
-        if await self.known(job) is not None:
+        known = await self.known(job)
+        if known is not None and known.profile is not None:
             return ""
         return min(generation.members, key=lambda member: member.rank).worker
 
@@ -138,8 +147,12 @@ class Plans:
         try:
             found = await self._ask(job, question, Chosen)
         except PlannerFailed as error:
-            return _blind(job, ranked, known, hardware, f"whole copies: {error}")
-        return Meeting(_seated(ranked, found.members), found.plan)
+            wanted = str(job.facts.get("plan", "auto"))
+            if wanted in CUTS and self._resting.tries((job.tenant, model_key(job))) < MOST_TRIES:
+                raise Unavailable(f"{job.id} waits for its plan {wanted}: {error}") from None
+            return _blind(job, ranked, known, hardware, str(error))
+        refused = refusal(str(job.facts.get("plan")), found.refused) if found.refused else ""
+        return Meeting(_seated(ranked, found.members), found.plan, refused)
 
     def _question(self, job: Job, known: KnownModel | None, hardware: Hardware | None) -> Question | None:
         """What to ask the planner; None where it could say nothing."""
@@ -292,7 +305,10 @@ def _blind(
     """What runs where the planner is not asked, or has no answer."""
     wanted = str(job.facts.get("plan", "auto"))
     plan = blind(wanted, len(ranked))
-    reason = why or _why_blind(known, hardware, wanted)
+    if wanted in CUTS and len(ranked) > 1 and known is not None:
+        told = "the planner does not know these devices, or there are too many" if known.profile else known.why_not
+        return Meeting(_seated(ranked, plan.members), None, refusal(wanted, why or told))
+    reason = f"whole copies: {why}" if why else _why_blind(known, hardware, wanted)
     return Meeting(_seated(ranked, plan.members), plain(plan, reason, _unless_asked(wanted)))
 
 

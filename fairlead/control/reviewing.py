@@ -139,7 +139,7 @@ def _better(
     model = corrected(known.profile, hardware, known.seen)
     found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
     here = estimate(model, Ground(hardware), plan)
-    if not found.estimate.fits:
+    if found.refused or not found.estimate.fits:
         return None  # it runs as it is; what might break it is no improvement
     if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:
         return None

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlead.data.batches import Batches
     from fairlead.data.faults import BadData
     from fairlead.data.manifest import Manifest, SchemaChanged
     from fairlead.data.named import dataset
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BadData": "fairlead.data.faults",
-    "Batches": "fairlead.data.batches",
     "FittedRecipe": "fairlead.data.recipes.fitted",
     "Manifest": "fairlead.data.manifest",
     "Part": "fairlead.data.parts",
@@ -36,7 +34,7 @@ _HOMES = {
 }
 
 __all__ = [
-    "BadData", "Batches", "FittedRecipe", "Manifest", "Part", "Recipe", "SchemaChanged", "Source", "dataset",
+    "BadData", "FittedRecipe", "Manifest", "Part", "Recipe", "SchemaChanged", "Source", "dataset",
     "partition", "prepare", "read", "refine", "split",
 ]  # fmt: skip
 

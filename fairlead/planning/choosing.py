@@ -23,6 +23,9 @@ from fairlead.units import shown_size
 WANTED = ("auto", "single", "dp", "ddp", "fsdp", "tp", "pp")
 """What may be asked for: the planner's choice, or the best plan of one family."""
 
+CUTS = ("tp", "pp")
+"""Those that take the model apart: nobody can run them who has not looked at it."""
+
 MARGIN = 0.1
 """A plan has to be predicted so much faster than replicas to be run instead of them."""
 
@@ -40,6 +43,7 @@ class Choice:
     estimate: Estimate
     reason: str
     others: tuple[Estimate, ...] = ()  # that were weighed against it, best first
+    refused: str = ""  # why what was asked for by name can never run here; then nothing is to run in its place
 
     @property
     def plan(self) -> Plan:
@@ -65,6 +69,19 @@ def family(plan: Plan | Shape) -> str:
     if plan.tensor > 1:
         return "tp"
     return "fsdp" if plan.sharded else "ddp" if plan.buckets else "dp"
+
+
+def objection(model: ModelProfile, wanted: str) -> str:
+    """Why no gang can ever run this model under such a plan; empty if one may."""
+    if model.copies_only and wanted in ("fsdp", *CUTS):
+        why = "only whole copies of it can run"
+    elif wanted == "tp" and model.tensor_limit < 2:
+        why = "none of its layers can be shared by workers"
+    elif wanted == "pp" and len(model.layers) < 2:
+        why = "it is one piece, which cannot be cut into stages"
+    else:
+        return ""
+    return f"{why} ({model.limits[0]})" if model.limits else why
 
 
 def blind(wanted: str, workers: int) -> Plan:
@@ -134,7 +151,10 @@ def _weighed(every: Sequence[Estimate], chosen: Estimate) -> tuple[Estimate, ...
 def _asked_for(
     model: ModelProfile, hardware: Hardware, wanted: str, banned: Collection[str], margin: float, budget: Budget
 ) -> Choice:
-    """The best plan of this family; where it has none that fits, replicas, and where they do not fit what does."""
+    """The best plan of this family, also where it is not predicted to fit; one worker alone runs as it is.
+
+    Where several workers have no plan of this family the choice says so and is not to be run.
+    """
     ground, workers = Ground(hardware), len(hardware.seats)
     usual = estimate(model, ground, replicas(workers))
     if wanted in ("dp", "ddp"):
@@ -144,15 +164,15 @@ def _asked_for(
     named = "replicas were" if wanted == "dp" else f"{wanted} was"
     if found and found[0].fits:
         return Choice(found[0], f"{named} asked for")
-    why = model.limits[0] if model.limits else f"{workers} of these workers have no plan of this kind that fits"
-    if found:
-        why = f"it is predicted to need {needed(found[0], hardware)}"
-    if usual.fits:
-        return Choice(usual, f"{named} asked for, but replicas run: {why}")
-    instead = _fastest(model, hardware, "auto", banned, margin, budget)
-    if instead.estimate.fits:
-        return replaced(instead, reason=f"{named} asked for, but {instead.plan.id} runs: {why}")
-    return Choice(found[0] if found else usual, f"{named} asked for; {instead.reason}")
+    if workers == 1:
+        alone = _fastest(model, hardware, "auto", banned, margin, budget)
+        return replaced(alone, reason=f"{named} asked for, and one worker runs alone: {alone.reason}")
+    why = objection(model, wanted)
+    if wanted not in CUTS and not why:
+        tried = found[0] if found else estimate(model, ground, blind(wanted, workers))
+        return Choice(tried, f"{named} asked for; it is predicted to need {needed(tried, hardware)}")
+    why = why or f"no plan of this kind suits its batch, its maths and the memory of {workers} of these workers"
+    return Choice(usual, f"{named} asked for, and cannot run: {why}", refused=why)
 
 
 def _with_limits(reason: str, model: ModelProfile) -> str:

@@ -45,11 +45,17 @@ def take_rows(samples: Samples, count: int) -> tuple[torch.Tensor, ...]:
     return taken
 
 
-def profile_model(training: Training, model: nn.Module | None = None) -> ModelProfile:
-    """What the planner needs to know, found without running the model in full."""
+def profile_model(
+    training: Training, model: nn.Module | None = None, samples: Samples | None = None
+) -> ModelProfile:
+    """What the planner needs to know, found without running the model in full.
+
+    ``samples`` are some of the data where not all of it is at hand: how many there are says nothing about the batch.
+    """
     model = build(training) if model is None else model
-    samples = open_samples("data", training.data, torch.device("cpu"))
-    check_batch(training.batch_size, len(samples))
+    if samples is None:
+        samples = open_samples("data", training.data, torch.device("cpu"))
+        check_batch(training.batch_size, len(samples))
     rows = take_rows(samples, ROWS)
     own_step = training.loss is None
     trained(model)

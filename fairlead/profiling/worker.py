@@ -14,22 +14,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import torch
 
 from fairlead import wire
+from fairlead.planning.choosing import CUTS
 from fairlead.planning.profiles import Calibration, ModelProfile, to_plain
 from fairlead.profiling.analyse import measured
 from fairlead.profiling.glancing import glance
 from fairlead.profiling.model import profile_model
 from fairlead.training import worker as training_worker
 from fairlead.training.channel import Channel
-from fairlead.training.data import open_samples
+from fairlead.training.data import Indexed, Resident
 from fairlead.training.loading import describe
 from fairlead.training.session import Session
+from fairlead.units import shown_size
 
 WORTH_IT_S = 20.0
 """A training that ends earlier gains nothing by being planned, and is left alone."""
@@ -37,10 +38,15 @@ WORTH_IT_S = 20.0
 SLOW_STEP_S = 1.0
 """Steps that take longer are not tried again beside the training: what it takes itself says enough."""
 
+LOOK_S = 60.0
+"""So long a gang waits for a look without which it cannot run the plan that was asked for."""
+
 GLANCE_S = 1.0
 """So long a gang waits for the first passes of a model; without them it starts as replicas."""
 
 SAMPLES = 64
+"""That are made to look at a model where each is made one by one; tensors give a whole batch at once."""
+
 NICENESS = 10  # a tenth of a core that the training wants as well
 MEMORY_PART = 0.25  # of what is free, for the steps that are tried
 COPIED_BYTES_PER_S = 5e9
@@ -76,12 +82,19 @@ class Looking:
         self._batch = 0
 
     def begin(self, session: Session, line: Channel) -> wire.Glance | None:
-        """Fork, and wait for the training to be well on its way; returns what the first passes there show."""
-        weights = sum(p.numel() * p.element_size() for p in session.model.parameters())
-        if session.device.type != "cpu" or weights > _room_bytes(self._spec.memory_bytes):
-            return None  # a fork cannot use what lies on a card, and the weights as they were need room twice
-        count = min(SAMPLES, len(session.samples))
-        rows = session.samples.take(torch.arange(count), 0)  # by the parent: open files are shared with a fork
+        """Fork, and wait for the training to be well on its way; returns what the first passes there show.
+
+        A plan that takes the model apart and was asked for by name is looked into at once, before anybody trains.
+        """
+        weights, room = sum(p.numel() * p.element_size() for p in session.model.parameters()), _room_bytes(self._spec)
+        if session.device.type != "cpu":
+            line.send(wire.Profiled(why_not=f"it lies on {session.device}, and only models on a cpu can be"))
+            return None
+        if weights > room:
+            free = shown_size(max(room, 0.0))
+            line.send(wire.Profiled(why_not=f"a copy of its weights takes {shown_size(weights)}, and {free} are free"))
+            return None
+        rows = _rows(session)  # by the parent: open files are shared with a fork
         self._batch = session.training.batch_size
         woken, self._go = os.pipe()
         answer, told = os.pipe()
@@ -94,8 +107,14 @@ class Looking:
         for end in (woken, told, shown):
             os.close(end)
         line.overheard = self._hear
-        threading.Thread(target=_wait, args=(child, answer, line), name="fairlead-looking", daemon=True).start()
-        return _seen(seen)
+        done = threading.Event()
+        threading.Thread(target=_wait, args=(child, answer, line, done), name="fairlead-looking", daemon=True).start()
+        shows = _seen(seen)
+        if (self._spec.plan or session.training.plan) in CUTS:
+            step_s = SLOW_STEP_S if shows is None else shows.fixed_s + shows.sample_s * self._batch
+            self._wake(Pace(step_s, self._batch))
+            done.wait(LOOK_S)
+        return shows
 
     def _hear(self, message: msgspec.Struct) -> None:
         """From the progress it follows when to begin, or that it is not worth it."""
@@ -110,17 +129,33 @@ class Looking:
         worth_it = (message.total_steps - message.step) * message.step_s >= WORTH_IT_S
         own_s = message.compute_s or message.step_s
         pace = Pace(own_s, self._batch * (message.share or 1.0), min(1.0, self._spec.cpu or 1.0))
+        self._wake(pace if worth_it else None)
+
+    def _wake(self, pace: Pace | None) -> None:
+        """Let it look, or end."""
         go, self._go = self._go, -1
         with os.fdopen(go, "wb") as pipe, contextlib.suppress(BrokenPipeError):  # it may have been killed for memory
-            pipe.write(msgspec.msgpack.encode(pace) if worth_it else b"")
+            pipe.write(b"" if pace is None else msgspec.msgpack.encode(pace))
 
 
-def _wait(child: int, answer: int, line: Channel) -> None:
+def _rows(session: Session) -> tuple[torch.Tensor, ...]:
+    """A batch like the training's, or so many samples that one can be made of them, again and again."""
+    whole = 0 if isinstance(session.samples, Indexed) else session.training.batch_size
+    count = min(max(SAMPLES, whole), len(session.samples))
+    rows: tuple[torch.Tensor, ...] = session.samples.take(torch.arange(count), 0)
+    return rows
+
+
+def _wait(child: int, answer: int, line: Channel, done: threading.Event) -> None:
     with os.fdopen(answer, "rb") as pipe:
         said = pipe.read(_ANSWER_BYTES)
-    os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if said:
         line.send(msgspec.msgpack.decode(said, type=wire.Profiled))
+    elif code < 0:
+        name = signal.Signals(-code).name
+        line.send(wire.Profiled(why_not=f"the process that looked was ended by {name}: memory may have run short"))
+    done.set()
 
 
 def _seen(end: int) -> wire.Glance | None:
@@ -192,12 +227,11 @@ def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: w
 
 
 def _look(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.WorkerSpec) -> ModelProfile:
-    training = replace(session.training, data=rows)
-    profile = profile_model(training, session.model)
+    training, some = session.training, Resident(rows)
+    profile = profile_model(training, session.model, some)
     profile = msgspec.structs.replace(profile, samples=len(session.samples))
-    if pace.step_s <= SLOW_STEP_S and _needs_bytes(profile) < _room_bytes(spec.memory_bytes):
-        samples = open_samples("data", rows, torch.device("cpu"))
-        return measured(training, session.model, profile, samples, "cpu")
+    if pace.step_s <= SLOW_STEP_S and _needs_bytes(profile) < _room_bytes(spec):
+        return measured(training, session.model, profile, some, "cpu")
     return msgspec.structs.replace(profile, calibration=rough(profile, pace))
 
 
@@ -216,11 +250,12 @@ def _needs_bytes(profile: ModelProfile) -> float:
     return held + each * profile.batch_size
 
 
-def _room_bytes(granted: int | None) -> float:
+def _room_bytes(spec: wire.WorkerSpec) -> float:
     """What the tried steps may take: a part of what is free on the machine, and of what the worker was given."""
     words = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
     free = float(words.get("MemAvailable", "0 kB").split()[0]) * 1024
     held = next((line.split()[1] for line in _lines("/proc/self/statm")), "0")
+    granted = spec.memory_bytes
     left = free if granted is None else min(free, granted - float(held) * os.sysconf("SC_PAGE_SIZE"))
     return MEMORY_PART * left
 

@@ -116,7 +116,7 @@ def open_samples(name: str, data: Any, device: torch.device) -> Samples:
     if isinstance(data, str | Named):
         from fairlead.training.named import open_named
 
-        return open_named(name, data)
+        return open_named(name, data, device)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | list):

@@ -31,10 +31,12 @@ def handed(name: str) -> dict[str, Any] | None:
 
 
 class Pieces:
-    """A data set in several blocks: a batch is gathered from those that hold some of it."""
+    """A data set in several blocks: a batch is gathered from those that hold some of it, and put on the device."""
 
-    def __init__(self, blocks: Sequence[Sequence[torch.Tensor]], source: Mapping[str, Any]) -> None:
-        self.source = source
+    def __init__(
+        self, blocks: Sequence[Sequence[torch.Tensor]], source: Mapping[str, Any], device: torch.device
+    ) -> None:
+        self.source, self._device = source, device
         self._blocks = [tuple(column.contiguous() for column in block) for block in blocks]
         ends = list(accumulate(len(block[0]) for block in self._blocks))
         self._ends = torch.tensor(ends)
@@ -44,6 +46,7 @@ class Pieces:
         return int(self._ends[-1])
 
     def take(self, index: torch.Tensor, draw: int) -> Batch:
+        index = index.cpu()
         which = torch.searchsorted(self._ends, index, right=True)
         within = index - self._begins[which]
         order = torch.argsort(which, stable=True)
@@ -51,7 +54,7 @@ class Pieces:
         found = self._gathered(torch.split(within[order], counts), counts, len(index))
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
-        return tuple(column.index_select(0, back) for column in found)
+        return tuple(column.index_select(0, back).to(self._device) for column in found)
 
     def _gathered(self, places: Sequence[torch.Tensor], counts: Sequence[int], rows: int) -> list[torch.Tensor]:
         """The rows of all blocks, those of the first block first."""
@@ -67,8 +70,11 @@ class Pieces:
         return found
 
 
-def open_named(field: str, data: str | Named) -> Resident | Pieces:
-    """The data set, mapped; blocks that are not on this node are brought there first."""
+def open_named(field: str, data: str | Named, device: torch.device) -> Resident | Pieces:
+    """The data set, mapped; blocks that are not on this node are brought there first.
+
+    On another device than the cpu one block lies there as a whole, and of several each batch is put there.
+    """
     from fairlead.grid import Grid  # most workers need none
 
     meant = dataset(data) if isinstance(data, str) else data
@@ -91,7 +97,9 @@ def open_named(field: str, data: str | Named) -> Resident | Pieces:
         "name": meant.name, "version": manifest["version"], "recipe": manifest.get("recipe") or "",
         "rows": int(manifest["rows"]), "blocks": [each["id"] for each in manifest["blocks"]],
     }  # fmt: skip
-    return Resident(blocks[0], source=source) if len(blocks) == 1 else Pieces(blocks, source)
+    if len(blocks) > 1:
+        return Pieces(blocks, source, device)
+    return Resident([column.to(device) for column in blocks[0]], source=source)
 
 
 def _opened(
@@ -145,7 +153,10 @@ def _columns(
 
 
 def _ready(grid: Grid, block: BlockId, inputs: Sequence[str], target: str) -> tuple[torch.Tensor, ...]:
-    """One block's columns as the model takes them: single numbers side by side, everything else as it lies there."""
+    """One block's columns as the model takes them: everything as it lies there, but two copies in this worker.
+
+    Single numbers are put side by side, and classes become the whole numbers that losses take.
+    """
     columns = grid.open(block).tensors()
     wanted = [columns[name] for name in inputs]
     if len(wanted) > 1 and all(column.dim() == 1 for column in wanted):

@@ -12,7 +12,7 @@ from pathlib import Path
 from fairlead import wire
 from fairlead.backends.protocol import LaunchOrder, Lease, NodeJoined, NotReserved, WorkerEvent
 from fairlead.cluster import Gang, Member
-from tests.backends.platforms import platform, python, run, until
+from tests.backends.platforms import how, platform, python, run, until
 
 NODES = ["node-0", "node-1", "node-2", "node-3"]
 
@@ -143,7 +143,7 @@ def test_a_command_joins_and_leaves_when_told(home: Path) -> None:
             assert (await here.some(wire.Joined))[0].generation == 4
             await here.backend.tell(lease, wire.Leave(4))
             assert (await here.some(wire.Left))[0].generation == 4
-            assert (await here.some(wire.Exited))[0] == wire.Exited(code=None, signal=15, cause="stopped")
+            assert how((await here.some(wire.Exited))[0]) == wire.Exited(code=None, signal=15, cause="stopped")
             assert here.of(wire.Finished) == []
 
     run(scene())
@@ -157,7 +157,7 @@ def test_a_command_that_ignores_the_request_to_end_is_killed_after_its_grace(hom
             while "deaf" not in await here.log("j"):
                 await here.some(wire.Ready)
             await here.backend.stop("j", {"w0": "node-0"}, grace_s=0.2)
-            assert (await here.some(wire.Exited))[0] == wire.Exited(code=None, signal=9, cause="stopped")
+            assert how((await here.some(wire.Exited))[0]) == wire.Exited(code=None, signal=9, cause="stopped")
 
     run(scene())
 
@@ -168,8 +168,8 @@ def test_exit_codes_and_signals_are_told_apart(home: Path) -> None:
             await here.start("a", ["node-0"], "sh", "-c", "exit 7")
             await here.start("b", ["node-1"], "sh", "-c", "kill -11 $$")
             await here.some(wire.Exited, 2)
-            assert here.of(wire.Exited, "a") == [wire.Exited(code=7)]
-            assert here.of(wire.Exited, "b") == [wire.Exited(code=None, signal=11)]
+            assert [how(each) for each in here.of(wire.Exited, "a")] == [wire.Exited(code=7)]
+            assert [how(each) for each in here.of(wire.Exited, "b")] == [wire.Exited(code=None, signal=11)]
             assert here.of(wire.Finished) == []
 
     run(scene())

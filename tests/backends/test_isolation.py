@@ -20,7 +20,18 @@ from fairlead.backends.local.shapes import NodeShape
 from fairlead.backends.protocol import LaunchOrder, Lease
 from fairlead.cluster import Gang, Member
 from fairlead.home import Home
-from tests.backends.platforms import OTHER_UID, UID, needs_root, needs_sandbox, platform, python, run, traces, until
+from tests.backends.platforms import (
+    OTHER_UID,
+    UID,
+    how,
+    needs_root,
+    needs_sandbox,
+    platform,
+    python,
+    run,
+    traces,
+    until,
+)
 
 LOOK_AROUND = """
 import os, sys
@@ -142,7 +153,7 @@ def test_a_memory_limit_kills_the_offender_only_and_says_so(home: Path) -> None:
             greedy = "b = bytearray(300_000_000); print('had it')"
             await here.start("bad", ["node-0"], *python(greedy), memory_bytes=100_000_000)
             (end,) = await here.some(wire.Exited, job="bad")
-            assert end == wire.Exited(code=None, signal=9, cause="out-of-memory")
+            assert how(end) == wire.Exited(code=None, signal=9, cause="out-of-memory")
             assert [worker.phase for worker in await here.backend.leases() if worker.job == "good"] == ["ready"]
             assert "had it" not in await here.log("bad")
 
@@ -189,7 +200,7 @@ def test_a_child_that_ran_out_of_memory_is_the_cause_of_its_parents_failure(home
         async with platform(home, "1") as here:
             script = 'python -c "bytearray(300000000)"; exit 5'
             await here.start("j", ["node-0"], "sh", "-c", script, memory_bytes=100_000_000)
-            assert (await here.some(wire.Exited))[0] == wire.Exited(code=5, signal=None, cause="out-of-memory")
+            assert how((await here.some(wire.Exited))[0]) == wire.Exited(code=5, signal=None, cause="out-of-memory")
 
     run(scene())
 

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead import wire
 from fairlead.backends.protocol import LaunchOrder, Lease, NodeLost, NotReserved
-from tests.backends.platforms import Platform, platform, run
+from tests.backends.platforms import Platform, how, platform, run
 
 
 def test_a_worker_that_trained_and_fell_silent_is_killed_and_named_silent(home: Path) -> None:
@@ -31,7 +31,7 @@ time.sleep(60)
             await here.some(wire.Ready)
             await here.backend.tell(lease, wire.Join(1, {"w0": 0}, ""))
             await here.some(wire.Progress)
-            assert (await here.some(wire.Exited))[0] == wire.Exited(code=None, signal=9, cause="silent")
+            assert how((await here.some(wire.Exited))[0]) == wire.Exited(code=None, signal=9, cause="silent")
 
     run(scene())
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fairlead.control.fairness import fairness_view, tell_fairness
 from fairlead.control.store import events
-from fairlead.scheduling.carry.remembering import promises
+from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.repay import judged
-from fairlead.scheduling.market.tenants import Account
+from fairlead.scheduling.market.tenants import Account, _aged
 
 from .stores import Opened
 
@@ -51,7 +52,7 @@ def test_only_who_runs_the_platform_reads_names(db: Opened) -> None:
 @pytest.mark.parametrize("tenant", ["meek", "hog", "even", "gone"])
 def test_a_tenant_sees_the_index_and_itself(tenant: str) -> None:
     seen = fairness_view(memory(LOW), tenant)
-    assert seen is not None and seen.corrects and seen.index < seen.threshold == Dials().fair
+    assert seen is not None and seen.corrects and seen.lasting < seen.threshold == Dials().fair
     assert seen.behind.keys() == ({"meek"} if tenant == "meek" else set())
     assert not any(other in seen.text for other in LOW.keys() - {tenant})
     everybody = fairness_view(memory(LOW), None)
@@ -66,3 +67,26 @@ def test_an_index_around_the_threshold_does_not_begin_and_end_all_the_time() -> 
     assert not judged(near, dials)["corrects"]
     assert judged(near, dials, corrects=True)["corrects"]
     assert not judged(HIGH, dials, corrects=True)["corrects"]
+
+
+def test_the_index_that_is_shown_counts_everybody_with_work_at_once() -> None:
+    """A tenant that has had nothing for two minutes is no device hour behind, and is badly treated all the same."""
+    accounts = {"hog": Account(now_due_s=120.0, now_had_s=120.0), "meek": Account(now_due_s=120.0, now_had_s=30.0)}
+    found = fairness_view(memory(accounts), None)
+    assert found is not None
+    assert found.index == pytest.approx((1.25**2) / (2 * (1 + 0.25**2)))
+    assert (found.lasting, found.corrects) == (1.0, False)
+
+
+def test_what_was_due_lately_passes_from_the_index_that_is_shown() -> None:
+    names, dials = ("a", "b"), Dials()
+    low = {"a": Account(entitled=1.0, useful=1.0), "b": Account(entitled=1.0)}
+    one = _aged({"accounts": low, "at_s": 0.0}, names, 60.0, dials)
+    assert [one[name].now_ratio for name in names] == [1.0, 0.0]
+    even = {name: replace(one[name], entitled=1.0, useful=1.0) for name in names}
+    later = _aged({"accounts": even, "at_s": 60.0}, names, 7260.0, dials)
+    assert judged(later, dials)["now"] > 0.99
+    gone = {name: replace(one[name], entitled=0.0, useful=0.0) for name in names}
+    assert _aged({"accounts": gone, "at_s": 60.0}, names, 90_000.0, dials)["b"].now_ratio is None
+    assert recalled(plain({"accounts": one}))["accounts"] == one
+    assert recalled({"accounts": {"a": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}})["accounts"]["a"].now_due_s == 0.0

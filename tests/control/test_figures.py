@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from fairlead import wire
+from fairlead.control.gangs import WorkerFact, loss_s
 from fairlead.control.ledger import CpuMeter, usage_lines
-from fairlead.control.observe import failure_of, measured_speed
+from fairlead.control.observe import fact_after, failure_of, measured_speed
 from fairlead.control.present import sla_met
 from fairlead.control.records import JobPhase
 from fairlead.control.report import fairness, job_figures, platform_report
@@ -123,3 +124,32 @@ def test_a_speed_is_believed_once_the_generation_has_run_for_a_while() -> None:
     job = made.job(batch_size=32)
     assert measured_speed(job, young, 20, 101.0) == {}
     assert measured_speed(job, young, 30, 110.0) == {2: 20 * 32 / 10.0}
+
+
+def test_a_short_worker_that_nobody_looked_at_while_it_lived_has_used_what_it_used() -> None:
+    meter, generation = CpuMeter(), made.generation(("w0", "node-0"), ("w1", "node-1"))
+    meter.ended("mlp-abc234", "w0", 3.5)
+    meter.observe(wire.Telemetry(0.5, 0, [wire.WorkerUsage("mlp-abc234", "w1", 1.0, 0, 0)]))
+    meter.ended("mlp-abc234", "w1", 4.0)
+    assert meter.take(generation) == {"node-0": 3.5, "node-1": 4.0}
+    assert meter.take(generation) == {"node-0": 0.0, "node-1": 0.0}, "nothing is counted twice"
+
+
+def test_what_an_adopted_worker_used_before_is_not_counted_again_at_its_end() -> None:
+    meter = CpuMeter()
+    meter.adopt("mlp-abc234", "w0")
+    meter.ended("mlp-abc234", "w0", 3.5)
+    assert meter.take(made.generation(("w0", "node-0"))) == {"node-0": 0.0}
+
+
+def test_a_generation_broke_when_a_node_first_saw_it_not_when_the_leader_came_to_look() -> None:
+    joined = WorkerFact("node-0", "joined", generation=1)
+    killed = fact_after(joined, wire.Exited(None, int(signal.SIGKILL)), 100.0)
+    noticed = fact_after(joined, wire.Broken(1, 7, "a peer is gone"), 100.2)
+    facts = {"w0": killed, "w1": noticed}
+    assert loss_s(("w0", "w1"), facts, 104.0) == 100.0
+    assert loss_s(("w1",), facts, 104.0) == 100.2
+    assert loss_s(("w1",), facts, 99.0) == 99.0, "no clock makes it later than now"
+    assert loss_s(("w2",), facts, 104.0) == 104.0, "of one that nobody knows any more"
+    again = fact_after(noticed, wire.Joined(2, 7))
+    assert loss_s(("w1",), {"w1": again}, 120.0) == 120.0, "what was lost before is another loss"

@@ -15,6 +15,8 @@ from fairlead.control.curving import Pace, paced
 from fairlead.control.gangs import GangView, MarkRunning, StopWorkers, TellJoin, WorkerFact, next_action
 from fairlead.control.hardware import Machine, gang_hardware
 from fairlead.control.knowing import MOST_LAYERS, accepted, blame_plan, model_fact, model_key, store_profile
+from fairlead.control.metrics.jobs import JobCounts
+from fairlead.control.metrics.live import REGISTRY
 from fairlead.control.observe import fail
 from fairlead.control.planner_process import InlinePlanner
 from fairlead.control.plans import Plans
@@ -259,10 +261,47 @@ def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Ope
     assert run(plans.looker(replace(job, max_workers=1), generation)) == ""
     db.write(store_profile, job, wire.Profiled(why_not="it draws"), 0.0)
     plans.forget(job.id)
-    assert run(plans.looker(job, generation)) == ""  # once is enough
     meeting = run(plans.meeting(job, generation))
     assert meeting.plan is not None
     assert "it draws" in str(meeting.plan["reason"])
+    assert run(plans.looker(job, generation)) == "w0"  # another time it may be possible
+    db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 1.0)
+    plans.forget(job.id)
+    assert run(plans.looker(job, generation)) == ""  # once is enough
+
+
+def test_a_planner_that_could_not_look_is_an_alarm_for_who_runs_the_platform(db: Opened) -> None:
+    _, job = placed(db, None)
+    db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 0.0)
+    assert "planner-blind" not in {event.kind for event in db.read(events.after, 0, 50)}
+    other = submit(db, a_job("vision"))
+    db.write(store_profile, other, wire.Profiled(why_not="it draws"), 1.0)
+    (told,) = [event for event in db.read(events.after, 0, 50) if event.kind == "planner-blind"]
+    assert told.job == other.id and "it draws" in told.text
+    before = REGISTRY.get_sample_value("fairlead_planner_blind_jobs_total", {"tenant": "vision"}) or 0.0
+    JobCounts().take(told, None)
+    assert REGISTRY.get_sample_value("fairlead_planner_blind_jobs_total", {"tenant": "vision"}) == before + 1
+
+
+@pytest.mark.parametrize("wanted", ["tp", "pp"])
+def test_a_plan_asked_for_by_name_that_cannot_run_is_refused_and_nothing_runs_in_its_place(
+    db: Opened, wanted: str
+) -> None:
+    plans, job = placed(db, None)
+    (generation,) = db.read(generations.of_job, job.id)
+    asked = replace(job, facts={"plan": wanted})
+    db.write(store_profile, job, wire.Profiled(why_not="it draws"), 0.0)
+    plans.forget(job.id)
+    unseen = run(plans.meeting(asked, generation))
+    assert wanted in unseen.refused and "it draws" in unseen.refused
+    whole = planning.model(1, limits=("one piece of code",), copies_only=True)
+    db.write(store_profile, job, wire.Profiled(to_plain(whole)), 1.0)
+    plans.forget(job.id)
+    seen = run(plans.meeting(asked, generation))
+    assert "one piece of code" in seen.refused and "leave plan out" in seen.refused
+    alone = replace(generation, members=generation.members[:1])
+    assert not run(plans.meeting(asked, alone)).refused  # an elastic gang that is one worker for now
+    assert not run(plans.meeting(job, generation)).refused
 
 
 SMALL, LARGE = wire.Glance(3e-4, 1e-6, 1000.0), wire.Glance(1e-3, 1e-3, 1000.0)

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.data import BadData, read
 from fairlead.data.manifest import Manifest, SchemaChanged
-from fairlead.data.parts import split
+from fairlead.data.parts import _lots, split
 from fairlead.data.preparing import prepare, refine
 from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
 from fairlead.data.recipes.frame import materialised
@@ -220,3 +220,12 @@ def test_a_data_set_is_computed_in_the_grid_and_read_from_it_as_one_block(tmp_pa
         np.testing.assert_array_equal(np.concatenate(pieces), found["features"])
         mask = train.mask(0, data.combine_chunks().to_batches()[0])
         np.testing.assert_array_equal(grid.open(BlockId(part.blocks[0].id)).arrays()["y"], found["y"][mask])
+
+
+def test_a_row_whose_lot_is_the_very_bound_is_in_one_part_only() -> None:
+    """A row that is trained on and judged by makes every figure better than it is."""
+    batch = pa.RecordBatch.from_pydict({"x": list(range(50))})
+    for lot in _lots(np.arange(50, dtype=np.uint64), 3).tolist():
+        train, rest = split(lot, seed=3)
+        assert (train.mask(0, batch) ^ rest.mask(0, batch)).all()
+        assert (train.count(0, 50), rest.count(0, 50)) == (train.mask(0, batch).sum(), rest.mask(0, batch).sum())

@@ -99,6 +99,23 @@ def test_parquet_json_lines_and_text_are_read(tmp_path: Path) -> None:
     assert read(tmp_path / "t.txt").table().column("text").to_pylist() == ["one", "two", "", "four"]
 
 
+def test_a_text_of_any_size_is_read_while_no_line_is_longer_than_a_row_may_be(tmp_path: Path) -> None:
+    options: dict[str, int] = {"cell_bytes": 4096}
+    lines = ["x" * 4096, *("short" for _ in range(5_000)), "y" * 4096]
+    (tmp_path / "t.txt").write_text("\n".join(lines) + "\n")
+    assert read(tmp_path / "t.txt", **options).table().column("text").to_pylist() == lines
+    (tmp_path / "t.txt").write_text("\n".join([*lines, "z" * 4097]) + "\n")
+    with pytest.raises(BadData, match="line 5,003 on, more than 4,096 bytes in one row"):
+        read(tmp_path / "t.txt", **options).table()
+
+
+def test_what_a_mac_puts_into_an_archive_beside_the_file_does_not_count(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.csv.zip", "w") as archive:
+        archive.writestr("t.csv", "a,b\n1,x\n")
+        archive.writestr("__MACOSX/._t.csv", "\0\5\x16")
+    assert read(tmp_path / "t.csv.zip").table().to_pylist() == [{"a": 1, "b": "x"}]
+
+
 def test_several_files_are_one_source_if_their_columns_agree(tmp_path: Path) -> None:
     for place in range(3):
         (tmp_path / f"part-{place}.csv").write_text(f"a,b\n{place},x\n")

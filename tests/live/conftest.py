@@ -20,3 +20,19 @@ def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         yield crashable
     finally:
         crashable.down()
+
+
+@pytest.fixture(autouse=True)
+def sees_models(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A planner that cannot look at a model is a fault: its jobs would run as whole copies to their end, unnoticed."""
+    if "platform" not in request.fixturenames:
+        yield
+        return
+    platform = request.getfixturevalue("platform")
+    before = set(_blind(platform))
+    yield
+    assert not set(_blind(platform)) - before
+
+
+def _blind(platform: Crashable) -> list[str]:
+    return [each.text for each in platform.call(lambda client: list(client.events())) if each.kind == "planner-blind"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.errors import InvalidSpec
 from fairlead.sdk.jobs import Job
 from fairlead.views import PlanView
 from tests.chaos.crashable import Crashable, same_curve, wait_until
@@ -90,14 +91,40 @@ def test_a_small_model_that_nobody_knows_begins_on_one_worker_and_the_other_rest
     assert result.plan is not None
     assert (result.plan.id, result.plan.chosen, result.plan.workers_used) == ("single", "planner", 1)
     assert "first passes" in result.plan.reason
+    assert said.generations[0].plan is not None
+    assert (said.generations[0].plan.workers_used, len(said.generations[0].members)) == (1, 2), "one rests, and is held"
 
 
-def test_a_plan_that_its_author_asked_for_is_run_as_soon_as_the_model_is_known(platform: Crashable) -> None:
+def test_a_job_too_short_to_be_looked_at_while_it_runs_has_used_what_it_used(platform: Crashable) -> None:
+    busy = ["python", "-c", "import time\nwhile time.process_time() < 0.8: pass"]
+    job = platform.call(lambda client: client.submit(busy, name="busy", tenant="alpha"))
+    platform.wait_for_end(job.id)
+    figures = platform.call(lambda client: client.result(job.id)).figures
+    used = (figures["RU"] or 0.0) * (figures["device_s"] or 0.0)
+    assert used >= 0.75, figures
+
+
+def test_a_plan_that_its_author_asked_for_is_run_from_the_first_step(platform: Crashable) -> None:
     job = train(platform, "deep", "deep")
     wait_until(lambda: runs(platform, job, "pp2"), PATIENCE_S, "two stages")
     found = plan_of(platform, job)
     assert found is not None
-    assert found.chosen == "asked"
+    assert (found.chosen, platform.view(job.id).generation) == ("asked", 1)
     moved = platform.view(job.id)
     wait_until(lambda: platform.view(job.id).step > moved.step, PATIENCE_S, "it trains on")
     stop(platform, job)
+
+
+def test_a_plan_that_cannot_run_fails_its_job_and_is_refused_at_the_door_when_that_is_known(
+    platform: Crashable,
+) -> None:
+    job = train(platform, "whole", "whole")
+    platform.wait_for_end(job.id, PATIENCE_S)
+    view = platform.view(job.id)
+    assert (view.state, view.step) == ("failed", 0)
+    assert "pp was asked for and cannot run" in (view.message or "")
+    fields = {"folder": PROGRAMS, "tenant": "alpha", "workers": "2"}
+    with pytest.raises(InvalidSpec, match="tp cannot run this model"):
+        platform.client.submit("planned.py:whole", plan="tp", **fields)
+    with pytest.raises(InvalidSpec, match="several workers"):
+        platform.client.submit("planned.py:small", plan="tp", **(fields | {"workers": "1"}))

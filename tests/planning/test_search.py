@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from fairlead import wire
 from fairlead.planning.collectives import all_reduce_s
-from fairlead.planning.cost import Estimate, fitted
+from fairlead.planning.cost import Estimate, estimate, fitted
 from fairlead.planning.ground import Ground
 from fairlead.planning.memory import USABLE
 from fairlead.planning.plan import Plan
@@ -17,6 +20,8 @@ from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile
 from fairlead.planning.search import _Floors, _realised, best, candidates, search
 from fairlead.planning.shapes import shapes
 from fairlead.planning.shares import even_shares
+from fairlead.planning.sketching import sketch
+from fairlead.profiling.worker import Pace, rough
 
 from .made import CARD, CPU, FAST, SLOW, grounds, hardware, model, models
 
@@ -202,3 +207,46 @@ def test_shares_are_whole_samples_and_end_together() -> None:
     assert counts == (60, 30)
     assert even_shares(4, [0.0, 100.0], [1.0, 1.0]) == (4, 0)
     assert sum(even_shares(7, [0.1, 0.2, 0.3], [1.0, 1.5, 3.0])) == 7
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 12), st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.1, 4.0)), min_size=2, max_size=3)
+)  # fmt: skip
+def test_no_other_whole_shares_end_earlier(batch: int, replicas: list[tuple[float, float]]) -> None:
+    """Also the samples that are left over go to whoever ends first with them."""
+    fixed, sample = zip(*replicas, strict=True)
+
+    def ends(counts: tuple[int, ...]) -> float:
+        return max(f + s * n if n else 0.0 for f, s, n in zip(fixed, sample, counts, strict=True))
+
+    found = even_shares(batch, fixed, sample)
+    every = (counts for counts in product(range(batch + 1), repeat=len(fixed)) if sum(counts) == batch)
+    assert sum(found) == batch
+    assert ends(found) <= min(ends(counts) for counts in every) * (1 + 1e-6)
+
+
+def test_micro_batches_are_prepared_at_the_pace_of_the_slowest_worker() -> None:
+    dear = msgspec.structs.replace(CPU, microbatch_s=1e-3)
+    plan = Plan(pipeline=2, microbatches=4, schedule="1f1b", cuts=("layers.3",))
+
+    def more_s(*speeds: float) -> float:
+        grounds = (Ground(hardware(2, device=device, speeds=speeds)) for device in (CPU, dear))
+        plain, with_it = (estimate(model(), ground, plan).step_s for ground in grounds)
+        return with_it - plain
+
+    assert more_s(1.0, 1.0) > 4e-3  # each worker's share of four, and what is prepared before the first
+    assert more_s(0.5, 0.5) == pytest.approx(2 * more_s(1.0, 1.0))
+    assert more_s(0.25, 0.25) == pytest.approx(4 * more_s(1.0, 1.0))
+
+
+def test_a_sketch_has_the_magnitudes_of_a_model_that_was_looked_at() -> None:
+    """Its update moves weights and gradients once and two moments twice: 24 bytes a parameter, at memory's pace."""
+    drawn = sketch(1_000_000, 64, 6_400, wire.Glance(2e-3, 1e-4, 5_000.0))
+    assert drawn.calibration is not None
+    assert drawn.calibration.optimizer_s == pytest.approx(24e6 / 5e9)
+    assert (drawn.calibration.fixed_s, drawn.calibration.sample_s) == (2e-3, 1e-4)
+    looked = rough(msgspec.structs.replace(drawn, calibration=None), Pace(step_s=0.1, samples=64.0))
+    assert looked.optimizer_s == pytest.approx(drawn.calibration.optimizer_s)
+    assert (drawn.parameters, drawn.batch_size, drawn.samples, drawn.copies_only) == (1_000_000, 64, 6_400, True)
+    assert (drawn.layers[0].activation_bytes, drawn.working_bytes) == (5_000.0, 1_250.0)

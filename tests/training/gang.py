@@ -51,6 +51,7 @@ class Gang:
         if code:
             (root / "code" / "train.py").write_text(code)
         self.run, self.params = run, params or {}
+        self.course: list[Any] = []  # that its workers follow: shares that no clock changes
         self.workers: dict[str, Worker] = {}
         self.generation = 0
         self.members: list[str] = []
@@ -63,6 +64,7 @@ class Gang:
         return wire.WorkerSpec(
             job="job-1", tenant="tests", uid=None, run=self.run, command=None, params=self.params, env={}, venv=None,
             bundle=None, folder=str(self.root), memory_folder=str(self.root / "memory" / "job-1" / node), cpu=1.0,
+            course=self.course,
         )  # fmt: skip
 
     def start(self, *names: str, node: str = "n0") -> None:

@@ -21,10 +21,13 @@ from fairlead.data.recipes.fitted import FittedRecipe
 from fairlead.errors import FairleadError, InvalidSpec, Refused
 from fairlead.grid import BlockId, Grid
 from fairlead.grid.alone import alone
+from fairlead.training.data import open_samples
 from fairlead.training.ingest import load
-from fairlead.training.named import hand_over, open_named
+from fairlead.training.named import hand_over
 from fairlead.training.result import DataMade, write_result
 from fairlead.training.session import Session
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,7 @@ def loaded(**params: Any) -> DataMade:
 
 def test_a_table_without_a_recipe_is_ready_to_be_trained_on(tmp_path: Path) -> None:
     made = loaded(source=str(people(tmp_path / "people.csv", 200)), name="people", target="rich", workers=1)
-    samples = open_named("data", "people")
+    samples = open_samples("data", "people", CPU)
     x, y = samples.take(torch.arange(200), 0)
     assert x.shape[0] == 200
     assert x.dtype == torch.float32
@@ -95,7 +98,7 @@ def test_what_came_since_is_appended_as_a_version_of_its_own(tmp_path: Path) -> 
     child = loaded(source=str(path), name="log", append=True, workers=1).sets[0]["manifest"]
     assert (child["parent"], child["rows"]) == (first["version"], 130)
     assert child["blocks"][0]["id"] == first["blocks"][0]["id"]
-    assert len(open_named("data", dataset("log"))) == 130
+    assert len(open_samples("data", dataset("log"), CPU)) == 130
     assert loaded(source=str(path), name="log", append=True, workers=1).sets == []
 
 
@@ -178,12 +181,12 @@ def test_a_data_set_larger_than_the_quota_is_not_trained_on_and_says_why(
             monkeypatch.setenv(name, value)
         loaded(source=str(tmp_path / "x.npz"), name="large", recipe=[{"assemble": {}}], target="y", workers=1)
         with pytest.raises(Refused, match=r"as a whole.*quota is 8,388,608"):
-            open_named("data", "large")
+            open_samples("data", "large", CPU)
 
 
 def test_the_fitted_recipe_lies_beside_the_model(tmp_path: Path) -> None:
     made = loaded(source=str(people(tmp_path / "p.csv", 60)), name="served", target="rich", workers=1).sets[0]
-    width = open_named("data", "served").take(torch.arange(1), 0)[0].shape[1]
+    width = open_samples("data", "served", CPU).take(torch.arange(1), 0)[0].shape[1]
     training = fairlead.Training(model=lambda: torch.nn.Linear(width, 3), data="served",
                                  loss=torch.nn.CrossEntropyLoss(), batch_size=20, epochs=1)  # fmt: skip
     assert "recipe.json" in write_result(Session(training, 0), tmp_path)

@@ -19,11 +19,13 @@ from fairlead.data.named import DATA_PATTERN as named_pattern
 from fairlead.data.named import dataset
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.grid.alone import Alone, alone
-from fairlead.training.data import Resident
+from fairlead.training.data import Resident, open_samples
 from fairlead.training.named import Pieces, hand_over, open_named
 from fairlead.training.session import Session
 
 ROWS = 40
+CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
+"""The second stands for a card, as far as where its tensors lie."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def bank(grid: Alone, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_batch_is_what_it_would_be_in_one_piece(bank: dict[str, Any]) -> None:
-    samples = open_named("data", dataset("bank", features="features"))
+    samples = open_named("data", dataset("bank", features="features"), CPU)
     index = torch.tensor([39, 0, 24, 25, 7, 25])
     x, y = samples.take(index, 0)
     assert len(samples) == ROWS
@@ -67,7 +69,7 @@ def test_a_batch_is_what_it_would_be_in_one_piece(bank: dict[str, Any]) -> None:
 
 
 def test_one_block_is_taken_from_as_it_lies_in_the_arena(bank: dict[str, Any]) -> None:
-    samples = open_named("data", dataset("one", features="features"))
+    samples = open_named("data", dataset("one", features="features"), CPU)
     assert isinstance(samples, Resident)
     x, _ = samples.take(torch.tensor([3]), 0)
     assert x.numpy().tolist() == bank["features"][[3]].tolist()
@@ -76,7 +78,7 @@ def test_one_block_is_taken_from_as_it_lies_in_the_arena(bank: dict[str, Any]) -
 
 
 def test_single_numbers_come_side_by_side(bank: dict[str, Any]) -> None:
-    x, _ = open_named("data", dataset("bank", features=["age", "debt"])).take(torch.tensor([30]), 0)
+    x, _ = open_named("data", dataset("bank", features=["age", "debt"]), CPU).take(torch.tensor([30]), 0)
     assert x.shape == (1, 2)
     assert x[0, 1] == bank["debt"][30]
 
@@ -94,6 +96,13 @@ def test_a_training_by_name_is_the_training_on_its_tensors(bank: dict[str, Any])
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("name", ["one", "bank"])
+def test_data_by_name_lie_on_the_device_that_trains(bank: dict[str, Any], name: str) -> None:
+    samples = open_samples("data", dataset(name, features="features"), ELSEWHERE)
+    index = torch.tensor([3, 0, 7], device=ELSEWHERE if name == "one" else CPU)
+    assert [column.device for column in samples.take(index, 0)] == [ELSEWHERE, ELSEWHERE]
+
+
 @pytest.mark.parametrize(
     ("meant", "word"),
     [
@@ -105,19 +114,19 @@ def test_a_training_by_name_is_the_training_on_its_tensors(bank: dict[str, Any])
 )
 def test_what_is_not_there_is_named(bank: dict[str, Any], meant: Any, word: str) -> None:
     with pytest.raises(InvalidSpec, match=word):
-        open_named("data", meant)
+        open_named("data", meant, CPU)
 
 
 def test_data_of_which_the_grid_has_nothing_any_more_is_named_with_how_to_load_it(bank: dict[str, Any]) -> None:
     with pytest.raises(Refused, match="gone is no longer in the grid") as raised:
-        open_named("data", dataset("gone", features="features"))
+        open_named("data", dataset("gone", features="features"), CPU)
     assert raised.value.fix == "load it anew: fairlead data load SOURCE --name gone"
 
 
 def test_without_a_grid_it_says_so(bank: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FAIRLEAD_GRID")
     with pytest.raises(InvalidSpec, match="no grid"):
-        open_named("data", "bank")
+        open_named("data", "bank", CPU)
 
 
 @pytest.mark.parametrize("name", ["", "Bank", "../bank", "bank@", "bank@xyz123", 7])
@@ -133,6 +142,6 @@ def test_names_are_alike_in_trainings_and_in_specs() -> None:
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
 def test_rows_are_found_however_the_blocks_are_cut(sizes: list[int], data: st.DataObject) -> None:
     rows = torch.arange(sum(sizes) * 2.0).reshape(-1, 2)
-    samples = Pieces([(block,) for block in torch.split(rows, sizes)], {})
+    samples = Pieces([(block,) for block in torch.split(rows, sizes)], {}, CPU)
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=20))
     assert torch.equal(samples.take(torch.tensor(index), 0)[0], rows[index])

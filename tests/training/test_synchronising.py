@@ -113,22 +113,30 @@ def test_after_local_sgd_replicas_are_alike_again(make_gang: MakeGang, lost: boo
 
 
 @pytest.mark.parametrize(
-    "plan",
+    ("plan", "near"),
     [
-        Plan(data=2, sync="local-sgd", period=3),
-        Plan(data=2, sync="allreduce", compression="bf16"),
-        Plan(data=2, sync="allreduce", compression="int8"),
+        (Plan(data=2, sync="local-sgd", period=3), 0.3),
+        (Plan(data=2, sync="allreduce", compression="bf16"), 0.05),
+        (Plan(data=2, sync="allreduce", compression="int8"), 0.05),
     ],
-    ids=lambda plan: plan.id,
+    ids=["local-sgd", "bf16", "int8"],
 )
-def test_inexact_ways_reach_about_the_same_loss(make_gang: MakeGang, plan: Plan) -> None:
+def test_inexact_ways_keep_replicas_alike_and_reach_about_the_same_loss(
+    make_gang: MakeGang, plan: Plan, near: float
+) -> None:
+    """Replicas that drift apart show in nobody's loss: so all ranks' weights are compared, at every step."""
     params = {"layers": "both", "epochs": 12}
     exact = train(make_gang(INEXACT, params), 1)
-    other = run(make_gang(INEXACT, params), plan)
+    other = run(make_gang(WATCHED, params), plan)
     losses = [gang.workers["w0"].last(wire.Finished).metrics["eval_loss"] for gang in (exact, other)]
     first = exact.curve()[1]
-    assert losses[1] < 0.8 * first and losses[1] == pytest.approx(losses[0], rel=0.5)
+    assert losses[1] < 0.8 * first and losses[1] == pytest.approx(losses[0], rel=near)
     assert exact.curve() != other.curve()
+    seen = [(other.root / "code" / f"weights-{other.workers[name].pid}").read_text() for name in ("w0", "w1")]
+    passes = [text.splitlines() for text in seen]
+    alike = [one == other for one, other in zip(*passes, strict=True)]
+    assert len(set(passes[0])) > 40, "they move"
+    assert all(alike) if plan.sync == "allreduce" else sum(alike) > len(alike) / plan.period - 2
 
 
 @pytest.mark.parametrize(

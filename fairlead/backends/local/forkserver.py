@@ -255,11 +255,11 @@ class ForkServer:
             child = next((child for child in self._children.values() if child.pid == ended.si_pid), None)
             if child is not None:
                 processes.kill_group(child.pid)  # before reaping: the number is still ours
-            _, status = os.waitpid(ended.si_pid, 0)
+            _, status, used = os.wait4(ended.si_pid, 0)
             if child is not None:
-                self._bury(child, status)
+                self._bury(child, status, used.ru_utime + used.ru_stime)
 
-    def _bury(self, child: _Child, status: int) -> None:
+    def _bury(self, child: _Child, status: int, cpu_s: float) -> None:
         del self._children[child.key]
         os.close(child.watch)
         if child.sandbox is not None:
@@ -269,9 +269,12 @@ class ForkServer:
             _kill_strays(child.key)
         code = os.waitstatus_to_exitcode(status)
         killed, starved = code < 0, child.group.out_of_memory()
+        cpu_s = child.group.cpu_s() if child.group.folders else cpu_s
         if not child.group.remove():
             self._empty.append(child.group)
-        self._send(Ended(child.key, None if killed else code, -code if killed else None, starved and code != 0))
+        self._send(Ended(
+            child.key, None if killed else code, -code if killed else None, starved and code != 0, cpu_s=cpu_s
+        ))  # fmt: skip
 
     def _end(self) -> None:
         """The node manager is gone: nothing of this node may live on."""

@@ -78,6 +78,7 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
     signal: int | None
     out_of_memory: bool = False
     problem: str | None = None  # it could not even be forked
+    cpu_s: float = 0.0  # that it and its children used
 
 
 ToForkServer = Start | Kill

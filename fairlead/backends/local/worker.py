@@ -254,7 +254,7 @@ class Worker:
             self._say(wire.Left(generation=self.generation, step=0))
         elif self._command and end.code == 0 and self._cause is None:
             self._say(wire.Finished(generation=self.generation, step=0))
-        self._end(wire.Exited(code=end.code, signal=end.signal, cause=self._cause, detail=self._detail))
+        self._end(wire.Exited(end.code, end.signal, self._cause, self._detail, end.cpu_s))
 
     async def _last_words(self, channel: asyncio.Task[None]) -> None:
         """A long one that it said right before is not cut off; a stray that holds the line open is not waited for."""

@@ -81,6 +81,8 @@ START = _seconds("generation_start_time", "From the decision to all workers of a
 FIRST_STEP = _seconds("first_step_time", "From the decision to a generation's first training step.", STARTS, "tenant")
 COMPLETION = _seconds("job_completion_time", "From submission to the end (JCT).", LIVES, "tenant", "outcome")
 RECOVERY = _seconds("recovery_time", "From the loss of a worker to the next training step (FRT).", STARTS, "tenant")
+BLIND = _count("planner_blind_jobs", "Jobs whose model the planner could not look at: they run as whole copies.",
+               "tenant")  # fmt: skip
 SNAPSHOT = _seconds("snapshot_time", "How long a worker took to put a snapshot away.", QUICK, "where")
 SNAPSHOT_WAIT = _seconds("snapshot_wait_time", "How long a training step waited for a snapshot.", QUICK, "tenant")
 

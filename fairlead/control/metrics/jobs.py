@@ -44,6 +44,8 @@ class JobCounts:
                 live.count(families.FAILED_ATTEMPTS, tenant)
             case "worker-lost":
                 live.count(families.LOST_WORKERS, tenant, by=len(event.facts.get("workers", ())) or 1)
+            case "planner-blind":
+                live.count(families.BLIND, tenant)
             case "generation-abandoned":
                 live.count(families.ABANDONED, tenant)
             case "job-recovered":

@@ -18,7 +18,7 @@ from fairlead.control.access import acting_for, require, scope
 from fairlead.control.budgets import afford
 from fairlead.control.datasets import pinned
 from fairlead.control.failpoints import failpoint
-from fairlead.control.knowing import model_fact
+from fairlead.control.knowing import model_fact, model_key
 from fairlead.control.observe import stop_changes
 from fairlead.control.present import job_view, reason_view
 from fairlead.control.queues import beyond
@@ -26,8 +26,10 @@ from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.service.promising import FEW, PAUSE, asked, at_once, expectations, promise_view, refusal, sla_of
-from fairlead.control.store import bundles, events, generations, jobs, lineage, secrets, tenants
+from fairlead.control.store import bundles, events, generations, jobs, lineage, models, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
+from fairlead.planning.choosing import CUTS, objection
+from fairlead.planning.profiles import model_from
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Reason
 from fairlead.specs import JobSpec, Policy
@@ -117,6 +119,10 @@ class SubmitVerbs(Verbs):
         problem = impossible(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
+        known = models.get(connection, job.tenant, model_key(job)) if spec.plan in CUTS else None
+        if known is not None and known.profile is not None and (why := objection(model_from(known.profile), spec.plan)):
+            raise InvalidSpec(f"{spec.plan} cannot run this model: {why}", field="plan", value=spec.plan,
+                              fix="leave plan out: the fastest that can run is chosen")  # fmt: skip
         if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):
             raise NotFound(f"{spec.code[:19]}...: no such code bundle", field="code", value=spec.code,
                            fix="upload it first: PUT /api/v1/bundles/{digest}")  # fmt: skip

@@ -18,7 +18,12 @@ _MODEL = [models.c[name] for name in KnownModel.__slots__]
 
 
 def put(conn: Connection, model: KnownModel) -> None:
-    """Keep it; one that is known already stays as it is, with all that was learned about it."""
+    """Keep it; one that is known already stays as it is, with all that was learned about it.
+
+    One that could not be looked at is replaced.
+    """
+    this = (models.c.tenant == model.tenant) & (models.c.key == model.key)
+    conn.execute(delete(models).where(this, models.c.why_not != ""))
     statement = insert_into(conn.dialect.name, models).on_conflict_do_nothing()
     conn.execute(statement, fields(model))
     newest = select(models.c.key).where(models.c.tenant == model.tenant).order_by(models.c.created_s.desc()).limit(MOST)

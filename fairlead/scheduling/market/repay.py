@@ -28,21 +28,26 @@ class Had(Protocol):
     def ratio(self) -> float: ...
 
     @property
+    def now_ratio(self) -> float | None: ...
+
+    @property
     def owed(self) -> float: ...
 
 
 def judged(accounts: Mapping[str, Had], dials: Dials, *, corrects: bool = False) -> dict[str, Any]:
     """Jain's index of what tenants had over what was due to them; below the dial it is corrected, and said so (M7).
 
-    Where the last round ``corrects`` already, it goes on until the index is clearly above the dial.
+    Where the last round ``corrects`` already, it goes on until the index is clearly above the dial. What is corrected
+    takes hours to see; ``now`` is the index of the last minutes, over everybody to whom anything was due.
     """
+    ratios = [ratio for account in accounts.values() if (ratio := account.now_ratio) is not None]
     seen = {name: account for name, account in sorted(accounts.items()) if account.due_s >= LEAST_S}
     index = jain(account.ratio for account in seen.values()) if len(seen) > 1 else 1.0
     corrects = index < min(1.0, dials.fair + dials.restored if corrects else dials.fair)
     behind = {name: seen[name].ratio for name in seen if seen[name].owed > 0} if corrects else {}
     ahead = [name for name in seen if seen[name].owed < 0] if corrects else []
-    return {"index": index, "threshold": dials.fair, "corrects": corrects, "behind": behind, "ahead": ahead,
-            "within_s": dials.hurry_s if corrects else dials.repay_s,
+    return {"index": index, "now": jain(ratios), "threshold": dials.fair, "corrects": corrects, "behind": behind,
+            "ahead": ahead, "within_s": dials.hurry_s if corrects else dials.repay_s,
             "text": _said(index, behind, dials) if corrects else ""}  # fmt: skip
 
 

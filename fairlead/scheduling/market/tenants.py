@@ -18,6 +18,12 @@ from fairlead.scheduling.queues import Tree, divided, in_service, working
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState, TenantState
 
+RECENT_S = 900.0
+"""After this long, what is shown as fairness now counts half."""
+
+SEEN_S = 1.0
+"""Device seconds that were due to a tenant in that time before it counts there."""
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -29,11 +35,18 @@ class Account:
     useful: float = 0.0  # of what it uses, by what those devices are worth to its jobs
     due_s: float = 0.0  # device seconds that were due to it lately ...
     had_s: float = 0.0  # ... and what it had of them
+    now_due_s: float = 0.0  # the same of the last minutes
+    now_had_s: float = 0.0
 
     @property
     def ratio(self) -> float:
         """What it had lately of what was due to it."""
         return min(1.0, self.had_s / self.due_s) if self.due_s > 0 else 1.0
+
+    @property
+    def now_ratio(self) -> float | None:
+        """The same of the last minutes; None where nothing was due to it."""
+        return min(1.0, self.now_had_s / self.now_due_s) if self.now_due_s >= SEEN_S else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +160,7 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
     """What was owed fades; what the last round gave or denied is added."""
     before: Mapping[str, Account] = memory.get("accounts", {})
     seconds = max(0.0, now_s - float(memory.get("at_s", now_s)))
-    fading = 0.5 ** (seconds / dials.forget_s)
+    fading, passing = 0.5 ** (seconds / dials.forget_s), 0.5 ** (seconds / RECENT_S)
     found = {}
     for name in names:
         account = before.get(name, Account())
@@ -156,5 +169,7 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
             used=account.used,
             due_s=account.due_s * fading + account.entitled * seconds,
             had_s=account.had_s * fading + min(account.useful, account.entitled) * seconds,
+            now_due_s=account.now_due_s * passing + account.entitled * seconds,
+            now_had_s=account.now_had_s * passing + min(account.useful, account.entitled) * seconds,
         )
     return found

@@ -15,7 +15,7 @@ def _training(model: nn.Module, width: int, epochs: int, plan: str = "auto") -> 
     x = torch.randn(1600, width, generator=draw)
     y = torch.randint(0, 4, (1600,), generator=draw)
     return fairlead.Training(
-        model=lambda: model, data=(x, y), loss=nn.CrossEntropyLoss(), batch_size=64, epochs=epochs, plan=plan,
+        model=lambda: model, data=(x, y), loss=nn.CrossEntropyLoss(), batch_size=128, epochs=epochs, plan=plan,
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05),
     )  # fmt: skip
 
@@ -42,6 +42,12 @@ class _Sleepy(nn.Module):
 def sleepy(epochs: int = 20_000) -> fairlead.Training:
     torch.manual_seed(3)
     return _training(nn.Sequential(_Sleepy(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)), 16, epochs)
+
+
+def whole(epochs: int = 20_000) -> fairlead.Training:
+    """One layer, which nothing can be cut out of."""
+    torch.manual_seed(3)
+    return _training(nn.Linear(32, 4), 32, epochs, plan="pp")
 
 
 def deep(epochs: int = 20_000) -> fairlead.Training:

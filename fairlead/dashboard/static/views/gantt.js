@@ -25,12 +25,17 @@ export function Gantt({ job }) {
         <th scope="col">Why</th></tr></thead>
       <tbody>${shown.map((each) => html`<tr key=${each.number}>
         <th scope="row" class="num">${each.number}</th>
-        <td class="who">${format.plural(each.members.length, "worker")} <small class="dim">${places(each.members)}</small></td>
+        <td class="who">${working(each)}${format.plural(each.members.length, "worker")} <small class="dim">${places(each.members)}</small></td>
         <td class="lane"><${Bar} each=${each} from=${from} span=${span} until=${to} /></td>
         <td class="why-cell">${each.reason.text}${each.outcome ? html` <span class=${`outcome o-${each.outcome}`}>${each.outcome}</span>` : null}</td>
       </tr>`)}</tbody>
     </table></div>
   </section>`;
+}
+
+function working(each) {
+  const used = each.plan?.workers_used ?? each.members.length;
+  return used < each.members.length ? `${used} of ` : "";
 }
 
 function places(members) {
