@@ -162,6 +162,6 @@ def test_the_end_of_a_budget_is_told_once(admin: httpx.Client, poor: httpx.Clien
 def test_retention_is_changed_field_by_field(admin: httpx.Client, alpha: Team) -> None:
     admin.patch("/api/v1/tenants/alpha", json={"policy": {"retention": {"logs": "30d"}}})
     changed = admin.patch("/api/v1/tenants/alpha", json={"policy": {"retention": {"results": "90d"}}}).json()
-    assert changed["policy"]["retention"] == {"logs": 2592000.0, "metrics": None, "results": 7776000.0}
+    assert changed["policy"]["retention"] == {"logs": 2592000.0, "metrics": None, "results": 7776000.0, "jobs": None}
     cleared = admin.patch("/api/v1/tenants/alpha", json={"policy": {"retention": {"logs": None, "results": None}}})
     assert set(cleared.json()["policy"]["retention"].values()) == {None}

@@ -266,5 +266,5 @@ def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(db: 
     meter = UsageMeter(db.store, Gangs({}, {}, {}), dict, clock, quarantine)
     run(meter.measure(["bad", "good"]))
     assert quarantine.held() == {"bad"}
-    assert [line.to_s - line.from_s for line in db.read(ledger.by_job, "good")] == [10.0]
+    assert [line.device_s for line in db.read(ledger.by_job, "good")] == [10.0]
     assert db.read(ledger.by_job, "bad") == []

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
 from fairlead.control.records import ENDED, JobPhase
+from fairlead.control.store.jobs import note_ends
 from fairlead.control.store.rows import column_values
 from fairlead.control.store.schema import events, jobs, submissions
 
@@ -36,6 +37,7 @@ class Found:
     id: str
     tenant: str
     phase: JobPhase
+    submitted_s: float
 
 
 def find(conn: Connection, meant: Meant, limit: int = MOST) -> tuple[list[Found], bool]:
@@ -50,17 +52,18 @@ def find(conn: Connection, meant: Meant, limit: int = MOST) -> tuple[list[Found]
         where.append(jobs.c.tenant == meant.tenant)
     if meant.name is not None:
         where.append(jobs.c.name.like(_pattern(meant.name), escape="\\"))
-    query = select(jobs.c.id, jobs.c.tenant, jobs.c.phase).where(*where).order_by(jobs.c.submitted_s, jobs.c.id)
+    query = select(jobs.c.id, jobs.c.tenant, jobs.c.phase, jobs.c.submitted_s).where(*where).order_by(jobs.c.submitted_s, jobs.c.id)
     if meant.labels:
         query = query.join(submissions, submissions.c.job == jobs.c.id)
         query = query.where(*(submissions.c.labels[key].as_string() == text for key, text in meant.labels.items()))
-    found = [Found(*row[:2], JobPhase(row[2])) for row in conn.execute(query.limit(limit + 1))]
+    found = [Found(row.id, row.tenant, JobPhase(row.phase), row.submitted_s) for row in conn.execute(query.limit(limit + 1))]
     return found[:limit], len(found) > limit
 
 
 def cancel(conn: Connection, found: Collection[Found], by: str, now_s: float) -> None:
     """End those that wait, tell the others to stop, and note an event for each."""
-    waiting = [job.id for job in found if job.phase is JobPhase.QUEUED]
+    waits = [job for job in found if job.phase is JobPhase.QUEUED]
+    waiting = [job.id for job in waits]
     moving = [job.id for job in found if job.phase is not JobPhase.QUEUED]
     ended = {"phase": JobPhase.CANCELLED, "finished_s": now_s, "since_s": now_s}
     stopping = {"phase": JobPhase.STOPPING, "then": JobPhase.CANCELLED, "outcome": "cancelled", "since_s": now_s,
@@ -68,6 +71,7 @@ def cancel(conn: Connection, found: Collection[Found], by: str, now_s: float) ->
     for ids, changes in ((waiting, ended), (moving, stopping)):
         for few in _pieces(ids):
             conn.execute(update(jobs).where(jobs.c.id.in_(few)).values(column_values(changes)))
+    note_ends(conn, JobPhase.CANCELLED, [(job.tenant, job.submitted_s) for job in waits], now_s)
     for some in _pieces(list(found)):
         conn.execute(insert(events), [_event(job, by, now_s) for job in some])
 

@@ -111,7 +111,9 @@ def _write_ahead(url: URL) -> None:
         while True:
             try:
                 with engine.connect() as connection:
-                    connection.execute(text("PRAGMA auto_vacuum=INCREMENTAL"))  # heeded while the file is empty
+                    if not connection.execute(text("PRAGMA page_count")).scalar():
+                        # Heeded only while the file is empty; later it would wait for whoever writes.
+                        connection.execute(text("PRAGMA auto_vacuum=INCREMENTAL"))
                     connection.execute(text("PRAGMA journal_mode=WAL"))
                 return
             except OperationalError as error:

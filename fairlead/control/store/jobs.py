@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -243,6 +244,16 @@ def _note_end(conn: Connection, job: Job) -> None:
     count_ended(conn, {(job.tenant, job.phase.value): 1})
     if job.finished_s is not None:
         usage_spans.note_wish(conn, job.tenant, job.submitted_s, job.finished_s)
+
+
+def note_ends(conn: Connection, phase: JobPhase, ended: Collection[tuple[str, float]], now_s: float) -> None:
+    """Count jobs, by tenant and time of submission, that have ended together now."""
+    if not ended:
+        return
+    count_ended(conn, Counter((tenant, phase.value) for tenant, _ in ended))
+    for tenant in sorted({tenant for tenant, _ in ended}):
+        first_s = min(submitted_s for owner, submitted_s in ended if owner == tenant)
+        usage_spans.note_wish(conn, tenant, first_s, now_s)
 
 
 def count_ended(conn: Connection, more: Mapping[tuple[str, str], int]) -> None:
