@@ -151,7 +151,7 @@ def test_parameters_that_cannot_be_sent_fail_their_job_and_not_the_platform(db: 
 
     def order(connection: Connection, job: Job) -> wire.WorkerSpec:
         given = jobs.spec(connection, job.id).get("params", {})
-        return wire.WorkerSpec(job.id, job.tenant, None, "t.py:f", None, given, {}, None, None, "", "", 1.0)
+        return wire.WorkerSpec(job.id, job.tenant, None, "t.py:f", None, given, {}, None, None, 1.0)
 
     async def scene() -> None:
         async with Platform(db.store, clock, order) as platform:
