@@ -43,6 +43,7 @@ class Gangs:
     workers: dict[str, dict[str, WorkerFact]]
     told: dict[str, set[str]]
     cooling_until_s: dict[str, float]
+    exits: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
     used: Measured = field(default_factory=Measured)
     company: Company = field(default_factory=Company)
@@ -56,8 +57,17 @@ class Gangs:
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
 
+    def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
+        """Until when a job that ends has held its devices: what finished gave them to others at once, the rest held
+        them until the last process was gone, as its node saw it."""
+        if outcome == "finished":
+            return min(now_s, job.since_s)
+        exits = self.exits.get(job.id, {})
+        ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
+        return min(now_s, max(ends, default=now_s))
+
     def forget(self, job: str) -> None:
-        for memory in (self.workers, self.told, self.cooling_until_s):
+        for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
             memory.pop(job, None)
         self.cpu.forget(job)
         self.used.forget(job)
@@ -114,8 +124,8 @@ class CarryOut:
                 await self._mark_broken(job, generation, lost)
             case gangs.Abandon(generation, why):
                 await self._abandon(job, generation, why)
-            case gangs.BeginStop(then, outcome, message):
-                await self._begin_stop(job, then, outcome, message)
+            case gangs.BeginStop(then, outcome, message, at_s):
+                await self._begin_stop(job, then, outcome, message, at_s)
             case gangs.StopWorkers(workers, grace_s):
                 await self._backend.stop(job.id, self._places(job, workers), grace_s)
                 self._mark(job, "stop")
@@ -282,12 +292,15 @@ class CarryOut:
         told = self._known.told.get(job.id, set())
         told -= {mark for mark in told if mark.startswith("leave:")}
 
-    async def _begin_stop(self, job: Job, then: JobPhase, outcome: str, message: str | None) -> None:
+    async def _begin_stop(
+        self, job: Job, then: JobPhase, outcome: str, message: str | None, at_s: float | None = None
+    ) -> None:  # fmt: skip
         now_s = self._clock()
+        since_s = now_s if at_s is None else min(now_s, at_s)
 
         def work(connection: Connection) -> None:
             if _unmoved(connection, job):
-                jobs.update(connection, job.id, **stop_changes(then, outcome, message, now_s))
+                jobs.update(connection, job.id, **stop_changes(then, outcome, message, since_s))
 
         await self._store.write(work)
         failpoint("stop-stored")
@@ -304,7 +317,7 @@ class CarryOut:
     async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
         now_s = self._clock()
         cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
-        until_s = min(now_s, job.since_s) if outcome == "finished" else now_s  # then others were given its devices
+        until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:
             if not _unmoved(connection, job):
@@ -315,7 +328,7 @@ class CarryOut:
                                    outcome=outcome)  # fmt: skip
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}
             if then in ENDED:
-                changes["finished_s"] = now_s
+                changes["finished_s"] = min(now_s, job.since_s) if outcome in ("finished", "failed") else now_s
             if then is JobPhase.SUCCEEDED:
                 changes["message"] = None  # what went wrong on the way is told by the events
             if outcome == "preempted":
@@ -330,6 +343,7 @@ class CarryOut:
             return
         failpoint("concluded")
         self._known.told.pop(job.id, None)
+        self._known.exits.pop(job.id, None)
         if then in ENDED:
             self._known.forget(job.id)
 

@@ -29,6 +29,7 @@ class WorkerFact:
     slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
     lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
+    finished_s: float | None = None  # when it said its last word
 
     @property
     def alive(self) -> bool:
@@ -118,6 +119,7 @@ class BeginStop:
     then: JobPhase
     outcome: str
     message: str | None = None
+    at_s: float | None = None  # when the job ended, if that was before now
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
     if former is None and _finished(view, newest):
-        return BeginStop(JobPhase.SUCCEEDED, "finished")  # a command so short that it was done before it was awaited
+        return _succeeded(view, newest)  # a command so short that it was done before it was awaited
     if any(member.worker not in facts or facts[member.worker].phase == "asked" for member in newest.members):
         return Start(newest)
     if former is None and _meets_nobody(view.job):
@@ -293,7 +295,7 @@ def _watch(view: GangView, newest: Generation) -> Action | None:
     if departed:
         return departed
     if _finished(view, newest):
-        return BeginStop(JobPhase.SUCCEEDED, "finished")
+        return _succeeded(view, newest)
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
         return MarkBroken(newest, lost)
@@ -326,6 +328,13 @@ def _finished(view: GangView, newest: Generation) -> bool:
     speakers = ranked[:1] if view.job.training else ranked
     facts = [view.workers.get(member.worker) for member in speakers]
     return all(fact is not None and fact.phase == "finished" for fact in facts)
+
+
+def _succeeded(view: GangView, newest: Generation) -> BeginStop:
+    """The job ended when the last of its workers said so, however late the control plane came to look."""
+    facts = [view.workers[member.worker] for member in newest.members if member.worker in view.workers]
+    said_s = [fact.finished_s for fact in facts if fact.finished_s is not None]
+    return BeginStop(JobPhase.SUCCEEDED, "finished", at_s=max(said_s, default=None))
 
 
 def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:

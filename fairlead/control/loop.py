@@ -149,6 +149,7 @@ class Controller:
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         self._fatal = asyncio.get_running_loop().create_future()
+        self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
         self._seen = await outlast(lambda: self.store.read(nodes.cursors), "cursors")
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
@@ -280,6 +281,7 @@ class Controller:
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
+                self.known.exits.setdefault(event.job, {})[event.worker] = event.time_s
                 self.known.cpu.ended(event.job, event.worker, event.body.cpu_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
