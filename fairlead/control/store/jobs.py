@@ -6,9 +6,10 @@ import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Update, bindparam, func, select, tuple_
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
@@ -28,6 +29,10 @@ _AT = {name: place for place, name in enumerate(Job.__slots__)}
 _PHASE, _THEN, _SPEEDS = _AT["phase"], _AT["then"], _AT["speeds"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
+_BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
+_ENDED_OF = select(jobs.c.id).where(
+    jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.phase.in_([phase.value for phase in ENDED])
+)
 _INSERT = insert_row(jobs)
 _SUBMIT = {
     name: insert_into(name, submissions).on_conflict_do_nothing().returning(submissions.c.job)
@@ -120,6 +125,16 @@ def on_their_way(conn: Connection) -> list[str]:
 def get(conn: Connection, job_id: str) -> Job | None:
     row = conn.execute(_BY_ID, {"wanted": job_id}).one_or_none()
     return None if row is None else _job(row)
+
+
+def several(conn: Connection, ids: Collection[str]) -> dict[str, Job]:
+    """Those of these jobs that there are, by id."""
+    found: dict[str, Job] = {}
+    wanted = sorted(set(ids))
+    for begin in range(0, len(wanted), _ONE_STATEMENT):
+        rows = conn.execute(_BY_IDS, {"ids": wanted[begin : begin + _ONE_STATEMENT]})
+        found |= {job.id: job for job in map(_job, rows)}
+    return found
 
 
 def spec(conn: Connection, job_id: str) -> dict[str, Any]:
@@ -239,6 +254,21 @@ def update(conn: Connection, job_id: str, **changes: Any) -> Job:
     return job
 
 
+def update_each(conn: Connection, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Change these fields of each job, in one statement for all whose fields are the same; none of them may end."""
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for job, values in changes.items():
+        if values:
+            alike.setdefault(tuple(sorted(values)), []).append({"wanted": job, **column_values(values)})
+    for names, rows in alike.items():
+        conn.execute(_update_of(names), rows)
+
+
+@cache  # to build a statement costs more than to run it
+def _update_of(names: tuple[str, ...]) -> Update:
+    return _UPDATE.values({name: bindparam(name) for name in names})
+
+
 def _note_end(conn: Connection, job: Job) -> None:
     """Count a job that has just ended, so that nobody has to look at all that ever did."""
     count_ended(conn, {(job.tenant, job.phase.value): 1})
@@ -282,6 +312,15 @@ def over(conn: Connection, wanted: Collection[str]) -> set[str]:
     """Of these jobs those that have ended, or are not there any more."""
     query = select(jobs.c.id).where(jobs.c.id.in_(list(wanted)), jobs.c.phase.in_(_ACTIVE))
     return set(wanted) - set(conn.execute(query).scalars())
+
+
+def ended(conn: Connection, wanted: Collection[str]) -> set[str]:
+    """Those of these jobs that have ended."""
+    found: set[str] = set()
+    ids = sorted(set(wanted))
+    for begin in range(0, len(ids), _ONE_STATEMENT):
+        found |= set(conn.execute(_ENDED_OF, {"ids": ids[begin : begin + _ONE_STATEMENT]}).scalars())
+    return found
 
 
 def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
