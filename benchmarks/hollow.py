@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import statistics
@@ -159,6 +160,7 @@ def _order(connection: Connection, job: Job) -> wire.WorkerSpec:
 @asynccontextmanager
 async def _led(store: Store, agents: HollowAgents, epoch: int) -> AsyncIterator[Controller]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    gc.freeze()  # as a platform does when it has started
     await agents.open(epoch)
     controller = Controller(store, agents, _order)
     running = asyncio.create_task(controller.run())

@@ -52,11 +52,14 @@ ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held ev
 # only wait, nothing but a round can change anything, so that there is no need to look more often than that
 IDLE_SPACING = 200.0  # ... but with a deep queue not so often that time alone eats more than half a percent of a core
 ROUND_AT_LEAST_S = 15.0
+ROUND_SELDOM_S = 60.0  # ... where no job waits, so that time alone changes little
 BATCH_S = 0.1  # reports of progress are gathered for so long; everything else is taken in at once
 BATCH_SPACING = 50.0  # ... and where there are many, for so many lengths of what it took to store the last ones
 BATCH_AT_MOST_S = 1.0
 LEAST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
 METER_S = 15.0  # a line of the ledger per generation and node so often; after a crash the next one closes the gap
+METER_SPACING = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
+METER_AT_LEAST_S = 60.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
 VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
@@ -103,6 +106,7 @@ class Controller:
         self._advancing: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._metered_s = 0.0
+        self._meter_every_s = METER_S
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self.published = 0  # how often: who has seen as many has missed nothing
@@ -207,9 +211,11 @@ class Controller:
             await self._parts.do("holding a round", self._decide)
         await self._parts.do("learning from neighbours", lambda: learn(self.store, self.known, self.clock()))
         live = [job for job, workers in self.known.workers.items() if workers]
-        if not 0.0 <= self.clock() - self._metered_s < METER_S:
-            self._metered_s = self.clock()
+        if not 0.0 <= self.clock() - self._metered_s < self._meter_every_s:
+            self._metered_s, begun_s = self.clock(), time.monotonic()
             await self._parts.do("metering", lambda: self._meter.measure(live))
+            spent_s = time.monotonic() - begun_s
+            self._meter_every_s = min(METER_AT_LEAST_S, max(METER_S, METER_SPACING * spent_s))
             await self._parts.do("clearing nodes", self.roster.clear)
             await self._parts.do("forgetting nodes that are gone", self._gone.forget)
         if live and not self._paused:
@@ -250,7 +256,9 @@ class Controller:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._within(TICK_S if soon else ROUND_EVERY_S if busy else idle_s)):
                     await self._nudged.wait()
-        every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
+        waits = bool(self.outlook.holds) or self._unfinished
+        seldom_s = ROUND_AT_LEAST_S if waits else ROUND_SELDOM_S
+        every_s = min(seldom_s, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
         rests = self.roster.sleep_after_s is not None  # who is idle goes to sleep when nothing happens
         self._round_due = self._round_due or ((busy or rests) and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()

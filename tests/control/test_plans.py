@@ -245,7 +245,7 @@ def test_a_running_gang_gets_a_new_generation_for_a_better_plan_and_meets_as_it_
 
 
 def test_a_gang_that_is_being_changed_is_left_alone(db: Opened) -> None:
-    plans, _ = placed(db, TINY)
+    plans, job = placed(db, TINY)
     leaving = {**JOINED, "w1": replace(JOINED["w1"], phase="left")}
     assert run(plans.review(lambda name: leaving, [job.id])) == set()
 
