@@ -41,10 +41,7 @@ class GangSweep:
         """The gangs among the next few that have something to do; those that are ``busy`` are left alone."""
         now_s, at_once = self._clock(), self._at_once
         if at_once or self._began_s is None or not 0.0 <= now_s - self._began_s < SWEEP_S:
-            found = await self._store.read(jobs.on_their_way)
-            self.on_their_way, self._left = frozenset(found), found[::-1]
-            self._began_s = self._looked_s = now_s
-            self._at_once = False
+            await self._begin(now_s)
         count = len(self._left) if at_once else self._share(now_s)
         asked: set[str] = set()
         while count > 0 and self._left:
@@ -53,12 +50,20 @@ class GangSweep:
             asked |= await self._asking([job for job in some if job not in busy])
         return asked
 
+    async def _begin(self, now_s: float) -> None:
+        """Begin a sweep; those that the last one did not get to come first."""
+        found = await self._store.read(jobs.on_their_way)
+        late = set(self._left)
+        self._left = [*(job for job in reversed(found) if job not in late), *(job for job in found if job in late)]
+        self.on_their_way = frozenset(found)
+        self._began_s = self._looked_s = now_s
+        self._at_once = False
+
     def _share(self, now_s: float) -> int:
         """How many are due by now, so that all have had their turn when the sweep ends."""
-        passed_s = max(0.0, now_s - self._looked_s)
-        count = math.floor(len(self.on_their_way) * passed_s / (0.9 * SWEEP_S))
-        if count:
-            self._looked_s = now_s
+        each_s = 0.9 * SWEEP_S / max(1, len(self.on_their_way))
+        count = math.floor(max(0.0, now_s - self._looked_s) / each_s)
+        self._looked_s += count * each_s
         return count
 
     async def _asking(self, some: Collection[str]) -> set[str]:
