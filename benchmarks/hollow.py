@@ -56,8 +56,8 @@ def run(bench: Bench) -> None:
               peer_value=few.start_s * 1e3)  # fmt: skip
     bench.add("resident memory", many.memory_mb, "MB")
     bench.add("hollow agents, not counted", many.agents_percent, "% core")
-    bench.note(f"gangs of {WORKERS} on nodes of {DEVICES}; each worker reports every {EVERY_S:g} s, each node tells its "
-               f"use every second; {many.events_per_s:.0f} events/s; agents and controller share one process")  # fmt: skip
+    bench.note(f"gangs of {WORKERS} on nodes of {DEVICES}; each worker reports every {EVERY_S:g} s, each node tells "
+               f"its use every second; {many.events_per_s:.0f} events/s; agents and controller share one process")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,8 @@ def _running(connection: Connection, agents: HollowAgents, number: int, now_s: f
     seats = [(f"w{rank}", f"node-{seat // DEVICES:04}", seat % DEVICES)
              for rank, seat in enumerate(range(number * WORKERS, (number + 1) * WORKERS))]  # fmt: skip
     job = _job(number, since_s, phase=JobPhase.RUNNING, started_s=since_s, generation=1, next_worker=WORKERS,
-               step=done, total_steps=LASTS, batch_size=BATCH, samples_per_s=float(BATCH), speeds={WORKERS: BATCH * 1.0})  # fmt: skip
+               step=done, total_steps=LASTS, batch_size=BATCH, samples_per_s=float(BATCH),
+               speeds={WORKERS: float(BATCH)})  # fmt: skip
     jobs.insert(connection, job, {"name": job.name}, {}, None, "digest")
     members = tuple(Member(worker, rank, node, device) for rank, (worker, node, device) in enumerate(seats))
     generations.insert(connection, Generation(

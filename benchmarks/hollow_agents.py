@@ -98,7 +98,8 @@ class HollowAgents:
     async def open(self, epoch: int) -> None:
         """Say which nodes there are, and begin to beat."""
         for name in self._nodes:
-            there = [wire.WorkerStatus(w.job, w.worker, w.device, w.generation, w.phase) for w in self._on[name].values()]
+            on = self._on[name].values()
+            there = [wire.WorkerStatus(w.job, w.worker, w.device, w.generation, w.phase) for w in on]
             self._packed.put_nowait(NodeJoined(name, self._incarnation, there))
         self._beating = asyncio.create_task(self._beat())
 
