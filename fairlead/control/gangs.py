@@ -22,7 +22,7 @@ class WorkerFact:
     """What is known of one worker: where it is and how far it got."""
 
     node: str
-    phase: str  # reserved, starting, ready, joined, left, broken, finished, gone
+    phase: str  # asked (its node may not have heard), starting, ready, joined, left, broken, finished, gone
     generation: int = 0
     device: int = 0
     exited: bool = False  # its process is gone; the phase says how far it had come
@@ -58,11 +58,6 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
 class WakeNodes:
     """Some of its members are to sit on nodes that sleep."""
 
@@ -71,7 +66,9 @@ class WakeNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Start:
+    """Have the members started that are not alive yet."""
+
     generation: Generation
 
 
@@ -144,7 +141,7 @@ class Conclude:
 
 
 Action = (
-    Reserve | WakeNodes | Launch | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
+    WakeNodes | Start | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
     | BeginStop | StopWorkers | ReleaseWorkers | Conclude
 )  # fmt: skip
 
@@ -154,9 +151,9 @@ def frees_or_asks(action: Action, workers: Mapping[str, WorkerFact]) -> bool:
 
     What a gang does on its way up, with the devices that it was given, changes nothing for them.
     """
-    if isinstance(action, Reserve):
+    if isinstance(action, Start):
         return any(member.worker not in workers for member in action.generation.members)
-    return not isinstance(action, WakeNodes | Launch | TellLeave | BeginJoin | TellJoin)
+    return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin)
 
 
 def contradiction(view: GangView) -> str | None:
@@ -226,8 +223,8 @@ def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
 
 def _stop(view: GangView) -> Action | None:
     job = view.job
-    # One that is merely reserved has no process: nothing would ever say that it ended.
-    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "reserved"))
+    # Nothing would ever say that a worker ended whose node never heard of it. Its release ends it if there is one.
+    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "asked"))
     if alive:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
@@ -263,10 +260,8 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
         return Abandon(newest, "the former generation finished first")
     if former is None and _finished(view, newest):
         return BeginStop(JobPhase.SUCCEEDED, "finished")  # a command so short that it was done before it was awaited
-    if any(member.worker not in facts for member in newest.members):
-        return Reserve(newest)
-    if any(facts[member.worker].phase == "reserved" for member in newest.members):
-        return Launch(newest)
+    if any(member.worker not in facts or facts[member.worker].phase == "asked" for member in newest.members):
+        return Start(newest)
     if former is None and _meets_nobody(view.job):
         return BeginJoin(newest, former)  # its node passes the call on as soon as there is somebody to hear it
     if any(facts[member.worker].phase == "starting" for member in newest.members):
@@ -299,8 +294,6 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if any(fact is not None and fact.phase == "reserved" for fact in map(view.workers.get, _names(newest))):
-        return Launch(newest)  # called before it was there, and the order to start it got lost
     if f"join:{newest.number}" not in view.told:
         return TellJoin(newest)
     return None
@@ -360,10 +353,6 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
 def _meets_nobody(job: Job) -> bool:
     """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
-
-
-def _names(generation: Generation) -> list[str]:
-    return [member.worker for member in generation.members]
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

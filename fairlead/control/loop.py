@@ -176,6 +176,7 @@ class Controller:
                 task.result()
         finally:
             self.plans.close()
+            self.roster.close()
             running = [pump, loop, *self._advancing.values(), *self._parts.tasks]
             for task in running:
                 task.cancel()
@@ -329,7 +330,7 @@ class Controller:
             self._storing_s = time.monotonic() - begun_s
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
-            await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
+            self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
 
     def _hear(self, event: WorkerEvent) -> None:
         """What is kept in memory of an event that was stored."""
@@ -388,7 +389,7 @@ class Controller:
         self.outlook = Outlook(holds, decided.entitlements, now_s, decided.memory, now_s if keep else before.stored_s)
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
-        await self.roster.rest(decided.nodes)
+        self.roster.rest(decided.nodes)
         self._round_cost_s = time.monotonic() - started_s
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
         tracing.decided(decided.decisions, changed, now_s)
