@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +19,12 @@ from fairlead.backends.protocol import (
     Capabilities,
     Inventory,
     LaunchOrder,
-    Lease,
     LogChunk,
     LogCursor,
     NodeAction,
     NodeJoined,
     NodeTelemetry,
-    NotReserved,
+    NotStarted,
     WorkerEvent,
 )
 from fairlead.cluster import DEVICE, Gang, Node
@@ -77,6 +77,8 @@ class HollowAgents:
         self._beating: asyncio.Task[None] | None = None
         self.own_cpu_s = 0.0
         self.told = 0  # events of workers so far
+        self._unheard: dict[str, deque[tuple[int, float]]] = {name: deque() for name in self._nodes}
+        self.waited_s: list[float] = []  # of each event that was acknowledged
 
     # ------------------------------------------------------------ life
 
@@ -157,6 +159,7 @@ class HollowAgents:
         self._sequences[worker.node] += 1
         event = wire.Event(self._sequences[worker.node], self._clock(), body, worker.job, worker.worker)
         self.told += 1
+        self._unheard[worker.node].append((event.sequence, time.monotonic()))
         self._packed.put_nowait((worker.node, _encode(event)))
 
     def finish(self, job: str) -> None:
@@ -187,29 +190,24 @@ class HollowAgents:
     async def inventory(self) -> Inventory:
         return Inventory(list(self._nodes.values()))
 
-    async def leases(self) -> list[wire.WorkerStatus]:
-        return []
-
-    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
-        return Lease(gang.job, gang.generation, gang.members)
-
-    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
+    async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
         with self._own():
-            for member in lease.placement:
-                if (lease.job, member.worker) not in self._alive:
-                    worker = HollowWorker(lease.job, member.worker, member.node, member.device, rank=member.rank)
+            for member in gang.members:
+                if (gang.job, member.worker) not in self._alive:
+                    worker = HollowWorker(gang.job, member.worker, member.node, member.device, rank=member.rank)
                     self._add(worker)
                     self.say(worker, wire.Ready(LASTS, 1, BATCH, parameters=10))
+        return None
 
-    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
+    async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
         with self._own():
-            for member in lease.placement:
-                worker = self._alive.get((lease.job, member.worker))
+            for name in workers:
+                worker = self._alive.get((job, name))
                 if worker is None:
                     continue
                 if isinstance(message, wire.Join):
                     worker.generation, worker.phase = message.generation, "joined"
-                    worker.rank = message.ranks.get(member.worker, 0)
+                    worker.rank = message.ranks.get(name, 0)
                     self.say(worker, wire.Joined(message.generation, worker.step))
                 elif isinstance(message, wire.Leave):
                     worker.phase = "left"
@@ -228,19 +226,21 @@ class HollowAgents:
 
     async def forget(self, job: str, node: str) -> None: ...
     async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None: ...
-    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None: ...
     async def node(self, name: str, action: NodeAction) -> None: ...
 
-    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
-        return {"init_method": "file:///dev/null", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+        """Note how long what is stored now has waited."""
+        unheard, now_s = self._unheard[node], time.monotonic()
+        while unheard and unheard[0][0] <= sequence:
+            self.waited_s.append(now_s - unheard.popleft()[1])
 
     async def logs(
-        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+        self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
         return []
 
     async def last_lines(
-        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+        self, job: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
     ) -> tuple[LogCursor, LogCursor]:
         return {}, {}
 
