@@ -233,11 +233,12 @@ class CarryOut:
         now_s = self._clock()
 
         def work(connection: Connection) -> None:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.RUNNING, running_s=now_s)
             changes: dict[str, Any] = {"phase": JobPhase.RUNNING, "since_s": now_s}
-            if job.started_s is None:
+            if stored.started_s is None:
                 changes["started_s"] = now_s
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
@@ -261,10 +262,11 @@ class CarryOut:
         ran_s = 0.0 if job.training or generation.running_s is None else now_s - generation.running_s
 
         def work(connection: Connection) -> None:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return
             generations.update(connection, job.id, generation.number, broken_s=broken_s)
-            current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else job.losses + 1)
+            current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else stored.losses + 1)
             _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip
             plan = blame_plan(connection, job, what) if current.losses >= BLAME_AFTER else None
@@ -320,7 +322,8 @@ class CarryOut:
         until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return False
             for generation in live:
                 ledger.end_generation(connection, job, generation, self._nodes(), until_s, cpu_s[generation.number])
@@ -332,9 +335,9 @@ class CarryOut:
             if then is JobPhase.SUCCEEDED:
                 changes["message"] = None  # what went wrong on the way is told by the events
             if outcome == "preempted":
-                changes["preemptions"] = job.preemptions + 1
+                changes["preemptions"] = stored.preemptions + 1
             jobs.update(connection, job.id, **changes)
-            why = f": {job.message}" if job.message and then is JobPhase.FAILED else ""
+            why = f": {stored.message}" if stored.message and then is JobPhase.FAILED else ""
             became = "goes back into the queue" if then is JobPhase.QUEUED else f"{_ENDS[then]}{why}"
             _event(connection, job, f"job-{then}", f"{job.id} {became}", now_s, outcome=outcome)
             return True
@@ -355,12 +358,15 @@ class CarryOut:
         self._known.told.setdefault(job.id, set()).add(what)
 
 
-def _unmoved(connection: Connection, job: Job) -> bool:
-    """Whether nobody changed the job's course since it was looked at: a cancel, a failure or a preemption stands."""
+def _unmoved(connection: Connection, job: Job) -> Job | None:
+    """The job as it is stored now, unless somebody changed its course since it was looked at.
+
+    A cancel, a failure or a preemption stands. What is counted in the row is counted on from this one.
+    """
     stored = jobs.get(connection, job.id)
-    if stored is None:
-        return False
-    return (stored.phase, stored.then, stored.generation) == (job.phase, job.then, job.generation)
+    if stored is None or (stored.phase, stored.then, stored.generation) != (job.phase, job.then, job.generation):
+        return None
+    return stored
 
 
 def unsendable(worker: wire.WorkerSpec) -> str | None:

@@ -206,6 +206,17 @@ def next_action(view: GangView) -> Action | None:
     return _watch(view, newest)
 
 
+def changes_s(view: GangView) -> float | None:
+    """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
+
+    Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
+    """
+    moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
+    if view.job.phase is JobPhase.STOPPING:
+        moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    return min((moment for moment in moments if moment > view.now_s), default=None)
+
+
 def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
     """Nothing of a job that is not running may stay behind."""
     left = tuple(sorted(view.workers))

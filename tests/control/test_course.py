@@ -79,6 +79,28 @@ def test_a_job_whose_workers_die_again_and_again_is_told_of_what(db: Opened, clo
     assert now(db).message == f"{said}; see fairlead logs {JOB}"
 
 
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "action", "after"),
+    [
+        ({"losses": 3}, {"losses": 0, "step": 7}, lambda g: gangs.MarkBroken(g, ("w0",)),
+         {"losses": 1, "phase": JobPhase.RUNNING}),
+        ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted", "preemptions": 1},
+         {"preemptions": 2}, lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted"), {"preemptions": 3}),
+        ({"phase": JobPhase.STARTING}, {"started_s": 120.0}, lambda g: gangs.MarkRunning(g), {"started_s": 120.0}),
+    ],
+    ids=["losses", "preemptions", "started"],
+)  # fmt: skip
+def test_what_is_counted_goes_on_from_what_is_stored_and_not_from_what_was_seen(
+    db: Opened, clock: Clock, before: dict[str, Any], meanwhile: dict[str, Any], action: Any, after: dict[str, Any]
+) -> None:
+    """A step that was reported between the look and the deed forgives the losses before it."""
+    generation = made.generation(("w0", "node-0"))
+    view = stored(db, made.job(**before), generation)
+    db.write(lambda connection: jobs.update(connection, JOB, **meanwhile))
+    run(carry_out(db, clock).do(action(generation), view))
+    assert {name: getattr(now(db), name) for name in after} == after
+
+
 class CutLine:
     """A backend whose line to the node is cut at the moment of the command."""
 
