@@ -149,6 +149,8 @@ class _Walk:
             yield from self._statement(value, where)
         elif isinstance(value, ast.expr):
             yield from self._expression(value, where)
+        elif isinstance(value, ast.ExceptHandler):
+            yield from self._values(value.body, where)
         elif isinstance(value, ast.AST) and not isinstance(value, ast.arguments):
             for _, inner in ast.iter_fields(value):
                 yield from self._values(inner, where)
@@ -163,7 +165,7 @@ class _Walk:
         for name, value in ast.iter_fields(node):
             if isinstance(node, ast.Call) and name == "keywords":
                 value = [keyword.value for keyword in node.keywords if keyword.arg not in FORM]
-            yield from self._values(value, where)
+            yield from self._values(_parts(value) if name in _unordered(node) else value, where)
 
 
 def _name(where: tuple[str, ...]) -> str:
@@ -189,6 +191,21 @@ def _is_a_type(node: ast.Subscript) -> bool:
 
 def _is_a_cast(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id in ("cast", "TypeVar", "NewType")
+
+
+def _unordered(node: ast.expr) -> tuple[str, ...]:
+    """Fields in which the order of a tuple means nothing: it is only asked what is among it."""
+    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+        return ("comparators",)
+    asked = isinstance(node, ast.Call) and _called(node) in ("isinstance", "issubclass", "startswith", "endswith", "suppress")
+    return ("args",) if asked else ()
+
+
+def _parts(value: object) -> object:
+    """The members of tuples instead of the tuples."""
+    if not isinstance(value, list):
+        return value
+    return [part for each in value for part in (each.elts if isinstance(each, ast.Tuple) else (each,))]
 
 
 def _statement_changes(node: ast.stmt, inside: bool) -> Iterator[tuple[str, Change]]:
