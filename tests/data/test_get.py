@@ -259,12 +259,10 @@ def test_a_site_that_is_busy_is_asked_again_ever_more_patiently(
     assert waited == []  # asking again would not help
 
 
-def test_a_tag_that_is_weak_is_not_gone_on_by(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tag_that_is_weak_is_not_gone_on_by(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairlead.data.downloading.time.sleep", lambda _: None)
     site.files["a.bin"], site.cut, site.tag = BODY, 600_000, 'W/"one"'
-    with pytest.raises(Unavailable, match="the connection was cut|closed"):
+    with pytest.raises(Unavailable, match=r"the connection was cut|closed"):
         download(site.wanted("a.bin"), tmp_path, silent)
     assert set(site.asked) == {""}
 
@@ -284,6 +282,8 @@ def test_the_folder_named_after_a_data_set_is_taken_before_its_parent(tmp_path: 
     (tmp_path / "a.csv").write_bytes(b"of something else")
     (tmp_path / known.folder / "a.csv").write_bytes(b"right")
     assert getting._local(known, tmp_path) == tmp_path / known.folder
-    assert getting._from_folder(known, tmp_path / known.folder, None, silent).files == (tmp_path / known.folder / "a.csv",)
+    assert getting._from_folder(known, tmp_path / known.folder, None, silent).files == (
+        tmp_path / known.folder / "a.csv",
+    )
     with pytest.raises(BadData, match="its checksum differs"):
         getting._from_folder(known, tmp_path, None, silent)

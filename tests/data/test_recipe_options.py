@@ -21,7 +21,8 @@ from fairlead.errors import InvalidSpec
 DEFAULTS: dict[str, dict[str, Any]] = {
     "normalise": {"columns": ("numeric",), "how": "standard"},
     "impute": {"columns": ("numeric",), "how": "mean", "value": None, "indicator": False},
-    "encode": {"columns": ("text",), "how": "ordinal", "unseen": "own", "buckets": 1024, "at_least": 1, "limit": 10_000},
+    "encode": {"columns": ("text",), "how": "ordinal", "unseen": "own", "buckets": 1024, "at_least": 1,
+               "limit": 10_000},
     "assemble": {"columns": ("*",), "into": "features", "dtype": "float32"},
     "select": {"columns": ("*",)},
     "flag": {"columns": ("numeric",), "part": 0.01, "trees": 100, "action": "keep", "into": "anomaly", "seed": 0},
@@ -65,7 +66,12 @@ def test_limits_of_reading_follow_from_the_memory() -> None:
     assert (usual.batch_rows, usual.sample_rows, usual.expansion) == (65_536, 10_000, 250.0)
     assert (usual.cell_bytes, usual.unpacked_free_bytes, usual.window) == (8 * MIB, 256 * MIB, (0, None))
     assert usual.row_bytes == 8 * MIB
-    for memory, threads, chunk in ((512 * MIB, 2, 4 * MIB), (64 * MIB, 2, MIB), (64 * MIB, 6, MIB // 2), (MIB, 2, 65_536)):
+    for memory, threads, chunk in (
+        (512 * MIB, 2, 4 * MIB),
+        (64 * MIB, 2, MIB),
+        (64 * MIB, 6, MIB // 2),
+        (MIB, 2, 65_536),
+    ):
         assert Options(memory_bytes=memory, threads=threads).chunk_bytes == chunk
     for memory, cell, row in ((64 * MIB, 8 * MIB, 4 * MIB), (64 * MIB, MIB, MIB), (MIB, 10, 4096)):
         assert Options(memory_bytes=memory, cell_bytes=cell).row_bytes == row
@@ -101,7 +107,9 @@ def test_columns_are_meant_by_name_by_pattern_or_by_kind(
     columns: tuple[str, ...], leave: tuple[str, ...], meant: list[str]
 ) -> None:
     assert Normalise(columns=columns, leave=leave).resolve(frame(), "y") == meant
-    assert Normalise(columns=columns).matches == any(each in ("numeric", "text", "*", "rate_*", "no_*") for each in columns)
+    assert Normalise(columns=columns).matches == any(
+        each in ("numeric", "text", "*", "rate_*", "no_*") for each in columns
+    )
 
 
 def test_a_name_that_is_not_there_is_refused_with_what_may_have_been_meant() -> None:
@@ -132,7 +140,9 @@ def test_numbers_fit_a_type_or_do_not(values: list[float], dtype: str, fits: boo
 
 def test_rows_left_out_leave_every_kind_of_column() -> None:
     """Also columns that are matrices still to be written, such as padded or assembled ones."""
-    table = pa.table({"a": [*range(200), 10_000], "b": [*range(200), -9_000], "t": [[1, 2]] * 200 + [[3]], "n": ["x"] * 201})
+    table = pa.table(
+        {"a": [*range(200), 10_000], "b": [*range(200), -9_000], "t": [[1, 2]] * 200 + [[3]], "n": ["x"] * 201}
+    )
     flag = STEPS["flag"](columns=("a", "b"), part=0.004, action="drop")
     steps: list[Step] = [Pad(columns=("t",), length=3), flag, Assemble(columns=("a", "b"))]
     fitted = Recipe(steps).fit(read(table))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ class Counted:
     """A source that counts how many batches were taken from it."""
 
     schema, rows, told_apart = SCHEMA, None, False
-    watermark: dict[str, Any] = {}
+    watermark: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, *batches: pa.RecordBatch) -> None:
         self._batches, self.taken, self.begun = batches, 0, 0

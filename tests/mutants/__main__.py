@@ -1,6 +1,6 @@
-"""`python -m tests.mutants`: draws mutants of the core by seed, runs each against its room's tests, and tells who lives.
+"""`python -m tests.mutants`: draws mutants of the core by seed and tells which of them no test notices.
 
-A run can be interrupted: started again with the same seed it goes on, and judges survivors anew when tests have changed.
+A run can be interrupted: with the same seed it goes on, and it judges survivors again when tests have changed.
 """
 
 from __future__ import annotations

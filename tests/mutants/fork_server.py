@@ -1,8 +1,8 @@
-"""Forks a process for each run of tests, with the libraries of others loaded already: most runs take no longer than that.
+"""Forks a process for each run of tests, with libraries loaded already: loading takes longer than most runs.
 
-Started as a script inside a tree. Reads one request per line, as JSON: arguments of pytest, variables, where the output
-goes, the time limit. Answers with one line: the exit code, or null if the limit ended the run. Each run has PID and mount
-namespaces of its own, so that all that it started ends with it, and an empty /dev/shm.
+Started as a script inside a tree. Reads one request per line, as JSON: arguments of pytest, variables, where the
+output goes, the time limit. Answers with one line: the exit code, or null if the limit ended the run. Each run has
+PID and mount namespaces of its own, so that all that it started ends with it, and an empty /dev/shm.
 """
 
 from __future__ import annotations
@@ -22,10 +22,34 @@ from typing import Any
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 DIE_WITH_PARENT = 1
-ALWAYS = ("pytest", "_pytest.assertion.rewrite", "pytest_timeout", "hypothesis", "numpy", "msgspec", "pydantic", "psutil")
+ALWAYS = (
+    "pytest",
+    "_pytest.assertion.rewrite",
+    "pytest_timeout",
+    "hypothesis",
+    "numpy",
+    "msgspec",
+    "pydantic",
+    "psutil",
+)
 LIBRARIES = {
-    "control": ("sqlalchemy", "sqlalchemy.dialects.sqlite", "alembic", "cryptography.fernet", "fastapi", "httpx", "yaml"),
-    "training": ("torch", "torch._dynamo", "torch._functorch.partitioners", "torch.distributed", "safetensors.torch", "pyarrow"),
+    "control": (
+        "sqlalchemy",
+        "sqlalchemy.dialects.sqlite",
+        "alembic",
+        "cryptography.fernet",
+        "fastapi",
+        "httpx",
+        "yaml",
+    ),
+    "training": (
+        "torch",
+        "torch._dynamo",
+        "torch._functorch.partitioners",
+        "torch.distributed",
+        "safetensors.torch",
+        "pyarrow",
+    ),
     "grid": ("cryptography.fernet", "pyarrow"),
     "data": ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "pyarrow.csv", "torch", "duckdb", "PIL.Image", "scipy"),
 }

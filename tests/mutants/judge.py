@@ -63,7 +63,11 @@ def _nearest(mutant: Mutant, tests: list[Test]) -> list[Test]:
 def _once(tests: list[Test]) -> list[Test]:
     """Without the same test on another database."""
     names = {test.name for test in tests}
-    return [test for test in tests if "[postgresql" not in test.name or test.name.replace("[postgresql", "[sqlite") not in names]
+    return [
+        test
+        for test in tests
+        if "[postgresql" not in test.name or test.name.replace("[postgresql", "[sqlite") not in names
+    ]
 
 
 def _in_order(mutant: Mutant, tests: list[Test]) -> list[Test]:
@@ -72,7 +76,9 @@ def _in_order(mutant: Mutant, tests: list[Test]) -> list[Test]:
     for test in tests:
         files.setdefault(test.file, []).append(test)
     own = f"test_{Path(mutant.module).stem}.py"
-    turns = sorted(files, key=lambda file: (not file.endswith(own), sum(test.s for test in files[file]) / len(files[file])))
+    turns = sorted(
+        files, key=lambda file: (not file.endswith(own), sum(test.s for test in files[file]) / len(files[file]))
+    )
     return [test for file in turns for test in sorted(files[file], key=lambda test: test.s)]
 
 

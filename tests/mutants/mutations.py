@@ -22,7 +22,15 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift,
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "ceil": "floor", "floor": "ceil"}
-TRANSPARENT = ("sorted", "max", "min", "abs", "round", "list", "reversed")  # calls that their first argument can replace
+TRANSPARENT = (
+    "sorted",
+    "max",
+    "min",
+    "abs",
+    "round",
+    "list",
+    "reversed",
+)  # calls that their first argument can replace
 # How a value is built or printed, or a thread is named: no behaviour that a test should see.
 FORM = ("frozen", "slots", "kw_only", "eq", "name", "daemon", "gc", "forbid_unknown_fields", "description", "help")
 SILENT = ("log", "_log", "logger", "warnings", "print")  # statements that only tell
@@ -132,7 +140,9 @@ class _Walk:
                 continue
             yield from self._values(value, where)
 
-    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, where: tuple[str, ...]) -> Iterator[Site]:
+    def _definition(
+        self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, where: tuple[str, ...]
+    ) -> Iterator[Site]:
         inner = (*where, node.name)
         if not isinstance(node, ast.ClassDef):
             for default in (*node.args.defaults, *node.args.kw_defaults):
@@ -186,7 +196,9 @@ def _only_tells(node: ast.stmt) -> bool:
 
 def _is_a_type(node: ast.Subscript) -> bool:
     """`dict[str, int]` outside of annotations."""
-    return isinstance(node.value, ast.Name) and (node.value.id[0].isupper() or node.value.id in ("dict", "list", "set", "tuple", "type"))
+    return isinstance(node.value, ast.Name) and (
+        node.value.id[0].isupper() or node.value.id in ("dict", "list", "set", "tuple", "type")
+    )
 
 
 def _is_a_cast(node: ast.Call) -> bool:
@@ -197,7 +209,13 @@ def _unordered(node: ast.expr) -> tuple[str, ...]:
     """Fields in which the order of a tuple means nothing: it is only asked what is among it."""
     if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
         return ("comparators",)
-    asked = isinstance(node, ast.Call) and _called(node) in ("isinstance", "issubclass", "startswith", "endswith", "suppress")
+    asked = isinstance(node, ast.Call) and _called(node) in (
+        "isinstance",
+        "issubclass",
+        "startswith",
+        "endswith",
+        "suppress",
+    )
     return ("args",) if asked else ()
 
 
@@ -228,7 +246,10 @@ def _expression_changes(node: ast.expr) -> Iterator[tuple[str, Change]]:
             for other in COMPARISONS.get(type(single), ()):
                 yield "comparison", partial(_compared, other)
         case ast.BoolOp():
-            yield "boolean", lambda node: ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+            yield (
+                "boolean",
+                lambda node: ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values),
+            )
             for index in range(len(node.values)):
                 yield "boolean", partial(_without, index)
         case ast.BinOp() if type(node.op) in OPERATORS and not _is_text(node):
@@ -262,7 +283,10 @@ def _other_operator(node: Any) -> Any:
 
 
 def _is_text(node: ast.BinOp) -> bool:
-    return any(isinstance(getattr(side, "value", None), str | bytes) or isinstance(side, ast.JoinedStr) for side in (node.left, node.right))
+    return any(
+        isinstance(getattr(side, "value", None), str | bytes) or isinstance(side, ast.JoinedStr)
+        for side in (node.left, node.right)
+    )
 
 
 def _constant_changes(value: object) -> Iterator[Change]:
@@ -283,11 +307,20 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Change]]:
     if name in CALLS:
         yield "call", _renamed
     first = node.args[0] if node.args else None
-    if name in TRANSPARENT and isinstance(node.func, ast.Name) and first and not isinstance(first, ast.Starred | ast.GeneratorExp):
+    if (
+        name in TRANSPARENT
+        and isinstance(node.func, ast.Name)
+        and first
+        and not isinstance(first, ast.Starred | ast.GeneratorExp)
+    ):
         yield "call", lambda node: node.args[0]
     if name == "sorted":
         yield "order", lambda node: ast.Call(ast.Name("list"), [ast.Call(ast.Name("reversed"), [node], [])], [])
-    if len(node.args) == 2 and all(isinstance(arg, ast.Name | ast.Attribute) for arg in node.args) and name != "isinstance":
+    if (
+        len(node.args) == 2
+        and all(isinstance(arg, ast.Name | ast.Attribute) for arg in node.args)
+        and name != "isinstance"
+    ):
         yield "order", lambda node: ast.Call(node.func, node.args[::-1], node.keywords)
     for index, keyword in enumerate(node.keywords):
         if keyword.arg is not None and keyword.arg not in FORM:

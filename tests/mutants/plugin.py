@@ -1,6 +1,7 @@
 """The pytest plugin of a mutant's run: the chosen tests in the chosen order, and each test's outcome in a file.
 
-`FAIRLEAD_MUTANTS_TESTS` names a file with one test per line (all tests, if unset), `FAIRLEAD_MUTANTS_OUT` that of the outcomes.
+`FAIRLEAD_MUTANTS_TESTS` names a file with one test per line (all tests, if unset); `FAIRLEAD_MUTANTS_OUT` is the file
+of the outcomes.
 """
 
 from __future__ import annotations

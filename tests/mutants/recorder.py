@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 LOG = ""
-HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-ROOT = os.path.dirname(os.path.dirname(HERE)) + os.sep
+HERE = f"{Path(__file__).parent}/"
+ROOT = f"{Path(__file__).parents[1]}/"
 
 
 class Recorder:
@@ -26,7 +27,7 @@ class Recorder:
             return
         self.seen.add(id(code))
         if code.co_filename.startswith(HERE) and not code.co_qualname.endswith(">"):
-            self.write(f"{os.getpid()}\t{code.co_filename[len(ROOT):]}\t{code.co_qualname}")
+            self.write(f"{os.getpid()}\t{code.co_filename[len(ROOT) :]}\t{code.co_qualname}")
 
     def write(self, line: str) -> None:
         try:
