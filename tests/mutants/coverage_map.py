@@ -42,6 +42,9 @@ def tests_of(room: str, tree: Tree) -> list[Test]:
     if stale:
         print(f"{room}: looking at what {len(stale)} files of tests call", flush=True)
         for file, tests in _looked_at(room, stale, tree).items():
+            if not tests:
+                print(f"{file}: nothing could be collected", flush=True)
+                continue
             told = [asdict(test) | {"calls": sorted(test.calls)} for test in tests]
             known[file] = {"version": current[file], "tests": told}
         _save(room, {file: known[file] for file in current if file in known})
