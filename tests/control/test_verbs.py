@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,33 +11,14 @@ from fairlead.control.records import ENDED, DataSet, GenerationPhase, JobPhase, 
 from fairlead.control.service.tenancy import DAY_S, TOKEN_CACHE_S, USED_EVERY_S
 from fairlead.control.store import datasets, events, generations, jobs, ledger, lineage, metrics, sessions, tokens
 from fairlead.control.store.audit import Wanted
-from fairlead.control.store.engine import Store
 from fairlead.errors import Conflict, Forbidden, InvalidSpec, NotFound, Refused, StillRunning, Unauthenticated
 from fairlead.specs import SHORTEST_SECRET, TenantSpec
 
 from . import made
-from .stores import Clock, Opened, a_job, run, submit
+from .stores import Opened, a_job, submit
 from .verbs import Asked
 
 HOUR_S = 3600.0
-
-
-@pytest.fixture
-def asked(new_sqlite: Path, clock: Clock, tmp_path: Path) -> Any:
-    shutil.copy(new_sqlite, tmp_path / "fairlead.db")
-    store = Store.open(f"sqlite:///{tmp_path}/fairlead.db", clock=clock)
-    run(store.lead("test", 1e9))
-    db = Opened(store)
-
-    def both(conn: Any) -> None:
-        from fairlead.control.store import tenants
-
-        for name in ("vision", "text"):
-            tenants.insert(conn, TenantSpec(name=name))
-
-    db.write(both)
-    yield Asked(db, clock, tmp_path / "home")
-    run(store.close())
 
 
 def ended(db: Opened, name: str, at_s: float = 1_000_100.0, **fields: Any) -> str:
@@ -315,7 +294,8 @@ def test_a_secret_is_kept_sealed_named_and_forgotten(asked: Asked) -> None:
     assert [each.name for each in asked.ask(asked.platform.secrets(asked.guest, None))] == ["KEY"]
     assert asked.ask(asked.platform.secrets(asked.eve, None)) == []
     for who, name, tenant, error in (
-        (asked.ann, "KEY", None, Forbidden), (asked.boss, "KEY", "text", NotFound), (asked.boss, "GONE", None, NotFound),
+        (asked.ann, "KEY", None, Forbidden), (asked.boss, "KEY", "text", NotFound),
+        (asked.boss, "GONE", None, NotFound),
         (asked.admin, "KEY", None, InvalidSpec), (asked.admin, "KEY", "nobody", NotFound),
     ):  # fmt: skip
         with pytest.raises(error):
@@ -501,7 +481,8 @@ def test_many_jobs_are_cancelled_in_one_go_and_only_ones_own(asked: Asked) -> No
     phases = {job.id: job.phase for job in (asked.db.read(jobs.get, name) for name in "abcte") if job}
     assert {name for name, phase in phases.items() if phase in ENDED} == set("abcte")
     for who, how, error in (
-        (asked.guest, {}, Forbidden), (asked.ann, {"state": "succeeded"}, InvalidSpec), (asked.ann, {"tenant": "text"}, NotFound),
+        (asked.guest, {}, Forbidden), (asked.ann, {"state": "succeeded"}, InvalidSpec),
+        (asked.ann, {"tenant": "text"}, NotFound),
         (asked.ann, {"state": "x"}, InvalidSpec), (asked.ann, {"labels": {'a"': "b"}}, InvalidSpec),
         (asked.admin, {"tenant": "nobody"}, NotFound),
     ):  # fmt: skip
@@ -608,7 +589,8 @@ def test_lineage_leads_from_data_and_code_over_the_run_to_the_weights(asked: Ask
 @pytest.mark.parametrize(
     ("change", "same", "why"),
     [
-        ({}, True, "2 workers under one plan"), ({"weights": "v", "followed": False}, False, "did not take the same course as a"),
+        ({}, True, "2 workers under one plan"),
+        ({"weights": "v", "followed": False}, False, "did not take the same course as a"),
         ({"weights": "v", "environment": {"torch": "3"}}, False, "the environment is another: torch 2.6 then, 3 now"),
         ({"weights": "v", "followed": True}, False, "2 workers under one plan"),
     ],
