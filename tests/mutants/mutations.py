@@ -32,7 +32,7 @@ TRANSPARENT = (
     "reversed",
 )  # calls that their first argument can replace
 # How a value is built or printed, or a thread is named: no behaviour that a test should see.
-FORM = ("frozen", "slots", "kw_only", "eq", "strict", "name", "daemon", "gc", "forbid_unknown_fields", "description", "help")
+FORM = ("frozen", "slots", "kw_only", "eq", "strict", "name", "daemon", "gc", "description", "help")
 SILENT = ("log", "_log", "logger", "warnings", "print")  # statements that only tell
 
 

@@ -264,7 +264,8 @@ def test_a_pipeline_wins_back_what_its_slowest_worker_has_waited_for_but_never_m
     def won_back_s(period_s: float, *speeds: float) -> float:
         rested = msgspec.structs.replace(hardware(2, speeds=speeds), period_s=period_s)
         plain = msgspec.structs.replace(rested, period_s=0.0)
-        return estimate(model(), Ground(plain), plan).parts["bubble"] - estimate(model(), Ground(rested), plan).parts["bubble"]
+        waits = [estimate(model(), Ground(each), plan).parts["bubble"] for each in (plain, rested)]
+        return waits[0] - waits[1]
 
     assert won_back_s(1e-3, 1.0, 1.0) == 0.0
     assert won_back_s(1e-3, 0.75, 0.5) == pytest.approx(0.5e-3)
