@@ -68,7 +68,7 @@ def _watched(running: Platform, steps: Path, commands: int, enough: Callable[[],
 
 def _command(running: Platform, number: int) -> float:
     begun_s = time.monotonic()
-    job = running.client.submit({"name": f"true-{number}", "tenant": "bench", "command": ["true"]}, folder=None)
+    job = running.client.submit({"name": f"true-{number}", "tenant": "bench", "command": ["true"]}, folder=PROGRAMS)
     wait_until(lambda: job.refresh().ended, 60, "a command ends", every_s=0.02)
     if job.state != "succeeded":
         raise RuntimeError(f"a command of somebody else {job.state}: {job.view.message}")
