@@ -62,16 +62,33 @@ def missing(made: Sequence[Step], total: int) -> list[int]:
 
 
 def doubled(made: Sequence[Step], stopped: Collection[str] = ()) -> list[int]:
-    """Steps that were made once more after a later step had been made for good.
+    """Steps that were made twice: after the one that follows them, or in two histories at a time.
 
     A step counts when it was made last. In one history, however often it began again from a snapshot, each step was
-    last made before the step after it. The last step of a worker that was stopped and went on does not count: the
-    process finishes the line that it was about to write before anybody can end it.
+    last made before the step after it; and while a process goes from one step to the next, all others make one of
+    these two. The last step of a worker that was stopped and went on does not count: its process finishes the line
+    that it was about to write before anybody can end it.
     """
     last_of_life = {step.life: step for step in made}
     late = {step for step in last_of_life.values() if step.worker in stopped}
-    last: dict[int, float] = {step.number: step.time_s for step in made if step not in late}
-    return [number for number in sorted(last) if number + 1 in last and last[number] > last[number + 1]]
+    counted = [step for step in made if step not in late]
+    last = {step.number: step.time_s for step in counted}
+    again = {number for number in last if number + 1 in last and last[number] > last[number + 1]}
+    return sorted(again | _in_two_histories(counted))
+
+
+def _in_two_histories(made: Sequence[Step]) -> set[int]:
+    lives: dict[str, list[Step]] = {}
+    for step in made:
+        lives.setdefault(step.life, []).append(step)
+    found: set[int] = set()
+    for life, own in lives.items():
+        others = [step for step in made if step.life != life]
+        for before, after in pairwise(own):
+            if after.number == before.number + 1:
+                between = (step for step in others if before.time_s < step.time_s < after.time_s)
+                found |= {step.number for step in between if step.number not in (before.number, after.number)}
+    return found
 
 
 def beside_each_other(lived: Sequence[Run]) -> list[tuple[str, str]]:
