@@ -61,7 +61,7 @@ def test_ranks_of_one_gang_are_one_history() -> None:
 
 def test_the_step_that_a_stopped_worker_was_about_to_note_does_not_count() -> None:
     made = log((1, 1, "w0-a"), (2, 2, "w1-b"), (3, 3, "w1-b"), (20, 2, "w0-a"))
-    assert own_logs.doubled(made) == [2] and own_logs.doubled(made, {"w0"}) == []
+    assert own_logs.doubled(made) == [2, 3] and own_logs.doubled(made, {"w0"}) == []
 
 
 def test_lives_of_a_command_beside_each_other_are_seen() -> None:
