@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 from tests import nursery
+from tests.chaos.campaign import state_file
 from tests.chaos.campaign.campaign import Campaign
 from tests.chaos.campaign.work import Size
 
@@ -24,9 +26,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what stands still goes on, whoever says stop
     campaign = Campaign(given.state.absolute(), given.seed, given.nodes, Size(steps=given.steps), print)
     try:
-        return 0 if campaign.run(given.faults) else 1
+        good = campaign.run(given.faults)
     finally:
         nursery.close()
+    if good:  # else all is left for whoever looks into it
+        shutil.rmtree(state_file.home(given.state.absolute()))
+        given.state.replace(given.state.with_name(f"{given.state.name}.done"))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
