@@ -39,33 +39,36 @@ class Stopped:
     """Processes that stand still now; each goes on after its time, whatever happens to the campaign."""
 
     def __init__(self) -> None:
-        self._timers: dict[str, tuple[threading.Timer, Callable[[], None]]] = {}
+        self._descriptors: dict[str, int] = {}
+        self._timers: list[threading.Timer] = []
+        self._lock = threading.Lock()
 
     def stop(self, name: str, pid: int, for_s: float) -> None:
         descriptor = os.pidfd_open(pid)  # a number may be another process's by then
         signal.pidfd_send_signal(descriptor, signal.SIGSTOP)
+        self._descriptors[name] = descriptor
+        timer = threading.Timer(for_s, self._go_on, [name])
+        self._timers = [*(each for each in self._timers if each.is_alive()), timer]
+        timer.start()
 
-        def go_on() -> None:
+    def _go_on(self, name: str) -> None:
+        with self._lock:
+            descriptor = self._descriptors.pop(name, -1)
+            if descriptor < 0:
+                return  # it went on already
             with contextlib.suppress(ProcessLookupError):  # it was ended meanwhile
                 signal.pidfd_send_signal(descriptor, signal.SIGCONT)
             os.close(descriptor)
-            self._timers.pop(name, None)
-
-        timer = threading.Timer(for_s, go_on)
-        self._timers[name] = (timer, go_on)
-        timer.start()
 
     @property
     def names(self) -> set[str]:
-        return set(self._timers)
+        return set(self._descriptors)
 
     def continue_all(self) -> None:
-        for timer, go_on in list(self._timers.values()):
+        for timer in self._timers:
             timer.cancel()
-            if timer.finished.is_set() and timer.is_alive():
-                timer.join()  # it had begun by itself
-            else:
-                go_on()
+        for name in self.names:
+            self._go_on(name)
 
 
 class Faults:

@@ -1,7 +1,7 @@
-"""How long devices were held, as seen from outside: the worker processes that live, looked at again and again.
+"""How long devices were held, as seen from outside: worker processes and the nodes' records, looked at again and again.
 
-A device is held from the moment at which the platform sets it aside, a little before its worker lives, and until the
-platform has seen the worker's end. So each life of a worker has an allowance beside what was seen.
+A device is held while its worker lives, and it may be until its node forgets the worker: while nobody leads, nobody can
+have it. So the ledger lies between the two. It is also held a little before its worker lives.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tests.chaos.crashable import Crashable
@@ -20,7 +21,8 @@ EVERY_S = 0.25
 class Held:
     """What was seen of one job."""
 
-    device_s: float = 0.0
+    lived_s: float = 0.0  # device-seconds of worker processes
+    known_s: float = 0.0  # ... and of those that had ended, but their node had not been told to forget
     lives: set[str] = field(default_factory=set)  # of workers: each with its process
 
 
@@ -46,12 +48,19 @@ class HeldDevices:
         return dict(self._held)
 
     def _look(self) -> None:
-        before_s, before = time.monotonic(), dict[str, int]()
+        before_s, before, known_before = time.monotonic(), dict[str, int](), set[str]()
         while not self._end.wait(EVERY_S):
-            workers, now_s = self._platform.workers(), time.monotonic()
-            for worker in workers | before:  # one that came or went meanwhile was there for about half of the time
-                job, _, name = worker.partition("/")
-                part = 1.0 if worker in workers and worker in before else 0.5
-                self._held[job].device_s += part * (now_s - before_s)
-                self._held[job].lives.add(f"{name} {workers.get(worker, before.get(worker))}")
-            before_s, before = now_s, workers
+            now_s, workers = time.monotonic(), self._platform.workers()
+            known = {name for record in self._platform.node_records().values() for name in record["workers"]}
+            for worker in workers | before:
+                seen = self._held[worker.partition("/")[0]]
+                seen.lived_s += _part(worker, before, workers) * (now_s - before_s)
+                seen.lives.add(f"{worker.partition('/')[2]} {workers.get(worker, before.get(worker))}")
+            for worker in known | known_before:
+                self._held[worker.partition("/")[0]].known_s += _part(worker, known_before, known) * (now_s - before_s)
+            before_s, before, known_before = now_s, workers, known
+
+
+def _part(worker: str, before: Collection[str], after: Collection[str]) -> float:
+    """One that came or went between two looks was there for about half of the time."""
+    return 1.0 if worker in before and worker in after else 0.5
