@@ -9,22 +9,23 @@ import pytest
 
 from tests.chaos.campaign import own_logs, state_file, table
 from tests.chaos.campaign.campaign import Campaign
-from tests.chaos.campaign.faults import Stopped
+from tests.chaos.campaign.faults import Fault, Stopped
 from tests.chaos.campaign.held_devices import Held
 from tests.chaos.campaign.own_logs import Run, Step
 from tests.chaos.campaign.work import Size
 from tests.chaos.crashable import wait_until
 
 FAULTS, SEED = 6, 157
-SHORT = Size(steps=60, pause_s=0.15, ticks=15)
+SHORT = Size(steps=100, pause_s=0.25, ticks=20)
+AT_ONCE = 4
 
 
 @pytest.mark.timeout(300)
 def test_a_few_faults_lose_nothing_double_nothing_and_leave_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     file = tmp_path / "campaign"
-    assert Campaign(file, SEED, 3, SHORT, said.append).run(FAULTS - 2), "\n".join(said)
-    assert Campaign(file, SEED, 3, SHORT, said.append).run(FAULTS), "\n".join(said)
+    assert Campaign(file, SEED, 3, SHORT, said.append, AT_ONCE).run(FAULTS - 2), "\n".join(said)
+    assert Campaign(file, SEED, 3, SHORT, said.append, AT_ONCE).run(FAULTS), "\n".join(said)
     state = state_file.read(file)
     assert state is not None and len(state.faults) == FAULTS and state.interrupted == 1
     kinds = {fault.kind for fault in state.faults}
@@ -104,7 +105,9 @@ def test_a_recovery_is_the_first_step_that_was_made_without_the_lost_worker() ->
 
 
 def test_a_ledger_that_books_other_than_was_held_is_wrong() -> None:
-    held = {"a": Held(100.0, 110.0, {"w0 1", "w1 2"}), "b": Held(10.0, 10.0, {"w0 3"})}
+    held = {"a": Held(100.0, 110.0, {"w0 1", "w1 2"}, 50.0, 150.0), "b": Held(10.0, 10.0, {"w0 3"}, 200.0, 210.0)}
     assert table.ledger(held, {"a": 115.0, "b": 8.5}).right
     wrong = table.ledger(held, {"a": 126.2, "b": 6.8, "others": 1e6})
     assert wrong.wrong == pytest.approx({"a": 10.0, "b": -1.0})
+    nobody_led = [Fault(0, "control plane killed", "control plane", at_s, back_s=6.0) for at_s in (100.0, 300.0)]
+    assert table.ledger(held, {"a": 126.2, "b": 8.5}, nobody_led).wrong == pytest.approx({"a": 4.0})

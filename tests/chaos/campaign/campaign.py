@@ -24,9 +24,12 @@ BOOKED_WITHIN_S = 20.0
 class Campaign:
     """Goes on where its state file says that it was."""
 
-    def __init__(self, file: Path, seed: int, nodes: int, size: Size, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, file: Path, seed: int, nodes: int, size: Size, say: Callable[[str], None], live: int = LIVE
+    ) -> None:  # fmt: skip
         self._file = file
         self._say = say
+        self._jobs_at_once = live
         found = state_file.read(file)
         self.state = found or State(seed, nodes, size)
         self.state.interrupted += found is not None
@@ -73,7 +76,7 @@ class Campaign:
 
     def _disturb(self, faults: int) -> None:
         while len(self.state.faults) < faults:
-            self._look_after_jobs(LIVE)
+            self._look_after_jobs(self._jobs_at_once)
             self._wait_for_a_step()
             number = self.state.drawn
             chance = self._faults.chance(-number - 1)
@@ -148,7 +151,7 @@ class Campaign:
         before = {entry.id: self.work.step(entry.id) for entry in trainings}
 
         def stepped() -> bool:
-            self._look_after_jobs(LIVE)
+            self._look_after_jobs(self._jobs_at_once)
             return any(self.work.step(entry.id) != before[entry.id] for entry in trainings)
 
         try:
@@ -225,7 +228,8 @@ class Campaign:
 
         def compared() -> table.Ledger:
             used = self.platform.call(lambda c: c.usage("job", limit=100_000))
-            return table.ledger(held, {line.keys["job"]: line.device_hours * 3600 for line in used.lines})
+            booked = {line.keys["job"]: line.device_hours * 3600 for line in used.lines}
+            return table.ledger(held, booked, self.state.faults)
 
         until_s = time.monotonic() + BOOKED_WITHIN_S
         while not (found := compared()).right and time.monotonic() < until_s:

@@ -34,6 +34,11 @@ class Fault:
     for_s: float = 0.0  # how long it stood still
     back_s: float | None = None  # until the API answered again, of a control plane
 
+    @property
+    def away_s(self) -> float:
+        """How long the victim did nothing."""
+        return self.for_s or self.back_s or 0.0
+
 
 class Stopped:
     """Processes that stand still now; each goes on after its time, whatever happens to the campaign."""

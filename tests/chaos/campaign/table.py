@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.campaign.faults import WEIGHTS
+from tests.chaos.campaign.faults import WEIGHTS, Fault
 from tests.chaos.campaign.held_devices import Held
 from tests.chaos.campaign.state_file import State
 from tests.chaos.campaign.work import TRAININGS
 
 LEDGER_PART, LEDGER_LIFE_S = 0.02, 2.0
-"""How far the ledger may be off: a part of what was held, and so much for each life of a worker."""
+"""How far the ledger may be off: a part of what was held, so much for each life of a worker, and what nobody led."""
+
+STARTS_S = 5.0  # before a worker is seen
 
 
 def by_kind(state: State, recovered: Mapping[int, Sequence[float]]) -> list[str]:
@@ -68,18 +70,21 @@ class Ledger:
                 f"a life: {len(self.wrong)}{said}")  # fmt: skip
 
 
-def ledger(held: Mapping[str, Held], booked_s: Mapping[str, float]) -> Ledger:
+def ledger(held: Mapping[str, Held], booked_s: Mapping[str, float], faults: Sequence[Fault] = ()) -> Ledger:
     """Of all jobs of which anything was seen."""
     return Ledger(
         sum(booked_s.get(job, 0.0) for job in held), sum(seen.lived_s for seen in held.values()),
         sum(seen.known_s for seen in held.values()), sum(len(seen.lives) for seen in held.values()),
-        {job: off_s for job, seen in held.items() if (off_s := _off_s(seen, booked_s.get(job, 0.0)))},
+        {job: off_s for job, seen in held.items() if (off_s := _off_s(seen, booked_s.get(job, 0.0), faults))},
     )  # fmt: skip
 
 
-def _off_s(seen: Held, booked_s: float) -> float:
+def _off_s(seen: Held, booked_s: float, faults: Sequence[Fault]) -> float:
     """Seconds outside of what may have been held; 0.0: it lies within."""
+    control = [fault for fault in faults if fault.victim == "control plane"]
+    away_s = sum(fault.away_s for fault in control if fault.at_s < seen.until_s + STARTS_S
+                 and fault.at_s + fault.away_s > seen.since_s - STARTS_S - fault.away_s)  # fmt: skip
     slack_s = LEDGER_LIFE_S * len(seen.lives)
     low_s = seen.lived_s * (1 - LEDGER_PART) - slack_s
-    high_s = max(seen.known_s, seen.lived_s) * (1 + LEDGER_PART) + slack_s
+    high_s = max(seen.known_s, seen.lived_s) * (1 + LEDGER_PART) + slack_s + away_s
     return min(0.0, booked_s - low_s) + max(0.0, booked_s - high_s)
