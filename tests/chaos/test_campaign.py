@@ -105,9 +105,10 @@ def test_a_recovery_is_the_first_step_that_was_made_without_the_lost_worker() ->
 
 
 def test_a_ledger_that_books_other_than_was_held_is_wrong() -> None:
-    held = {"a": Held(100.0, 110.0, {"w0 1", "w1 2"}, 50.0, 150.0), "b": Held(10.0, 10.0, {"w0 3"}, 200.0, 210.0)}
-    assert table.ledger(held, {"a": 115.0, "b": 8.5}).right
-    wrong = table.ledger(held, {"a": 126.2, "b": 6.8, "others": 1e6})
-    assert wrong.wrong == pytest.approx({"a": 10.0, "b": -1.0})
-    nobody_led = [Fault(0, "control plane killed", "control plane", at_s, back_s=6.0) for at_s in (100.0, 300.0)]
-    assert table.ledger(held, {"a": 126.2, "b": 8.5}, nobody_led).wrong == pytest.approx({"a": 4.0})
+    held = {"a": Held(100.0, 110.0, {"w0 1", "w1 2"}), "b": Held(10.0, 10.0, {"w0 3"})}
+    assert table.ledger(held, {"a": 118.0, "b": 8.5}, (), 3).right
+    free = table.ledger(held, {"a": 110.0, "b": 6.8, "others": 1e6}, (), 3)
+    assert not free.right and free.free == pytest.approx({"b": 1.0})
+    booked = {"a": 125.0, "b": 11.0}
+    assert not table.ledger(held, booked, (), 3).right
+    assert table.ledger(held, booked, [Fault(0, "control plane killed", "control plane", 0.0, back_s=3.0)], 3).right

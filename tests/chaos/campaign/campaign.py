@@ -229,7 +229,7 @@ class Campaign:
         def compared() -> table.Ledger:
             used = self.platform.call(lambda c: c.usage("job", limit=100_000))
             booked = {line.keys["job"]: line.device_hours * 3600 for line in used.lines}
-            return table.ledger(held, booked, self.state.faults)
+            return table.ledger(held, booked, self.state.faults, self.state.nodes)
 
         until_s = time.monotonic() + BOOKED_WITHIN_S
         while not (found := compared()).right and time.monotonic() < until_s:

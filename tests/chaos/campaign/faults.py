@@ -18,6 +18,7 @@ WEIGHTS = {
     "worker stopped": 3, "node manager stopped": 2, "control plane stopped": 1,
 }  # fmt: skip
 STOPPED_S = (5.0, 20.0)
+NODE_BACK_S = 5.0  # about what it takes to start a node manager again that was killed
 MOST_STOPPED = 2
 """At a time: what stands still is not hit by the next fault."""
 
@@ -36,8 +37,10 @@ class Fault:
 
     @property
     def away_s(self) -> float:
-        """How long the victim did nothing."""
-        return self.for_s or self.back_s or 0.0
+        """How long the victim did nothing, if others rely on it."""
+        if "node manager" in self.kind:
+            return self.for_s or NODE_BACK_S
+        return self.for_s or self.back_s or 0.0 if self.victim == "control plane" else 0.0
 
 
 class Stopped:

@@ -6,7 +6,6 @@ have it. So the ledger lies between the two. It is also held before its worker l
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import defaultdict
@@ -25,8 +24,6 @@ class Held:
     lived_s: float = 0.0  # device-seconds of worker processes
     known_s: float = 0.0  # ... and of those that had ended, but their node had not been told to forget
     lives: set[str] = field(default_factory=set)  # of workers: each with its process
-    since_s: float = math.inf  # when the first was seen, and the last
-    until_s: float = 0.0
 
 
 class HeldDevices:
@@ -59,7 +56,6 @@ class HeldDevices:
                 seen = self._held[worker.partition("/")[0]]
                 seen.lived_s += _part(worker, before, workers) * (now_s - before_s)
                 seen.lives.add(f"{worker.partition('/')[2]} {workers.get(worker, before.get(worker))}")
-                seen.since_s, seen.until_s = min(seen.since_s, time.time()), time.time()
             for worker in known | known_before:
                 self._held[worker.partition("/")[0]].known_s += _part(worker, known_before, known) * (now_s - before_s)
             before_s, before, known_before = now_s, workers, known
