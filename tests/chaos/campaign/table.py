@@ -13,7 +13,7 @@ from tests.chaos.campaign.state_file import State
 from tests.chaos.campaign.work import TRAININGS
 
 LEDGER_PART, LEDGER_LIFE_S = 0.02, 2.0
-"""How far the ledger may be off: a part of what was held, and so much for the start and end of each life of a worker."""
+"""How far the ledger may be off: a part of what was held, and so much for the start and end of a worker."""
 
 
 def by_kind(state: State, recovered: Mapping[int, Sequence[float]]) -> list[str]:
