@@ -30,6 +30,7 @@ class Join(msgspec.Struct, tag="join", frozen=True):
     shares: list[float] = []  # part of the global batch per rank; empty: equal parts
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
     plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
+    careful_from: int | None = None  # it died soon after this step before: each step from here on is told, for a while
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -143,6 +144,7 @@ class Raised(msgspec.Struct, tag="raised", frozen=True):
     trace: str = ""
     permanent: bool = False  # trying again cannot help: the Training itself is refused
     missing: list[str] = []  # stages whose results were gone when this one wanted them
+    no_room: bool = False  # the disk was full, and no code of the user's had begun
 
 
 FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised
@@ -330,7 +332,7 @@ class Exited(msgspec.Struct, tag="exited", frozen=True):
 
     code: int | None  # exit code, or None if a signal ended it
     signal: int | None = None
-    cause: str | None = None  # out-of-memory, disk-full, silent, stopped
+    cause: str | None = None  # as recovery.Cause names it: out-of-memory, disk-full, silent, stopped, no-room, ...
     detail: str = ""  # of the cause, for the tenant
     cpu_s: float = 0.0  # that all its processes used in their lives; 0: not known
 

@@ -12,27 +12,24 @@ from sqlalchemy import Connection
 from fairlead import wire
 from fairlead.backends.protocol import Backend, LaunchOrder, Lease, NodeAction, NotReserved
 from fairlead.cluster import Gang, Node
-from fairlead.control import gangs, ledger
+from fairlead.control import gangs, ledger, worker_deaths
 from fairlead.control.company import Company
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.knowing import blame_plan
 from fairlead.control.locality import Resident
 from fairlead.control.measured import Measured
-from fairlead.control.observe import stop_changes
 from fairlead.control.plans import BETTER_PLAN, Plans
-from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, Refused
+from fairlead.recovery.policy import decide
+from fairlead.recovery.verdicts import Policy
 
 RESERVE_WITHIN_S = 5.0
-LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
-BLAME_AFTER = 2  # of them, the plan counts as a possible cause
 DEFAULT_SILENCE_S = 30.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
-LONG_LIFE_S = 600.0  # a command takes no steps: one that ran for so long was not the cause of its loss
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
 
 
@@ -55,6 +52,13 @@ class Gangs:
 
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
+
+    def back_off(self, active: Sequence[Job], now_s: float) -> None:
+        """Let jobs that back off cool, as it is stored."""
+        for job in active:
+            until_s = job.back_off_until_s
+            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
+                self.cooling_until_s[job.id] = until_s
 
     def forget(self, job: str) -> None:
         for memory in (self.workers, self.told, self.cooling_until_s):
@@ -81,6 +85,7 @@ class CarryOut:
         clock: Callable[[], float],
         secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
         plans: Plans | None = None,
+        policy: Policy = decide,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -90,6 +95,7 @@ class CarryOut:
         self._clock = clock
         self._secrets_for = secrets_for
         self._plans = plans or Plans(store, nodes, clock)
+        self._policy = policy
 
     async def do(self, action: gangs.Action, view: GangView) -> None:
         """Carry out one action. Raises nothing that a later look at the facts would not mend."""
@@ -115,7 +121,10 @@ class CarryOut:
             case gangs.MarkBroken(generation, lost):
                 await self._mark_broken(job, generation, lost)
             case gangs.Abandon(generation, why):
-                await self._abandon(job, generation, why)
+                former = view.generations[-2] if len(view.generations) > 1 else None
+                await self._abandon(job, generation, why, former)
+            case gangs.BeginStop(JobPhase.QUEUED, "worker-lost") if view.generations:
+                await self._give_up(job, view.generations[-1])
             case gangs.BeginStop(then, outcome, message):
                 await self._begin_stop(job, then, outcome, message)
             case gangs.StopWorkers(workers, grace_s):
@@ -212,6 +221,7 @@ class CarryOut:
             shares=batch_shares(generation.at_work, self._nodes()),
             silence_s=spec.get("silence_timeout") or max(DEFAULT_SILENCE_S, 10 * usual_step_s),
             plan=plan.get("plan"),
+            careful_from=worker_deaths.last_step(job),
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
@@ -245,43 +255,68 @@ class CarryOut:
 
     # ------------------------------------------------------------ when it goes wrong
 
-    async def _mark_broken(self, job: Job, generation: Generation, lost: tuple[str, ...]) -> None:
-        now_s = self._clock()
-        dead, what = gangs.loss(lost, self._known.of(job.id))
-        broken_s = gangs.loss_s(lost, self._known.of(job.id), now_s)
-        ran_s = 0.0 if job.training or generation.running_s is None else now_s - generation.running_s
+    async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
+        broken_s = gangs.loss_s(lost, facts, now_s)
+        survivors = _alive(generation, facts)
 
         def work(connection: Connection) -> None:
-            if not _unmoved(connection, job):
+            stored = jobs.get(connection, job.id)
+            if stored is None or not _unmoved(connection, job):
                 return
-            generations.update(connection, job.id, generation.number, broken_s=broken_s)
-            current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else job.losses + 1)
+            deaths = worker_deaths.lost(stored, generation, lost, facts)
+            dead, what = gangs.loss([death.worker for death in deaths] or lost, facts)
             _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
                    generation=generation.number)  # fmt: skip
-            plan = blame_plan(connection, job, what) if current.losses >= BLAME_AFTER else None
-            if plan is not None:
-                _event(connection, job, "plan-failed", f"{job.id} goes on without {plan}: {what}", now_s, plan=plan)
-            if current.losses >= LOSSES_LIMIT:
-                message = (f"workers were lost {current.losses} times in a row without a step in between, at last: "
-                           f"{what}; see fairlead logs {job.id}")  # fmt: skip
-                jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
+            worker_deaths.break_up(connection, stored, generation, deaths, survivors, broken_s, now_s, self._policy)
 
         await self._store.write(work)
         self._plans.forget(job.id)
         failpoint("broken-stored")
 
-    async def _abandon(self, job: Job, generation: Generation, why: str) -> None:
-        now_s = self._clock()
+    async def _abandon(self, job: Job, generation: Generation, why: str, former: Generation | None = None) -> None:
+        """Give up a planned generation. Newcomers that died at their start are judged, so that growing backs off."""
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
+        staying = set() if former is None else {member.worker for member in former.members}
+        dead = [m.worker for m in generation.members if m.worker in facts and facts[m.worker].lost]
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> float:
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                outcome="abandoned")  # fmt: skip
             _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)
+            stored = jobs.get(connection, job.id)
+            if former is None or stored is None or not dead or not staying.isdisjoint(dead):
+                return 0.0
+            deaths = worker_deaths.lost(stored, generation, dead, facts)
+            if not deaths or not _unmoved(connection, job):
+                return 0.0
+            return worker_deaths.answer(
+                connection, stored, deaths, _alive(former, facts), now_s, self._policy
+            ).after_s
 
-        await self._store.write(work)
-        self._known.cooling_until_s[job.id] = now_s + COOLING_S
+        after_s = await self._store.write(work)
+        self._known.cooling_until_s[job.id] = now_s + max(COOLING_S, after_s)
         told = self._known.told.get(job.id, set())
         told -= {mark for mark in told if mark.startswith("leave:")}
+
+    async def _give_up(self, job: Job, generation: Generation) -> None:
+        """Nobody is left of this generation, or nobody could come: the gang starts over, if not worse."""
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
+        gone = [m.worker for m in generation.members if m.worker not in facts or not facts[m.worker].alive]
+
+        def work(connection: Connection) -> None:
+            stored = jobs.get(connection, job.id)
+            if stored is None or not _unmoved(connection, job):
+                return
+            deaths = worker_deaths.lost(stored, generation, gone, facts)
+            if deaths:
+                worker_deaths.answer(connection, stored, deaths, 0, now_s, self._policy)
+            left = jobs.get(connection, job.id)
+            if left is not None and left.phase is not JobPhase.STOPPING:
+                jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "worker-lost", None, now_s))
+
+        await self._store.write(work)
+        failpoint("stop-stored")
 
     async def _begin_stop(self, job: Job, then: JobPhase, outcome: str, message: str | None) -> None:
         now_s = self._clock()
@@ -340,6 +375,11 @@ class CarryOut:
 
     def _mark(self, job: Job, what: str) -> None:
         self._known.told.setdefault(job.id, set()).add(what)
+
+
+def _alive(generation: Generation, facts: Mapping[str, WorkerFact]) -> int:
+    """How many of its members live."""
+    return sum(member.worker in facts and facts[member.worker].alive for member in generation.members)
 
 
 def _unmoved(connection: Connection, job: Job) -> bool:

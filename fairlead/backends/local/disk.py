@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,11 @@ DEEPEST = 128  # folders in folders: what lies deeper could not be measured
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 DELETED = "deleted files that are still open"
 _DELETED = " (deleted)"  # how the kernel marks their names
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(slots=True)
