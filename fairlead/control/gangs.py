@@ -323,7 +323,7 @@ def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action 
     told = {death["worker"]: death for death in view.job.deaths if not death["answered"]}
     away = {m.node for m in newest.members if m.worker in lost}
     living = {m.node for m in newest.members if m.worker not in lost} - away
-    exits = [told[worker] for worker in lost if worker in told and told[worker]["cause"] == "exited"]
+    exits = [told[worker] for worker in lost if worker in told and told[worker]["cause"] in ("exited", "crashed")]
     young = any(0 <= view.now_s - death["time_s"] < AFTERMATH_S for death in exits)
     if not view.job.training and living and len(exits) == len(lost) and young:
         return None

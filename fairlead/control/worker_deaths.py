@@ -83,10 +83,9 @@ def _met(untold: Death | None, worker: str, job: Job, generation: Generation, fa
     if fact is None or (fact.exited and fact.cause is None):
         cause = Cause.NODE_LOST
     elif not fact.exited:
-        cause = Cause.LOST_TOUCH if fact.phase == "broken" else Cause.STOPPED
-    else:
-        cause = Cause(str(fact.cause))
-        cause = Cause.STOPPED if cause is Cause.UNFINISHED and fact.phase == "left" else cause
+        cause = Cause.LOST_TOUCH
+    else:  # one that left in order may have been told to: its generation was given up afterwards
+        cause = Cause.UNKNOWN if fact.phase == "left" else Cause(fact.cause or Cause.UNKNOWN)
     return Death(worker, cause, generation.number, "", job.step, joined=joined)
 
 
@@ -107,7 +106,7 @@ def answer(
     ))  # fmt: skip
     plan = blame_plan(connection, job, verdict.text) if verdict.without_plan else None
     changes = _changes(job, verdict, now_s)
-    done = [replace(death, answered=True, spared=verdict.spares) for death in fresh]
+    done = [replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in fresh]
     _keep(connection, job, () if verdict.forgets else former, done, **changes)
     _tell(connection, job, verdict, plan, now_s)
     return verdict

@@ -41,13 +41,16 @@ DOUBTFUL = frozenset({Cause.KILLED, Cause.SILENT, Cause.LOST_TOUCH, Cause.NOT_ST
 OTHERS = frozenset({Cause.NO_ROOM, Cause.STOPPED, Cause.FORK_SERVER_LOST, Cause.NODE_LOST})
 """Not the job's fault, however often it happens."""
 
-_AFTERMATH = frozenset({Cause.RAISED, Cause.EXITED, Cause.UNFINISHED, Cause.LOST_TOUCH})
-"""May follow from the death of a peer."""
+_AFTERMATH = frozenset({Cause.RAISED, Cause.EXITED, Cause.UNFINISHED})
+_SIGNALS_AFTER = frozenset({"SIGABRT", "SIGPIPE"})
+"""What may follow from the death of a peer: libraries raise, exit or abort when a connection breaks."""
 
 _TOLD = {
-    Cause.OUT_OF_MEMORY, Cause.DISK_FULL, Cause.SILENT, Cause.NO_ROOM, Cause.STOPPED, Cause.FORK_SERVER_LOST,
-    Cause.NOT_STARTED,
+    str(cause): cause
+    for cause in (Cause.OUT_OF_MEMORY, Cause.DISK_FULL, Cause.SILENT, Cause.NO_ROOM, Cause.STOPPED,
+                  Cause.FORK_SERVER_LOST, Cause.NOT_STARTED)
 }  # fmt: skip
+"""What a node says beyond exit code and signal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,14 @@ class Death:
     time_s: float = 0.0
     joined: bool = True  # it had become part of a generation; otherwise it died at its start
     spared: bool = False  # the gang went on without it, and it counted for nothing
+    counted: bool = False  # it used up a retry
     answered: bool = False  # a verdict was given
 
 
 def cause_of(code: int | None, number: int | None, told: str | None) -> Cause:
     """The cause of an end with this exit code or signal, and what the node ``told`` about it, if anything."""
-    if told is not None and told in set(Cause):
-        known = Cause(told)
-        return known if known in _TOLD else Cause.UNKNOWN
+    if told is not None:
+        return _TOLD.get(told, Cause.UNKNOWN)
     if number in (signal.SIGKILL, signal.SIGTERM):
         return Cause.KILLED
     if number is not None:
@@ -99,7 +102,8 @@ def _rank(death: Death, deaths: list[Death]) -> int:
     peers = [one for one in deaths if one.worker != death.worker]
     earlier = {one.cause for one in peers if one.time_s <= death.time_s}  # but a lost node is heard of late
     explained = bool(earlier & {Cause.KILLED, Cause.SILENT}) or any(one.cause in OTHERS for one in peers)
-    if death.cause in _AFTERMATH and explained:
+    follows = death.cause in _AFTERMATH or (death.cause is Cause.CRASHED and death.how in _SIGNALS_AFTER)
+    if death.cause is Cause.LOST_TOUCH or (follows and explained):
         return 4
     if death.cause in OWN:
         return 1

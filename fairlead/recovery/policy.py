@@ -26,9 +26,9 @@ def decide(situation: Situation) -> Verdict:
     asked = _after_progress(situation)
     rounds = _rounds((*asked.former, *asked.deaths))
     death = rounds[-1]
-    times = _times(rounds)
-    verdict = _spared(asked, death, rounds) or _judged(asked, death, times)
-    text = _told(asked, death, times, counted=verdict.counts or verdict.action is Action.FAIL)
+    again = _again(rounds)
+    verdict = _spared(asked, death, rounds) or _judged(asked, again)
+    text = _told(asked, again, counted=verdict.counts or verdict.action is Action.FAIL)
     return replace(verdict, code=f"worker-{death.cause}", text=text, forgets=asked is not situation)
 
 
@@ -63,16 +63,16 @@ def _alike(one: Death, other: Death) -> bool:
     return (one.cause in DOUBTFUL) == (other.cause in DOUBTFUL)
 
 
-def _times(rounds: list[Death]) -> int:
-    """How often the newest death has come without a step beyond the one before; 1: for the first time."""
-    newest, times = rounds[-1], 0
+def _again(rounds: list[Death]) -> list[Death]:
+    """The newest death and all before it that came without a step in between, the newest first."""
+    newest, found = rounds[-1], []
     for death in reversed(rounds):
         if death.spared or not _alike(death, newest):
             continue
         if death.step < newest.step:
             break
-        times += 1
-    return times
+        found.append(death)
+    return found
 
 
 def _spared(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | None:
@@ -92,39 +92,41 @@ def _spared(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | No
     return Verdict(Action.GO_ON, "", "", after_s=back_off_s(times), spares=True)
 
 
-def _judged(asked: Situation, death: Death, times: int) -> Verdict:
-    over = asked.failures >= asked.retries
-    if death.cause in OWN or death.cause in FINAL:
-        if asked.plan is not None:
-            return Verdict(Action.START_OVER, "", "", without_plan=True)
-        if over or death.cause in FINAL:
-            return Verdict(Action.FAIL, "", "", counts=True)
-        return Verdict(Action.START_OVER, "", "", after_s=back_off_s(times - 1), counts=True)
+def _judged(asked: Situation, again: list[Death]) -> Verdict:
+    death, pause_s = again[0], back_off_s(len(again) - 1)
     doubtful = death.cause in DOUBTFUL
-    without_plan = doubtful and asked.plan is not None and times >= BLAME_PLAN_AFTER
-    if doubtful and times % TIMES == 0:
-        if over:
+    without_plan = asked.plan is not None and (
+        death.cause in OWN | FINAL or (doubtful and len(again) >= BLAME_PLAN_AFTER)
+    )
+    if without_plan and not doubtful:
+        return Verdict(Action.START_OVER, "", "", without_plan=True)
+    if death.cause in OWN | FINAL or (doubtful and _uncounted(again) >= TIMES):
+        if death.cause in FINAL or asked.failures >= asked.retries:
             return Verdict(Action.FAIL, "", "", counts=True, without_plan=without_plan)
-        return Verdict(
-            Action.START_OVER, "", "", after_s=back_off_s(times - 1), counts=True, without_plan=without_plan
-        )  # fmt: skip
+        return Verdict(Action.START_OVER, "", "", after_s=pause_s, counts=True, without_plan=without_plan)
     enough = asked.survivors >= max(1, asked.min_workers)
-    if asked.training and (enough or (asked.survivors > 0 and times == 1)):
+    if asked.training and (enough or (asked.survivors > 0 and len(again) == 1)):
         return Verdict(Action.GO_ON, "", "", without_plan=without_plan)
-    return Verdict(Action.START_OVER, "", "", after_s=back_off_s(times - 1), without_plan=without_plan)
+    return Verdict(Action.START_OVER, "", "", after_s=pause_s, without_plan=without_plan)
 
 
-def _told(asked: Situation, death: Death, times: int, *, counted: bool) -> str:
+def _uncounted(again: list[Death]) -> int:
+    """How many of them came since the last one that used up a retry."""
+    return next((place for place, death in enumerate(again) if death.counted), len(again))
+
+
+def _told(asked: Situation, again: list[Death], *, counted: bool) -> str:
     """The reason in one line, such as "w0 was killed by SIGSEGV before step 1"."""
-    same = [one for one in _rounds((*asked.former, *asked.deaths)) if one.step == death.step and _alike(one, death)]
+    death, times = again[0], len(again)
+    same = sum(one.step == death.step for one in again)
     at = ""
     if asked.training and death.cause not in OTHERS:
         at = "before step 1" if death.step == 0 else f"after step {death.step}"
-    again = f", {times} times in a row" if times > 1 else ""
-    if at and death.step and len(same) > 1:
-        at, again = "", f" ({len(same)} times at step {death.step + 1}: perhaps a poison batch)"
+    often = f", {times} times in a row" if times > 1 else ""
+    if at and death.step and same > 1:
+        at, often = "", f" ({same} times at step {death.step + 1}: perhaps a poison batch)"
     if not counted:
-        return f"{sentence(death, at)}{again}"
+        return f"{sentence(death, at)}{often}"
     shown = death.cause not in (Cause.RAISED, Cause.REFUSED, Cause.OUT_OF_MEMORY, Cause.DISK_FULL)
     logs = f"; see fairlead logs {asked.job}" if shown else ""
-    return f"{sentence(death, at)}{again}{logs}"
+    return f"{sentence(death, at)}{often}{logs}"

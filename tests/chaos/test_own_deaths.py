@@ -8,7 +8,9 @@ from fairlead.views import JobDetail
 from tests.chaos.crashable import PROGRAMS, Crashable, wait_until
 
 
-def deadly(platform: Crashable, name: str, *, workers: str = "1", retries: int = 0, memory: str = "", **params: Any) -> str:
+def deadly(
+    platform: Crashable, name: str, *, workers: str = "1", retries: int = 0, memory: str = "", **params: Any
+) -> str:
     fields: dict[str, Any] = {"name": name, "tenant": "alpha", "workers": workers, "retries": retries, "params": params}
     if memory:
         fields["resources"] = {"memory": memory}

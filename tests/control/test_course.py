@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
 
-from fairlead import wire
 from fairlead.backends.protocol import Backend, NotReserved
 from fairlead.control import gangs
-from fairlead.control.carry_out import LONG_LIFE_S, CarryOut, Gangs
+from fairlead.control.carry_out import CarryOut, Gangs
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.observe import fact_after, stop_changes
+from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs, ledger
 from fairlead.errors import Unavailable
@@ -47,7 +45,7 @@ def now(db: Opened) -> Job:
     [
         ({"phase": JobPhase.STARTING}, lambda g: gangs.MarkRunning(g)),
         ({"phase": JobPhase.RUNNING}, lambda g: gangs.BeginStop(JobPhase.QUEUED, "worker-lost")),
-        ({"phase": JobPhase.RUNNING, "losses": 9}, lambda g: gangs.MarkBroken(g, ("w0",))),
+        ({"phase": JobPhase.RUNNING, "failures": 9}, lambda g: gangs.MarkBroken(g, ("w0",))),
         ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted"},
          lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted")),
     ],
@@ -60,23 +58,6 @@ def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
     db.write(lambda c: jobs.update(c, JOB, **stop_changes(JobPhase.CANCELLED, "cancelled", "by tok", 150.0)))
     run(carry_out(db, clock).do(action(generation), view))
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.CANCELLED)
-
-
-def test_a_long_lived_command_is_not_blamed_for_the_losses_of_its_nodes(db: Opened, clock: Clock) -> None:
-    generation = made.generation(("w0", "node-0"), running_s=clock() - LONG_LIFE_S - 1)
-    view = stored(db, made.job(training=False, losses=3), generation)
-    run(carry_out(db, clock).do(gangs.MarkBroken(generation, ("w0",)), view))
-    assert (now(db).phase, now(db).losses) == (JobPhase.RUNNING, 1)
-
-
-def test_a_job_whose_workers_die_again_and_again_is_told_of_what(db: Opened, clock: Clock) -> None:
-    generation = made.generation(("w0", "node-0"))
-    view = stored(db, made.job(losses=3), generation)
-    dead = fact_after(WorkerFact("node-0", "joined", 1), wire.Exited(None, signal.SIGSEGV))
-    known = Gangs({JOB: {"w0": dead}}, {}, {})
-    run(carry_out(db, clock, known=known).do(gangs.MarkBroken(generation, ("w0",)), view))
-    said = "workers were lost 4 times in a row without a step in between, at last: lost w0 (SIGSEGV)"
-    assert now(db).message == f"{said}; see fairlead logs {JOB}"
 
 
 class CutLine:
