@@ -24,8 +24,6 @@ from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, Refused
-from fairlead.recovery.policy import decide
-from fairlead.recovery.verdicts import Policy
 
 RESERVE_WITHIN_S = 5.0
 DEFAULT_SILENCE_S = 30.0
@@ -85,7 +83,6 @@ class CarryOut:
         clock: Callable[[], float],
         secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
         plans: Plans | None = None,
-        policy: Policy = decide,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -95,7 +92,6 @@ class CarryOut:
         self._clock = clock
         self._secrets_for = secrets_for
         self._plans = plans or Plans(store, nodes, clock)
-        self._policy = policy
 
     async def do(self, action: gangs.Action, view: GangView) -> None:
         """Carry out one action. Raises nothing that a later look at the facts would not mend."""
@@ -257,42 +253,25 @@ class CarryOut:
 
     async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
         now_s, facts = self._clock(), dict(self._known.of(job.id))
-        broken_s = gangs.loss_s(lost, facts, now_s)
-        survivors = _alive(generation, facts)
 
         def work(connection: Connection) -> None:
-            stored = jobs.get(connection, job.id)
-            if stored is None or not _unmoved(connection, job):
-                return
-            deaths = worker_deaths.lost(stored, generation, lost, facts)
-            dead, what = gangs.loss([death.worker for death in deaths] or lost, facts)
-            _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
-                   generation=generation.number)  # fmt: skip
-            worker_deaths.break_up(connection, stored, generation, deaths, survivors, broken_s, now_s, self._policy)
+            if _unmoved(connection, job):
+                worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
 
         await self._store.write(work)
         self._plans.forget(job.id)
         failpoint("broken-stored")
 
     async def _abandon(self, job: Job, generation: Generation, why: str, former: Generation | None = None) -> None:
-        """Give up a planned generation. Newcomers that died at their start are judged, so that growing backs off."""
         now_s, facts = self._clock(), dict(self._known.of(job.id))
-        staying = set() if former is None else {member.worker for member in former.members}
-        dead = [m.worker for m in generation.members if m.worker in facts and facts[m.worker].lost]
 
         def work(connection: Connection) -> float:
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                outcome="abandoned")  # fmt: skip
             _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)
-            stored = jobs.get(connection, job.id)
-            if former is None or stored is None or not dead or not staying.isdisjoint(dead):
+            if former is None or not _unmoved(connection, job):
                 return 0.0
-            deaths = worker_deaths.lost(stored, generation, dead, facts)
-            if not deaths or not _unmoved(connection, job):
-                return 0.0
-            return worker_deaths.answer(
-                connection, stored, deaths, _alive(former, facts), now_s, self._policy
-            ).after_s
+            return worker_deaths.newcomers(connection, job.id, generation, former, facts, now_s)
 
         after_s = await self._store.write(work)
         self._known.cooling_until_s[job.id] = now_s + max(COOLING_S, after_s)
@@ -300,20 +279,12 @@ class CarryOut:
         told -= {mark for mark in told if mark.startswith("leave:")}
 
     async def _give_up(self, job: Job, generation: Generation) -> None:
-        """Nobody is left of this generation, or nobody could come: the gang starts over, if not worse."""
+        """Nobody is left of this generation, or nobody could come."""
         now_s, facts = self._clock(), dict(self._known.of(job.id))
-        gone = [m.worker for m in generation.members if m.worker not in facts or not facts[m.worker].alive]
 
         def work(connection: Connection) -> None:
-            stored = jobs.get(connection, job.id)
-            if stored is None or not _unmoved(connection, job):
-                return
-            deaths = worker_deaths.lost(stored, generation, gone, facts)
-            if deaths:
-                worker_deaths.answer(connection, stored, deaths, 0, now_s, self._policy)
-            left = jobs.get(connection, job.id)
-            if left is not None and left.phase is not JobPhase.STOPPING:
-                jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "worker-lost", None, now_s))
+            if _unmoved(connection, job):
+                worker_deaths.give_up(connection, job.id, generation, facts, now_s)
 
         await self._store.write(work)
         failpoint("stop-stored")
@@ -375,11 +346,6 @@ class CarryOut:
 
     def _mark(self, job: Job, what: str) -> None:
         self._known.told.setdefault(job.id, set()).add(what)
-
-
-def _alive(generation: Generation, facts: Mapping[str, WorkerFact]) -> int:
-    """How many of its members live."""
-    return sum(member.worker in facts and facts[member.worker].alive for member in generation.members)
 
 
 def _unmoved(connection: Connection, job: Job) -> bool:

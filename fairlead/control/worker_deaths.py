@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.control.gangs import WorkerFact
+from fairlead.control.gangs import WorkerFact, loss, loss_s
 from fairlead.control.knowing import blame_plan, planners_plan
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.store import events, generations, jobs
@@ -23,6 +23,9 @@ MOST_KEPT = 24
 """Deaths of earlier generations that a job's row keeps."""
 
 LONGEST_WHY = 500
+
+POLICY: Policy = decide
+"""Any other function of this type may take its place."""
 
 
 def known(job: Job) -> tuple[Death, ...]:
@@ -90,7 +93,7 @@ def _met(untold: Death | None, worker: str, job: Job, generation: Generation, fa
 
 
 def answer(
-    connection: Connection, job: Job, deaths: Sequence[Death], survivors: int, now_s: float, policy: Policy = decide
+    connection: Connection, job: Job, deaths: Sequence[Death], survivors: int, now_s: float
 ) -> Verdict:
     """Ask the policy what these deaths of one generation mean, and write the verdict down: the job's next phase, its
     used retries, its back-off. That the survivors go on is left to the caller and the scheduler."""
@@ -100,7 +103,7 @@ def answer(
     names = {death.worker for death in fresh}
     fresh += [d for d in stored if not d.answered and d.generation == this and d.worker not in names]
     former = tuple(death for death in stored if death.answered)
-    verdict = policy(Situation(
+    verdict = POLICY(Situation(
         job.id, job.training, tuple(fresh), former, job.retries, job.failures, job.min_workers, survivors, job.step,
         _progress_s(connection, job, former, now_s), planners_plan(connection, job),
     ))  # fmt: skip
@@ -174,13 +177,56 @@ def _event(
     events.append(connection, time_s=now_s, kind=kind, text=text, tenant=job.tenant, job=job.id, facts=facts)
 
 
+# ---------------------------------------------------------------- generations that lost workers
+
+
 def break_up(
-    connection: Connection, job: Job, generation: Generation, deaths: Sequence[Death], survivors: int,
-    broken_s: float, now_s: float, policy: Policy = decide,
-) -> Verdict | None:  # fmt: skip
-    """Write down that a generation lost workers, and what follows; None when a verdict was given before."""
-    verdict = answer(connection, job, deaths, survivors, now_s, policy) if deaths else None
+    connection: Connection, job_id: str, generation: Generation, gone: Sequence[str], facts: Mapping[str, WorkerFact],
+    now_s: float,
+) -> None:  # fmt: skip
+    """A generation lost these workers: write that down, and what follows."""
+    job = _stored(connection, job_id)
+    deaths = lost(job, generation, gone, facts)
+    dead, what = loss([death.worker for death in deaths] or gone, facts)
+    told = {"workers": dead, "generation": generation.number}
+    _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, told)
+    verdict = answer(connection, job, deaths, _alive(generation, facts), now_s) if deaths else None
     begun = generation.phase is not GenerationPhase.PLANNED
     if generation.broken_s is None and (begun or verdict is None or verdict.action is Action.GO_ON):
+        broken_s = loss_s(gone, facts, now_s)
         generations.update(connection, job.id, generation.number, broken_s=broken_s)
-    return verdict
+
+
+def newcomers(
+    connection: Connection, job_id: str, generation: Generation, former: Generation, facts: Mapping[str, WorkerFact],
+    now_s: float,
+) -> float:  # fmt: skip
+    """A planned generation is given up: those that died at their start are judged. Returns the back-off of the next."""
+    job, staying = _stored(connection, job_id), {member.worker for member in former.members}
+    dead = [m.worker for m in generation.members if m.worker in facts and facts[m.worker].lost]
+    if not staying.isdisjoint(dead):
+        return 0.0  # the former one is broken itself, and that is judged next
+    deaths = lost(job, generation, dead, facts)
+    return answer(connection, job, deaths, _alive(former, facts), now_s).after_s if deaths else 0.0
+
+
+def give_up(
+    connection: Connection, job_id: str, generation: Generation, facts: Mapping[str, WorkerFact], now_s: float,
+) -> None:  # fmt: skip
+    """Nobody is left of a generation, or nobody could come: the job starts over, if not worse."""
+    job = _stored(connection, job_id)
+    gone = [m.worker for m in generation.members if m.worker not in facts or not facts[m.worker].alive]
+    deaths = lost(job, generation, gone, facts)
+    verdict = answer(connection, job, deaths, 0, now_s) if deaths else None
+    if verdict is None or verdict.action is Action.GO_ON:
+        jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "worker-lost", None, now_s))
+
+
+def _stored(connection: Connection, job_id: str) -> Job:
+    job = jobs.get(connection, job_id)
+    assert job is not None
+    return job
+
+
+def _alive(generation: Generation, facts: Mapping[str, WorkerFact]) -> int:
+    return sum(member.worker in facts and facts[member.worker].alive for member in generation.members)

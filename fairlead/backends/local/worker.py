@@ -123,6 +123,7 @@ class Worker:
             with contextlib.ExitStack() as undone:
                 target = LogFile(folders.logs(spec), self.name, spec.log_bytes)
                 undone.callback(target.close)
+                disk.check_reserve(folders.logs(spec))
                 parcel = self._line.pack(self._birth)
                 undone.pop_all()
         except CannotStart as error:
