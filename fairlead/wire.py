@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
@@ -15,7 +15,8 @@ nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what ru
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
 pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
-before a plan that was asked for by name.
+before a plan that was asked for by name; 6: ends tell of full disks and lost fork servers, and a training that died
+tells each step where it did.
 """
 
 # ---------------------------------------------------------------- to a worker

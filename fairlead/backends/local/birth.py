@@ -168,7 +168,8 @@ def worker_environment(birth: Birth, outer: Mapping[str, str], *, sandboxed: boo
     own_path = [str(Path(spec.venv) / "bin")] if spec.venv else []
     path = [*own_path, str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
     clean = {"PATH": ":".join(path), "HOME": str(folder / "home"), "LANG": outer.get("LANG", "C.UTF-8")}
-    clean |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "TMPDIR": "/tmp" if sandboxed else str(folder / "tmp")}
+    clean |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    clean["TMPDIR"] = "/tmp" if sandboxed else str(folder / "tmp")
     clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     platform = {
         "FAIRLEAD_JOB": spec.job,
