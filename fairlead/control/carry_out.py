@@ -254,11 +254,12 @@ class CarryOut:
     async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
         now_s, facts = self._clock(), dict(self._known.of(job.id))
 
-        def work(connection: Connection) -> None:
-            if _unmoved(connection, job):
-                worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
+        def work(connection: Connection) -> float:
+            moved = not _unmoved(connection, job)
+            return 0.0 if moved else worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
 
-        await self._store.write(work)
+        if after_s := await self._store.write(work):
+            self._known.cooling_until_s[job.id] = now_s + after_s
         self._plans.forget(job.id)
         failpoint("broken-stored")
 
@@ -337,6 +338,8 @@ class CarryOut:
             return
         failpoint("concluded")
         self._known.told.pop(job.id, None)
+        if outcome != "abandoned":  # that it could not grow keeps nobody from starting; a failed reservation does
+            self._known.cooling_until_s.pop(job.id, None)
         if then in ENDED:
             self._known.forget(job.id)
 

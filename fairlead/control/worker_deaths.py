@@ -117,7 +117,7 @@ def answer(
 
 def _changes(job: Job, verdict: Verdict, now_s: float) -> dict[str, Any]:
     changes: dict[str, Any] = {"failures": (0 if verdict.forgets else job.failures) + verdict.counts}
-    rests = verdict.after_s > 0
+    rests = verdict.after_s > 0 and verdict.action is Action.START_OVER
     changes["back_off_until_s"] = now_s + verdict.after_s if rests else None
     changes["back_off_why"] = verdict.text[:LONGEST_WHY] if rests else None
     if verdict.action is Action.FAIL:
@@ -167,7 +167,9 @@ def _tell(connection: Connection, job: Job, verdict: Verdict, plan: str | None, 
         again = "" if fails else f" (attempt {used} of {job.retries + 1} follows{wait})"
         _event(connection, job, "job-failing", f"{job.id}: {verdict.text}{again}", now_s, facts)
     elif verdict.after_s:
-        text = f"{job.id} backs off for {verdict.after_s:g} s: {verdict.text}"
+        text = f"{job.id} starts over in {verdict.after_s:g} s: {verdict.text}"
+        if verdict.action is Action.GO_ON:
+            text = f"{job.id} goes on without it, and grows in {verdict.after_s:g} s at the earliest: {verdict.text}"
         _event(connection, job, "job-backing-off", text, now_s, facts)
 
 
@@ -183,8 +185,8 @@ def _event(
 def break_up(
     connection: Connection, job_id: str, generation: Generation, gone: Sequence[str], facts: Mapping[str, WorkerFact],
     now_s: float,
-) -> None:  # fmt: skip
-    """A generation lost these workers: write that down, and what follows."""
+) -> float:  # fmt: skip
+    """A generation lost these workers: write that down, and what follows. Returns the back-off of the next growth."""
     job = _stored(connection, job_id)
     deaths = lost(job, generation, gone, facts)
     dead, what = loss([death.worker for death in deaths] or gone, facts)
@@ -195,6 +197,7 @@ def break_up(
     if generation.broken_s is None and (begun or verdict is None or verdict.action is Action.GO_ON):
         broken_s = loss_s(gone, facts, now_s)
         generations.update(connection, job.id, generation.number, broken_s=broken_s)
+    return verdict.after_s if verdict is not None and verdict.action is Action.GO_ON else 0.0
 
 
 def newcomers(

@@ -136,3 +136,21 @@ def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> No
     view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
     run(carry_out(db, clock, Deaf(), known).do(gangs.Launch(generation), view))
     assert known.told[JOB] == set()
+
+
+@pytest.mark.parametrize(("outcome", "cools"), [("preempted", False), ("worker-lost", False), ("abandoned", True)])
+def test_only_a_failed_reservation_keeps_a_queued_job_waiting(
+    db: Opened, clock: Clock, outcome: str, cools: bool
+) -> None:
+    stopping = made.job(phase=JobPhase.STOPPING, then=JobPhase.QUEUED, outcome=outcome, since_s=150.0)
+    view = stored(db, stopping, made.generation(("w0", "node-0")))
+    known = Gangs({}, {}, {JOB: 900.0})
+    run(carry_out(db, clock, known=known).do(gangs.Conclude(JobPhase.QUEUED, outcome), view))
+    assert (JOB in known.cooling_until_s) is cools
+
+
+def test_a_back_off_is_known_again_after_a_restart() -> None:
+    known = Gangs({}, {}, {})
+    rests, grown = made.job(back_off_until_s=200.0), made.job(id="other", back_off_until_s=90.0)
+    known.back_off([rests, grown], 100.0)
+    assert known.cooling_until_s == {JOB: 200.0}
