@@ -6,16 +6,20 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fairlead import wire
+from fairlead.control.gangs import AFTERMATH_S, GangView, MarkBroken, ReleaseWorkers, WorkerFact, next_action
 from fairlead.control.present import reason_of
-from fairlead.control.records import Job, JobPhase
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.worker_deaths import MOST_KEPT, answer, known
 from fairlead.recovery.deaths import Cause, Death
+from tests.control import made
 from tests.control.puppets import WITHIN_S, Body, Hurried, Platform, Says, honest, quick_loop
 from tests.control.stores import Opened, a_job, run, submit
 
@@ -303,3 +307,63 @@ def test_deaths_that_are_kept_have_a_bound(db: Opened) -> None:
         db.write(answer, job, [Death("w0", Cause.EXITED, number, "7")], 0, 100.0 + number)
         job = db.write(jobs.update, job.id, phase=JobPhase.RUNNING)
     assert (job.failures, len(known(job))) == (59, MOST_KEPT + 1)
+
+
+# ---------------------------------------------------------------- when a verdict is asked for
+
+
+def view(job: Job, generation: Generation, now_s: float = 100.0, **workers: WorkerFact) -> GangView:
+    return GangView(job, [generation], workers, frozenset(), now_s, frozenset({"node-0", "node-1"}))
+
+
+def stored_death(**changes: object) -> dict[str, object]:
+    return msgspec.to_builtins(replace(Death("w1", Cause.EXITED, 1, "1", time_s=99.0), **changes))
+
+
+PAIR = made.generation(("w0", "node-0"), ("w1", "node-1"))
+HERE = WorkerFact("node-0", "joined", 1)
+GONE = WorkerFact("node-1", "joined", 1, exited=True, cause="exited")
+
+
+def test_the_exit_of_a_command_is_judged_when_a_lost_node_would_have_been_told() -> None:
+    command = made.job(training=False, deaths=[stored_death()])
+    assert next_action(view(command, PAIR, w0=HERE, w1=GONE)) is None
+    later = next_action(view(command, PAIR, 99.0 + AFTERMATH_S, w0=HERE, w1=GONE))
+    assert later == MarkBroken(PAIR, ("w1",))
+
+
+@pytest.mark.parametrize(
+    ("job", "generation"),
+    [
+        (made.job(deaths=[stored_death()]), PAIR),  # a Training is told by its library
+        (made.job(training=False, deaths=[stored_death(cause=Cause.OUT_OF_MEMORY)]), PAIR),
+        (made.job(training=False, deaths=[stored_death()]), made.generation(("w0", "node-0"), ("w1", "node-0"))),
+        (made.job(training=False, deaths=[stored_death(time_s=500.0)]), PAIR),  # the clock was set back
+    ],
+)
+def test_what_no_lost_node_can_have_caused_is_judged_at_once(job: Job, generation: Generation) -> None:
+    assert next_action(view(job, generation, w0=HERE, w1=GONE)) == MarkBroken(generation, ("w1",))
+
+
+def test_a_broken_generation_is_judged_again_when_more_is_known() -> None:
+    broken = replace(PAIR, broken_s=98.0)
+    touched = stored_death(worker="w0", cause=Cause.LOST_TOUCH, answered=True)
+    waits = replace(HERE, phase="broken")
+    lost = replace(GONE, cause=None)
+    asked = next_action(view(made.job(deaths=[touched]), broken, w0=waits, w1=lost))
+    assert asked == MarkBroken(broken, ("w1",)), "the node of its peer is lost: that explains it"
+    told = [touched, stored_death(cause=Cause.NODE_LOST, answered=True)]
+    assert next_action(view(made.job(deaths=told), broken, w0=waits, w1=lost)) == ReleaseWorkers(("w1",))
+    untold = [stored_death(worker="w0", cause=Cause.KILLED, answered=True), stored_death(cause=Cause.CRASHED)]
+    assert next_action(view(made.job(deaths=untold), broken, w0=GONE, w1=GONE)) == MarkBroken(broken, ("w0", "w1"))
+
+
+def test_a_start_that_lost_a_worker_is_judged_and_mended() -> None:
+    planned = made.generation(("w0", "node-0"), ("w1", "node-1"), phase=GenerationPhase.PLANNED, running_s=None)
+    starting = WorkerFact("node-0", "starting")
+    died = WorkerFact("node-1", "starting", exited=True, cause="crashed")
+    job = made.job(phase=JobPhase.STARTING)
+    assert next_action(view(job, planned, w0=starting, w1=died)) == MarkBroken(planned, ("w1",))
+    broken = replace(planned, broken_s=99.0)
+    assert next_action(view(job, broken, w0=starting, w1=died)) == ReleaseWorkers(("w1",))
+    assert next_action(view(job, broken, w0=starting)) is None, "a round finds out how it goes on"
