@@ -19,7 +19,7 @@ from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node
 from fairlead.control import tracing
-from fairlead.control.carry_out import COOLING_S, CarryOut, Gangs, no_secrets
+from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gang_sweep import GangSweep
@@ -41,6 +41,7 @@ from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
 from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
+from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import AS_DIALLED, Hold, Round, Sharing
 
@@ -240,7 +241,7 @@ class Controller:
     def _forget_cooled(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""
         now_s, cooling = self.clock(), self.known.cooling_until_s
-        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= COOLING_S]:
+        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
             del cooling[job]
             self._round_due = True
 
