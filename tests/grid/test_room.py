@@ -362,8 +362,8 @@ def test_parts_lie_aligned_with_their_header_behind_them_and_zeros_between() -> 
 
 @pytest.mark.parametrize(
     ("label", "snapshot", "job"),
-    [("snapshot/j-1", True, "j-1"), ("snapshot/", True, None), ("snapshot/a/b", True, None), ("snapshots/j", False, None),
-     ("dataset/x", False, None), ("snapshot/.a", True, None)],
+    [("snapshot/j-1", True, "j-1"), ("snapshot/", True, None), ("snapshot/a/b", True, None),
+     ("snapshots/j", False, None), ("dataset/x", False, None), ("snapshot/.a", True, None)],
 )  # fmt: skip
 def test_a_label_says_whose_state_it_is(label: str, snapshot: bool, job: str | None) -> None:
     assert (is_snapshot(label), snapshot_job(label)) == (snapshot, job)
