@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead import wire
-from fairlead.backends.protocol import Lease, NotReserved
+from fairlead.backends.protocol import LaunchOrder, NotStarted
 from fairlead.cluster import DEVICE, Gang, Node
-from fairlead.control.carry_out import COOLING_S, DEFAULT_SILENCE_S, Gangs
+from fairlead.control.carry_out import COOLING_S, Gangs
 from fairlead.control.deciding import apply_round, read_state
 from fairlead.control.records import JobPhase
 from fairlead.control.store import generations, jobs
@@ -52,9 +53,9 @@ def listening(clock: Hurried, joins: list[wire.Join]) -> Says:
 @pytest.mark.parametrize(
     ("known", "document", "silence_s"),
     [
-        ({}, {}, DEFAULT_SILENCE_S), ({"batch_size": 10, "samples_per_s": 10.0}, {}, DEFAULT_SILENCE_S),
-        ({"batch_size": 100, "samples_per_s": 10.0}, {}, 100.0),  # ten of its usual steps
-        ({"batch_size": 100, "samples_per_s": 10.0}, {"silence_timeout": 7.0}, 7.0),
+        ({}, {}, 30.0), ({"batch_size": 10, "samples_per_s": 10.0}, {}, 30.0),
+        ({"batch_size": 10, "samples_per_s": 1.0}, {}, 100.0),  # ten of its usual steps
+        ({"batch_size": 10, "samples_per_s": 1.0}, {"silence_timeout": 7.0}, 7.0),
     ],
 )  # fmt: skip
 def test_a_gang_is_called_silent_after_ten_usual_steps_or_as_its_spec_says(
@@ -72,25 +73,25 @@ def test_a_gang_is_called_silent_after_ten_usual_steps_or_as_its_spec_says(
     assert [join.silence_s for join in joins] == [pytest.approx(silence_s)]
 
 
-def test_devices_that_could_not_be_reserved_are_not_asked_for_again_at_once(db: Opened, quick: None) -> None:
+def test_a_gang_that_could_not_be_started_is_not_tried_again_at_once(db: Opened, quick: None) -> None:
     clock = Hurried()
     asked_s: list[float] = []
 
     async def play() -> None:
         platform = Platform(db.store, clock)
-        really = platform.backend.reserve
+        really = platform.backend.start
 
-        async def reserve(gang: Gang, within_s: float) -> Lease | NotReserved:
+        async def start(gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
             asked_s.append(clock())
-            return NotReserved("busy") if len(asked_s) < 3 else await really(gang, within_s)
+            return NotStarted("busy") if len(asked_s) < 3 else await really(gang, order, within_s)
 
-        platform.backend.reserve = reserve  # type: ignore[method-assign]
+        platform.backend.start = start  # type: ignore[method-assign]
         async with platform:
             await platform.ended(await platform.submit(a_job("a", id="a", submitted_s=clock(), max_workers=1)))
 
     run(play())
     assert len(asked_s) == 3
-    pauses = [later - sooner for sooner, later in zip(asked_s, asked_s[1:], strict=False)]
+    pauses = [later - sooner for sooner, later in pairwise(asked_s)]
     assert min(pauses) >= COOLING_S
 
 
@@ -98,7 +99,7 @@ def test_devices_that_could_not_be_reserved_are_not_asked_for_again_at_once(db: 
 
 
 def round_of(db: Opened, clock: Clock) -> Any:
-    return run(read_state(db.store, clock(), NODES, Gangs(), frozenset()))
+    return run(read_state(db.store, clock(), NODES, Gangs({}, {}, {}), frozenset()))
 
 
 def test_a_round_wakes_the_jobs_whose_decision_was_stored_and_no_others(db: Opened, clock: Clock) -> None:
@@ -125,7 +126,7 @@ def test_a_job_that_was_cancelled_meanwhile_is_not_started(db: Opened, clock: Cl
 
 def test_who_is_cooling_off_waits_and_is_looked_at_when_that_is_over(db: Opened, clock: Clock) -> None:
     submit(db, a_job("a", id="a"))
-    known = Gangs()
+    known = Gangs({}, {}, {})
     known.cooling_until_s["a"] = clock() + COOLING_S
     assert run(read_state(db.store, clock(), NODES, known, frozenset())).cluster.jobs == ()
     after = run(read_state(db.store, clock() + COOLING_S, NODES, known, frozenset()))
