@@ -30,6 +30,7 @@ class Join(msgspec.Struct, tag="join", frozen=True):
     shares: list[float] = []  # part of the global batch per rank; empty: equal parts
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
     plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
+    breaks: int = 0  # generations up to this one have lost a member: ranks that resumed one need not leave it first
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -70,8 +71,11 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Joined(msgspec.Struct, tag="joined", frozen=True):
+    """Takes part in this generation, from this step on."""
+
     generation: int
     step: int
+    resumed: bool = False  # left it before, and all its ranks agreed to go on because no call to the next one came
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True):
