@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,11 +56,20 @@ class Gangs:
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
 
+    def resumed(self, job: str, generation: int) -> None:
+        """Workers take part in this generation again: calls to leave it and to join later ones are void."""
+        told = self.told.get(job, set())
+        told -= {f"leave:{generation}"} | {f"join:{number}" for number in _joins(told) if number > generation}
+
     def forget(self, job: str) -> None:
         for memory in (self.workers, self.told, self.cooling_until_s):
             memory.pop(job, None)
         self.cpu.forget(job)
         self.used.forget(job)
+
+
+def _joins(told: Iterable[str]) -> list[int]:
+    return [int(mark.removeprefix("join:")) for mark in told if mark.startswith("join:")]
 
 
 def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:
@@ -105,11 +114,12 @@ class CarryOut:
                 await self._launch(job, generation)
             case gangs.TellLeave(generation, exits, snapshot):
                 message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
+                self._known.resumed(job.id, generation.number)  # a call to a later one may have been refused
                 await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
             case gangs.BeginJoin(generation, former):
                 await self._begin_join(job, generation, former)
-            case gangs.TellJoin(generation):
-                await self._tell_join(job, generation)
+            case gangs.TellJoin(generation, breaks):
+                await self._tell_join(job, generation, breaks)
             case gangs.MarkRunning(generation):
                 await self._mark_running(job, generation)
             case gangs.MarkBroken(generation, lost):
@@ -200,7 +210,7 @@ class CarryOut:
         await self._store.write(work)
         failpoint("join-stored")
 
-    async def _tell_join(self, job: Job, generation: Generation) -> None:
+    async def _tell_join(self, job: Job, generation: Generation, breaks: int) -> None:
         plan = generation.plan or {}
         usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
         usual_step_s = max(usual_step_s, float(plan.get("step_s", 0.0)))
@@ -212,12 +222,17 @@ class CarryOut:
             shares=batch_shares(generation.at_work, self._nodes()),
             silence_s=spec.get("silence_timeout") or max(DEFAULT_SILENCE_S, 10 * usual_step_s),
             plan=plan.get("plan"),
+            breaks=breaks,
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
     async def _tell(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
-        await self._backend.tell(_lease(job, generation), message)
-        self._mark(job, mark)
+        self._mark(job, mark)  # first: if they resume their generation meanwhile, the mark goes again
+        try:
+            await self._backend.tell(_lease(job, generation), message)
+        except FairleadError:
+            self._known.told.get(job.id, set()).discard(mark)
+            raise
         failpoint(point)
 
     async def _mark_running(self, job: Job, generation: Generation) -> None:

@@ -23,11 +23,14 @@ class GangViews:
     async def of(self, job_id: str) -> GangView | None:
         """The gang as it is now; None when there is nothing left to do for it."""
 
-        def work(connection: Connection) -> tuple[Job | None, list[Generation]]:
-            return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
-
-        job, live = await self._store.read(work)
         known = self._known
+        training = {f.generation for f in known.workers.get(job_id, {}).values() if f.alive and f.phase == "joined"}
+
+        def work(connection: Connection) -> tuple[Job | None, list[Generation], Generation | None]:
+            live = generations.current(connection, {job_id}).get(job_id, [])
+            return jobs.get(connection, job_id), live, _ended(connection, job_id, live, training)
+
+        job, live, ended = await self._store.read(work)
         if job is None:
             return None
         if job.phase in ENDED and not known.workers.get(job_id):
@@ -37,7 +40,15 @@ class GangViews:
             known.told.pop(job_id, None)  # also when the answer to its last conclusion was lost
         told = frozenset(known.told.get(job_id, set()))
         reachable, asleep = self._roster.reachable, self._roster.asleep
-        return GangView(job, live, dict(known.of(job_id)), told, self._clock(), reachable, asleep)
+        return GangView(job, live, dict(known.of(job_id)), told, self._clock(), reachable, asleep, ended)
+
+
+def _ended(connection: Connection, job_id: str, live: list[Generation], training: set[int]) -> Generation | None:
+    """The newest generation that has ended by what is stored, and in which workers train all the same."""
+    odd = training - {generation.number for generation in live}
+    if not odd:
+        return None
+    return next((g for g in reversed(generations.of_job(connection, job_id)) if g.number in odd), None)
 
 
 def touches(view: GangView, nodes: frozenset[str]) -> bool:

@@ -184,6 +184,8 @@ class Roster:
                 phase = "left" if gone else status.phase
                 fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
                 self._known.of(status.job)[status.worker] = fact
+                if phase == "joined":
+                    self._known.resumed(status.job, status.generation)
                 self._known.cpu.adopt(status.job, status.worker)
             else:
                 strays.setdefault(status.job, {})[status.worker] = event.node

@@ -48,7 +48,7 @@ class Group:
         self.waited_s = 0.0  # spent in collectives, so that one can tell computing from waiting for others
         self._given_up = given_up
         self.silence_s = join.silence_s
-        self._meeting: Any = None if former is None else former.store("again")
+        self._meeting: Any = former.store("again") if former is not None and self.size > 1 else None
         self._backend = self._meet(join) if self.size > 1 else None
 
     # ------------------------------------------------------------ beginning and end

@@ -173,7 +173,7 @@ class _Life:
         former, self._former = self._former, None
         assert former is not None
         step = self._session.step
-        log(f"generation {self._generation}: no call to the next one came; resumed after step {step}")
+        log(f"generation {self._generation}: no call in time; resumed after step {step}")
         self._line.send(wire.Joined(self._generation, step, resumed=True))
         return self._take_part(former.join, former)
 

@@ -14,6 +14,7 @@ import pytest
 from torch._C import _distributed_c10d as c10d
 
 from fairlead import wire
+from fairlead.planning.plan import Plan
 from fairlead.training import resumption
 from fairlead.training.resumption import RESUME_AFTER_S, Resumption, patience_s
 from tests.training.conftest import MakeGang
@@ -151,18 +152,18 @@ def resumed(gang: Gang, times: int = 1) -> None:
     gang.until(all_of_them, "everybody resumed")
 
 
-@pytest.mark.parametrize("plan", [None, "ddp2"])
+@pytest.mark.parametrize("plan", [None, Plan(data=2, sync="allreduce", buckets=True)], ids=str)
 def test_a_gang_that_is_told_to_leave_and_nothing_else_trains_on_exactly(
-    make_gang: MakeGang, plan: str | None
+    make_gang: MakeGang, plan: Plan | None
 ) -> None:
     calm, gang = make_gang(SMALL, STEPS), make_gang(SMALL, STEPS | {"slow": 0.02})
-    way = None if plan is None else PLANS[plan]
-    course = [[0, 2, "replicas" if way is None else way.id, [0.5, 0.5]]]
+
+    course = [[0, 2, "replicas" if plan is None else plan.id, [0.5, 0.5]]]
     for each in (calm, gang):
         each.course = course
         each.start("a", "b")
         each.ready("a", "b")
-        each.join("a", "b", plan=way)
+        each.join("a", "b", plan=plan)
     gang.reach(20)
     told_to_leave(gang)
     left_s = time.monotonic()
@@ -173,7 +174,7 @@ def test_a_gang_that_is_told_to_leave_and_nothing_else_trains_on_exactly(
     gang.finish()
     calm.finish()
     assert_same_result(calm, gang, 0.0)
-    assert "no call to the next one came; resumed" in gang.log("a")
+    assert "no call in time; resumed" in gang.log("a")
 
 
 def test_the_shares_that_were_measured_stay(make_gang: MakeGang) -> None:
@@ -324,12 +325,15 @@ def test_workers_that_are_called_as_their_patience_ends_never_split(
     monkeypatch.setattr(resumption, "RESUME_AFTER_S", 0.1)
     monkeypatch.setattr(resumption, "LONGEST_PATIENCE_S", 0.1)
     moments = random.Random(seed)
-    gang = make_gang(SMALL, STEPS | {"slow": 0.01})
+    params = {"layers": "both", "epochs": 80}
+    gang = make_gang(SMALL, params | {"slow": 0.01})
     gang.start("a", "b")
     gang.ready("a", "b")
     gang.join("a", "b")
     ways = set()
-    for turn in range(8):
+    turn = 0
+    while gang.step() < 320:
+        turn += 1
         gang.reach(gang.step() + 3)
         before = {name: len(gang.workers[name].heard(wire.Left)) for name in "ab"}
         gang.tell(wire.Leave(gang.generation), "a", "b")
@@ -340,14 +344,12 @@ def test_workers_that_are_called_as_their_patience_ends_never_split(
         for name in moments.sample("ab", 2):
             gang.tell(call, name)
             gang.listen_for(moments.uniform(0.0, 0.02))
-        joins = {name: len(gang.workers[name].heard(wire.Joined)) for name in "ab"}
         at = gang.step()
         gang.until(lambda at=at: gang.step() > at + 1, "they train on")
         newest = {gang.workers[name].last(wire.Joined).generation for name in "ab"}
-        assert len(newest) == 1 and joins, "both in the same generation"
+        assert len(newest) == 1, "both in the same generation"
         ways.add(newest == {number})
         gang.generation = newest.pop()
-        gang.members = ["a", "b"]
     gang.finish()
-    assert ways <= {True, False}
-    assert_same_result(train(make_gang(SMALL, STEPS), 1), gang, 1e-9)
+    assert ways == {True, False}, "the race went both ways"
+    assert_same_result(train(make_gang(SMALL, params), 1), gang, 1e-9)
