@@ -6,14 +6,15 @@ import pytest
 
 from fairlead import wire
 from fairlead.planning.plan import SINGLE, Plan
+from fairlead.training.snapshots import MIN_INTERVAL_S
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import SMALL
 from tests.training.test_exactness import assert_same_result, train
 
 STEPS = {"layers": "both", "epochs": 32}  # 5 steps an epoch
-SINGLE = SMALL.replace("nn.Linear(8, 3)).double()", "nn.Linear(8, 3))").replace("torch.float64", "torch.float32")
-KINKED = SINGLE.replace("nn.Tanh()", "nn.ReLU()")
+FLOAT32 = SMALL.replace("nn.Linear(8, 3)).double()", "nn.Linear(8, 3))").replace("torch.float64", "torch.float32")
+KINKED = FLOAT32.replace("nn.Tanh()", "nn.ReLU()")
 """As people write it: in float32, with a function that turns rounding into other gradients."""
 
 
@@ -158,7 +159,8 @@ def training(kind: str, epochs: int = 16, samples: int = 50, batch_size: int = 1
         optimizer = lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.1)
         more = {"clip_grad_norm": 1.0, "keep_best": True, "monitor": "eval_loss", "eval_data": (x[:20], y[:20])}
     elif kind == "images":
-        model = nn.Sequential(nn.Conv2d(1, 6, 2), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout2d(0.2), nn.Flatten(), nn.Linear(12, 3))
+        model = nn.Sequential(
+            nn.Conv2d(1, 6, 2), nn.BatchNorm2d(6), nn.ReLU(), nn.Dropout2d(0.2), nn.Flatten(), nn.Linear(12, 3))
         optimizer = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01)
         data = Noisy(x, y)
     else:
@@ -246,7 +248,7 @@ def test_under_the_same_sequence_of_plans_every_step_is_the_same_bit_by_bit(make
     """Two preemptions, a lost worker and the loss of all: what comes out is what came out where nothing happened."""
     gang, gates = gated(make_gang, kind)
     gates.open(11)
-    gates.shut(12, 52, 65)
+    gates.shut(12, 45, 52, 65)
     began(gang, "a", "b", "c", plan=DP3)
     gates.kill(12, "a")
     gang.join("c", "b", plan=DP2)
@@ -255,7 +257,10 @@ def test_under_the_same_sequence_of_plans_every_step_is_the_same_bit_by_bit(make
     began(gang, "d", plan=SINGLE)
     gates.leave(38)
     began(gang, "e", "d", plan=DP2)
-    gang.until(lambda: any(s.step > 38 for s in gang.workers["e"].heard(wire.Snapshot)) or gates.waiting(52) == 2, "on")
+    gates.at(45)
+    gang.listen_for(MIN_INTERVAL_S + 0.1)
+    gates.open(45)
+    gang.until(lambda: any(s.step > 38 for s in gang.workers["e"].heard(wire.Snapshot)), "a snapshot is there")
     gates.kill(52, "d", "e")
     began(gang, "f", "g", plan=DP2)
     gates.leave(66, snapshot=True)
