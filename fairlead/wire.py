@@ -15,7 +15,7 @@ nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what ru
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
 pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
-before a plan that was asked for by name.
+before a plan that was asked for by name, and ranks that wait in vain for the next call resume their generation.
 """
 
 # ---------------------------------------------------------------- to a worker

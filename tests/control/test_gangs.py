@@ -396,6 +396,18 @@ def test_one_that_was_resumed_is_preempted_in_its_own_name() -> None:
     assert isinstance(action, gangs.TellLeave) and action.generation.number == 1 and action.snapshot
 
 
+def test_one_that_was_resumed_is_called_away_in_order_though_the_next_one_broke_before_it_began() -> None:
+    model = resumed_at(gangs.BeginJoin)
+    model.workers["w1"] = replace(model.workers["w1"], exited=True)
+    model.settle()
+    assert model.generations[-1].broken_s is not None and model.workers["w0"].generation == 1
+    fresh = (*model.generations[0].members, Member("w2", 1, "node-2", 0))
+    model.generations.append(Generation("job-1", 3, GenerationPhase.PLANNED, fresh, "test", "test", model.now_s))
+    model.workers["w2"] = WorkerFact("node-2", "ready")
+    model.now_s += gangs.NOTICE_S + 1.0
+    assert next_action(model.view()) == gangs.TellLeave(model.generations[0], (), snapshot=False)
+
+
 def test_one_that_was_resumed_and_lost_a_member_need_not_leave_first() -> None:
     model = Model()
     run_to(model, 2)
