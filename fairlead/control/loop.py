@@ -355,6 +355,8 @@ class Controller:
         known = self.known.workers.get(event.job, {})
         if event.worker in known:
             known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
+            if isinstance(event.body, wire.Joined) and event.body.resumed:
+                self.known.resumed(event.job, event.body.generation)
 
     # ------------------------------------------------------------ deciding
 

@@ -206,6 +206,8 @@ class Roster:
                 cause = "unknown" if gone else None  # unless its own last event tells
                 fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone, cause=cause)
                 self._known.of(status.job)[status.worker] = fact
+                if phase == "joined":
+                    self._known.resumed(status.job, status.generation)
                 self._known.cpu.adopt(status.job, status.worker)
             else:
                 strays.setdefault(status.job, {})[status.worker] = event.node
