@@ -33,7 +33,7 @@ WORKERS = 2  # of each gang
 TEAMS = 10
 EVERY_S = 10.0
 AT_ONCE = 500  # gangs written in one transaction
-STARTED = 50  # gangs that are ended and started beside those that run
+STARTED = 20  # gangs that are ended and started beside those that run
 SETTLE_S = 20.0
 
 

@@ -337,7 +337,7 @@ class Controller:
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
-                self.known.cpu.ended(event.job, event.worker, event.body.cpu_s)
+                self.known.ended(event.job, event.worker, event.body.cpu_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
