@@ -136,7 +136,7 @@ def test_what_the_leader_knows_of_jobs_goes_with_them(db: Opened) -> None:
             await platform.ended(*names)
             controller = platform.controller
             until_s = time.monotonic() + WITHIN_S
-            while controller.known.workers or controller._again or len(controller._timers):
+            while controller.known.workers or controller._gangs.busy:
                 assert time.monotonic() < until_s, controller.known.workers
                 await controller.news(0.05)
             known = controller.known
