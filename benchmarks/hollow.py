@@ -39,7 +39,7 @@ SETTLE_S = 20.0
 
 def run(bench: Bench) -> None:
     """CPU of the controller with 2,000 live gangs that report every 10 s, and of each gang that starts beside them."""
-    seconds = 30.0 if bench.quick else 90.0
+    seconds = 30.0 if bench.quick else 60.0
     gangs = FEW * 2 if bench.quick else GANGS
     with bench.step(f"{FEW} gangs"):
         few = asyncio.run(measured(FEW, seconds))
