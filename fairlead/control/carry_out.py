@@ -45,9 +45,18 @@ class Gangs:
     resident: Resident = field(default_factory=dict)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
-        """Take in what a node says about its workers."""
+        """Take in what a node says about its workers, but of jobs that are gone: nobody would ever forget that."""
+        known = [usage for usage in telemetry.workers if usage.job in self.workers]
+        if len(known) < len(telemetry.workers):
+            telemetry = msgspec.structs.replace(telemetry, workers=known)
         self.cpu.observe(telemetry)
         self.used.observe(telemetry)
+
+    def ended(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
+        """A worker ended then and had used so much in its whole life; its job may be gone by now."""
+        if job in self.workers:
+            self.cpu.ended(job, worker, cpu_s)
+            self.exits.setdefault(job, {})[worker] = at_s
 
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
@@ -378,7 +387,10 @@ class CarryOut:
         return {worker: known[worker].node for worker in workers if worker in known}
 
     def _mark(self, job: Job, what: str) -> None:
-        self._known.told.setdefault(job.id, set()).add(what)
+        """Note what the gang was told; of generations long past nobody asks any more."""
+        told = self._known.told.get(job.id, set())
+        oldest = job.generation - 2
+        self._known.told[job.id] = {what} | {mark for mark in told if _generation_of(mark, oldest) >= oldest}
 
 
 def _unmoved(connection: Connection, job: Job) -> Job | None:
@@ -390,6 +402,12 @@ def _unmoved(connection: Connection, job: Job) -> Job | None:
     if stored is None or (stored.phase, stored.then, stored.generation) != (job.phase, job.then, job.generation):
         return None
     return stored
+
+
+def _generation_of(mark: str, otherwise: int) -> int:
+    """The generation that a mark such as ``leave:3`` is about."""
+    number = mark.partition(":")[2]
+    return int(number) if number else otherwise
 
 
 def unsendable(worker: wire.WorkerSpec) -> str | None:
