@@ -28,6 +28,7 @@ from fairlead.control.internal_errors import apart
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events
+from fairlead.control.planner_process import Planner
 from fairlead.control.plans import Gauge, Plans
 from fairlead.control.quarantine import Parts, Quarantine
 from fairlead.control.records import Job
@@ -68,6 +69,7 @@ class Controller:
         gauge: Gauge | None = None,
         sleep_after_s: float | None = None,
         sharing: Sharing = AS_DIALLED,
+        planner: Planner | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -97,7 +99,7 @@ class Controller:
         self.published = 0  # how often: who has seen as many has missed nothing
         self._fatal: asyncio.Future[None] | None = None
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
-        self.plans = Plans(store, lambda: self.nodes, clock, gauge)
+        self.plans = Plans(store, lambda: self.nodes, clock, gauge, planner)
         self._carry_out = CarryOut(
             store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
         )
