@@ -273,7 +273,7 @@ class Controller:
                     self._hear(event)
             self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
-        for node, incarnation in {(event.node, event.incarnation) for event in batch}:
+        for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
             await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
 
     def _hear(self, event: WorkerEvent) -> None:

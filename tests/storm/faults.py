@@ -37,9 +37,10 @@ class Storm:
             (5, self.machine_dies), (5, self.manager_hangs), (4, self.partition), (6, self.line_is_cut),
             (6, self.message_is_lost), (3, self.slow_network), (3, self.doubled_messages), (3, self.flapping_lines),
             (4, self.leader_dies), (4, self.leader_dies_at_a_point), (4, self.leader_is_paused),
+            (3, self.leader_dies_in_a_change), (4, self.store_is_slow), (3, self.workers_crash_in_turn),
             (4, self.store_is_silent), (4, self.answers_of_the_store_are_lost), (3, self.clock_is_set),
             (3, self.worker_says_nonsense), (3, self.worker_says_odd_things), (5, self.worker_crashes),
-            (2, self.job_is_cancelled), (2, self.cannot_fence), (1, self.worker_chatters), (2, self.node_is_drained),
+            (2, self.job_is_cancelled), (6 if world.sleep_after_s else 2, self.cannot_fence), (1, self.worker_chatters), (2, self.node_is_drained),
         ]  # fmt: skip
 
     def plan(self, until_s: float) -> None:
@@ -84,6 +85,8 @@ class Storm:
         if manager is None or manager.process.stopped:
             return
         manager.process.stopped = True
+        if self._chance.random() < 0.4:
+            self._world.network.cut_all(machine.name)
         self._later(self._chance.choice((1.0, 5.0, 9.0, 20.0)) * self._chance.uniform(0.8, 1.2),
                     lambda: self._world.loop.resume(manager.process) if manager.process.alive else None)  # fmt: skip
 
@@ -118,7 +121,8 @@ class Storm:
     def message_is_lost(self) -> None:
         """The next message in one direction, and its line with it: a command, or only its answer."""
         machine = self._machine("message lost:")
-        self._world.network.weather[machine.name].lose_next = self._chance.choice(("to", "from"))
+        kind = self._chance.choice((b"", b"launch", b"launch", b"start", b"tell", b"release", b"reserve"))
+        self._world.network.weather[machine.name].lose_next = self._chance.choice(("to", "from", "from")), kind
 
     def slow_network(self) -> None:
         machine = self._machine("slow:")
@@ -148,6 +152,11 @@ class Storm:
     def leader_dies_at_a_point(self) -> None:
         self._world.supervisor.kill_at = self._chance.choice(POINTS)
 
+    def leader_dies_in_a_change(self) -> None:
+        """Of a generation, and nobody leads for a while."""
+        self._world.supervisor.kill_at = self._chance.choice(("leave-told", "join-stored", "leave-told", "launched"))
+        self._world.supervisor.away_s = (8.0, 22.0)
+
     def leader_is_paused(self) -> None:
         """SIGSTOP: another one may take over, and this one comes back as if nothing had been."""
         leader, world = self._world.supervisor.present, self._world
@@ -164,6 +173,11 @@ class Storm:
         world.trouble.silent = True
         world.supervisor.unsteady()
         self._later(self._chance.choice((0.3, 2.0, 8.0)) * self._chance.uniform(0.8, 1.2), world.supervisor.store_is_well)
+
+    def store_is_slow(self) -> None:
+        world = self._world
+        world.trouble.slow_s = self._chance.choice((0.3, 1.0, 2.0))
+        self._later(self._chance.uniform(5.0, 40.0), lambda: setattr(world.trouble, "slow_s", 0.0))
 
     def answers_of_the_store_are_lost(self) -> None:
         """Commits are made and their callers are told that they were not."""
@@ -203,7 +217,7 @@ class Storm:
         worker = self._worker()
         if worker is not None and worker.behaviour.training:
             self._world.truth.disturb(worker.job, "chatters")
-            for step in range(1500):
+            for step in range(500):
                 worker.say(wire.Snapshot(max(1, worker.called), step % 3, "memory", 10, 0.01))
 
     def worker_crashes(self) -> None:
@@ -222,6 +236,23 @@ class Storm:
             case _:
                 worker.crash(code=3)
 
+    def workers_crash_in_turn(self) -> None:
+        """Workers of one job are killed every few seconds."""
+        worker = self._worker()
+        if worker is None:
+            return
+        job, chance = worker.job, self._chance
+
+        def again() -> None:
+            found = self._world.workers_of(job)
+            if found:
+                victim = chance.choice(found)
+                self._blame(victim, "killed")
+                victim.crash(signal=9)
+
+        for turn in range(3):
+            self._later(4.0 * turn + chance.uniform(0.0, 4.0), again)
+
     def _blame(self, worker: SimWorker, what: str) -> None:
         self._world.trace("blames", worker, what)
         self._world.truth.jobs[worker.job].blamed.append(what)
@@ -239,7 +270,7 @@ class Storm:
         world = self._world
         world.supervisor.kill_at = None
         world.supervisor.store_is_well()
-        world.trouble.unanswered = 0
+        world.trouble.unanswered, world.trouble.slow_s = 0, 0.0
         for _, machine in sorted(world.machines.items()):
             machine.clear_up()
             self._later(0.0, lambda machine=machine: self._wish(machine.name, NodeState.READY))  # type: ignore[misc]

@@ -19,11 +19,12 @@ HEARD_WITHIN_S = 6.0
 LEADS_WITHIN_S = 12.0
 """A leader that takes over leads within so long, whatever its nodes do."""
 
-STANDS_S = 15.0
+STANDS_S = 10.0
 """No gang that is whole stands still for longer, leader or no leader."""
 
-MOST_INBOX, MOST_OUTBOX = 2_000, 6_000
-MOST_CURSORS_EACH = 3
+MOST_INBOX, MOST_OUTBOX = 300, 6_000
+MOST_LEFT = 40  # events that are stored and kept by their node all the same: those before an answer that was lost
+MOST_CURSORS_EACH = 2
 MOST_LOOKS = 5  # at a gang of which nothing is heard but progress, in LOOKS_S
 LOOKS_S = 10.0
 CLOCK_SLACK_S = 30.0  # leaders' clocks differ by less; nodes' by more
@@ -50,8 +51,9 @@ class JobTruth:
     disturbed: list[str] = field(default_factory=list)  # what befell it or its nodes
     losses: int = 0  # that may be counted against it, since it last got further
     step: int = 0
-    phase: str = ""
+    phase: tuple[Any, ...] = ()
     idle_since_s: float | None = None
+    stirred_s: float = 0.0  # when something happened to it that asks for a look
 
 
 class Truth:
@@ -150,6 +152,8 @@ class Truth:
         for number, kind, job in told:
             self._last_event = number
             self._world.trace("event", kind, job)
+            if job is not None:
+                self.stir(job)
             if kind == "worker-lost":
                 self.jobs[job].losses += 1
             if kind in _TOUCHED and not self.jobs[job].disturbed:
@@ -159,6 +163,7 @@ class Truth:
             if (phase, generation) != known.phase:
                 self._world.trace("job", job, phase, generation)
                 known.phase = (phase, generation)
+                self.stir(job)
             if step > known.step:
                 known.step, known.losses = step, min(known.losses, losses)
                 if not any(kind == "worker-lost" and job == of for _, kind, of in told):
@@ -178,6 +183,8 @@ class Truth:
     def every_second(self) -> None:
         world = self._world
         now_s = world.loop.now_s
+        found = world.eye.execute("SELECT node, incarnation, sequence FROM node_cursors").fetchall()
+        cursors = {(node, incarnation): sequence for node, incarnation, sequence in found}
         for name, machine in sorted(world.machines.items()):
             if not machine.well:
                 self.calm_since_s[name] = now_s
@@ -187,21 +194,35 @@ class Truth:
             if len(manager.outbox) > MOST_OUTBOX:
                 self.wrong("outbox", f"{name} keeps {len(manager.outbox)} events")
             since_s = max(self.calm_since_s.get(name, 0.0), self.steady_since_s)
-            oldest = min(manager.unheard.values(), default=now_s)
+            stored = cursors.get((name, manager.incarnation), 0)
+            oldest = min((said_s for number, said_s in manager.unheard.items() if number > stored), default=now_s)
             if now_s - max(since_s, oldest) > HEARD_WITHIN_S:
                 self.wrong("not-heard", f"{name} is well, and what was said there {now_s - oldest:.1f} s ago was not stored")
         for leader in world.leaders:
             leader.check()
         for job, truth in sorted(self.jobs.items()):
             self._standing(job, truth)
+            self._looked_at_in_vain(job, truth)
+
+    def stir(self, job: str) -> None:
+        """Something happened to it that asks for a look."""
+        self.jobs[job].stirred_s = self._world.loop.now_s
+
+    def _looked_at_in_vain(self, job: str, truth: JobTruth) -> None:
+        now_s = self._world.loop.now_s
+        self.looks[job] = [at_s for at_s in self.looks[job] if at_s > now_s - LOOKS_S]
+        quiet = truth.phase[:1] == ("running",) and now_s - max(truth.stirred_s, self.steady_since_s) > LOOKS_S
+        if quiet and len(self.looks[job]) > MOST_LOOKS:
+            self.wrong("looks", f"{job} was looked at {len(self.looks[job])} times in the last {LOOKS_S:g} s, in which "
+                                "nothing happened to it")  # fmt: skip
 
     def _standing(self, job: str, truth: JobTruth) -> None:
-        """Whether a gang that acted, and of which all are alive, does nothing."""
+        """Whether a gang that left a generation in order, and of which all are alive, does nothing."""
         world = self._world
-        workers = world.workers_of(job)
-        stands = (workers and not truth.acting and truth.met and job not in self._ended
-                  and all(one.state == "idle" and one.called and one.left_generation == 0 for one in workers)
-                  and all(world.machines[one.manager.name].well for one in workers))  # fmt: skip
+        last = world.last_meeting(job)
+        stands = (last is not None and not truth.acting and job not in self._ended
+                  and all(one.left_generation == last.generation and not one.ended
+                          for one in last.present.values()))  # fmt: skip
         if not stands:
             truth.idle_since_s = None
         elif truth.idle_since_s is None:
@@ -215,6 +236,7 @@ class Truth:
 
     def disturb(self, job: str, what: str) -> None:
         self.jobs[job].disturbed.append(what)
+        self.stir(job)
 
     def disturb_node(self, name: str, what: str) -> None:
         """Something befalls a machine, and so all that is there or on its way there."""
@@ -239,7 +261,7 @@ class Truth:
         for worker in world.workers():
             self.wrong("left-over", f"{worker} is {worker.phase} still")
         for name, machine in sorted(world.machines.items()):
-            if machine.manager is not None and machine.manager.unheard:
+            if machine.manager is not None and len(machine.manager.unheard) > MOST_LEFT:
                 self.wrong("not-heard", f"{name} keeps {len(machine.manager.unheard)} events that nobody acknowledged")
         each: dict[str, int] = {}
         for node, count in world.eye.execute("SELECT node, count(*) FROM node_cursors GROUP BY node").fetchall():

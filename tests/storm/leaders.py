@@ -41,12 +41,18 @@ def worker_order(world: World) -> Callable[[object, Job], wire.WorkerSpec]:
     return order
 
 
+def inbox_length(controller: Controller) -> int:
+    """Events that wait in the leader's memory."""
+    inbox: Any = controller._inbox
+    return int(inbox.qsize()) if hasattr(inbox, "qsize") else len(inbox)
+
+
 class Leader:
     """One control plane."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
-        self.process = Process(f"leader-{number}", world.chance.uniform(-2.0, 2.0))
+        self.process = Process(f"leader-{number}", world.chance.uniform(-2.0, 2.0), 1e5 * number)
         self.store: Store | None = None
         self.controller: Controller | None = None
         self.running = False  # its controller is
@@ -139,10 +145,10 @@ class Leader:
             return
         controller = self.controller
         assert controller is not None
-        if (waiting := controller._inbox.qsize()) > MOST_INBOX:
+        if (waiting := inbox_length(controller)) > MOST_INBOX:
             world.wrong("inbox", f"{waiting} events wait in the leader's memory")
         for node in world.machines:
-            if (lines := world.network.open_lines(self.process, node)) > 2:
+            if (lines := world.network.open_lines(self.process, node)) > 1:
                 world.wrong("lines", f"{self.process.name} holds {lines} lines to {node}")
 
 
@@ -152,7 +158,8 @@ class Supervisor:
     def __init__(self, world: World) -> None:
         self._world = world
         self._numbers = 0
-        self.kill_at: str | None = None  # the failpoint at which the leader ends next
+        self.kill_at: str | None = None  # the failpoint at which the leader ends next ...
+        self.away_s = RESTART_S  # ... and how long nobody leads then
         self.store_well_since_s = 0.0
         self._away_since_s: float | None = 0.0
 
@@ -225,7 +232,8 @@ class Supervisor:
     def kill(self, leader: Leader) -> None:
         leader.kill()
         self.unsteady()
-        self.start_later(self._world.chance.uniform(*RESTART_S))
+        self.start_later(self._world.chance.uniform(*self.away_s))
+        self.away_s = RESTART_S
 
 
 class _ToldErrors:

@@ -31,7 +31,7 @@ LEASE_S = 20.0
 """A machine that nothing reaches ends its workers itself after so long; before that it cannot be fenced from afar."""
 
 LINGER_S = 1.0
-PORTS = 24  # that all machines together have: few, so that one that is free now is soon somebody else's
+PORTS = 8  # that all machines together have: few, so that one that is free now is soon somebody else's
 
 _PHASES = {wire.Ready: "ready", wire.Joined: "joined", wire.Left: "left", wire.Broken: "broken",
            wire.Finished: "finished"}  # fmt: skip
@@ -45,7 +45,7 @@ class Machine:
         self.up = True
         self.manager: Manager | None = None
         self.record: tuple[NodeRecord, Manager] | None = None
-        self.clock_off_s = 0.0
+        self.clock_off_s = self.booted_s = 0.0
         self.fence_trouble = False
         self.newest_epoch = 0  # of any command that arrived here
         self.alone_since_s: float | None = None
@@ -123,7 +123,7 @@ class Manager:
         self.machine, self.name = machine, machine.name
         world.incarnations += 1
         self.incarnation = f"{machine.name}#{world.incarnations}"
-        self.process = Process(self.incarnation, machine.clock_off_s)
+        self.process = Process(self.incarnation, machine.clock_off_s, machine.booted_s)
         self.capacity: Mapping[str, float] = machine.shape.capacity()
         self.outbox = Outbox()
         self.control = ControlLine(epoch, self._answer, self.outbox, lambda: None)
@@ -295,6 +295,8 @@ class Manager:
         worker.phase = _PHASES.get(type(body), worker.phase)  # type: ignore[arg-type]
         worker.finished = worker.finished or isinstance(body, wire.Finished)
         event = self.outbox.add(time.time(), worker.job, worker.name, body)
+        if not isinstance(body, wire.Progress | wire.Snapshot):
+            self.world.truth.stir(worker.job)
         self.unheard[event.sequence] = self.world.loop.now_s
         self.world.trace("says", self.name, worker.job, worker.name, type(body).__name__,
                          getattr(body, "generation", ""))  # fmt: skip

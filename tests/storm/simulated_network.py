@@ -20,7 +20,8 @@ class Weather:
     silent: set[str] = field(default_factory=set)  # directions in which nothing arrives until it clears up
     slow_s: float = 0.0
     doubled: float = 0.0  # the part of all messages that arrive twice
-    lose_next: str = ""  # the next message in this direction is lost, and its line with it
+    lose_next: tuple[str, bytes] = ("", b"")  # the next message in this direction is lost, and its line with it: the
+    # first that holds these bytes, or, of what comes from the node, the first after a command that holds them
     cut_connects: int = 0  # so many new lines are cut at their first message
 
 
@@ -95,8 +96,11 @@ class Network:
     def carry(self, line: Line, end: End, data: bytes) -> None:
         weather = self.weather[line.node]
         self.carried += 1
-        if weather.lose_next == end.direction:
-            weather.lose_next = ""
+        direction, holds = weather.lose_next
+        if holds in data and end.direction == TO and direction == FROM and holds:
+            weather.lose_next = FROM, b""  # its answer
+        elif direction == end.direction and holds in data:
+            weather.lose_next = "", b""
             self.lost += 1
             self.cut(line)
             return

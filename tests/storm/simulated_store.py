@@ -27,6 +27,7 @@ class Trouble:
 
     def __init__(self) -> None:
         self.silent = False  # neither reads nor writes are answered
+        self.slow_s = 0.0  # so long a commit may take
         self.unanswered = 0  # so many commits are made, and their answers are lost
 
     def before(self) -> None:
@@ -68,8 +69,8 @@ class TroubledEngine:
 class InlineWriter(Writer):
     """Commits on the loop, a moment after the first work came."""
 
-    def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, delays: Random) -> None:
-        self._loop, self._delays, self._due = loop, delays, False
+    def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, delays: Random, trouble: Trouble) -> None:
+        self._loop, self._delays, self._trouble, self._due = loop, delays, trouble, False
         super().__init__(engine)
 
     def _start(self) -> None:
@@ -78,7 +79,7 @@ class InlineWriter(Writer):
     def _rouse(self) -> None:
         if not self._due:
             self._due = True
-            self._loop.call_later(self._delays.uniform(0.0005, 0.01), self._turn)
+            self._loop.call_later(self._delays.uniform(0.0005, 0.01 + self._trouble.slow_s), self._turn)
 
     def _turn(self) -> None:
         self._due = False
@@ -125,7 +126,7 @@ class Database:
         """The store as one leader has it."""
         reader: Any = TroubledEngine(self.engines.reader, trouble, committed)
         writer: Any = TroubledEngine(self.engines.writer, trouble, committed)
-        return Store(Engines(reader, writer), clock, InlineWriter(writer, loop, delays))
+        return Store(Engines(reader, writer), clock, InlineWriter(writer, loop, delays, trouble))
 
 
 async def _made(path: Path) -> None:

@@ -50,6 +50,7 @@ class Meeting:
         world = self._world
         self.acting = True
         self.step = max([world.durable.get(self.job, 0), *(worker.step for worker in self.present.values())])
+        world.acted[self.job] = self
         world.truth.acts(self)
         for worker in self._ranked():
             worker.state = "training"
@@ -162,8 +163,7 @@ class SimWorker:
         self.state, self.called, self.step = "loading", 0, 0
         self.inbox: list[wire.ToWorker] = []
         self.meeting: Meeting | None = None
-        self.left_generation = 0
-        self.awake_s = 0.0
+        self.left_generation = 0  # that it left in order, and has not been called from since
 
     @property
     def key(self) -> tuple[str, str]:
@@ -227,7 +227,7 @@ class SimWorker:
                 self._break_off()
 
     def _join(self, join: wire.Join) -> None:
-        self.called = join.generation
+        self.called, self.left_generation = join.generation, 0
         if self.name not in join.ranks:
             return
         self._world.truth.met(self.job, join.generation, join.init_method, self.name)
@@ -249,7 +249,7 @@ class SimWorker:
 
     def _break_off(self) -> None:
         meeting, self.meeting = self.meeting, None
-        self.state = "idle"
+        self.state, self.left_generation = "idle", 0
         if meeting is not None:
             meeting.gone(self)
         self.say(wire.Broken(self.called, self.step, "a peer is gone"))
@@ -257,6 +257,7 @@ class SimWorker:
 
     def left(self, leave: wire.Leave) -> None:
         self.state, self.meeting = "idle", None
+        self.left_generation = leave.generation
         self.inbox = [m for m in self.inbox if not (isinstance(m, wire.Leave) and m == leave)]
         self.say(wire.Left(leave.generation, self.step, leave.snapshot))
         if leave.snapshot or self.name in leave.exits:

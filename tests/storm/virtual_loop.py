@@ -25,9 +25,10 @@ _TICK_S = 1e-9  # timers that are set for the same moment go off in the order in
 class Process:
     """One simulated process: everything that it does runs in its context, so that it can be stopped as a whole."""
 
-    def __init__(self, name: str, clock_off_s: float = 0.0) -> None:
+    def __init__(self, name: str, clock_off_s: float = 0.0, booted_s: float = 0.0) -> None:
         self.name = name
         self.clock_off_s = clock_off_s  # how far its wall clock is from the right one
+        self.booted_s = booted_s  # what its machine's monotonic clock shows at the beginning
         self.alive, self.stopped = True, False
         self.held: list[asyncio.Handle] = []  # what it would have done while it was stopped
         self.context: Context = copy_context()
@@ -168,13 +169,16 @@ def virtual_world(loop: VirtualLoop, chance: Random) -> Iterator[None]:
     def now_s() -> float:
         return START_S + loop.now_s + PROCESS.get(wall).clock_off_s
 
+    def since_boot_s() -> float:
+        return loop.now_s + PROCESS.get(wall).booted_s
+
     def drawn() -> uuid.UUID:
         return uuid.UUID(int=chance.getrandbits(128), version=4)
 
     try:
         with (
             mock.patch.object(time, "time", now_s),
-            mock.patch.object(time, "monotonic", loop.time),
+            mock.patch.object(time, "monotonic", since_boot_s),
             mock.patch.object(time, "perf_counter", loop.time),
             mock.patch.object(uuid, "uuid4", drawn),
         ):

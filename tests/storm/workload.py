@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,14 +25,14 @@ T = TypeVar("T")
 
 ANSWER_S = 6.0
 OWN_FAULTS = ("segfault-at-start", "exit-at-step", "raises-at-start", "exit-at-start")
-KINDS = ("elastic", "elastic", "rigid", "single", "command", "commands")
+KINDS = ("elastic", "elastic", "rigid", "single", "command", "commands", "commands")
 
 
 def drawn(chance: Random, number: int, *, faulty: bool) -> tuple[Job, Behaviour]:
     """A job of some kind and what it does."""
     kind = chance.choice(KINDS)
     training = not kind.startswith("command")
-    least, most = {"elastic": (1, chance.choice((2, 3, 4))), "rigid": (2, 2), "commands": (2, 2)}.get(kind, (1, 1))
+    least, most = {"elastic": (1, chance.choice((2, 3, 4))), "rigid": (2, 2), "commands": (most_commands := chance.choice((2, 3)), most_commands)}.get(kind, (1, 1))
     job = Job(
         id=f"{kind}-{number}", tenant=TENANTS[number % len(TENANTS)], name=f"{kind}-{number}", phase=JobPhase.QUEUED,
         submitted_s=START_S, submitted_by="tok", min_workers=least, max_workers=most, demand={"cpu": 0.5},
@@ -64,11 +65,11 @@ class Clients:
             for at_s, (job, behaviour) in plans:
                 deadline_s = chance.uniform(30, 200) if chance.random() < 0.3 else None
                 self._world.behaviours[job.id] = behaviour
+                if behaviour.fault:
+                    self._world.truth.disturb(job.id, behaviour.fault)
                 group.create_task(self._submit(at_s, job, deadline_s))
 
     async def _submit(self, at_s: float, job: Job, deadline_s: float | None) -> None:
-        from dataclasses import replace
-
         await asyncio.sleep(at_s)
 
         def work(leader: Leader, connection: Connection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from tests.storm.simulated_network import Network, Weather
 from tests.storm.simulated_store import Database, Trouble
 from tests.storm.simulated_workers import Behaviour, Commands, Meeting, SimWorker
 from tests.storm.virtual_loop import START_S, Process, VirtualLoop
+
+
+_FIGURES = re.compile(r"\b\d+(\.\d+)? s\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ class World:
         self.durable: dict[str, int] = {}
         self.cancelled: set[str] = set()
         self.commands = Commands(self)
+        self.acted: dict[str, Meeting] = {}  # by job: the generation that acted last
         self.truth = Truth(self)
         self.found: list[Wrong] = []
         self.figures: list[tuple[Any, ...]] = []
@@ -69,6 +74,7 @@ class World:
         self.supervisor = Supervisor(self)
         self.faults = 0
         self.over = False
+        self._told: set[tuple[str, str]] = set()
         self.lines: list[str] = []
         self._digest = hashlib.sha256()
         self._keep_trace = keep_trace
@@ -86,6 +92,7 @@ class World:
         shape = NodeShape(f"node-{index}", float(devices), devices * 4 << 30, devices)
         machine = self.machines[shape.name] = Machine(self, shape)
         machine.clock_off_s = self.chance.choice((0.0, 0.5, -3.0, 1200.0, -3600.0))
+        machine.booted_s = self.chance.choice((5.0, 7_000.0, 3_000_000.0))
         self.network.weather[shape.name] = Weather()
 
     # ------------------------------------------------------------ shared by the parts
@@ -97,7 +104,10 @@ class World:
             self.lines.append(line)
 
     def wrong(self, invariant: str, text: str) -> None:
-        if not self.over and not any(one.invariant == invariant and one.text == text for one in self.found):
+        """An invariant does not hold; told once, whatever the figures."""
+        alike = invariant, _FIGURES.sub("#", text)
+        if not self.over and alike not in self._told:
+            self._told.add(alike)
             self.found.append(Wrong(self.loop.now_s, invariant, text))
             self.trace("WRONG", invariant, text)
 
@@ -114,6 +124,10 @@ class World:
         for _, machine in sorted(self.machines.items()):
             if machine.manager is not None:
                 yield from machine.manager.workers.values()
+
+    def last_meeting(self, job: str) -> Meeting | None:
+        """The newest generation of which all were there."""
+        return self.acted.get(job)
 
     def workers_of(self, job: str) -> list[SimWorker]:
         return [worker for worker in self.workers() if worker.job == job and worker.started and not worker.ended]
