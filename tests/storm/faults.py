@@ -176,8 +176,9 @@ class Storm:
 
     def store_is_slow(self) -> None:
         world = self._world
-        world.trouble.slow_s = self._chance.choice((0.3, 1.0, 2.0))
-        self._later(self._chance.uniform(5.0, 40.0), lambda: setattr(world.trouble, "slow_s", 0.0))
+        world.trouble.slow_s = self._chance.choice((0.2, 0.5, 1.0))
+        world.supervisor.unsteady()
+        self._later(self._chance.uniform(5.0, 25.0), world.supervisor.store_is_well)
 
     def answers_of_the_store_are_lost(self) -> None:
         """Commits are made and their callers are told that they were not."""
@@ -270,7 +271,7 @@ class Storm:
         world = self._world
         world.supervisor.kill_at = None
         world.supervisor.store_is_well()
-        world.trouble.unanswered, world.trouble.slow_s = 0, 0.0
+        world.trouble.unanswered = 0
         for _, machine in sorted(world.machines.items()):
             machine.clear_up()
             self._later(0.0, lambda machine=machine: self._wish(machine.name, NodeState.READY))  # type: ignore[misc]

@@ -190,7 +190,7 @@ class Supervisor:
             self.steady()
 
     def store_is_well(self) -> None:
-        self._world.trouble.silent = False
+        self._world.trouble.silent, self._world.trouble.slow_s = False, 0.0
         self.store_well_since_s = self._world.loop.now_s
         if self.present is not None:
             self.steady()
@@ -207,7 +207,7 @@ class Supervisor:
 
     def steady(self) -> None:
         world = self._world
-        if not world.trouble.silent:
+        if not world.trouble.silent and not world.trouble.slow_s:
             world.truth.steady_since_s = world.loop.now_s
             if self._away_since_s is not None:
                 world.leaderless_s += world.loop.now_s - self._away_since_s

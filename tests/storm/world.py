@@ -22,7 +22,7 @@ from tests.storm.simulated_workers import Behaviour, Commands, Meeting, SimWorke
 from tests.storm.virtual_loop import START_S, Process, VirtualLoop
 
 
-_FIGURES = re.compile(r"\b\d+(\.\d+)? s\b")
+_FIGURES = re.compile(r"(?<= )-?\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
