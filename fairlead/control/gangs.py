@@ -22,13 +22,14 @@ class WorkerFact:
     """What is known of one worker: where it is and how far it got."""
 
     node: str
-    phase: str  # reserved, starting, ready, joined, left, broken, finished, gone
+    phase: str  # asked (its node may not have heard), starting, ready, joined, left, broken, finished, gone
     generation: int = 0
     device: int = 0
     exited: bool = False  # its process is gone; the phase says how far it had come
     slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
     lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
+    finished_s: float | None = None  # when it said its last word
 
     @property
     def alive(self) -> bool:
@@ -58,11 +59,6 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
 class WakeNodes:
     """Some of its members are to sit on nodes that sleep."""
 
@@ -71,7 +67,9 @@ class WakeNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Start:
+    """Have the members started that are not alive yet."""
+
     generation: Generation
 
 
@@ -121,6 +119,7 @@ class BeginStop:
     then: JobPhase
     outcome: str
     message: str | None = None
+    at_s: float | None = None  # when the job ended, if that was before now
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +143,7 @@ class Conclude:
 
 
 Action = (
-    Reserve | WakeNodes | Launch | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
+    WakeNodes | Start | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
     | BeginStop | StopWorkers | ReleaseWorkers | Conclude
 )  # fmt: skip
 
@@ -154,9 +153,9 @@ def frees_or_asks(action: Action, workers: Mapping[str, WorkerFact]) -> bool:
 
     What a gang does on its way up, with the devices that it was given, changes nothing for them.
     """
-    if isinstance(action, Reserve):
+    if isinstance(action, Start):
         return any(member.worker not in workers for member in action.generation.members)
-    return not isinstance(action, WakeNodes | Launch | TellLeave | BeginJoin | TellJoin)
+    return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin)
 
 
 def contradiction(view: GangView) -> str | None:
@@ -215,8 +214,8 @@ def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
 
 def _stop(view: GangView) -> Action | None:
     job = view.job
-    # One that is merely reserved has no process: nothing would ever say that it ended.
-    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "reserved"))
+    # Nothing would ever say that a worker ended whose node never heard of it. Its release ends it if there is one.
+    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "asked"))
     if alive:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
@@ -251,11 +250,9 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
     if former is None and _finished(view, newest):
-        return BeginStop(JobPhase.SUCCEEDED, "finished")  # a command so short that it was done before it was awaited
-    if any(member.worker not in facts for member in newest.members):
-        return Reserve(newest)
-    if any(facts[member.worker].phase == "reserved" for member in newest.members):
-        return Launch(newest)
+        return _succeeded(view, newest)  # a command so short that it was done before it was awaited
+    if any(member.worker not in facts or facts[member.worker].phase == "asked" for member in newest.members):
+        return Start(newest)
     if former is None and _meets_nobody(view.job):
         return BeginJoin(newest, former)  # its node passes the call on as soon as there is somebody to hear it
     if any(facts[member.worker].phase == "starting" for member in newest.members):
@@ -288,8 +285,6 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if any(fact is not None and fact.phase == "reserved" for fact in map(view.workers.get, _names(newest))):
-        return Launch(newest)  # called before it was there, and the order to start it got lost
     if f"join:{newest.number}" not in view.told:
         return TellJoin(newest)
     return None
@@ -300,7 +295,7 @@ def _watch(view: GangView, newest: Generation) -> Action | None:
     if departed:
         return departed
     if _finished(view, newest):
-        return BeginStop(JobPhase.SUCCEEDED, "finished")
+        return _succeeded(view, newest)
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
         return MarkBroken(newest, lost)
@@ -335,6 +330,13 @@ def _finished(view: GangView, newest: Generation) -> bool:
     return all(fact is not None and fact.phase == "finished" for fact in facts)
 
 
+def _succeeded(view: GangView, newest: Generation) -> BeginStop:
+    """The job ended when the last of its workers said so, however late the control plane came to look."""
+    facts = [view.workers[member.worker] for member in newest.members if member.worker in view.workers]
+    said_s = [fact.finished_s for fact in facts if fact.finished_s is not None]
+    return BeginStop(JobPhase.SUCCEEDED, "finished", at_s=max(said_s, default=None))
+
+
 def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
     def gone(worker: str) -> bool:
         fact = view.workers.get(worker)
@@ -349,10 +351,6 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
 def _meets_nobody(job: Job) -> bool:
     """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
-
-
-def _names(generation: Generation) -> list[str]:
-    return [member.worker for member in generation.members]
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

@@ -151,6 +151,7 @@ class Controller:
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         self._fatal = asyncio.get_running_loop().create_future()
+        self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
         self._seen = await outlast(lambda: self.store.read(nodes.cursors), "cursors")
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
@@ -162,6 +163,7 @@ class Controller:
                 task.result()
         finally:
             self.plans.close()
+            self.roster.close()
             running = [pump, loop, *self._advancing.values(), *self._parts.tasks]
             for task in running:
                 task.cancel()
@@ -274,13 +276,14 @@ class Controller:
             self._again |= {event.job for event in fresh}
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
-            await self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
+            self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
 
     def _hear(self, event: WorkerEvent) -> None:
         """What is kept in memory of an event that was stored."""
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
+                self.known.exits.setdefault(event.job, {})[event.worker] = event.time_s
                 self.known.cpu.ended(event.job, event.worker, event.body.cpu_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
@@ -333,7 +336,7 @@ class Controller:
         self.outlook = Outlook(holds, decided.entitlements, now_s, decided.memory, now_s if keep else before.stored_s)
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
         self._again |= changed
-        await self.roster.rest(decided.nodes)
+        self.roster.rest(decided.nodes)
         self._round_cost_s = time.monotonic() - started_s
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
         tracing.decided(decided.decisions, changed, now_s)

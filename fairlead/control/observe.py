@@ -65,7 +65,7 @@ def fact_after(
         case wire.Broken(generation=generation):
             return replace(fact, phase="broken", generation=generation, lost_s=time_s)
         case wire.Finished(generation=generation):
-            return replace(fact, phase="finished", generation=generation)
+            return replace(fact, phase="finished", generation=generation, finished_s=time_s)
         case wire.Exited():
             return replace(fact, exited=True, ended_by=_ended_by(body), lost_s=time_s)
         case _:
@@ -129,6 +129,7 @@ def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s:
 
 
 def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
+    ended_s = min(event.time_s, now_s)  # the control plane may have been down since
     match event.body:
         case wire.Ready(samples=samples, epochs=epochs, batch_size=batch, plan=said) if batch:
             steps = epochs * -(-samples // batch)
@@ -146,7 +147,7 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             result |= {"value": finished.value} if finished.value else {}
             changes: dict[str, Any] = {"result": result, "step": finished.step}
             if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
-                changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, now_s)
+                changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, ended_s)
             jobs.update(connection, job.id, **changes)
             datasets.store_origin(connection, job, finished, now_s)
         case wire.Profiled() as profiled if job.training:
@@ -155,12 +156,12 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             final = raised.permanent or job.failures >= job.retries
             if raised.missing:
                 jobs.update(connection, job.id, result={"missing": raised.missing[:MOST_MISSING]})
-            fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=now_s)
+            fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=ended_s)
         case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
             message = failure_of(exited, job, event.worker)
             if message is not None:
                 final = exited.cause == "disk-full" or job.failures >= job.retries  # its folder stays as full as it is
-                fail(connection, job, message, final=final, now_s=now_s)
+                fail(connection, job, message, final=final, now_s=ended_s)
 
 
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:

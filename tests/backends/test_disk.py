@@ -111,7 +111,7 @@ class Suspect:
 
     def __init__(self, folder: Path, disk_bytes: int, job: str = "j", *, pid: int | None = None) -> None:
         self.job, self._pids = job, {pid} if pid else set()
-        self.spec = wire.WorkerSpec(
+        self.spec = wire.PlacedSpec(
             job=job, tenant="vision", uid=None, run=None, command=["true"], params={}, env={}, venv=None, bundle=None,
             folder=str(folder), memory_folder=str(folder.parent / "memory"), cpu=1.0, disk_bytes=disk_bytes,
         )  # fmt: skip
@@ -263,7 +263,7 @@ def test_a_job_with_many_files_does_not_delay_the_look_at_another(
 ) -> None:
     go_on, really = threading.Event(), diskwatch._measure
 
-    def slow(spec: wire.WorkerSpec, pids: Any, *, whole: bool) -> Held:
+    def slow(spec: wire.PlacedSpec, pids: Any, *, whole: bool) -> Held:
         if spec.job == "many":
             go_on.wait(20.0)
         return really(spec, pids, whole=whole)

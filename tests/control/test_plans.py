@@ -193,7 +193,7 @@ def test_a_gang_that_does_not_train_teaches_nothing(changes: dict[str, Any]) -> 
 
 
 def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
-    generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING, init_method="x")
+    generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING)
     assert [member.worker for member in generation.at_work] == ["w0"]
     resting = WorkerFact("node-1", "ready", device=0)
 

@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.cluster import Member
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.store import generations, jobs
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
@@ -220,12 +221,13 @@ def test_a_generation_comes_back_as_it_was_stored_and_changed(db: Opened) -> Non
     job = submit(db, a_job())
     first = a_generation(job, 1)
     db.write(generations.insert, first)
-    assert db.read(generations.of_job, job.id) == [first]
+    (stored,) = db.read(generations.of_job, job.id)
+    assert replace(stored, rendezvous=None) == first and Rendezvous.parse(stored.rendezvous) is not None
     changes = {
         "phase": GenerationPhase.RUNNING,
         "running_s": 2.0,
         "members": first.members[:1],
-        "init_method": "tcp://x",
+        "rendezvous": "a 127.0.0.1:1",
     }
     assert db.write(generations.update, job.id, 1, **changes) == replace(first, **changes)
     with pytest.raises(NotFound):

@@ -121,7 +121,7 @@ class Storm:
     def message_is_lost(self) -> None:
         """The next message in one direction, and its line with it: a command, or only its answer."""
         machine = self._machine("message lost:")
-        kind = self._chance.choice((b"", b"launch", b"launch", b"start", b"tell", b"release", b"reserve"))
+        kind = self._chance.choice((b"", b"start", b"start", b"start", b"tell", b"release"))
         self._world.network.weather[machine.name].lose_next = self._chance.choice(("to", "from", "from")), kind
 
     def slow_network(self) -> None:

@@ -36,7 +36,7 @@ def worker_order(world: World) -> Callable[[object, Job], wire.WorkerSpec]:
     def order(_: object, job: Job) -> wire.WorkerSpec:
         command = None if world.behaviours[job.id].training else ["true"]
         run = None if command else "train.py:training"
-        return wire.WorkerSpec(job.id, job.tenant, None, run, command, {}, {}, None, None, "", "", 1.0)
+        return wire.WorkerSpec(job.id, job.tenant, None, run, command, {}, {}, None, None, 1.0)
 
     return order
 

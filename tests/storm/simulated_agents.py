@@ -31,7 +31,6 @@ LEASE_S = 20.0
 """A machine that nothing reaches ends its workers itself after so long; before that it cannot be fenced from afar."""
 
 LINGER_S = 1.0
-PORTS = 8  # that all machines together have: few, so that one that is free now is soon somebody else's
 
 _PHASES = {wire.Ready: "ready", wire.Joined: "joined", wire.Left: "left", wire.Broken: "broken",
            wire.Finished: "finished"}  # fmt: skip
@@ -163,10 +162,8 @@ class Manager:
         body = request.body
         self.world.truth.commanded(self, request)
         match body:
-            case wire.Reserve():
-                return self._reserve(request.id, body)
-            case wire.Launch():
-                return self._launch(request.id, body)
+            case wire.Start():
+                return self._start(request.id, body)
             case wire.Tell():
                 for worker in self._named(body.job, body.workers):
                     self._tell(worker, body.message)
@@ -176,13 +173,11 @@ class Manager:
             case wire.Release():
                 task = self.world.loop.create_task(self._release(request.id, body), context=self.process.context)  # type: ignore[arg-type]
                 return task
-            case wire.Ports():
-                return wire.Reply(request.id, ports=[20_000 + self.world.chance.randrange(PORTS)] * body.count)
             case wire.Acknowledge():
                 self.outbox.acknowledge(body.sequence)
                 self.unheard = {number: at for number, at in self.unheard.items() if number > body.sequence}
             case wire.Status():
-                return wire.Reply(request.id, status=self._status())
+                return wire.Reply(request.id, status=self._status(), sent_s=time.monotonic())
             case wire.Shutdown():
                 self.machine.die("told to")
             case _:
@@ -192,7 +187,7 @@ class Manager:
     def _named(self, job: str, names: list[str]) -> list[SimWorker]:
         return [self.workers[job, name] for name in names if (job, name) in self.workers]
 
-    def _reserve(self, number: int, body: wire.Reserve) -> wire.Reply:
+    def _start(self, number: int, body: wire.Start) -> wire.Reply:
         wanted = {name: device for name, device in body.workers.items() if (body.job, name) not in self.workers}
         staying = [worker for worker in self.workers.values() if not worker.finished]
         try:
@@ -202,17 +197,8 @@ class Manager:
         for name, device in wanted.items():
             worker = SimWorker(self, body.job, name, device, full_demand(body.demand, self.capacity))
             self.workers[worker.key] = worker
+            worker.generation, worker.environment = body.generation, body.environment.get(name, {})
             self.world.truth.held(worker)
-        return wire.Reply(number)
-
-    def _launch(self, number: int, body: wire.Launch) -> wire.Reply:
-        workers = self._named(body.job, body.workers)
-        if len(workers) != len(body.workers):
-            return wire.Reply(number, error="not reserved", code="unknown-worker")
-        for worker in workers:
-            if worker.phase == "reserved":
-                worker.phase, worker.generation = "starting", body.generation
-                worker.environment = body.environment.get(worker.name, {})
         self._submit()
         return wire.Reply(number)
 
@@ -238,7 +224,7 @@ class Manager:
                 self._tell(worker, message)
 
     def _tell(self, worker: SimWorker, message: wire.ToWorker) -> None:
-        if worker.phase in ("reserved", "gone"):
+        if worker.phase == "gone":
             return
         if worker.behaviour.training:
             self.world.loop.within(worker.process, LINE_S, worker.hear, message)
@@ -252,7 +238,7 @@ class Manager:
             self._stop(worker, 5.0)
 
     def _stop(self, worker: SimWorker, grace_s: float) -> None:
-        if worker.phase in ("reserved", "gone"):
+        if worker.phase == "gone":
             return
         worker.cause = worker.cause or "stopped"
         if not worker.started:
@@ -264,7 +250,7 @@ class Manager:
 
     async def _release(self, number: int, body: wire.Release) -> wire.Reply:
         workers = self._named(body.job, body.workers)
-        living = [worker for worker in workers if worker.phase not in ("reserved", "gone")]
+        living = [worker for worker in workers if worker.phase != "gone"]
         for worker in living:
             self._stop(worker, 0.0)
         for worker in living:
@@ -278,7 +264,7 @@ class Manager:
         told = [wire.WorkerStatus(one.job, one.name, one.device, one.generation, one.phase)
                 for one in self.workers.values()]  # fmt: skip
         return wire.NodeStatus(
-            self.name, self.incarnation, 1, self.control.epoch, dict(self.capacity), "cpu", told, True, "sandbox",
+            self.name, self.incarnation, self.control.epoch, dict(self.capacity), "cpu", told, True, "sandbox",
             self.outbox.last, wire.PROTOCOL,
         )  # fmt: skip
 
@@ -294,7 +280,7 @@ class Manager:
     def _say(self, worker: SimWorker, body: wire.FromWorker | wire.Exited) -> None:
         worker.phase = _PHASES.get(type(body), worker.phase)  # type: ignore[arg-type]
         worker.finished = worker.finished or isinstance(body, wire.Finished)
-        event = self.outbox.add(time.time(), worker.job, worker.name, body)
+        event = self.outbox.add(time.time(), worker.job, worker.name, body, time.monotonic())
         if not isinstance(body, wire.Progress | wire.Snapshot):
             self.world.truth.stir(worker.job)
         self.unheard[event.sequence] = self.world.loop.now_s

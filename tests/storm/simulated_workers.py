@@ -150,7 +150,7 @@ class SimWorker:
 
     def __init__(self, manager: Manager, job: str, name: str, device: int, demand: Mapping[str, float]) -> None:
         self.manager, self.job, self.name, self.device, self.demand = manager, job, name, device, demand
-        self.generation, self.phase = 0, "reserved"
+        self.generation, self.phase = 0, "starting"
         self.started = self.finished = self.leaving = self.ended = False
         self.gone = asyncio.Event()
         self.cause: str | None = None
@@ -230,7 +230,7 @@ class SimWorker:
         self.called, self.left_generation = join.generation, 0
         if self.name not in join.ranks:
             return
-        self._world.truth.met(self.job, join.generation, join.init_method, self.name)
+        self._world.truth.met(self.job, join.generation, join.rendezvous, self.name)
         self.state = "meeting"
         self.meeting = self._world.meeting(self.job, join)
         self._world.loop.within(self.process, join.silence_s, self._waited, self.meeting)

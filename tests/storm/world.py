@@ -115,7 +115,7 @@ class World:
         return START_S + self.loop.now_s + process.clock_off_s
 
     def meeting(self, job: str, join: wire.Join) -> Meeting:
-        key = job, join.generation, join.init_method
+        key = job, join.generation, join.rendezvous
         if key not in self._meetings:
             self._meetings[key] = Meeting(self, job, join)
         return self._meetings[key]

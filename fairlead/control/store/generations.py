@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
@@ -11,6 +12,7 @@ from sqlalchemy import update as update_rows
 
 from fairlead.cluster import Member, Placement
 from fairlead.control.records import Generation, GenerationPhase
+from fairlead.control.rendezvous import Rendezvous, draw
 from fairlead.control.store.rows import column_values, fields
 from fairlead.control.store.schema import generations
 from fairlead.control.store.schema import jobs as job_rows
@@ -24,6 +26,10 @@ _AT = {name: place for place, name in enumerate(Generation.__slots__)}
 
 
 def insert(conn: Connection, generation: Generation) -> None:
+    """Store a new generation, with a rendezvous that no other live one has."""
+    if generation.rendezvous is None:
+        point = draw(generation.job, generation.number, generation.created_s, _ports_in_use(conn))
+        generation = replace(generation, rendezvous=str(point))
     conn.execute(insert_row(generations), fields(generation) | {"members": _seats(generation.members)})
 
 
@@ -64,6 +70,11 @@ def unmetered(conn: Connection) -> list[tuple[str, int, float]]:
     running = generations.c.phase.in_(_LIVE), generations.c.metered_s.is_not(None)
     query = select(*columns).join(job_rows, job_rows.c.id == generations.c.job).where(*running)
     return [(tenant, len(members), float(metered_s)) for tenant, members, metered_s in conn.execute(query)]
+
+
+def _ports_in_use(conn: Connection) -> set[int]:
+    live = select(generations.c.rendezvous).where(generations.c.phase.in_(_LIVE))
+    return {point.port for (stored,) in conn.execute(live) if (point := Rendezvous.parse(stored)) is not None}
 
 
 def _seats(members: Placement) -> list[dict[str, Any]]:
