@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.storm.reverted import REVERTS, reverted
 from tests.storm.run import run_seed
 from tests.storm.simulated_store import Database
 
@@ -21,6 +22,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--trace", action="store_true", help="print every step")
     parser.add_argument("--quiet", action="store_true", help="only the sum")
+    parser.add_argument("--revert", type=int, choices=sorted(REVERTS), help="without the mend of this fault")
     given = parser.parse_args()
     seeds = given.seeds or range(given.first, given.first + given.count)
     counts: Counter[str] = Counter()
@@ -29,7 +31,8 @@ def main() -> int:
         database = Database(Path(folder))
         for seed in seeds:
             began_s = time.process_time()
-            report = run_seed(seed, database, keep_trace=given.trace)
+            with reverted(given.revert):
+                report = run_seed(seed, database, keep_trace=given.trace)
             took_s = time.process_time() - began_s
             for line in report.lines:
                 print(line)

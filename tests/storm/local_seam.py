@@ -20,6 +20,7 @@ from fairlead.backends.local.backend import LocalBackend
 from fairlead.backends.local.link import NodeLink
 from fairlead.backends.local.messages import NodeConfig
 from fairlead.backends.local.shapes import Division, NodeShape
+from fairlead.control import rendezvous
 from fairlead.home import Home
 from tests.storm.simulated_network import TO
 from tests.storm.virtual_loop import PROCESS
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tests.storm.world import World
 
 CONNECT_S = 3.0
+PORTS = 16  # from which rendezvous are drawn: so few that two would soon get the same
 
 
 class Nowhere(Home):
@@ -95,7 +97,7 @@ def machine_room(world: World) -> Iterator[None]:
             (backends, "load_division", lambda path: Division((), "auto")),
             (backends, "save_division", lambda path, division: None), (hosting, "retire_host", lambda home: None),
             (hosting, "connect_host", connect_host), (hosting, "until_gone", until_gone),
-            (link.NodeLink, "connect", connect),
+            (link.NodeLink, "connect", connect), (rendezvous, "PORTS", PORTS),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(place, name, stand_in))
         yield
