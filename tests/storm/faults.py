@@ -40,7 +40,8 @@ class Storm:
             (3, self.leader_dies_in_a_change), (4, self.store_is_slow), (3, self.workers_crash_in_turn),
             (4, self.store_is_silent), (4, self.answers_of_the_store_are_lost), (3, self.clock_is_set),
             (3, self.worker_says_nonsense), (3, self.worker_says_odd_things), (5, self.worker_crashes),
-            (2, self.job_is_cancelled), (6 if world.sleep_after_s else 2, self.cannot_fence), (1, self.worker_chatters), (2, self.node_is_drained),
+            (2, self.job_is_cancelled), (6 if world.sleep_after_s else 2, self.cannot_fence),
+            (1, self.worker_chatters), (2, self.node_is_drained),
         ]  # fmt: skip
 
     def plan(self, until_s: float) -> None:
@@ -172,7 +173,8 @@ class Storm:
         world = self._world
         world.trouble.silent = True
         world.supervisor.unsteady()
-        self._later(self._chance.choice((0.3, 2.0, 8.0)) * self._chance.uniform(0.8, 1.2), world.supervisor.store_is_well)
+        for_s = self._chance.choice((0.3, 2.0, 8.0)) * self._chance.uniform(0.8, 1.2)
+        self._later(for_s, world.supervisor.store_is_well)
 
     def store_is_slow(self) -> None:
         world = self._world

@@ -22,6 +22,7 @@ LEADS_WITHIN_S = 12.0
 STANDS_S = 10.0
 """No gang that is whole stands still for longer, leader or no leader."""
 
+TROUBLE_LASTS_S = 30.0  # of a machine: so long commands to it may fail, and be tried again
 MOST_INBOX, MOST_OUTBOX = 300, 6_000
 MOST_LEFT = 40  # events that are stored and kept by their node all the same: those before an answer that was lost
 MOST_CURSORS_EACH = 2
@@ -29,7 +30,7 @@ MOST_LOOKS = 5  # at a gang of which nothing is heard but progress, in LOOKS_S
 LOOKS_S = 10.0
 CLOCK_SLACK_S = 30.0  # leaders' clocks differ by less; nodes' by more
 LEDGER_SLACK_S = 8.0
-"""Device seconds per device and generation that the ledger may be off: coming up and going are not told to the second."""
+"""Device seconds per device and generation that the ledger may be off: nobody tells coming and going to the second."""
 
 
 @dataclass
@@ -103,9 +104,10 @@ class Truth:
 
     def _alone_at(self, worker: SimWorker, address: str) -> None:
         for one in self.devices.values():
-            if one.job != worker.job and not one.behaviour.training and one.environment.get("WORLD_SIZE", "1") != "1":
-                if f"{one.environment.get('MASTER_ADDR')}:{one.environment.get('MASTER_PORT')}" == address:
-                    self.wrong("rendezvous-shared", f"{worker} and {one} were given the same {address}")
+            meets = not one.behaviour.training and one.environment.get("WORLD_SIZE", "1") != "1"
+            theirs = f"{one.environment.get('MASTER_ADDR')}:{one.environment.get('MASTER_PORT')}"
+            if one.job != worker.job and meets and theirs == address:
+                self.wrong("rendezvous-shared", f"{worker} and {one} were given the same {address}")
 
     def stopped(self, worker: SimWorker) -> None:
         seat = worker.manager.name, worker.device
@@ -122,7 +124,8 @@ class Truth:
         acting = self.jobs[meeting.job].acting
         self._world.trace("acts", meeting.job, meeting.generation, meeting.step)
         if acting:
-            self.wrong("two-generations", f"{meeting.job}: generation {meeting.generation} begins while {sorted(acting)} acts")
+            text = f"{meeting.job}: generation {meeting.generation} begins while {sorted(acting)} acts"
+            self.wrong("two-generations", text)
         acting[meeting.generation] = meeting
 
     def rests(self, meeting: Meeting) -> None:
@@ -156,7 +159,7 @@ class Truth:
                 self.stir(job)
             if kind == "worker-lost":
                 self.jobs[job].losses += 1
-            if kind in _TOUCHED and not self.jobs[job].disturbed:
+            if kind in _TOUCHED and not self.jobs[job].disturbed and not self._planned_badly(job):
                 self.wrong("undisturbed-touched", f"{job}: {kind}, and nothing befell it or its nodes")
         for job, phase, losses, step, generation in rows:
             known = self.jobs[job]
@@ -178,6 +181,15 @@ class Truth:
         if missing:
             self.wrong("lost-job", f"accepted and not stored: {sorted(missing)}")
 
+    def _planned_badly(self, job: str) -> bool:
+        """Whether a seat of it was planned on a machine that was in trouble already, or had just been."""
+        found = self._world.eye.execute(
+            "SELECT members FROM generations WHERE job = ? ORDER BY number DESC LIMIT 2", (job,)
+        ).fetchall()
+        recent_s = self._world.loop.now_s - TROUBLE_LASTS_S
+        return any(f'"{name}"' in members and at_s > recent_s
+                   for members, in found for name, at_s in self.calm_since_s.items())  # fmt: skip
+
     # ------------------------------------------------------------ now and then
 
     def every_second(self) -> None:
@@ -197,7 +209,8 @@ class Truth:
             stored = cursors.get((name, manager.incarnation), 0)
             oldest = min((said_s for number, said_s in manager.unheard.items() if number > stored), default=now_s)
             if now_s - max(since_s, oldest) > HEARD_WITHIN_S:
-                self.wrong("not-heard", f"{name} is well, and what was said there {now_s - oldest:.1f} s ago was not stored")
+                text = f"{name} is well, and what was said there {now_s - oldest:.1f} s ago was not stored"
+                self.wrong("not-heard", text)
         for leader in world.leaders:
             leader.check()
         for job, truth in sorted(self.jobs.items()):
@@ -274,7 +287,8 @@ class Truth:
         truth, behaviour = self.jobs[job], self._world.behaviours[job]
         own = behaviour.fault or truth.blamed
         if phase not in ("succeeded", "failed", "cancelled"):
-            self.wrong("no-end", f"{job} is {phase} ({message}); its own fault: {behaviour.fault or 'none'}, {truth.blamed}")
+            text = f"{job} is {phase} ({message}); its own fault: {behaviour.fault or 'none'}, {truth.blamed}"
+            self.wrong("no-end", text)
         elif phase == "succeeded" and behaviour.fault:
             self.wrong("untrue-end", f"{job} succeeded although its code has {behaviour.fault}")
         elif phase == "failed" and not own:
@@ -294,19 +308,20 @@ class Truth:
         held = self.jobs[job].held.device_s
         world.figures.append((job, round(charged, 2), round(held, 2), round(slack_s, 2)))
         if not self.jobs[job].disturbed and abs(charged - held) > slack_s:
-            self.wrong("ledger", f"{job}: {charged:.1f} device seconds are charged, it held {held:.1f} (± {slack_s:.1f})")
+            text = f"{job}: {charged:.1f} device seconds are charged, it held {held:.1f} (± {slack_s:.1f})"
+            self.wrong("ledger", text)
 
     def _times(self) -> None:
         """Stored times of what happened lie between what was before and what came after."""
         query = "SELECT job, number, created_s, broken_s, ended_s FROM generations WHERE broken_s IS NOT NULL"
         for job, number, created_s, broken_s, ended_s in self._world.eye.execute(query).fetchall():
             if broken_s < created_s - CLOCK_SLACK_S or (ended_s and broken_s > ended_s + CLOCK_SLACK_S):
-                self.wrong("times", f"generation {number} of {job} broke {broken_s - created_s:.1f} s after it was planned")
+                text = f"generation {number} of {job} broke {broken_s - created_s:.1f} s after it was planned"
+                self.wrong("times", text)
         elapsed_s = self._world.loop.now_s + CLOCK_SLACK_S
-        for job, recovery_s, speeds in self._world.eye.execute("SELECT id, recovery_s, speeds FROM jobs").fetchall():
+        for job, recovery_s in self._world.eye.execute("SELECT id, recovery_s FROM jobs").fetchall():
             if not 0 <= recovery_s <= elapsed_s:
                 self.wrong("times", f"{job} took {recovery_s:.1f} s to recover, in {elapsed_s:.1f} s altogether")
-            del speeds
 
 
 _TOUCHED = frozenset({"worker-lost", "generation-abandoned", "job-failing", "plan-failed", "job-set-aside"})

@@ -58,7 +58,7 @@ class Leader:
         self.running = False  # its controller is
         self.over = False
         self.leads_since_s: float | None = None
-        self.task = world.loop.create_task(self._live(), context=self.process.context)  # type: ignore[arg-type]
+        self.task = world.loop.create_task(self._live(), context=self.process.context)
 
     @property
     def well(self) -> bool:

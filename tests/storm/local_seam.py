@@ -1,7 +1,7 @@
-"""The one place that knows how the leader's side reaches nodes: the real backend, keepers and links over the simulation.
+"""The one place that knows how leaders reach nodes: the real backend, keepers and links over the simulation.
 
-``LocalBackend``, ``NodeKeeper`` and ``NodeLink`` are the product's own. What they would ask of the machine (sockets, files,
-processes, the host that forks) is answered by the simulated machines.
+``LocalBackend``, ``NodeKeeper`` and ``NodeLink`` are the product's own. What they would ask of the machine (sockets,
+files, processes, the host that forks) is answered by the simulated machines.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ def machine_room(world: World) -> Iterator[None]:
         for place, name, stand_in in (
             (keeper, "fence", fence), (backends, "fence", fence), (hosting, "start_node", start_node),
             (keeper, "read_record", lambda home, node: world.machines[node].found()),
-            (keeper, "read_host", lambda home: None), (processes, "alive", alive), (backends, "records", lambda home: []),
+            (keeper, "read_host", lambda home: None), (processes, "alive", alive),
+            (backends, "records", lambda home: []),
             (backends, "load_division", lambda path: Division((), "auto")),
             (backends, "save_division", lambda path, division: None), (hosting, "retire_host", lambda home: None),
             (hosting, "connect_host", connect_host), (hosting, "until_gone", until_gone),

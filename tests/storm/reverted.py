@@ -74,7 +74,9 @@ def _links_left_open() -> AbstractContextManager[Any]:
         before, deadline_s = self.status, loop.time() + keepers.FROZEN_S
         while before is not None and loop.time() < deadline_s:
             record = keepers.read_record(self._home, self.shape.name)
-            if record is None or record.incarnation != before.incarnation or not keepers.processes.alive(record.process):
+            if record is None or record.incarnation != before.incarnation:
+                return False
+            if not keepers.processes.alive(record.process):
                 return False
             try:
                 link = await NodeLink.connect(socket_path(self._home, self.shape.name), self._epoch)
@@ -93,7 +95,12 @@ def _links_left_open() -> AbstractContextManager[Any]:
 def _ports_in_use_given_out() -> AbstractContextManager[Any]:
     """10: a port is given out without holding it: others may get it, too."""
     usual = meetings.draw
-    return mock.patch.object(generations, "draw", lambda job, number, created_s, taken=(): usual(job, number, created_s))
+
+
+    def draw(job: str, generation: int, created_s: float, taken: Any = ()) -> Rendezvous:
+        return usual(job, generation, created_s)
+
+    return mock.patch.object(generations, "draw", draw)
 
 
 def _clocks_of_nodes_believed() -> AbstractContextManager[Any]:

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 
 from tests.storm.faults import Storm
-from tests.storm.local_seam import machine_room
 from tests.storm.leaders import watched
+from tests.storm.local_seam import machine_room
 from tests.storm.simulated_store import Database
 from tests.storm.virtual_loop import PROCESS, Stuck, virtual_world
 from tests.storm.workload import Clients
@@ -78,7 +78,7 @@ async def _scene(world: World) -> dict[str, str]:
     await _settle(world, clients)
     ticking.cancel()
     world.truth.settled()
-    return {job: phase for job, phase in world.eye.execute("SELECT id, phase FROM jobs ORDER BY id").fetchall()}
+    return dict(world.eye.execute("SELECT id, phase FROM jobs ORDER BY id").fetchall())
 
 
 async def _tick(world: World) -> None:

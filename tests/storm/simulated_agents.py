@@ -143,7 +143,7 @@ class Manager:
 
     def serve(self, end: End) -> None:
         """A leader has connected."""
-        self.world.loop.create_task(self.control.serve(end.reader, end), context=self.process.context)  # type: ignore[arg-type]
+        self.world.loop.create_task(self.control.serve(end.reader, end), context=self.process.context)
 
     def _telemetry_later(self) -> None:
         self.world.loop.within(self.process, TELEMETRY_S, self._telemetry)
@@ -171,8 +171,7 @@ class Manager:
                 for worker in self._named(body.job, body.workers):
                     self._stop(worker, body.grace_s)
             case wire.Release():
-                task = self.world.loop.create_task(self._release(request.id, body), context=self.process.context)  # type: ignore[arg-type]
-                return task
+                return self.world.loop.create_task(self._release(request.id, body), context=self.process.context)
             case wire.Acknowledge():
                 self.outbox.acknowledge(body.sequence)
                 self.unheard = {number: at for number, at in self.unheard.items() if number > body.sequence}
@@ -278,7 +277,7 @@ class Manager:
         self._say(worker, body)
 
     def _say(self, worker: SimWorker, body: wire.FromWorker | wire.Exited) -> None:
-        worker.phase = _PHASES.get(type(body), worker.phase)  # type: ignore[arg-type]
+        worker.phase = _PHASES.get(type(body), worker.phase)
         worker.finished = worker.finished or isinstance(body, wire.Finished)
         event = self.outbox.add(time.time(), worker.job, worker.name, body, time.monotonic())
         if not isinstance(body, wire.Progress | wire.Snapshot):

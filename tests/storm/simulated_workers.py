@@ -1,4 +1,4 @@
-"""Simulated workers: they load, meet, step together, leave, break and end as real ones do; what they do is the truth."""
+"""Simulated workers: they load, meet, step together, leave, break and end as real ones do."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 @contextmanager
 def virtual_world(loop: VirtualLoop, chance: Random) -> Iterator[None]:
-    """Clocks of the standard library show virtual time, each process its own; names that are drawn depend on the seed."""
+    """Clocks of the standard library show virtual time, each process its own; drawn names depend on the seed."""
     wall = Process("world")
     token = PROCESS.set(wall)
 

@@ -32,7 +32,9 @@ def drawn(chance: Random, number: int, *, faulty: bool) -> tuple[Job, Behaviour]
     """A job of some kind and what it does."""
     kind = chance.choice(KINDS)
     training = not kind.startswith("command")
-    least, most = {"elastic": (1, chance.choice((2, 3, 4))), "rigid": (2, 2), "commands": (most_commands := chance.choice((2, 3)), most_commands)}.get(kind, (1, 1))
+    gang = chance.choice((2, 3))
+    sizes = {"elastic": (1, gang + chance.randrange(2)), "rigid": (2, 2), "commands": (gang, gang)}
+    least, most = sizes.get(kind, (1, 1))
     job = Job(
         id=f"{kind}-{number}", tenant=TENANTS[number % len(TENANTS)], name=f"{kind}-{number}", phase=JobPhase.QUEUED,
         submitted_s=START_S, submitted_by="tok", min_workers=least, max_workers=most, demand={"cpu": 0.5},

@@ -21,7 +21,6 @@ from tests.storm.simulated_store import Database, Trouble
 from tests.storm.simulated_workers import Behaviour, Commands, Meeting, SimWorker
 from tests.storm.virtual_loop import START_S, Process, VirtualLoop
 
-
 _FIGURES = re.compile(r"(?<= )-?\d+(\.\d+)?")
 
 
