@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar, cast
 
 from sqlalchemy import Connection
@@ -15,6 +16,7 @@ from fairlead.control.metrics import families, live
 from fairlead.control.store import lease, vacuum
 from fairlead.control.store.connections import READERS, Engines, busy, connect, shown
 from fairlead.control.store.migrate import migrate
+from fairlead.control.store.reserve import RESERVE_BYTES, Reserve
 from fairlead.control.store.writer import Work, Writer
 from fairlead.errors import LostLeadership, Unavailable
 
@@ -25,11 +27,12 @@ Clock = Callable[[], float]
 class Store:
     """One open database. Reads run side by side; writes one after the other, many to a commit."""
 
-    def __init__(self, engines: Engines, clock: Clock) -> None:
+    def __init__(self, engines: Engines, clock: Clock, writer: Writer | None = None) -> None:
+        """``writer``: another one than the usual thread, for simulations."""
         self._engines = engines
         self._clock = clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
-        self._writer = Writer(engines.writer)
+        self._writer = writer or Writer(engines.writer)
         self._ttl_s = 3.0
         self.epoch: int | None = None  # in which this process leads, as far as it knows
         self.trouble: str | None = None  # why the database does not answer, as the last attempt found it
@@ -127,10 +130,18 @@ class Store:
             await self._writer.put(Work(lambda conn: lease.give_up(conn, mine), None, alone=True))
             self._lost(mine)
 
+    def keep_reserve(self, size_bytes: int = RESERVE_BYTES) -> None:
+        """From now on keep room on the disk for the store; only a file in SQLite's format is ours to look after."""
+        url = self._engines.writer.url
+        if url.get_backend_name() == "sqlite":
+            self._writer.reserve = Reserve(Path(f"{url.database}-reserve"), size_bytes)
+
     async def close(self) -> None:
         """Finish what is queued and let go of the database; the lease stays until it runs out or is resigned."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._writer.close)
+        if self._writer.reserve is not None:
+            self._writer.reserve.drop()
         await loop.run_in_executor(None, self._readers.shutdown)
         self._engines.dispose()
 
