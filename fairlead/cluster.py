@@ -82,6 +82,11 @@ class Gang:
     demand: Resources = field(default_factory=dict)  # per worker, on top of its device
 
     @property
+    def nodes(self) -> dict[str, str]:
+        """The node of each worker."""
+        return {member.worker: member.node for member in self.members}
+
+    @property
     def world_size(self) -> int:
         return len(self.members)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
@@ -15,8 +15,9 @@ nothing but Status, Tell, Stop, Release, Acknowledge and Shutdown, keeps what ru
 anew when it is empty. So is one of the same protocol that runs older code (its build), since a fix must arrive.
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
 pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
-before a plan that was asked for by name; 6: ends tell of full disks and lost fork servers, and a training that died
-tells each step where it did.
+before a plan that was asked for by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
+ages of events, and no paths of the leader's machine; 7: ends tell of full disks and lost fork servers, and a training
+that died tells each step where it did.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -27,11 +28,12 @@ class Join(msgspec.Struct, tag="join", frozen=True):
 
     generation: int
     ranks: dict[str, int]  # worker id -> rank
-    init_method: str  # where the ranks of this generation meet: file:///... or tcp://host:port
+    init_method: str = ""  # where the ranks meet on this machine (file:///...): the agent makes it of the rendezvous
     shares: list[float] = []  # part of the global batch per rank; empty: equal parts
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
     plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
     careful_from: int | None = None  # it died soon after this step before: each step from here on is told, for a while
+    rendezvous: str = ""  # its name, drawn once per generation by the leader
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -154,7 +156,7 @@ FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | F
 
 
 class WorkerSpec(msgspec.Struct, frozen=True):
-    """All a node manager needs to start one worker of a job; alike for all members but for its id and device."""
+    """All an agent needs to start one worker of a job: alike for all members, without paths of the leader's home."""
 
     job: str
     tenant: str
@@ -164,9 +166,7 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     params: dict[str, Any]
     env: dict[str, str]
     venv: str | None
-    bundle: str | None  # path of the packed code
-    folder: str  # the job's own folder: logs/, output/, snapshots/, code/
-    memory_folder: str  # the same job's snapshots in memory, on this node: JOB/NODE, so that a job sees its own
+    bundle: str | None  # digest of the packed code
     cpu: float  # granted cores (threads and quota follow)
     memory_bytes: int | None = None
     silence_s: float | None = None
@@ -187,13 +187,11 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     grid_encrypted: bool = False  # there, too
 
 
-class Reserve(msgspec.Struct, tag="reserve", frozen=True):
-    """Hold the devices of these workers; those that already hold theirs keep them."""
+class PlacedSpec(WorkerSpec, frozen=True, kw_only=True):
+    """The same with the folders of the machine where the worker runs, as its agent hands it on to the worker."""
 
-    job: str
-    generation: int
-    workers: dict[str, int]  # worker id -> device index
-    demand: dict[str, float]
+    folder: str  # the job's own folder: logs/, output/, snapshots/, code/
+    memory_folder: str  # the same job's snapshots in memory, on this node: JOB/NODE, so that a job sees its own
 
 
 class Secrets(msgspec.Struct, frozen=True):
@@ -215,12 +213,13 @@ class GridKeys(msgspec.Struct, frozen=True):
         return "GridKeys()"
 
 
-class Launch(msgspec.Struct, tag="launch", frozen=True):
-    """Start these workers of a reserved gang; those that live already are left alone."""
+class Start(msgspec.Struct, tag="start", frozen=True):
+    """Hold the devices of these workers and start them. Workers that are there already are left alone."""
 
     job: str
     generation: int
-    workers: list[str]
+    workers: dict[str, int]  # worker id -> device index
+    demand: dict[str, float]  # of each worker
     worker: WorkerSpec
     environment: dict[str, dict[str, str]] = {}  # per worker: RANK, WORLD_SIZE, MASTER_ADDR, ...
     secrets: Secrets = Secrets()  # for all of them
@@ -251,12 +250,6 @@ class Release(msgspec.Struct, tag="release", frozen=True):
     forget_memory: bool = False  # also drop the job's snapshots in this node's memory
 
 
-class Ports(msgspec.Struct, tag="ports", frozen=True):
-    """Name free TCP ports on this node."""
-
-    count: int = 1
-
-
 class Acknowledge(msgspec.Struct, tag="acknowledge", frozen=True):
     """Events up to here are stored; the node manager may forget them."""
 
@@ -278,7 +271,7 @@ class Discard(msgspec.Struct, tag="discard", frozen=True):
     labels: list[str]
 
 
-ToNode = Reserve | Launch | Tell | Stop | Release | Ports | Acknowledge | Status | Shutdown | Discard
+ToNode = Start | Tell | Stop | Release | Acknowledge | Status | Shutdown | Discard
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -297,8 +290,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     worker: str
     device: int
     generation: int  # the newest it has been part of; 0 before the first
-    phase: str  # reserved, starting, ready, joined, left, broken, finished, gone
-    pid: int = 0
+    phase: str  # starting, ready, joined, left, broken, finished, gone
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -306,7 +298,6 @@ class NodeStatus(msgspec.Struct, frozen=True):
 
     node: str
     incarnation: str  # a node manager that was started anew has another one
-    pid: int
     epoch: int
     capacity: dict[str, float]
     device_type: str
@@ -323,9 +314,9 @@ class Reply(msgspec.Struct, tag="reply", frozen=True):
 
     id: int
     error: str | None = None
-    code: str | None = None  # stale-epoch, no-room, unknown-worker, failed
+    code: str | None = None  # stale-epoch, no-room, failed
     status: NodeStatus | None = None
-    ports: list[int] = []
+    sent_s: float = 0.0  # by the node's monotonic clock, in answer to Status; 0: an older node does not say
 
 
 class Exited(msgspec.Struct, tag="exited", frozen=True):
@@ -374,10 +365,11 @@ class Event(msgspec.Struct, tag="event", frozen=True):
     """Something happened on a node. Kept by the node manager until it is acknowledged."""
 
     sequence: int
-    time_s: float
+    time_s: float  # by the node's wall clock
     body: Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised | Exited | Telemetry
     job: str = ""
     worker: str = ""
+    at_s: float = 0.0  # by the node's monotonic clock; 0: an older node does not say
 
 
 FromNode = Reply | Event

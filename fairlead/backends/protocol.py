@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from fairlead import wire
-from fairlead.cluster import Gang, Node, Placement
+from fairlead.cluster import Gang, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +23,8 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """Devices held for one generation of a gang, and where they really are."""
-
-    job: str
-    generation: int
-    placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class NotReserved:
-    """Nothing is held: the gang did not fit whole."""
+class NotStarted:
+    """A node refused its part of a gang. The other nodes may have started theirs."""
 
     job: str
     generation: int
@@ -89,7 +80,7 @@ class WorkerEvent:
     node: str
     incarnation: str
     sequence: int
-    time_s: float
+    time_s: float  # by the leader's clock, from the event's age at delivery
     job: str
     worker: str
     body: wire.FromWorker | wire.Exited
@@ -129,7 +120,8 @@ class Backend(Protocol):
 
     Every command carries the epoch of the leader that gave it; one of an older leader raises ``LostLeadership``.
     Commands are idempotent: after a crash the control plane gives them again, and also after a ``FairleadError``, which
-    says that a node may not have heard it. To a node that is lost a command does nothing.
+    says that a node may not have heard it. To a node that is lost a command does nothing. A command goes to all nodes
+    concerned at once, to each with a deadline of its own, and to no others.
     """
 
     capabilities: Capabilities
@@ -143,17 +135,15 @@ class Backend(Protocol):
     async def inventory(self) -> Inventory:
         """The nodes that exist, lost ones included, with their whole capacity."""
 
-    async def leases(self) -> list[wire.WorkerStatus]:
-        """What is running already, on all reachable nodes."""
+    async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
+        """Hold the device of every member and start it, unless it is alive already. They say Ready when they are.
 
-    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
-        """Hold every member's device or none; members that hold theirs already keep them."""
+        A node that has no room is asked again until the time is over; then it is named, and the caller releases the
+        members that other nodes have started.
+        """
 
-    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
-        """Start the members that are not alive yet. They say Ready when they are."""
-
-    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
-        """Pass a message to every member that is alive."""
+    async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
+        """Pass a message to each of these workers (id -> node) that is alive."""
 
     async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
         """End these workers (id -> node), by force when the grace is over. Each end arrives as an Exited event."""
@@ -167,11 +157,8 @@ class Backend(Protocol):
     async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None:
         """Drop the blocks of these labels from the memory of a node, unless somebody has them open."""
 
-    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
-        """Where the ranks of this generation meet: ``init_method``; for commands ``MASTER_ADDR``, ``MASTER_PORT``."""
-
-    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
-        """Events of this node up to this one are stored."""
+    def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+        """Events of this node up to this one are stored. Waits for no answer: the next one makes up for a lost one."""
 
     async def node(self, name: str, action: NodeAction) -> None:
         """Start, fence or stop one node; let it sleep, if it is empty, or wake it: NodeSlept or NodeJoined follow."""
@@ -180,14 +167,14 @@ class Backend(Protocol):
         """All that happens, in order per node; what was not acknowledged before a restart comes again."""
 
     async def logs(
-        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+        self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
         """What the workers of a job, or one of them, wrote since the cursor."""
 
     async def last_lines(
-        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+        self, job: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
     ) -> tuple[LogCursor, LogCursor]:
         """Where the last lines begin, none before the cursor, and where they end; whole: only those that have ended."""
 
     def facts(self) -> Mapping[str, Any]:
-        """What ``fairlead nodes`` shows of each node beyond its capacity: pid, isolation, warm, load."""
+        """What ``fairlead nodes`` shows of each node beyond its capacity: process, isolation, warm, load."""

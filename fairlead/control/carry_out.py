@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from fairlead import wire
-from fairlead.backends.protocol import Backend, LaunchOrder, Lease, NodeAction, NotReserved
+from fairlead import silence, wire
+from fairlead.backends.protocol import Backend, LaunchOrder, NodeAction
 from fairlead.cluster import Gang, Node
 from fairlead.control import gangs, ledger, worker_deaths
 from fairlead.control.company import Company
@@ -20,15 +20,16 @@ from fairlead.control.locality import Resident
 from fairlead.control.measured import Measured
 from fairlead.control.plans import BETTER_PLAN, Plans
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, stop_changes
+from fairlead.control.rendezvous import Rendezvous, draw
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
-from fairlead.errors import FairleadError, Refused
+from fairlead.errors import Refused
+from fairlead.recovery.policy import LONGEST_S
 
-RESERVE_WITHIN_S = 5.0
-DEFAULT_SILENCE_S = 30.0
+START_WITHIN_S = 5.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
-COOLING_S = 5.0  # after a generation that could not come up, before another is planned
+COOLING_S, LONGEST_COOLING_S = 5.0, max(5.0, LONGEST_S)  # after a generation that could not come up; after deaths
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Gangs:
     workers: dict[str, dict[str, WorkerFact]]
     told: dict[str, set[str]]
     cooling_until_s: dict[str, float]
+    exits: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
     used: Measured = field(default_factory=Measured)
     company: Company = field(default_factory=Company)
@@ -54,12 +56,20 @@ class Gangs:
     def back_off(self, active: Sequence[Job], now_s: float) -> None:
         """Let jobs that back off cool, as it is stored."""
         for job in active:
-            until_s = job.back_off_until_s
-            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
-                self.cooling_until_s[job.id] = until_s
+            if 0.0 < (job.back_off_until_s or 0.0) - now_s <= LONGEST_COOLING_S:  # the clock may have been set back
+                self.cooling_until_s[job.id] = max(job.back_off_until_s or 0.0, self.cooling_until_s.get(job.id, 0.0))
+
+    def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
+        """Until when a job that ends has held its devices: what finished gave them to others at once, the rest held
+        them until the last process was gone, as its node saw it."""
+        if outcome == "finished":
+            return min(now_s, job.since_s)
+        exits = self.exits.get(job.id, {})
+        ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
+        return min(now_s, max(ends, default=now_s))
 
     def forget(self, job: str) -> None:
-        for memory in (self.workers, self.told, self.cooling_until_s):
+        for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
             memory.pop(job, None)
         self.cpu.forget(job)
         self.used.forget(job)
@@ -97,14 +107,12 @@ class CarryOut:
         """Carry out one action. Raises nothing that a later look at the facts would not mend."""
         job = view.job
         match action:
-            case gangs.Reserve(generation):
-                await self._reserve(job, generation, has_former=len(view.generations) > 1)
             case gangs.WakeNodes(generation, nodes):
                 for node in nodes:
                     await self._backend.node(node, NodeAction.WAKE)
                 self._mark(job, f"wake:{generation.number}")
-            case gangs.Launch(generation):
-                await self._launch(job, generation)
+            case gangs.Start(generation):
+                await self._start(job, generation, view.generations[-2] if len(view.generations) > 1 else None)
             case gangs.TellLeave(generation, exits, snapshot):
                 message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
                 await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
@@ -121,8 +129,8 @@ class CarryOut:
                 await self._abandon(job, generation, why, former)
             case gangs.BeginStop(JobPhase.QUEUED, "worker-lost") if view.generations:
                 await self._give_up(job, view.generations[-1])
-            case gangs.BeginStop(then, outcome, message):
-                await self._begin_stop(job, then, outcome, message)
+            case gangs.BeginStop(then, outcome, message, at_s):
+                await self._begin_stop(job, then, outcome, message, at_s)
             case gangs.StopWorkers(workers, grace_s):
                 await self._backend.stop(job.id, self._places(job, workers), grace_s)
                 self._mark(job, "stop")
@@ -134,55 +142,57 @@ class CarryOut:
 
     # ------------------------------------------------------------ bringing a generation up
 
-    async def _reserve(self, job: Job, generation: Generation, *, has_former: bool) -> None:
-        lease = await self._backend.reserve(_gang(job, generation), RESERVE_WITHIN_S)
-        if isinstance(lease, NotReserved):
-            strangers = {m.worker: m.node for m in generation.members if m.worker not in self._known.of(job.id)}
-            await self._backend.release(job.id, strangers)  # a node whose answer was lost may hold some all the same
-            why = f"devices could not be reserved: {lease.why}"
-            if has_former:
-                await self._abandon(job, generation, why)
-            else:
-                await self._begin_stop(job, JobPhase.QUEUED, "abandoned", why)
-            self._known.cooling_until_s[job.id] = self._clock() + COOLING_S
+    async def _start(self, job: Job, generation: Generation, former: Generation | None) -> None:
+        order = await self._order(job, generation)
+        if isinstance(order, str):
+            await self._begin_stop(job, JobPhase.FAILED, "failed", order)
             return
         known = self._known.of(job.id)
         for member in generation.members:
-            known.setdefault(member.worker, WorkerFact(member.node, "reserved", device=member.device))
-        failpoint("reserved")
-
-    async def _launch(self, job: Job, generation: Generation) -> None:
-        worker = await self._store.read(lambda connection: self._order_for(connection, job))
-        if why := unsendable(worker):
-            await self._begin_stop(job, JobPhase.FAILED, "failed", why)
-            return
-        try:
-            secrets = await self._store.read(lambda connection: self._secrets_for(connection, job))
-        except Refused as error:
-            await self._begin_stop(job, JobPhase.FAILED, "failed", f"{error.message}; {error.fix}")
-            return
-        environment: dict[str, dict[str, str]] = {}
-        if looks := await self._plans.looker(job, generation):
-            worker = msgspec.structs.replace(worker, looks=looks)
-        if not job.training:
-            point = await self._backend.meeting_point(_gang(job, generation))
-            environment = rank_environment(generation.members, point["MASTER_ADDR"], point["MASTER_PORT"])
-        known = self._known.of(job.id)
-        for member in generation.members:
-            if known[member.worker].phase == "reserved":
-                known[member.worker] = WorkerFact(member.node, "starting", device=member.device)
-        try:
-            await self._backend.launch(_lease(job, generation), LaunchOrder(worker, environment, secrets))
-        except FairleadError:  # the order may not have arrived; who lives already is left alone the next time
-            for member in generation.members:
-                if known[member.worker].phase == "starting":
-                    known[member.worker] = replace(known[member.worker], phase="reserved")
-            raise
+            known.setdefault(member.worker, WorkerFact(member.node, "asked", device=member.device))
         self._known.told.get(job.id, set()).discard(f"join:{generation.number}")  # a former call went with its worker
+        refused = await self._backend.start(_gang(job, generation), order, START_WITHIN_S)
+        if refused is not None:
+            await self._not_started(job, generation, former, refused.why)
+            return
+        for member in generation.members:
+            if (fact := known.get(member.worker)) is not None and fact.phase == "asked":
+                known[member.worker] = replace(fact, phase="starting")
         failpoint("launched")
 
+    async def _order(self, job: Job, generation: Generation) -> LaunchOrder | str:
+        """How the workers of this generation are started, or why they cannot be."""
+
+        def read(connection: Connection) -> tuple[wire.WorkerSpec, Mapping[str, str]]:
+            return self._order_for(connection, job), self._secrets_for(connection, job)
+
+        try:
+            worker, secrets = await self._store.read(read)
+        except Refused as error:
+            return f"{error.message}; {error.fix}"
+        if why := unsendable(worker):
+            return why
+        if looks := await self._plans.looker(job, generation):
+            worker = msgspec.structs.replace(worker, looks=looks)
+        environment = {} if job.training else rank_environment(generation.members, meeting_point(generation))
+        return LaunchOrder(worker, environment, secrets)
+
+    async def _not_started(self, job: Job, generation: Generation, former: Generation | None, why: str) -> None:
+        """A node refused: end what other nodes have started, and wait for another decision."""
+        staying = set() if former is None else {member.worker for member in former.members}
+        new = {member.worker: member.node for member in generation.members if member.worker not in staying}
+        await self._backend.release(job.id, new)
+        known = self._known.of(job.id)
+        for worker in new:
+            known.pop(worker, None)
+        told = f"not all workers could be started: {why}"
+        if former is not None:
+            await self._abandon(job, generation, told)
+        else:
+            await self._begin_stop(job, JobPhase.QUEUED, "abandoned", told)
+        self._known.cooling_until_s[job.id] = self._clock() + COOLING_S
+
     async def _begin_join(self, job: Job, generation: Generation, former: Generation | None) -> None:
-        point = await self._backend.meeting_point(_gang(job, generation))
         meeting = await self._plans.meeting(job, generation)
         if meeting.refused:
             await self._begin_stop(job, JobPhase.FAILED, "failed", meeting.refused)
@@ -199,8 +209,7 @@ class CarryOut:
                                    outcome=outcome)  # fmt: skip
             metered_s = now_s if former is not None else generation.created_s
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.JOINING,
-                               init_method=point["init_method"], metered_s=metered_s, members=meeting.members,
-                               plan=meeting.plan)  # fmt: skip
+                               metered_s=metered_s, members=meeting.members, plan=meeting.plan)  # fmt: skip
 
         await self._store.write(work)
         failpoint("join-stored")
@@ -213,16 +222,16 @@ class CarryOut:
         message = wire.Join(
             generation=generation.number,
             ranks={member.worker: member.rank for member in generation.at_work},
-            init_method=generation.init_method or "",
             shares=batch_shares(generation.at_work, self._nodes()),
-            silence_s=spec.get("silence_timeout") or max(DEFAULT_SILENCE_S, 10 * usual_step_s),
+            silence_s=silence.limit_s(usual_step_s, spec.get("silence_timeout")),
             plan=plan.get("plan"),
             careful_from=worker_deaths.last_step(job),
+            rendezvous=meeting_point(generation).name,
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
     async def _tell(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
-        await self._backend.tell(_lease(job, generation), message)
+        await self._backend.tell(job.id, _gang(job, generation).nodes, message)
         self._mark(job, mark)
         failpoint(point)
 
@@ -230,11 +239,12 @@ class CarryOut:
         now_s = self._clock()
 
         def work(connection: Connection) -> None:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.RUNNING, running_s=now_s)
             changes: dict[str, Any] = {"phase": JobPhase.RUNNING, "since_s": now_s}
-            if job.started_s is None:
+            if stored.started_s is None:
                 changes["started_s"] = now_s
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
@@ -255,8 +265,8 @@ class CarryOut:
         now_s, facts = self._clock(), dict(self._known.of(job.id))
 
         def work(connection: Connection) -> float:
-            moved = not _unmoved(connection, job)
-            return 0.0 if moved else worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
+            as_seen = _unmoved(connection, job)
+            return worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s) if as_seen else 0.0
 
         if after_s := await self._store.write(work):
             self._known.cooling_until_s[job.id] = now_s + after_s
@@ -290,12 +300,15 @@ class CarryOut:
         await self._store.write(work)
         failpoint("stop-stored")
 
-    async def _begin_stop(self, job: Job, then: JobPhase, outcome: str, message: str | None) -> None:
+    async def _begin_stop(
+        self, job: Job, then: JobPhase, outcome: str, message: str | None, at_s: float | None = None
+    ) -> None:  # fmt: skip
         now_s = self._clock()
+        since_s = now_s if at_s is None else min(now_s, at_s)
 
         def work(connection: Connection) -> None:
             if _unmoved(connection, job):
-                jobs.update(connection, job.id, **stop_changes(then, outcome, message, now_s))
+                jobs.update(connection, job.id, **stop_changes(then, outcome, message, since_s))
 
         await self._store.write(work)
         failpoint("stop-stored")
@@ -312,10 +325,11 @@ class CarryOut:
     async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
         now_s = self._clock()
         cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
-        until_s = min(now_s, job.since_s) if outcome == "finished" else now_s  # then others were given its devices
+        until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return False
             for generation in live:
                 ledger.end_generation(connection, job, generation, self._nodes(), until_s, cpu_s[generation.number])
@@ -323,13 +337,13 @@ class CarryOut:
                                    outcome=outcome)  # fmt: skip
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}
             if then in ENDED:
-                changes["finished_s"] = now_s
+                changes["finished_s"] = min(now_s, job.since_s) if outcome in ("finished", "failed") else now_s
             if then is JobPhase.SUCCEEDED:
                 changes["message"] = None  # what went wrong on the way is told by the events
             if outcome == "preempted":
-                changes["preemptions"] = job.preemptions + 1
+                changes["preemptions"] = stored.preemptions + 1
             jobs.update(connection, job.id, **changes)
-            why = f": {job.message}" if job.message and then is JobPhase.FAILED else ""
+            why = f": {stored.message}" if stored.message and then is JobPhase.FAILED else ""
             became = "goes back into the queue" if then is JobPhase.QUEUED else f"{_ENDS[then]}{why}"
             _event(connection, job, f"job-{then}", f"{job.id} {became}", now_s, outcome=outcome)
             return True
@@ -338,6 +352,7 @@ class CarryOut:
             return
         failpoint("concluded")
         self._known.told.pop(job.id, None)
+        self._known.exits.pop(job.id, None)
         if outcome != "abandoned":  # that it could not grow keeps nobody from starting; a failed reservation does
             self._known.cooling_until_s.pop(job.id, None)
         if then in ENDED:
@@ -351,12 +366,15 @@ class CarryOut:
         self._known.told.setdefault(job.id, set()).add(what)
 
 
-def _unmoved(connection: Connection, job: Job) -> bool:
-    """Whether nobody changed the job's course since it was looked at: a cancel, a failure or a preemption stands."""
+def _unmoved(connection: Connection, job: Job) -> Job | None:
+    """The job as it is stored now, unless somebody changed its course since it was looked at.
+
+    A cancel, a failure or a preemption stands. What is counted in the row is counted on from this one.
+    """
     stored = jobs.get(connection, job.id)
-    if stored is None:
-        return False
-    return (stored.phase, stored.then, stored.generation) == (job.phase, job.then, job.generation)
+    if stored is None or (stored.phase, stored.then, stored.generation) != (job.phase, job.then, job.generation):
+        return None
+    return stored
 
 
 def unsendable(worker: wire.WorkerSpec) -> str | None:
@@ -372,8 +390,10 @@ def _gang(job: Job, generation: Generation) -> Gang:
     return Gang(job.id, job.tenant, generation.number, generation.members, job.demand)
 
 
-def _lease(job: Job, generation: Generation) -> Lease:
-    return Lease(job.id, generation.number, generation.members)
+def meeting_point(generation: Generation) -> Rendezvous:
+    """Where its ranks meet: as it was stored, or as an older version would have it drawn now."""
+    stored = Rendezvous.parse(generation.rendezvous)
+    return stored or draw(generation.job, generation.number, generation.created_s)
 
 
 def _event(connection: Connection, job: Job, kind: str, text: str, now_s: float, **facts: object) -> None:

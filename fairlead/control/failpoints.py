@@ -10,7 +10,6 @@ NAMES = frozenset({
     "submit-stored",        # the job is durable, the client has no answer yet
     "events-stored",        # events of workers are stored, the node manager may still resend them
     "round-stored",         # a round's decisions are stored, nothing was carried out
-    "reserved",             # devices are held, nobody was started
     "launched",             # newcomers were started, their readiness is not known
     "leave-told",           # the former generation was told to leave
     "join-stored",          # the new generation may meet, nobody was told

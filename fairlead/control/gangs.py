@@ -23,7 +23,7 @@ class WorkerFact:
     """What is known of one worker: where it is and how far it got."""
 
     node: str
-    phase: str  # reserved, starting, ready, joined, left, broken, finished, gone
+    phase: str  # asked (its node may not have heard), starting, ready, joined, left, broken, finished, gone
     generation: int = 0
     device: int = 0
     exited: bool = False  # its process is gone; the phase says how far it had come
@@ -31,6 +31,7 @@ class WorkerFact:
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
     cause: str | None = None  # of its end, a recovery.Cause; None: its node was lost with it
     lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
+    finished_s: float | None = None  # when it said its last word
 
     @property
     def alive(self) -> bool:
@@ -60,11 +61,6 @@ class GangView:
 
 
 @dataclass(frozen=True, slots=True)
-class Reserve:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
 class WakeNodes:
     """Some of its members are to sit on nodes that sleep."""
 
@@ -73,7 +69,9 @@ class WakeNodes:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Start:
+    """Have the members started that are not alive yet."""
+
     generation: Generation
 
 
@@ -123,6 +121,7 @@ class BeginStop:
     then: JobPhase
     outcome: str
     message: str | None = None
+    at_s: float | None = None  # when the job ended, if that was before now
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,7 @@ class Conclude:
 
 
 Action = (
-    Reserve | WakeNodes | Launch | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
+    WakeNodes | Start | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
     | BeginStop | StopWorkers | ReleaseWorkers | Conclude
 )  # fmt: skip
 
@@ -156,9 +155,9 @@ def frees_or_asks(action: Action, workers: Mapping[str, WorkerFact]) -> bool:
 
     What a gang does on its way up, with the devices that it was given, changes nothing for them.
     """
-    if isinstance(action, Reserve):
+    if isinstance(action, Start):
         return any(member.worker not in workers for member in action.generation.members)
-    return not isinstance(action, WakeNodes | Launch | TellLeave | BeginJoin | TellJoin)
+    return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin)
 
 
 def contradiction(view: GangView) -> str | None:
@@ -211,6 +210,18 @@ def next_action(view: GangView) -> Action | None:
     return _watch(view, newest)
 
 
+def changes_s(view: GangView) -> float | None:
+    """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
+
+    Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
+    """
+    moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
+    if view.job.phase is JobPhase.STOPPING:
+        moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    moments += [death["time_s"] + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
+    return min((moment for moment in moments if moment > view.now_s), default=None)
+
+
 def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
     """Nothing of a job that is not running may stay behind."""
     left = tuple(sorted(view.workers))
@@ -219,8 +230,8 @@ def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
 
 def _stop(view: GangView) -> Action | None:
     job = view.job
-    # One that is merely reserved has no process: nothing would ever say that it ended.
-    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "reserved"))
+    # Nothing would ever say that a worker ended whose node never heard of it. Its release ends it if there is one.
+    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "asked"))
     if alive:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
@@ -257,11 +268,9 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
     if former is None and _finished(view, newest):
-        return BeginStop(JobPhase.SUCCEEDED, "finished")  # a command so short that it was done before it was awaited
-    if any(member.worker not in facts for member in newest.members):
-        return Reserve(newest)
-    if any(facts[member.worker].phase == "reserved" for member in newest.members):
-        return Launch(newest)
+        return _succeeded(view, newest)  # a command so short that it was done before it was awaited
+    if any(member.worker not in facts or facts[member.worker].phase == "asked" for member in newest.members):
+        return Start(newest)
     if former is None and _meets_nobody(view.job):
         return BeginJoin(newest, former)  # its node passes the call on as soon as there is somebody to hear it
     if any(facts[member.worker].phase == "starting" for member in newest.members):
@@ -294,8 +303,6 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if any(fact is not None and fact.phase == "reserved" for fact in map(view.workers.get, _names(newest))):
-        return Launch(newest)  # called before it was there, and the order to start it got lost
     if f"join:{newest.number}" not in view.told:
         return TellJoin(newest)
     return None
@@ -306,7 +313,7 @@ def _watch(view: GangView, newest: Generation) -> Action | None:
     if departed:
         return departed
     if _finished(view, newest):
-        return BeginStop(JobPhase.SUCCEEDED, "finished")
+        return _succeeded(view, newest)
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
         return _break(view, newest, lost)
@@ -320,14 +327,11 @@ def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action 
 
     When a node dies, commands on other nodes exit at once because their peer is gone, and the node is heard of later.
     """
-    told = {death["worker"]: death for death in view.job.deaths if not death["answered"]}
-    away = {m.node for m in newest.members if m.worker in lost}
-    living = {m.node for m in newest.members if m.worker not in lost} - away
-    exits = [told[worker] for worker in lost if worker in told and told[worker]["cause"] in ("exited", "crashed")]
-    young = any(0 <= view.now_s - death["time_s"] < AFTERMATH_S for death in exits)
-    if not view.job.training and living and len(exits) == len(lost) and young:
-        return None
-    return MarkBroken(newest, lost)
+    told = [death for death in view.job.deaths if death["cause"] in ("exited", "crashed") and not death["answered"]]
+    exits = {death["worker"]: death["time_s"] for death in told}
+    elsewhere = {m.node for m in newest.members} - {m.node for m in newest.members if m.worker in lost}
+    young = exits.keys() >= set(lost) and any(0 <= view.now_s - time_s < AFTERMATH_S for time_s in exits.values())
+    return None if young and elsewhere and not view.job.training else MarkBroken(newest, lost)
 
 
 def _untold(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
@@ -338,10 +342,10 @@ def _untold(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
 
 def _mend(view: GangView, newest: Generation) -> Action | None:
     """A broken gang waits for the next round, unless nobody is left of it: then it starts over from its snapshot."""
-    gone = tuple(worker for worker in _names(newest) if worker in view.workers and view.workers[worker].lost)
+    exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
+    gone = tuple(worker for worker in exited if view.workers[worker].lost)
     if _untold(view.job, newest, gone):
         return MarkBroken(newest, gone)
-    exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
     if exited:
         return ReleaseWorkers(exited)
     survivors = [m for m in newest.members if m.worker in view.workers and view.workers[m.worker].alive]
@@ -365,6 +369,13 @@ def _finished(view: GangView, newest: Generation) -> bool:
     return all(fact is not None and fact.phase == "finished" for fact in facts)
 
 
+def _succeeded(view: GangView, newest: Generation) -> BeginStop:
+    """The job ended when the last of its workers said so, however late the control plane came to look."""
+    facts = [view.workers[member.worker] for member in newest.members if member.worker in view.workers]
+    said_s = [fact.finished_s for fact in facts if fact.finished_s is not None]
+    return BeginStop(JobPhase.SUCCEEDED, "finished", at_s=max(said_s, default=None))
+
+
 def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
     def gone(worker: str) -> bool:
         fact = view.workers.get(worker)
@@ -379,10 +390,6 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
 def _meets_nobody(job: Job) -> bool:
     """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
-
-
-def _names(generation: Generation) -> list[str]:
-    return [member.worker for member in generation.members]
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection
@@ -50,9 +49,7 @@ def worker_orders(home: Home) -> Callable[[Connection, Job], WorkerSpec]:
             params=spec.get("params", {}),
             env=spec.get("env", {}),
             venv=spec.get("venv"),
-            bundle=str(home.bundle(job.tenant, code)) if code else None,
-            folder=str(home.job(job.id)),
-            memory_folder=str(home.memory / Path(job.id)),
+            bundle=code or None,
             cpu=float(job.demand.get("cpu", 0.0)),
             memory_bytes=int(job.demand["memory"]) if "memory" in job.demand else None,
             silence_s=spec.get("silence_timeout"),

@@ -102,7 +102,7 @@ class Generation:
     reason_code: str
     reason: str
     created_s: float
-    init_method: str | None = None  # set before the members are told to meet
+    rendezvous: str | None = None  # where its ranks meet; drawn when it is stored
     running_s: float | None = None
     ended_s: float | None = None
     outcome: str | None = None  # finished, resized, replanned, preempted, worker-lost, failed, cancelled, abandoned

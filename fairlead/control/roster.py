@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection
@@ -14,8 +15,8 @@ from fairlead.backends.protocol import Backend, NodeAction, NodeChange, NodeJoin
 from fairlead.cluster import Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.internal_errors import apart
 from fairlead.control.locality import held
-from fairlead.control.records import ENDED
 from fairlead.control.store import events, generations, jobs, nodes, rests
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
@@ -43,6 +44,7 @@ class Roster:
         self._asleep: set[str] = set()
         self._lost: set[str] = set()
         self._discarding: asyncio.Future[None] | None = None
+        self._commands: set[asyncio.Task[None]] = set()  # under way
         self._unneeded: dict[tuple[str, str], float] = {}  # tenants and labels of blocks, and since when
 
     @property
@@ -117,13 +119,13 @@ class Roster:
         self.telemetry.pop(event.node, None)
         (self._asleep if isinstance(event, NodeSlept) else self._lost).add(event.node)
 
-    async def rest(self, told: Iterable[Sleep | Wake]) -> None:
+    def rest(self, told: Iterable[Sleep | Wake]) -> None:
         """Let those sleep whom nobody needs. Who has to wake is woken for the gang that was seated there."""
         for one in told:
             held = any(fact.node == one.node for facts in self._known.workers.values() for fact in facts.values())
             if isinstance(one, Sleep) and one.node in self.joined and not held:
                 self._why[one.node] = one.reason.text
-                await self._backend.node(one.node, NodeAction.SLEEP)
+                self._beside(self._backend.node(one.node, NodeAction.SLEEP), "a node could not be let sleep", one.node)
 
     async def clear(self) -> None:
         """Have nodes drop the state of jobs that ended elsewhere, or while nobody could tell them."""
@@ -132,15 +134,12 @@ class Roster:
         if not there:
             return
 
-        def ended(connection: Connection) -> set[str]:
-            found = (jobs.get(connection, job) for job in {job for _, job in there})
-            return {job.id for job in found if job is not None and job.phase in ENDED}
-
-        over = await self._store.read(ended)
+        wanted = {job for _, job in there}
+        over = await self._store.read(lambda connection: jobs.ended(connection, wanted))
         for node, job in sorted(there):
             if job in over and not self._known.workers.get(job) and node in self.joined:
                 log.info("a node drops the state of a job that has ended", node=node, job=job)
-                await self._backend.forget(job, node)
+                self._beside(self._backend.forget(job, node), "a node could not drop the state of a job", node)
 
     def discard(self, tenant: str, labels: Iterable[str]) -> None:
         """Have all nodes drop the blocks of these labels; what is still open there goes when it is closed."""
@@ -166,6 +165,28 @@ class Roster:
             elif failed is not None:
                 raise failed
 
+    def _beside(self, command: Coroutine[Any, Any, None], trouble: str, node: str) -> None:
+        """Command a node without waiting for it: a silent one must not hold up a pass, nor its error end the leader.
+
+        What fails is tried again by whatever asked for it, as long as it is needed.
+        """
+
+        async def work() -> None:
+            with apart(trouble, node=node):
+                try:
+                    await command
+                except FairleadError as error:  # another leader is noticed by the next write to the store
+                    log.warning(trouble, node=node, error=str(error))
+
+        task = asyncio.create_task(work())
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+    def close(self) -> None:
+        """Give up the commands that are under way."""
+        for task in self._commands:
+            task.cancel()
+
     def _forget_workers(self, node: str) -> None:
         for workers in self._known.workers.values():
             for worker, fact in workers.items():
@@ -190,12 +211,8 @@ class Roster:
                 strays.setdefault(status.job, {})[status.worker] = event.node
         for job, workers in strays.items():
             log.info("ending workers that no job needs any more", job=job, workers=sorted(workers))
-            try:
-                await self._backend.release(job, workers, forget_memory=True)
-            except LostLeadership:
-                raise
-            except FairleadError as error:  # it ends with its node, or when that joins again
-                log.warning("strays could not be ended", job=job, error=str(error))
+            ended = self._backend.release(job, workers, forget_memory=True)
+            self._beside(ended, "workers that no job needs could not be ended", event.node)
 
 
 def _states(resident: Iterable[str]) -> set[str]:

@@ -10,6 +10,7 @@ from fairlead.cluster import Member, Node, Placement, nearby_devices
 from fairlead.control.curving import Pace
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, Tenant
+from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.stragglers import slow_seats
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
@@ -191,7 +192,7 @@ def is_over(job: Job) -> bool:
 def occupied(
     live: Sequence[Generation], workers: Mapping[str, WorkerFact], *, broken: bool, over: bool = False
 ) -> tuple[str, ...]:
-    """The node of every device that the job holds: living workers, and those planned but not reserved yet."""
+    """The node of every device that the job holds: living workers, and those planned but not started yet."""
     seats = [fact.node for fact in workers.values() if fact.alive and not (over and fact.phase == "finished")]
     if not broken:
         known = set(workers)
@@ -264,7 +265,7 @@ def batch_shares(members: Placement, nodes: Mapping[str, Node]) -> list[float]:
     return [speed / whole for speed in speeds]
 
 
-def rank_environment(members: Placement, address: str, port: str) -> dict[str, dict[str, str]]:
+def rank_environment(members: Placement, point: Rendezvous) -> dict[str, dict[str, str]]:
     """The rendezvous variables that ``torchrun`` users know, per worker."""
     ranked = sorted(members, key=lambda member: member.rank)
     on_node: dict[str, int] = defaultdict(int)
@@ -278,8 +279,8 @@ def rank_environment(members: Placement, address: str, port: str) -> dict[str, d
             "LOCAL_RANK": str(on_node[member.node]),
             "LOCAL_WORLD_SIZE": str(per_node[member.node]),
             "GROUP_RANK": str(node_rank[member.node]),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": port,
+            "MASTER_ADDR": point.address,
+            "MASTER_PORT": str(point.port),
         }
         on_node[member.node] += 1
     return environment

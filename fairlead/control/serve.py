@@ -277,7 +277,7 @@ async def _put_away(store: Store, controller: Controller) -> None:
                 jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "preempted", None, now_s))
 
     await store.write(work)
-    for job in list(controller.known.workers):
+    for job in await store.read(jobs.on_their_way):
         controller.nudge(job)
     while time.time() - now_s < PUT_AWAY_S:
         if not await store.read(jobs.on_their_way):

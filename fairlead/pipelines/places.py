@@ -52,6 +52,6 @@ class Nearby:
         return self._found
 
 
-def place_of_this_worker(spec: wire.WorkerSpec) -> Place:
+def place_of_this_worker(spec: wire.PlacedSpec) -> Place:
     """Where to put results and find those of others."""
     return Nearby(Path(spec.memory_folder))

@@ -49,7 +49,7 @@ class Gone(Exception):
 class Work:
     """What a worker is to do, as its job says."""
 
-    spec: wire.WorkerSpec
+    spec: wire.PlacedSpec
     place: carry.Place
     args: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ def preload() -> None:
     import sklearn.pipeline  # noqa: F401
 
 
-def main(spec: wire.WorkerSpec, worker: str, channel: socket.socket) -> int:
+def main(spec: wire.PlacedSpec, worker: str, channel: socket.socket) -> int:
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
     work = Work(spec, place_of_this_worker(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
     if spec.stage.get("trains"):

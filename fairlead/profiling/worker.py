@@ -64,7 +64,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 def main(
-    spec: wire.WorkerSpec, worker: str, channel: socket.socket, load: training_worker.Load | None = None,
+    spec: wire.PlacedSpec, worker: str, channel: socket.socket, load: training_worker.Load | None = None,
     keep: training_worker.Keep | None = None,
 ) -> int:  # fmt: skip
     """Live as this worker, and look at the model if that was asked of it."""
@@ -75,7 +75,7 @@ def main(
 class Looking:
     """The process beside: forked while nothing computes yet, woken when the training runs and will for a while."""
 
-    def __init__(self, spec: wire.WorkerSpec) -> None:
+    def __init__(self, spec: wire.PlacedSpec) -> None:
         self._spec = spec
         self._begun: wire.Progress | None = None
         self._go = -1
@@ -170,7 +170,7 @@ def _seen(end: int) -> wire.Glance | None:
 
 
 def _live(
-    session: Session, rows: tuple[torch.Tensor, ...], line: Channel, ends: tuple[int, int, int], spec: wire.WorkerSpec
+    session: Session, rows: tuple[torch.Tensor, ...], line: Channel, ends: tuple[int, int, int], spec: wire.PlacedSpec
 ) -> None:
     """Never returns: whatever happens here is nothing to the training."""
     woken, told, shown = ends
@@ -217,7 +217,7 @@ def _show(session: Session, rows: tuple[torch.Tensor, ...], shown: int) -> None:
         os.close(shown)
 
 
-def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.WorkerSpec) -> wire.Profiled:
+def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.PlacedSpec) -> wire.Profiled:
     begun_s = time.process_time()
     try:
         profile = _look(session, rows, pace, spec)
@@ -226,7 +226,7 @@ def _found(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: w
     return wire.Profiled(profile=to_plain(profile), seconds=time.process_time() - begun_s)
 
 
-def _look(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.WorkerSpec) -> ModelProfile:
+def _look(session: Session, rows: tuple[torch.Tensor, ...], pace: Pace, spec: wire.PlacedSpec) -> ModelProfile:
     training, some = session.training, Resident(rows)
     profile = profile_model(training, session.model, some)
     profile = msgspec.structs.replace(profile, samples=len(session.samples))
@@ -250,7 +250,7 @@ def _needs_bytes(profile: ModelProfile) -> float:
     return held + each * profile.batch_size
 
 
-def _room_bytes(spec: wire.WorkerSpec) -> float:
+def _room_bytes(spec: wire.PlacedSpec) -> float:
     """What the tried steps may take: a part of what is free on the machine, and of what the worker was given."""
     words = dict(line.split(":", 1) for line in _lines("/proc/meminfo"))
     free = float(words.get("MemAvailable", "0 kB").split()[0]) * 1024

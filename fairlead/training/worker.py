@@ -43,7 +43,7 @@ Look = Callable[[Session, Channel], wire.Glance | None]
 
 
 def main(
-    spec: wire.WorkerSpec, worker: str, channel: socket.socket, look: Look | None = None, load: Load | None = None,
+    spec: wire.PlacedSpec, worker: str, channel: socket.socket, look: Look | None = None, load: Load | None = None,
     keep: Keep | None = None,
 ) -> int:  # fmt: skip
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
@@ -70,7 +70,7 @@ class _Life:
     """What a worker holds, and what it does between and in generations."""
 
     def __init__(
-        self, spec: wire.WorkerSpec, worker: str, line: Channel, look: Look | None, load: Load | None, keep: Keep | None
+        self, spec: wire.PlacedSpec, worker: str, line: Channel, look: Look | None, load: Load | None, keep: Keep | None
     ) -> None:
         self._keep = keep
         torch.set_num_threads(max(1, int(spec.cpu)))
@@ -237,14 +237,14 @@ class _Life:
         self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds, waited_s))
 
 
-def handed_over() -> tuple[wire.WorkerSpec, str, socket.socket]:
+def handed_over() -> tuple[wire.PlacedSpec, str, socket.socket]:
     """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
     if place := os.environ.pop("FAIRLEAD_WORKER_SPEC_FD", ""):
         with os.fdopen(int(place), "rb") as file:
             written = file.read()
     else:
         written = os.environ["FAIRLEAD_WORKER_SPEC"].encode()
-    spec = msgspec.json.decode(written, type=wire.WorkerSpec)
+    spec = msgspec.json.decode(written, type=wire.PlacedSpec)
     stream = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
     return spec, os.environ["FAIRLEAD_WORKER"], stream
 

@@ -17,8 +17,9 @@ import pytest
 
 from fairlead import wire
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
+from fairlead.backends.local.records import read_record
 from fairlead.backends.local.shapes import NodeShape
-from fairlead.backends.protocol import BackendEvent, LaunchOrder, Lease, NodeTelemetry, NotReserved, WorkerEvent
+from fairlead.backends.protocol import BackendEvent, LaunchOrder, NodeTelemetry, NotStarted, WorkerEvent
 from fairlead.cluster import Gang, Member
 from fairlead.home import Home
 
@@ -82,25 +83,46 @@ class Platform:
     def spec(self, job: str, *command: str, **changes: Any) -> wire.WorkerSpec:
         fields: dict[str, Any] = {
             "job": job, "tenant": "vision", "uid": UID, "run": None, "command": list(command), "params": {}, "env": {},
-            "venv": None, "bundle": None, "folder": str(self.home.job(job)), "memory_folder": "", "cpu": 0.5,
+            "venv": None, "bundle": None, "cpu": 0.5,
         }  # fmt: skip
         return wire.WorkerSpec(**(fields | changes))
 
-    async def reserve(self, job: str, nodes: list[str], within_s: float = 0.0, **demand: float) -> Lease | NotReserved:
-        members = tuple(Member(f"w{rank}", rank, node, 0) for rank, node in enumerate(nodes))
-        return await self.backend.reserve(Gang(job, "vision", 1, members, demand), within_s)
+    async def sleepers(self, job: str, nodes: list[str], within_s: float = 0.0, **demand: float) -> NotStarted | None:
+        """Start a gang of commands that sleep; why not, if it does not fit."""
+        order = LaunchOrder(self.spec(job, "sleep", "60"))
+        return await self.backend.start(gang(job, nodes, **demand), order, within_s)
 
     async def start(
         self, job: str, nodes: list[str], *command: str, environment: Mapping[str, Mapping[str, str]] | None = None,
         **changes: Any,
-    ) -> Lease:  # fmt: skip
-        lease = await self.reserve(job, nodes)
-        assert isinstance(lease, Lease), lease
-        await self.backend.launch(lease, LaunchOrder(self.spec(job, *command, **changes), environment or {}))
-        return lease
+    ) -> Gang:  # fmt: skip
+        """Start a gang that fits."""
+        members = gang(job, nodes)
+        order = LaunchOrder(self.spec(job, *command, **changes), environment or {})
+        assert await self.backend.start(members, order, 0.0) is None
+        return members
+
+    async def tell(self, members: Gang, message: wire.ToWorker) -> None:
+        await self.backend.tell(members.job, members.nodes, message)
+
+    async def workers(self) -> list[wire.WorkerStatus]:
+        """All that the nodes know of."""
+        replies = [await self.backend._ask(name, wire.Status()) for name in self.backend.facts()]
+        return [worker for reply in replies if reply and reply.status for worker in reply.status.workers]
+
+    def pid(self, node: str, job: str, worker: str = "w0") -> int:
+        record = read_record(self.home, node)
+        assert record is not None
+        return record.workers[f"{job}/{worker}"].process.pid
 
     async def log(self, job: str) -> str:
-        return "".join(chunk.text for chunk in await self.backend.logs(str(self.home.job(job)), {}))
+        return "".join(chunk.text for chunk in await self.backend.logs(job, {}))
+
+
+def gang(job: str, nodes: list[str], **demand: float) -> Gang:
+    """One worker on the first device of each node."""
+    members = tuple(Member(f"w{rank}", rank, node, 0) for rank, node in enumerate(nodes))
+    return Gang(job, "vision", 1, members, demand)
 
 
 @asynccontextmanager

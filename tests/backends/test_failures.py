@@ -16,11 +16,11 @@ from fairlead.backends.local import keeper as keeping
 from fairlead.backends.local import processes
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.backends.local.records import read_record
-from fairlead.backends.protocol import LaunchOrder, Lease, NodeAction, NodeJoined, NodeLost, NotReserved, WorkerEvent
+from fairlead.backends.protocol import LaunchOrder, NodeAction, NodeJoined, NodeLost, NotStarted, WorkerEvent
 from fairlead.cluster import NodeState
 from fairlead.home import Home
 from tests.backends.families import host_of, lives, running
-from tests.backends.platforms import Platform, platform, run, until
+from tests.backends.platforms import Platform, gang, platform, run, until
 
 
 @pytest.mark.parametrize("victim", ["manager", "all"])
@@ -53,14 +53,15 @@ def test_a_lost_node_is_in_the_inventory_as_lost_and_takes_nothing(home: Path) -
             await here.some(NodeLost)
             states = {node.name: node.state for node in (await here.backend.inventory()).nodes}
             assert states == {"node-0": NodeState.READY, "node-1": NodeState.LOST}
-            refused = await here.reserve("j", ["node-0", "node-1"])
-            assert isinstance(refused, NotReserved) and refused.node == "node-1"
-            assert await here.backend.leases() == []
-            await here.backend.tell(Lease("j", 1, ()), wire.Quit())
+            refused = await here.sleepers("j", ["node-0", "node-1"])
+            assert isinstance(refused, NotStarted) and refused.node == "node-1"
+            assert [worker.worker for worker in await here.workers()] == ["w0"], "for its leader to release"
+            await here.backend.release("j", {"w0": "node-0"})
+            await here.backend.tell("j", {"w0": "node-1"}, wire.Quit())
             await here.backend.release("j", {"w0": "node-1"})
             await here.backend.node("node-1", NodeAction.START)
             await here.some(NodeJoined, 3)
-            assert isinstance(await here.reserve("j", ["node-0", "node-1"]), Lease)
+            assert await here.sleepers("j", ["node-0", "node-1"]) is None
 
     run(scene())
 
@@ -151,10 +152,9 @@ def test_nothing_is_lost_and_nothing_lives_on_whatever_is_killed(home: Path, see
             for number in range(6):
                 job, node = f"j{number}", chance.choice(["node-0", "node-1"])
                 await until(lambda: all(fact["state"] == "ready" for fact in here.backend.facts().values()))
-                lease = await here.reserve(job, [node])
-                assert isinstance(lease, Lease)
                 before = len(here.seen)
-                await here.backend.launch(lease, LaunchOrder(here.spec(job, "sh", "-c", "setsid sleep 69 & sleep 70")))
+                order = LaunchOrder(here.spec(job, "sh", "-c", "setsid sleep 69 & sleep 70"))
+                assert await here.backend.start(gang(job, [node]), order, 5.0) is None
                 await asyncio.sleep(chance.random() * 0.1)  # a random moment is the point here
                 victim = chance.choice(["manager", "fork server", "worker", "host"])
                 kill_one(here.home, node, victim)
@@ -202,9 +202,8 @@ def test_a_dead_worker_is_seen_within_milliseconds(home: Path) -> None:
         async with platform(home, "1") as here:
             await here.start("j", ["node-0"], "sleep", "73", cpu=1.0)
             await here.some(wire.Ready)
-            (worker,) = await here.backend.leases()
             began_s = time.monotonic()
-            processes.kill_group(worker.pid)
+            processes.kill_group(here.pid("node-0", "j"))
             await here.some(wire.Exited)
             seen_s = here.seen_at[-1] - began_s
             print(f"seen after {seen_s * 1000:.1f} ms")
@@ -234,7 +233,7 @@ def test_two_platforms_live_side_by_side(home: Path, tmp_path: Path) -> None:
             await two.start("j", ["node-0"], "true", cpu=1.0)
             await two.some(wire.Exited)
             await two.backend.shutdown()
-            assert [worker.phase for worker in await one.backend.leases()] != ["gone"]
+            assert [worker.phase for worker in await one.workers()] != ["gone"]
             assert one.of(NodeLost) == []
 
     run(scene())

@@ -10,9 +10,12 @@ import time
 from pathlib import Path
 
 from fairlead import wire
-from fairlead.backends.protocol import LaunchOrder, Lease, NodeJoined, NotReserved, WorkerEvent
+from fairlead.backends.protocol import LaunchOrder, NodeJoined, NotStarted, WorkerEvent
 from fairlead.cluster import Gang, Member
-from tests.backends.platforms import how, platform, python, run, until
+from fairlead.control.rendezvous import Rendezvous
+from fairlead.control.rounds import rank_environment
+from fairlead.home import Home
+from tests.backends.platforms import gang, how, platform, python, run, until
 
 NODES = ["node-0", "node-1", "node-2", "node-3"]
 
@@ -28,29 +31,30 @@ def training(lr: float = 0.1) -> "fairlead.Training":
 """
 
 
-def pack(path: Path, **files: str) -> str:
+def pack(home: Home, **files: str) -> str:
+    """A bundle of the tenant's, known by its digest from then on."""
+    path = home.bundle("vision", "b")
+    path.parent.mkdir(parents=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, text in files.items():
             member = tarfile.TarInfo(f"{name}.py")
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
-    return str(path)
+    return "b"
 
 
 def test_a_gang_of_four_trains_from_warm_fork_servers(home: Path, tmp_path: Path) -> None:
     async def scene() -> None:
         async with platform(home, "4", preload=True) as here:
-            bundle = pack(here.home.bundles / "b.tar.gz", train=TRAINING)
+            bundle = pack(here.home, train=TRAINING)
             await here.warm()
             began_s = time.monotonic()
-            lease = await here.start("j", NODES, run="train.py:training", command=None, bundle=bundle)
+            members = await here.start("j", NODES, run="train.py:training", command=None, bundle=bundle)
             await here.some(wire.Ready, 4)
             ready_s = time.monotonic() - began_s
-            gang = Gang("j", "vision", 1, lease.placement)
-            point = await here.backend.meeting_point(gang)
-            ranks = {member.worker: member.rank for member in lease.placement}
+            ranks = {member.worker: member.rank for member in members.members}
             began_s = time.monotonic()
-            await here.backend.tell(lease, wire.Join(1, ranks, point["init_method"]))
+            await here.tell(members, wire.Join(1, ranks, rendezvous="generation-1"))
             await here.some(wire.Joined, 4)
             print(f"ready {ready_s:.3f} s, joined {time.monotonic() - began_s:.3f} s")
             finished = await here.some(wire.Finished, 4)
@@ -61,15 +65,16 @@ def test_a_gang_of_four_trains_from_warm_fork_servers(home: Path, tmp_path: Path
     run(scene(), 90.0)
 
 
-def test_a_gang_starts_whole_or_not_at_all(home: Path) -> None:
+def test_a_gang_that_a_node_refuses_is_told_so_and_released_by_its_leader(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "3") as here:
-            assert isinstance(await here.reserve("a", ["node-1"]), Lease)
-            refused = await here.reserve("b", ["node-0", "node-1", "node-2"])
-            assert isinstance(refused, NotReserved) and refused.node == "node-1" and "taken" in refused.why
-            assert [(worker.job, worker.worker) for worker in await here.backend.leases()] == [("a", "w0")]
-            assert isinstance(await here.reserve("b", ["node-0", "node-2"]), Lease)
-            assert isinstance(await here.reserve("b", ["node-0", "node-2"]), Lease), "idempotent"
+            assert await here.sleepers("a", ["node-1"]) is None
+            refused = await here.sleepers("b", ["node-0", "node-1", "node-2"])
+            assert isinstance(refused, NotStarted) and refused.node == "node-1" and "taken" in refused.why
+            await here.backend.release("b", {f"w{rank}": f"node-{rank}" for rank in range(3)})
+            assert [(worker.job, worker.worker) for worker in await here.workers()] == [("a", "w0")]
+            assert await here.sleepers("b", ["node-0", "node-2"]) is None
+            assert await here.sleepers("b", ["node-0", "node-2"]) is None, "idempotent"
 
     run(scene())
 
@@ -77,35 +82,37 @@ def test_a_gang_starts_whole_or_not_at_all(home: Path) -> None:
 def test_a_refused_gang_keeps_what_it_held_before(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "2") as here:
-            assert isinstance(await here.reserve("a", ["node-0"]), Lease)
-            assert isinstance(await here.reserve("b", ["node-1"]), Lease)
-            assert isinstance(await here.reserve("a", ["node-0", "node-1"]), NotReserved)
-            assert len(await here.backend.leases()) == 2
+            assert await here.sleepers("a", ["node-0"]) is None
+            assert await here.sleepers("b", ["node-1"]) is None
+            before = await here.workers()
+            assert isinstance(await here.sleepers("a", ["node-0", "node-1"]), NotStarted)
+            assert [(w.job, w.worker) for w in await here.workers()] == [(w.job, w.worker) for w in before]
 
     run(scene())
 
 
-def test_devices_cores_and_memory_bound_a_reservation(home: Path) -> None:
+def test_devices_cores_and_memory_bound_what_is_started(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1x2") as here:
-            too_much = await here.reserve("a", ["node-0"], cpu=2.5)
-            assert isinstance(too_much, NotReserved) and "cpu" in too_much.why
-            assert isinstance(await here.reserve("a", ["node-0"], memory=1e15), NotReserved)
-            assert isinstance(await here.reserve("a", ["node-0"], cpu=1.5), Lease)
+            too_much = await here.sleepers("a", ["node-0"], cpu=2.5)
+            assert isinstance(too_much, NotStarted) and "cpu" in too_much.why
+            assert isinstance(await here.sleepers("a", ["node-0"], memory=1e15), NotStarted)
+            assert await here.sleepers("a", ["node-0"], cpu=1.5) is None
             beside = Gang("b", "vision", 1, (Member("w0", 0, "node-0", 1),), {"cpu": 1.0})
-            assert isinstance(await here.backend.reserve(beside, 0.0), NotReserved)
+            refused = await here.backend.start(beside, LaunchOrder(here.spec("b", "sleep", "60")), 0.0)
+            assert isinstance(refused, NotStarted)
 
     run(scene())
 
 
-def test_a_reservation_waits_for_room_as_long_as_it_may(home: Path) -> None:
+def test_a_start_waits_for_room_as_long_as_it_may(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
             await here.start("a", ["node-0"], "sleep", "0.3", cpu=1.0)
-            waiting = asyncio.create_task(here.reserve("b", ["node-0"], within_s=20.0))
+            waiting = asyncio.create_task(here.sleepers("b", ["node-0"], within_s=20.0))
             await here.some(wire.Exited)
             await here.backend.release("a", {"w0": "node-0"})
-            assert isinstance(await waiting, Lease)
+            assert await waiting is None
 
     run(scene())
 
@@ -113,13 +120,11 @@ def test_a_reservation_waits_for_room_as_long_as_it_may(home: Path) -> None:
 def test_a_command_gets_its_rendezvous_and_is_spoken_for(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "2") as here:
-            gang = Gang("j", "vision", 1, (Member("w0", 0, "node-0", 0), Member("w1", 1, "node-1", 0)))
-            point = await here.backend.meeting_point(gang)
-            everybody = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", **point}
-            variables = {f"w{rank}": {"RANK": str(rank), **everybody} for rank in (0, 1)}
+            members = gang("j", ["node-0", "node-1"]).members
+            variables = rank_environment(members, Rendezvous("generation-1", 20_000))
             code = "import os, json; print(json.dumps(dict(os.environ)))"
             env = {"COLOR": "red"}
-            lease = await here.start("j", ["node-0", "node-1"], *python(code), environment=variables, env=env)
+            await here.start("j", ["node-0", "node-1"], *python(code), environment=variables, env=env)
             await here.some(wire.Exited, 2)
             seen = [json.loads(line) for line in (await here.log("j")).splitlines()]
             assert sorted(one["RANK"] for one in seen) == ["0", "1"]
@@ -128,8 +133,8 @@ def test_a_command_gets_its_rendezvous_and_is_spoken_for(home: Path) -> None:
             assert sorted((one["FAIRLEAD_JOB"], one["FAIRLEAD_WORKER"]) for one in seen) == [("j", "w0"), ("j", "w1")]
             said = [type(e.body).__name__ for e in here.seen if isinstance(e, WorkerEvent) and e.worker == "w0"]
             assert said == ["Ready", "Finished", "Exited"]
-            await here.backend.release(lease.job, {"w0": "node-0", "w1": "node-1"})
-            assert await here.backend.leases() == []
+            await here.backend.release("j", {"w0": "node-0", "w1": "node-1"})
+            assert await here.workers() == []
 
     run(scene())
 
@@ -139,9 +144,9 @@ def test_a_command_joins_and_leaves_when_told(home: Path) -> None:
         async with platform(home, "1") as here:
             lease = await here.start("j", ["node-0"], "sleep", "60", cpu=1.0)
             await here.some(wire.Ready)
-            await here.backend.tell(lease, wire.Join(4, {"w0": 0}, ""))
+            await here.tell(lease, wire.Join(4, {"w0": 0}, ""))
             assert (await here.some(wire.Joined))[0].generation == 4
-            await here.backend.tell(lease, wire.Leave(4))
+            await here.tell(lease, wire.Leave(4))
             assert (await here.some(wire.Left))[0].generation == 4
             assert how((await here.some(wire.Exited))[0]) == wire.Exited(code=None, signal=15, cause="stopped")
             assert here.of(wire.Finished) == []
@@ -197,16 +202,16 @@ def test_a_missing_virtual_environment_is_refused_for_good(home: Path) -> None:
     run(scene())
 
 
-def test_launching_twice_starts_once_and_release_kills_what_lives(home: Path) -> None:
+def test_starting_twice_starts_once_and_release_kills_what_lives(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
-            lease = await here.start("j", ["node-0"], "sleep", "60", cpu=1.0)
+            members = await here.start("j", ["node-0"], "sleep", "60", cpu=1.0)
             await here.some(wire.Ready)
-            (before,) = await here.backend.leases()
-            await here.backend.launch(lease, LaunchOrder(here.spec("j", "sleep", "60")))
-            assert await here.backend.leases() == [before] and before.pid > 0
+            (before,), pid = await here.workers(), here.pid("node-0", "j")
+            assert await here.backend.start(members, LaunchOrder(here.spec("j", "sleep", "60")), 0.0) is None
+            assert await here.workers() == [before] and here.pid("node-0", "j") == pid
             await here.backend.release("j", {"w0": "node-0"}, forget_memory=True)
-            assert await here.backend.leases() == [] and not Path(f"/proc/{before.pid}").exists()
+            assert await here.workers() == [] and not Path(f"/proc/{pid}").exists()
             assert not here.home.job_memory("node-0", "j").exists()
 
     run(scene())

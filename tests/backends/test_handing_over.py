@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 from fairlead import wire
-from fairlead.backends.protocol import Lease, NotReserved, WorkerEvent
+from fairlead.backends.protocol import NotStarted, WorkerEvent
+from fairlead.cluster import Gang
 from tests.backends.platforms import Platform, platform, run, until
 from tests.backends.test_gangs import pack
 
@@ -27,17 +28,17 @@ def stage(seconds: float = 0.0):
         sys.stdout = Clinging(seconds)  # its last word is said before that is flushed
 """
 
-JOIN = wire.Join(1, {"w0": 0}, "")
+JOIN = wire.Join(1, {"w0": 0})
 
 
-async def begin(here: Platform, job: str, bundle: str, seconds: float = 0.0) -> Lease:
+async def begin(here: Platform, job: str, bundle: str, seconds: float = 0.0) -> Gang:
     """A stage that lives on for so long after it has finished; called before it is there."""
-    lease = await here.start(
+    members = await here.start(
         job, ["node-0"], command=None, run="stages.py:stage", bundle=bundle, params={"args": {"seconds": seconds}},
-        stage={"pipeline": "p", "name": job, "trains": False}, memory_folder=str(here.home.root / "memory"),
+        stage={"pipeline": "p", "name": job, "trains": False},
     )  # fmt: skip
-    await here.backend.tell(lease, JOIN)
-    return lease
+    await here.tell(members, JOIN)
+    return members
 
 
 def when(here: Platform, job: str, kind: type) -> int:
@@ -47,13 +48,13 @@ def when(here: Platform, job: str, kind: type) -> int:
     return next(said, -1)
 
 
-def test_the_next_one_is_reserved_when_the_former_has_finished_and_begins_when_it_is_gone(home: Path) -> None:
+def test_the_next_one_is_taken_in_when_the_former_has_finished_and_begins_when_it_is_gone(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
-            bundle = pack(here.home.bundles / "b.tar.gz", stages=STAGES)
+            bundle = pack(here.home, stages=STAGES)
             await here.warm()
             await begin(here, "a", bundle, seconds=0.4)
-            assert isinstance(await here.reserve("b", ["node-0"]), NotReserved), "it is at work"
+            assert isinstance(await here.sleepers("b", ["node-0"]), NotStarted), "it is at work"
             await here.some(wire.Finished, job="a")
             await begin(here, "b", bundle)
             assert when(here, "a", wire.Exited) < 0, "it was not waited for"
@@ -67,7 +68,7 @@ def test_the_next_one_is_reserved_when_the_former_has_finished_and_begins_when_i
 def test_who_has_finished_and_clings_to_its_seat_is_ended_for_the_next_one(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
-            bundle = pack(here.home.bundles / "b.tar.gz", stages=STAGES)
+            bundle = pack(here.home, stages=STAGES)
             await here.warm()
             await begin(here, "a", bundle, seconds=3600.0)
             await here.some(wire.Finished, job="a")
@@ -83,7 +84,7 @@ def test_who_has_finished_and_clings_to_its_seat_is_ended_for_the_next_one(home:
 def test_who_waits_for_a_seat_can_be_stopped(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
-            bundle = pack(here.home.bundles / "b.tar.gz", stages=STAGES)
+            bundle = pack(here.home, stages=STAGES)
             await here.warm()
             await begin(here, "a", bundle, seconds=0.5)
             await here.some(wire.Finished, job="a")
@@ -93,6 +94,6 @@ def test_who_waits_for_a_seat_can_be_stopped(home: Path) -> None:
             assert here.of(wire.Ready, "b") == []
             await asyncio.gather(*(here.backend.release(job, {"w0": "node-0"}) for job in ("a", "b")))
             await until(lambda: when(here, "a", wire.Exited) >= 0)
-            assert isinstance(await here.reserve("c", ["node-0"]), Lease)
+            assert await here.sleepers("c", ["node-0"]) is None
 
     run(scene())

@@ -17,7 +17,7 @@ from fairlead import wire
 from fairlead.backends.local import bundles, reach
 from fairlead.backends.local.backend import LocalBackend, parse_nodes
 from fairlead.backends.local.shapes import NodeShape
-from fairlead.backends.protocol import LaunchOrder, Lease
+from fairlead.backends.protocol import LaunchOrder
 from fairlead.cluster import Gang, Member
 from fairlead.home import Home
 from tests.backends.platforms import (
@@ -154,7 +154,7 @@ def test_a_memory_limit_kills_the_offender_only_and_says_so(home: Path) -> None:
             await here.start("bad", ["node-0"], *python(greedy), memory_bytes=100_000_000)
             (end,) = await here.some(wire.Exited, job="bad")
             assert how(end) == wire.Exited(code=None, signal=9, cause="out-of-memory")
-            assert [worker.phase for worker in await here.backend.leases() if worker.job == "good"] == ["ready"]
+            assert [worker.phase for worker in await here.workers() if worker.job == "good"] == ["ready"]
             assert "had it" not in await here.log("bad")
 
     run(scene())
@@ -178,9 +178,8 @@ for _ in range(30):
         async with platform(home, (NodeShape("node-0", 1.0, 600 << 20, 2),)) as here:
             for device, (job, uid, code) in enumerate((("good", UID, large), ("bad", OTHER_UID, many))):
                 gang = Gang(job, job, 1, (Member("w0", 0, "node-0", device),), {})
-                lease = await here.backend.reserve(gang, 0.0)
-                assert isinstance(lease, Lease)
-                await here.backend.launch(lease, LaunchOrder(here.spec(job, *python(code), tenant=job, uid=uid)))
+                order = LaunchOrder(here.spec(job, *python(code), tenant=job, uid=uid))
+                assert await here.backend.start(gang, order, 0.0) is None
                 if job == "good":
                     until_s = time.monotonic() + 20.0
                     while "has it" not in await here.log(job):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairlead import wire
-from fairlead.backends.protocol import LaunchOrder, Lease, NodeLost, NotReserved
-from tests.backends.platforms import Platform, how, platform, run
+from fairlead.backends.protocol import LaunchOrder, NodeLost, NotStarted
+from tests.backends.platforms import Platform, gang, how, platform, run
 
 
 def test_a_worker_that_trained_and_fell_silent_is_killed_and_named_silent(home: Path) -> None:
@@ -29,7 +29,7 @@ time.sleep(60)
             changes = {"command": None, "run": "x:y", "venv": venv, "folders": [venv]}
             lease = await here.start("j", ["node-0"], cpu=1.0, silence_s=-4.0, **changes)
             await here.some(wire.Ready)
-            await here.backend.tell(lease, wire.Join(1, {"w0": 0}, ""))
+            await here.tell(lease, wire.Join(1, {"w0": 0}, ""))
             await here.some(wire.Progress)
             assert how((await here.some(wire.Exited))[0]) == wire.Exited(code=None, signal=9, cause="silent")
 
@@ -82,15 +82,14 @@ while True:
 """,
             )
             secrets = {"KEY": "\n".join(f"{number:0>14}" for number in range(2000))}  # as long as one may be
-            lease = await here.reserve("j", ["node-0"])
-            assert isinstance(lease, Lease)
             changes = {"run": "x:y", "command": None, "cpu": 1.0, "venv": venv, "folders": [venv]}
-            await here.backend.launch(lease, LaunchOrder(here.spec("j", **changes), {}, secrets))
+            order = LaunchOrder(here.spec("j", **changes), {}, secrets)
+            assert await here.backend.start(gang("j", ["node-0"]), order, 0.0) is None
             await here.some(wire.Progress)
             begun_s, waited_s = time.monotonic(), []
             while time.monotonic() < begun_s + 5.0:
                 asked_s = time.monotonic()
-                assert isinstance(await here.reserve("other", ["node-0"]), NotReserved), "an answer is all we want"
+                assert isinstance(await here.sleepers("other", ["node-0"]), NotStarted), "an answer is all we want"
                 waited_s.append(time.monotonic() - asked_s)
             said = int((await here.log("j")).split()[-1])
             assert max(waited_s) < 2.0, "far from counting as frozen"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead import wire
-from fairlead.backends.local import cgroups, silence
+from fairlead import silence, wire
+from fairlead.backends.local import cgroups
 from fairlead.backends.local.birth import Birth, worker_environment
 from fairlead.backends.local.crowds import CROWD, SLACK_S, Crowds
 from fairlead.backends.local.hosting import host_environment
@@ -133,9 +133,9 @@ def test_cores_that_were_not_asked_for_are_the_devices_part_of_the_node() -> Non
 
 
 def test_silence_is_thirty_seconds_or_ten_steps_or_what_was_asked() -> None:
-    assert silence.limit_s(0.1, None) == 35.0
-    assert silence.limit_s(60.0, None) == 605.0
-    assert silence.limit_s(60.0, 2.0) == 7.0
+    assert silence.limit_s(0.1, None) == 30.0
+    assert silence.limit_s(60.0, None) == 600.0
+    assert silence.limit_s(60.0, 2.0) == 2.0
 
 
 def test_a_slower_step_is_believed_at_once_and_a_faster_one_slowly() -> None:
@@ -279,7 +279,7 @@ def birth(**changes: object) -> Birth:
         "job": "j", "tenant": "t", "uid": 1, "run": None, "command": ["x"], "params": {}, "env": {}, "venv": None,
         "bundle": None, "folder": "/f", "memory_folder": "/m", "cpu": 2.0,
     }  # fmt: skip
-    return Birth("w0", 0, wire.WorkerSpec(**(fields | changes)), {"RANK": "3"})  # type: ignore[arg-type]
+    return Birth("w0", 0, wire.PlacedSpec(**(fields | changes)), {"RANK": "3"})  # type: ignore[arg-type]
 
 
 def test_the_platforms_variables_are_nobodys_to_override_and_its_secrets_nobodys_to_see() -> None:

@@ -141,12 +141,12 @@ def test_a_grant_around_the_platforms_home_does_not_show_the_platform(home: Path
 # ---------------------------------------------------------------- a virtual environment
 
 
-def spec(**changes: Any) -> wire.WorkerSpec:
+def spec(**changes: Any) -> wire.PlacedSpec:
     fields: dict[str, Any] = {
         "job": "j", "tenant": "t", "uid": 1, "run": None, "command": ["x"], "params": {}, "env": {}, "venv": None,
         "bundle": None, "folder": "/f", "memory_folder": "/m/j/n", "cpu": 1.0,
     }  # fmt: skip
-    return wire.WorkerSpec(**(fields | changes))
+    return wire.PlacedSpec(**(fields | changes))
 
 
 def venv(folder: Path, base: Path = Path("/usr/bin")) -> Path:

@@ -17,13 +17,12 @@ from fairlead.backends.protocol import (
     Capabilities,
     Inventory,
     LaunchOrder,
-    Lease,
     LogChunk,
     LogCursor,
     NodeAction,
     NodeJoined,
     NodeTelemetry,
-    NotReserved,
+    NotStarted,
     WorkerEvent,
 )  # fmt: skip
 from fairlead.cluster import DEVICE, Gang, Node
@@ -42,7 +41,8 @@ class PaperBackend:
         self._nodes = {f"node-{place}": Node(f"node-{place}", capacity) for place in range(count)}
         self._events: asyncio.Queue[BackendEvent | None] = asyncio.Queue()
         self._sequence = 0
-        self._training: dict[str, tuple[Lease, int, int]] = {}  # job -> who, generation, step
+        self._started: set[tuple[str, str]] = set()
+        self._training: dict[str, tuple[Mapping[str, str], int, int]] = {}  # job -> workers, generation, step
         self._clock: asyncio.Task[None] | None = None
 
     async def open(self, epoch: int) -> None:
@@ -61,26 +61,23 @@ class PaperBackend:
     async def inventory(self) -> Inventory:
         return Inventory(list(self._nodes.values()))
 
-    async def leases(self) -> list[wire.WorkerStatus]:
-        return []
+    async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
+        for member in gang.members:
+            if (gang.job, member.worker) not in self._started:
+                self._started.add((gang.job, member.worker))
+                self._say(gang.job, member.worker, member.node, wire.Ready(BATCH * 100, STEPS // 100, BATCH))
+        return None
 
-    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
-        return Lease(gang.job, gang.generation, gang.members)
-
-    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
-        for member in lease.placement:
-            self._say(lease.job, member.worker, member.node, wire.Ready(BATCH * 100, STEPS // 100, BATCH))
-
-    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
-        step = self._training.get(lease.job, (lease, 0, 0))[2]
-        for member in lease.placement:
+    async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
+        step = self._training.get(job, ({}, 0, 0))[2]
+        for worker, node in workers.items():
             if isinstance(message, wire.Join):
-                self._training[lease.job] = lease, message.generation, step
-                self._say(lease.job, member.worker, member.node, wire.Joined(message.generation, step))
+                self._training[job] = workers, message.generation, step
+                self._say(job, worker, node, wire.Joined(message.generation, step))
             elif isinstance(message, wire.Leave):
-                self._say(lease.job, member.worker, member.node, wire.Left(message.generation, step))
-                if member.worker in message.exits:
-                    self._say(lease.job, member.worker, member.node, wire.Exited(0))
+                self._say(job, worker, node, wire.Left(message.generation, step))
+                if worker in message.exits:
+                    self._say(job, worker, node, wire.Exited(0))
 
     async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
         self._training.pop(job, None)
@@ -94,10 +91,7 @@ class PaperBackend:
     async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
         return
 
-    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
-        return {"init_method": "file:///dev/null", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-
-    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+    def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
         return
 
     async def node(self, name: str, action: NodeAction) -> None:
@@ -108,12 +102,12 @@ class PaperBackend:
             yield event
 
     async def logs(
-        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+        self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
         return []
 
     async def last_lines(
-        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+        self, job: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
     ) -> tuple[LogCursor, LogCursor]:
         return {}, {}
 
@@ -139,10 +133,10 @@ class PaperBackend:
             await asyncio.sleep(0.05)
 
     def _step(self, job: str) -> None:
-        lease, generation, step = self._training[job]
+        workers, generation, step = self._training[job]
         step = min(step + 20, STEPS - 1)
-        self._training[job] = lease, generation, step
+        self._training[job] = workers, generation, step
         rows = [{"step": float(step), "time_s": time.time(), "loss": 3.0 * math.exp(-step / 500)}]
         progress = wire.Progress(generation, step, STEPS, step // 100, BATCH * 2.5, 0.4, rows)
-        first = min(lease.placement, key=lambda member: member.rank)
-        self._say(job, first.worker, first.node, progress)
+        first, node = next(iter(workers.items()))
+        self._say(job, first, node, progress)

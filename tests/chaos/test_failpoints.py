@@ -37,7 +37,7 @@ def test_every_failpoint_stands_in_the_code_and_every_name_is_known() -> None:
 
 
 STORIES = {
-    "while a job is taken in": ("lease-taken", "submit-stored", "round-stored", "reserved"),
+    "while a job is taken in": ("lease-taken", "submit-stored", "round-stored"),
     "while a gang begins": ("launched", "join-stored", "join-told", "running-stored"),
     "while it trains and changes": ("events-stored", "leave-told", "broken-stored", "metered"),
     "while a job ends": ("stop-stored", "stop-told", "released", "concluded"),

@@ -29,7 +29,7 @@ def generation(*workers: tuple[str, str], **changes: Any) -> Generation:
 
 def worker_order(connection: object, job: Job) -> wire.WorkerSpec:
     """What a node manager would be told to start."""
-    return wire.WorkerSpec(job.id, job.tenant, None, "train.py:training", None, {}, {}, None, None, "", "", 1.0)
+    return wire.WorkerSpec(job.id, job.tenant, None, "train.py:training", None, {}, {}, None, None, 1.0)
 
 
 def tenant(name: str, weight: float = 1.0, number: int = 0) -> Tenant:

@@ -20,13 +20,12 @@ from fairlead.backends.protocol import (
     Capabilities,
     Inventory,
     LaunchOrder,
-    Lease,
     LogChunk,
     LogCursor,
     NodeAction,
     NodeJoined,
     NodeLost,
-    NotReserved,
+    NotStarted,
     WorkerEvent,
 )  # fmt: skip
 from fairlead.cluster import DEVICE, Gang, Node
@@ -104,28 +103,23 @@ class PuppetBackend:
     async def open(self, epoch: int) -> None: ...
     async def close(self) -> None: ...
     async def forget(self, job: str, node: str) -> None: ...
-    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None: ...
+    def acknowledge(self, node: str, incarnation: str, sequence: int) -> None: ...
     async def node(self, name: str, action: NodeAction) -> None: ...
 
     async def inventory(self) -> Inventory:
         return Inventory(list(self._nodes.values()))
 
-    async def leases(self) -> list[wire.WorkerStatus]:
-        return []
+    async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
+        framing.pack(wire.Start(gang.job, gang.generation, {}, {}, order.worker))  # as it would have to be sent
+        for member in gang.members:
+            if (gang.job, member.worker) not in self._alive:
+                self._alive[gang.job, member.worker] = member.node
+                self._speak(gang.job, member.worker, None)
+        return None
 
-    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
-        return Lease(gang.job, gang.generation, gang.members)
-
-    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
-        framing.pack(wire.Launch(lease.job, lease.generation, [], order.worker))  # as it would have to be sent
-        for member in lease.placement:
-            if (lease.job, member.worker) not in self._alive:
-                self._alive[lease.job, member.worker] = member.node
-                self._speak(lease.job, member.worker, None)
-
-    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
-        for member in lease.placement:
-            self._speak(lease.job, member.worker, message)
+    async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
+        for worker in workers:
+            self._speak(job, worker, message)
 
     async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
         for worker in workers:
@@ -135,15 +129,12 @@ class PuppetBackend:
         for worker in workers:
             self.say(job, worker, wire.Exited(None, signal=9, cause="stopped"))
 
-    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
-        return {"init_method": "file:///dev/null", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-
     async def events(self) -> AsyncIterator[BackendEvent]:
         while True:
             yield await self._events.get()
 
     async def logs(
-        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+        self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
         return []
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from fairlead.backends.protocol import Backend, NotReserved
+from fairlead.backends.protocol import Backend, NotStarted
 from fairlead.control import gangs
-from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.carry_out import COOLING_S, CarryOut, Gangs
 from fairlead.control.gangs import GangView, WorkerFact
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
@@ -60,54 +60,75 @@ def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.CANCELLED)
 
 
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "action", "after"),
+    [
+        ({"failures": 2}, {"failures": 1, "step": 7}, lambda g: gangs.MarkBroken(g, ("w0",)), {"failures": 1}),
+        ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted", "preemptions": 1},
+         {"preemptions": 2}, lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted"), {"preemptions": 3}),
+        ({"phase": JobPhase.STARTING}, {"started_s": 120.0}, lambda g: gangs.MarkRunning(g), {"started_s": 120.0}),
+    ],
+    ids=["failures", "preemptions", "started"],
+)  # fmt: skip
+def test_what_is_counted_goes_on_from_what_is_stored_and_not_from_what_was_seen(
+    db: Opened, clock: Clock, before: dict[str, Any], meanwhile: dict[str, Any], action: Any, after: dict[str, Any]
+) -> None:
+    generation = made.generation(("w0", "node-0"))
+    view = stored(db, made.job(**before), generation)
+    db.write(lambda connection: jobs.update(connection, JOB, **meanwhile))
+    run(carry_out(db, clock).do(action(generation), view))
+    assert {name: getattr(now(db), name) for name in after} == after
+
+
 class CutLine:
     """A backend whose line to the node is cut at the moment of the command."""
 
-    async def launch(self, *arguments: object) -> None:
+    async def start(self, *arguments: object) -> None:
         raise Unavailable("the line is cut")
 
-    tell = stop = release = launch
+    tell = stop = release = start
 
 
 @pytest.mark.parametrize(
     "action",
     [
-        lambda g: gangs.Launch(g),
+        lambda g: gangs.Start(g),
         lambda g: gangs.TellLeave(g, (), snapshot=False),
         lambda g: gangs.StopWorkers(("w0",), 0.0),
     ],
 )
 def test_a_command_that_did_not_arrive_is_given_again(db: Opened, clock: Clock, action: Any) -> None:
-    known = Gangs({JOB: {"w0": WorkerFact("node-0", "reserved")}}, {}, {})
+    known = Gangs({JOB: {"w0": WorkerFact("node-0", "asked")}}, {}, {})
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.PLANNED)
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     with pytest.raises(Unavailable):
         run(carry_out(db, clock, CutLine(), known).do(action(generation), view))
     assert known.told.get(JOB, set()) == set()
-    assert known.of(JOB)["w0"].phase == "reserved"
+    assert known.of(JOB)["w0"].phase == "asked"
 
 
 class FullHouse:
-    """A backend that cannot reserve, though a node may hold a device whose answer was lost."""
+    """A backend in which one node has no room, and another has started its part."""
 
     def __init__(self) -> None:
         self.released: dict[str, str] = {}
 
-    async def reserve(self, *arguments: object) -> NotReserved:
-        return NotReserved(JOB, 1, "the line is cut")
+    async def start(self, *arguments: object) -> NotStarted:
+        return NotStarted(JOB, 1, "node-1: device 0 is taken", "node-1")
 
     async def release(self, job: str, workers: dict[str, str]) -> None:
         self.released |= workers
 
 
-def test_a_reservation_that_failed_leaves_no_device_behind(db: Opened, clock: Clock) -> None:
-    known = Gangs({JOB: {"w0": WorkerFact("node-0", "joined")}}, {}, {})
+def test_a_gang_of_which_a_part_was_refused_leaves_no_device_behind(db: Opened, clock: Clock) -> None:
+    known = Gangs({}, {}, {})
     generation = made.generation(("w0", "node-0"), ("w1", "node-1"), phase=GenerationPhase.PLANNED)
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     backend = FullHouse()
-    run(carry_out(db, clock, backend, known).do(gangs.Reserve(generation), view))
-    assert backend.released == {"w1": "node-1"}
+    run(carry_out(db, clock, backend, known).do(gangs.Start(generation), view))
+    assert backend.released == {"w0": "node-0", "w1": "node-1"} and known.of(JOB) == {}
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.QUEUED)
+    assert known.cooling_until_s[JOB] == clock() + COOLING_S, "it is not tried again at once"
 
 
 @pytest.mark.parametrize(("outcome", "until_s"), [("finished", 150.0), ("cancelled", 160.0)])
@@ -126,15 +147,15 @@ def test_devices_are_charged_until_they_are_the_next_ones(
 class Deaf:
     """A backend that takes every order."""
 
-    async def launch(self, *arguments: object) -> None:
+    async def start(self, *arguments: object) -> None:
         return None
 
 
 def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> None:
-    known = Gangs({JOB: {"w0": WorkerFact("node-0", "reserved")}}, {JOB: {"join:1"}}, {})
+    known = Gangs({JOB: {"w0": WorkerFact("node-0", "asked")}}, {JOB: {"join:1"}}, {})
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
     view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
-    run(carry_out(db, clock, Deaf(), known).do(gangs.Launch(generation), view))
+    run(carry_out(db, clock, Deaf(), known).do(gangs.Start(generation), view))
     assert known.told[JOB] == set()
 
 
@@ -151,6 +172,7 @@ def test_only_a_failed_reservation_keeps_a_queued_job_waiting(
 
 def test_a_back_off_is_known_again_after_a_restart() -> None:
     known = Gangs({}, {}, {})
-    rests, grown = made.job(back_off_until_s=200.0), made.job(id="other", back_off_until_s=90.0)
-    known.back_off([rests, grown], 100.0)
-    assert known.cooling_until_s == {JOB: 200.0}
+    over = made.job(id="over", back_off_until_s=90.0)
+    of_tomorrow = made.job(id="tomorrow", back_off_until_s=9e4)  # by a clock that was set back since
+    known.back_off([made.job(back_off_until_s=140.0), over, of_tomorrow], 100.0)
+    assert known.cooling_until_s == {JOB: 140.0}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import Member
 from fairlead.control import gangs
-from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
+from fairlead.control.gangs import GangView, WorkerFact, changes_s, contradiction, next_action
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
 NODES = ("node-0", "node-1", "node-2", "node-3")
@@ -76,13 +76,10 @@ class Model:
 
     def carry_out(self, action: gangs.Action) -> None:
         match action:
-            case gangs.Reserve(generation):
+            case gangs.Start(generation):
                 for m in generation.members:
-                    self.workers.setdefault(m.worker, WorkerFact(m.node, "reserved", device=m.device))
-            case gangs.Launch(generation):
-                for m in generation.members:
-                    if self.workers[m.worker].phase == "reserved":
-                        self.workers[m.worker] = replace(self.workers[m.worker], phase="starting")
+                    if m.worker not in self.workers or self.workers[m.worker].phase == "asked":
+                        self.workers[m.worker] = WorkerFact(m.node, "starting", device=m.device)
             case gangs.TellLeave(generation, _, _):
                 self.told.add(f"leave:{generation.number}")
             case gangs.BeginJoin(generation, former):
@@ -106,7 +103,7 @@ class Model:
             case gangs.StopWorkers(workers, _):
                 self.told.add("stop")
                 for worker in workers:
-                    if self.workers[worker].phase != "reserved":  # a node says nothing of one that was never started
+                    if self.workers[worker].phase != "asked":  # a node says nothing of a worker that it never heard of
                         self.workers[worker] = replace(self.workers[worker], exited=True)
             case gangs.ReleaseWorkers(workers, _):
                 for worker in workers:
@@ -214,6 +211,25 @@ def test_whatever_happens_no_two_generations_train_at_once_and_the_job_ends(scri
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_happens_a_stage_that_is_called_before_it_is_there_ends_well(script: list[tuple[str, int]]) -> None:
     play(Model(a_stage()), script, most=1)
+
+
+@given(happenings, st.floats(0.0, 60.0))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_when_there_is_nothing_to_do_nothing_is_to_be_done_until_the_time_that_was_named(
+    script: list[tuple[str, int]], later_s: float
+) -> None:
+    """So that nobody has to look at a gang that nothing happens to."""
+    model = Model()
+    for kind, number in script:
+        happen(model, kind, number)
+        view = model.view()
+        if next_action(view) is not None:
+            continue
+        named_s = changes_s(view)
+        moments = [view.now_s + later_s] + [view.now_s + each for each in (0.1, 1.9, 2.1, 2.9, 3.1, 19.9, 20.1, 1e4)]
+        for moment_s in moments:
+            if named_s is None or moment_s < named_s:
+                assert next_action(replace(view, now_s=moment_s)) is None
 
 
 def a_stage() -> Job:
@@ -348,7 +364,7 @@ def test_a_generation_on_nodes_that_sleep_wakes_them_once_and_waits() -> None:
     woken = next_action(asleep)
     assert isinstance(woken, gangs.WakeNodes) and woken.nodes == ("node-0",)
     assert next_action(replace(asleep, told=frozenset({"wake:1"}))) is None, "told once, it waits"
-    assert isinstance(next_action(model.view()), gangs.Reserve), "awake, it goes on"
+    assert isinstance(next_action(model.view()), gangs.Start), "awake, it goes on"
     lost = replace(asleep, asleep=frozenset(), told=frozenset({"wake:1"}))
     assert isinstance(next_action(lost), gangs.BeginStop), "what cannot be woken is lost: it is planned anew"
 
@@ -362,22 +378,22 @@ def test_a_stage_that_meets_nobody_is_called_while_it_comes_up() -> None:
     assert model.generations[-1].phase is GenerationPhase.JOINING, "stored before it was called"
 
 
-def test_an_order_to_start_that_got_lost_is_given_again_to_a_stage_that_was_called() -> None:
-    model = Model(a_stage())
-    model.plan(1)
-    model.settle()
-    model.workers["w0"] = replace(model.workers["w0"], phase="reserved")  # as its node says when it comes back
-    assert isinstance(next_action(model.view()), gangs.Launch)
+def test_an_order_to_start_that_a_node_may_not_have_heard_is_given_again() -> None:
+    model = Model()
+    model.plan(2)
+    model.workers = {"w0": WorkerFact("node-0", "ready"), "w1": WorkerFact("node-1", "asked")}
+    assert isinstance(next_action(model.view()), gangs.Start)
+    model.workers["w1"] = WorkerFact("node-1", "starting")
+    assert next_action(model.view()) is None, "it comes up"
 
 
 def test_coming_up_asks_for_no_round_and_giving_back_does() -> None:
     model = Model()
     model.plan(1)
     generation = model.generations[-1]
-    known = {"w0": WorkerFact("node-0", "reserved")}
-    assert not gangs.frees_or_asks(gangs.Reserve(generation), known)
-    assert gangs.frees_or_asks(gangs.Reserve(generation), {}), "what could not be reserved may go to others"
-    assert not gangs.frees_or_asks(gangs.Launch(generation), known)
+    known = {"w0": WorkerFact("node-0", "starting")}
+    assert not gangs.frees_or_asks(gangs.Start(generation), known)
+    assert gangs.frees_or_asks(gangs.Start(generation), {}), "seats on which nothing could start may go to others"
     assert not gangs.frees_or_asks(gangs.TellJoin(generation), known)
     assert gangs.frees_or_asks(gangs.MarkRunning(generation), known)
     assert gangs.frees_or_asks(gangs.ReleaseWorkers(("w0",)), {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairlead.control import gangs
+from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import GenerationPhase, JobPhase
 from tests.control.test_gangs import Model, run_to
 
@@ -48,7 +49,7 @@ def test_a_gang_that_left_for_a_generation_that_was_abandoned_trains_again() -> 
 def test_a_job_that_is_stopped_before_its_workers_were_started_ends() -> None:
     model = Model()
     model.plan(2)
-    model.carry_out(gangs.Reserve(model.live()[0]))
+    model.workers = {m.worker: WorkerFact(m.node, "asked", device=m.device) for m in model.live()[0].members}
     model.carry_out(gangs.BeginStop(JobPhase.CANCELLED, "cancelled"))
     model.settle()
     assert model.job.phase is JobPhase.CANCELLED and model.workers == {}

@@ -193,7 +193,7 @@ def test_a_gang_that_does_not_train_teaches_nothing(changes: dict[str, Any]) -> 
 
 
 def test_a_gang_runs_when_all_that_its_plan_uses_have_joined() -> None:
-    generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING, init_method="x")
+    generation = running(plain(Plan(members=(0,)), "", "planner"), phase=GenerationPhase.JOINING)
     assert [member.worker for member in generation.at_work] == ["w0"]
     resting = WorkerFact("node-1", "ready", device=0)
 
@@ -228,7 +228,7 @@ JOINED = {name: WorkerFact(f"node-{name[1]}", "joined", generation=1) for name i
 
 def test_a_running_gang_gets_a_new_generation_for_a_better_plan_and_meets_as_it_says(db: Opened) -> None:
     plans, job = placed(db, TINY)
-    assert run(plans.review(lambda name: JOINED)) == {job.id}
+    assert run(plans.review(lambda name: JOINED, [job.id])) == {job.id}
     first, second = db.read(generations.of_job, job.id)
     assert (second.phase, second.reason_code, second.members) == (GenerationPhase.PLANNED, "better-plan", first.members)
     assert first.plan is not None
@@ -241,13 +241,13 @@ def test_a_running_gang_gets_a_new_generation_for_a_better_plan_and_meets_as_it_
     assert meeting.plan is not None
     assert (meeting.plan["id"], meeting.plan["workers_used"], meeting.plan["plan"]) == ("single", 1, None)
     assert sorted(member.rank for member in meeting.members) == [0, 1]
-    assert run(plans.review(lambda name: JOINED)) == set()  # not twice within a moment
+    assert run(plans.review(lambda name: JOINED, [job.id])) == set()  # not twice within a moment
 
 
 def test_a_gang_that_is_being_changed_is_left_alone(db: Opened) -> None:
-    plans, _ = placed(db, TINY)
+    plans, job = placed(db, TINY)
     leaving = {**JOINED, "w1": replace(JOINED["w1"], phase="left")}
-    assert run(plans.review(lambda name: leaving)) == set()
+    assert run(plans.review(lambda name: leaving, [job.id])) == set()
 
 
 def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Opened) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 from fairlead import wire
-from fairlead.backends.protocol import Inventory, NodeAction, NodeJoined, NodeLost, NodeSlept
+from fairlead.backends.protocol import Backend, Inventory, NodeAction, NodeJoined, NodeLost, NodeSlept
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
@@ -64,10 +65,51 @@ def test_only_nodes_without_workers_are_sent_to_sleep(db: Opened) -> None:
     found, engine, known = roster(db)
     for name in ("node-0", "node-1"):
         run(found.take(NodeJoined(name, "one", ())))
-    known.of("job")["w0"] = WorkerFact("node-0", "reserved")
+    known.of("job")["w0"] = WorkerFact("node-0", "starting")
     why = Reason("sleeps", "nobody needs it")
-    run(found.rest([Sleep("node-0", why), Sleep("node-1", why), Sleep("node-2", why), Wake("node-1", why)]))
+
+    async def scene() -> None:
+        found.rest([Sleep("node-0", why), Sleep("node-1", why), Sleep("node-2", why), Wake("node-1", why)])
+        await asyncio.gather(*found._commands)
+
+    run(scene())
     assert engine.told == [("node-1", NodeAction.SLEEP)]
+
+
+class Hung:
+    """A backend in which one node answers nothing, and another cannot be fenced."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def release(self, job: str, workers: dict[str, str], *, forget_memory: bool = False) -> None:
+        self.asked.append(next(iter(workers.values())))
+        await asyncio.Event().wait()
+
+    async def node(self, name: str, action: NodeAction) -> None:
+        self.asked.append(name)
+        raise OSError(28, "No space left on device")
+
+    async def inventory(self) -> Inventory:
+        return Inventory([Node("node-0", {}), Node("node-1", {})])
+
+
+def test_a_node_that_does_not_answer_or_cannot_be_let_sleep_holds_up_no_pass(db: Opened) -> None:
+    engine = Hung()
+    found = Roster(db.store, cast(Backend, engine), Gangs({}, {}, {}), lambda: 5.0, 60.0)
+    stray = wire.WorkerStatus("nobody-1", "w0", 0, 1, "joined")
+
+    async def scene() -> None:
+        async with asyncio.timeout(20.0):
+            await found.take(NodeJoined("node-0", "one", [stray]))
+            await found.take(NodeJoined("node-1", "one", ()))
+            found.rest([Sleep("node-1", Reason("sleeps", "nobody needs it"))])
+            while len(found._commands) > 1:
+                await asyncio.sleep(0)
+            assert engine.asked == ["node-0", "node-1"] and "node-0" in found.reachable
+            found.close()
+
+    run(scene())
 
 
 def test_nodes_drop_the_state_of_jobs_that_have_ended_and_of_no_other(db: Opened) -> None:

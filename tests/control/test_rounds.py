@@ -11,6 +11,7 @@ from fairlead.cluster import DEVICE, Member, Node
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.orders import tenant_uid
 from fairlead.control.records import GenerationPhase, JobPhase
+from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.rounds import Devices, batch_shares, job_state, most_workers, rank_environment
 from fairlead.home import Home
 from tests.control import made
@@ -126,7 +127,7 @@ def test_fast_devices_get_more_of_the_batch() -> None:
 
 def test_commands_get_the_variables_that_torchrun_users_know() -> None:
     members = (Member("w0", 0, "a", 0), Member("w1", 1, "a", 1), Member("w2", 2, "b", 0))
-    environment = rank_environment(members, "127.0.0.1", "29500")
+    environment = rank_environment(members, Rendezvous("generation-1", 29500))
     assert environment["w1"] == {
         "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from fairlead.backends.protocol import Backend, LaunchOrder
 from fairlead.control import gangs
 from fairlead.control.carry_out import CarryOut, Gangs
-from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.gangs import GangView
 from fairlead.control.orders import launch_secrets
 from fairlead.control.records import GenerationPhase, Job, JobPhase, Secret
 from fairlead.control.service.secrets import check_secret
@@ -131,12 +131,12 @@ def test_a_secret_is_replaced_listed_and_removed(db: Opened, vault: Vault) -> No
 
 
 class Launching:
-    """A backend that keeps what it was told to launch."""
+    """A backend that keeps what it was told to start."""
 
     def __init__(self) -> None:
         self.orders: list[LaunchOrder] = []
 
-    async def launch(self, lease: object, order: LaunchOrder) -> None:
+    async def start(self, gang: object, order: LaunchOrder, within_s: float) -> None:
         self.orders.append(order)
 
 
@@ -149,9 +149,9 @@ def launch(db: Opened, clock: Clock, vault: Vault, wanted: list[str]) -> tuple[J
 
     db.write(stored)
     backend = Launching()
-    known = Gangs({job.id: {"w0": WorkerFact("n", "reserved")}}, {}, {})
+    known = Gangs({}, {}, {})
     hands = CarryOut(db.store, cast(Backend, backend), known, made.worker_order, dict, clock, launch_secrets(vault))
-    run(hands.do(gangs.Launch(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())))
+    run(hands.do(gangs.Start(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())))
     after = db.read(jobs.get, job.id)
     assert after is not None
     return after, backend.orders

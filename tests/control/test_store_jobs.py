@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster import Member
-from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.store import generations, jobs
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
@@ -220,12 +221,13 @@ def test_a_generation_comes_back_as_it_was_stored_and_changed(db: Opened) -> Non
     job = submit(db, a_job())
     first = a_generation(job, 1)
     db.write(generations.insert, first)
-    assert db.read(generations.of_job, job.id) == [first]
+    (stored,) = db.read(generations.of_job, job.id)
+    assert replace(stored, rendezvous=None) == first and Rendezvous.parse(stored.rendezvous) is not None
     changes = {
         "phase": GenerationPhase.RUNNING,
         "running_s": 2.0,
         "members": first.members[:1],
-        "init_method": "tcp://x",
+        "rendezvous": "a 127.0.0.1:1",
     }
     assert db.write(generations.update, job.id, 1, **changes) == replace(first, **changes)
     with pytest.raises(NotFound):
@@ -255,3 +257,33 @@ def test_a_reader_sees_every_change_of_many_waiting_jobs(db: Opened) -> None:
         assert len(waiting) == 300
         db.write(lambda conn, job=waiting[step].id, step=step: jobs.update(conn, job, step=step))
         assert next(job.step for job in db.read(jobs.active) if job.id == waiting[step].id) == step
+
+
+def test_the_queue_tells_what_runs_what_waits_and_what_has_ended_page_by_page(db: Opened) -> None:
+    submitted = {"old-wait": 1.0, "old-run": 2.0, "old-end": 3.0, "wait": 4.0, "run": 5.0, "end": 6.0, "stop": 7.0}
+    phases = {"wait": JobPhase.QUEUED, "run": JobPhase.RUNNING, "end": JobPhase.FAILED, "stop": JobPhase.STOPPING}
+    for name, submitted_s in submitted.items():
+        phase = phases[name.removeprefix("old-")]
+        submit(db, a_job(name, id=name, submitted_s=submitted_s, phase=phase, finished_s=None))
+    wanted = ["stop", "run", "old-run", "old-wait", "wait", "end", "old-end"]
+    for limit in (1, 2, 3, 5, 7, 10):
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page, cursor, total = db.read(jobs.page, limit=limit, before=cursor, order="queue")
+            assert total == len(wanted) and len(page) <= limit
+            found += [job.id for job in page]
+            if cursor is None:
+                break
+        assert found == wanted, limit
+    active = [phase for phase in JobPhase if phase not in ENDED]
+    page, cursor, total = db.read(jobs.page, phases=active, order="queue", limit=4)
+    assert ([job.id for job in page], total) == (wanted[:4], 5)
+    page, cursor, _ = db.read(jobs.page, phases=active, order="queue", limit=4, before=cursor)
+    assert ([job.id for job in page], cursor) == (wanted[4:5], None)
+
+
+@pytest.mark.parametrize("cursor", ["", "3~1.0~a", "0", "0~x~a", "1.0~a"])
+def test_a_cursor_of_another_order_is_refused(db: Opened, cursor: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a cursor"):
+        db.read(jobs.page, order="queue", before=cursor)

@@ -30,8 +30,8 @@ def a_session(batch: int, samples: int = 1000, *, one_by_one: bool = False) -> S
     ), 0)  # fmt: skip
 
 
-def a_spec(folder: Path) -> wire.WorkerSpec:
-    return wire.WorkerSpec(
+def a_spec(folder: Path) -> wire.PlacedSpec:
+    return wire.PlacedSpec(
         job="job-1", tenant="tests", uid=None, run="t.py:f", command=None, params={}, env={}, venv=None, bundle=None,
         folder=str(folder), memory_folder=str(folder), cpu=1.0,
     )  # fmt: skip

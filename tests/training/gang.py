@@ -60,8 +60,8 @@ class Gang:
 
     # ------------------------------------------------------------ starting and ending
 
-    def spec(self, node: str = "n0") -> wire.WorkerSpec:
-        return wire.WorkerSpec(
+    def spec(self, node: str = "n0") -> wire.PlacedSpec:
+        return wire.PlacedSpec(
             job="job-1", tenant="tests", uid=None, run=self.run, command=None, params=self.params, env={}, venv=None,
             bundle=None, folder=str(self.root), memory_folder=str(self.root / "memory" / "job-1" / node), cpu=1.0,
             course=self.course,
@@ -93,7 +93,7 @@ class Gang:
         self._processes.append(process)  # kept, so that nobody else waits for it
         self._selector.register(here, selectors.EVENT_READ, name)
 
-    def _live(self, name: str, here: socket.socket, there: socket.socket, spec: wire.WorkerSpec) -> None:
+    def _live(self, name: str, here: socket.socket, there: socket.socket, spec: wire.PlacedSpec) -> None:
         code = 70
         try:
             from fairlead.training import worker

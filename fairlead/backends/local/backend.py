@@ -11,9 +11,7 @@ import shutil
 import signal
 import socket
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,11 +30,10 @@ from fairlead.backends.protocol import (
     Capabilities,
     Inventory,
     LaunchOrder,
-    Lease,
     LogChunk,
     LogCursor,
     NodeAction,
-    NotReserved,
+    NotStarted,
 )  # fmt: skip
 from fairlead.cluster import Gang, Node, NodeState
 from fairlead.errors import LostLeadership, NotFound, Unavailable
@@ -190,10 +187,6 @@ class LocalBackend:
         self._note_isolation()
         return Inventory([_node(keeper) for keeper in self._keepers.values()])
 
-    async def leases(self) -> list[wire.WorkerStatus]:
-        replies = await asyncio.gather(*(self._ask(name, wire.Status()) for name in self._keepers))
-        return [worker for reply in replies if reply and reply.status for worker in reply.status.workers]
-
     def facts(self) -> Mapping[str, Any]:
         return {name: _facts(keeper) for name, keeper in self._keepers.items()}
 
@@ -203,65 +196,75 @@ class LocalBackend:
             yield event
 
     async def logs(
-        self, folder: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+        self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
     ) -> list[LogChunk]:
-        return await asyncio.to_thread(read_logs, Path(folder), after, limit_bytes, worker)
+        return await asyncio.to_thread(read_logs, self._home.job(job), after, limit_bytes, worker)
 
     async def last_lines(
-        self, folder: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+        self, job: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
     ) -> tuple[LogCursor, LogCursor]:
-        return await asyncio.to_thread(last_lines, Path(folder), lines, after, worker, whole=whole)
+        return await asyncio.to_thread(last_lines, self._home.job(job), lines, after, worker, whole=whole)
 
     # ------------------------------------------------------------ gangs
 
-    async def reserve(self, gang: Gang, within_s: float) -> Lease | NotReserved:
-        """Try until the time is over; whatever was newly held is given back when not all can be."""
+    async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
+        """Start the members on all their nodes at once; nodes without room are asked again until the time is over."""
         deadline_s = time.monotonic() + within_s
-        while (refused := await self._reserve_once(gang)) is not None:
+        orders = self._orders(gang, order)
+        while True:
+            answers = await asyncio.gather(
+                *(self._begin(node, body) for node, body in orders.items()), return_exceptions=True
+            )
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            refused = {node: why for node, why in zip(orders, answers, strict=True) if isinstance(why, str)}
+            if not refused:
+                return None
             if time.monotonic() + _TRY_AGAIN_S > deadline_s:
-                return refused
+                node, why = next(iter(refused.items()))
+                return NotStarted(gang.job, gang.generation, f"{node}: {why}", node)
+            orders = {node: orders[node] for node in refused}
             await asyncio.sleep(_TRY_AGAIN_S)
-        return Lease(gang.job, gang.generation, gang.members)
 
-    async def _reserve_once(self, gang: Gang) -> NotReserved | None:
-        wanted: dict[str, dict[str, int]] = {}
+    def _orders(self, gang: Gang, order: LaunchOrder) -> dict[str, wire.Start]:
+        """The command for each node."""
+        devices: dict[str, dict[str, int]] = {}
         for member in gang.members:
-            wanted.setdefault(member.node, {})[member.worker] = member.device
-        before = {worker.worker for worker in await self.leases() if worker.job == gang.job}
-
-        async def hold(node: str) -> str | None:
-            try:
-                reply = await self._ask(
-                    node, wire.Reserve(gang.job, gang.generation, wanted[node], dict(gang.demand)), must=True
-                )
-            except (NodeRefused, NodeGone) as error:
-                return error.message
-            return None if reply else f"{node} is lost"
-
-        answers = dict(zip(wanted, await asyncio.gather(*map(hold, wanted)), strict=True))
-        failed = next((node for node, why in answers.items() if why is not None), None)
-        if failed is None:
-            return None
-        held = {worker: node for node, why in answers.items() if why is None for worker in wanted[node]}
-        await self.release(gang.job, {worker: node for worker, node in held.items() if worker not in before})
-        return NotReserved(gang.job, gang.generation, f"{failed}: {answers[failed]}", failed)
-
-    async def launch(self, lease: Lease, order: LaunchOrder) -> None:
-        """Start the members on every node at once; each node's workers keep its own snapshots in memory."""
-        environment = {worker: dict(variables) for worker, variables in order.environment.items()}
-        secrets, keys = wire.Secrets(dict(order.secrets)), wire.GridKeys()
+            devices.setdefault(member.node, {})[member.worker] = member.device
+        keys = wire.GridKeys()
         if self._derive is not None and order.worker.grid_bytes:
             keys = wire.GridKeys(self._derive("grid", order.worker.tenant), self._derive("grid peers"))
+        environment = {worker: dict(variables) for worker, variables in order.environment.items()}
+        secrets, demand = wire.Secrets(dict(order.secrets)), dict(gang.demand)
+        return {
+            node: wire.Start(
+                gang.job, gang.generation, workers, demand, order.worker,
+                {worker: environment[worker] for worker in workers if worker in environment}, secrets, keys,
+            )
+            for node, workers in devices.items()
+        }  # fmt: skip
 
-        def ordered(node: str, workers: list[str]) -> wire.Launch:
-            memory = str(self._home.job_memory(node, order.worker.pool or lease.job))
-            spec = msgspec.structs.replace(order.worker, memory_folder=memory)
-            return wire.Launch(lease.job, lease.generation, workers, spec, environment, secrets, keys)
+    async def _begin(self, node: str, body: wire.Start) -> str | None:
+        """Why the node does not start its part; None when it does."""
+        try:
+            reply = await self._ask(node, body, must=True)
+        except NodeRefused as error:
+            return error.message
+        return None if reply else "the node is lost"
 
-        await self._each(_by_node(lease), ordered)
+    async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
+        def told(node: str, names: list[str]) -> wire.Tell:
+            return wire.Tell(job, names, self._understood(node, job, message))
 
-    async def tell(self, lease: Lease, message: wire.ToWorker) -> None:
-        await self._each(_by_node(lease), lambda _, workers: wire.Tell(lease.job, workers, message))
+        await self._each(_grouped(workers), told)
+
+    def _understood(self, node: str, job: str, message: wire.ToWorker) -> wire.ToWorker:
+        """The message as this node's version knows it: before protocol 6 the leader named the file of a rendezvous."""
+        status = self._keeper(node).status
+        if not isinstance(message, wire.Join) or status is None or status.protocol >= 6:
+            return message
+        return msgspec.structs.replace(message, init_method=f"file://{self._home.job(job)}/rendezvous/{message.rendezvous}")
 
     async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
         await self._each(_grouped(workers), lambda _, names: wire.Stop(job, names, grace_s))
@@ -275,18 +278,12 @@ class LocalBackend:
     async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None:
         await self._ask(node, wire.Discard(tenant, list(labels)))
 
-    async def meeting_point(self, gang: Gang) -> Mapping[str, str]:
-        """A fresh file in the tenant's own part of the job's folder, and a free port on the machine."""
-        path = self._home.job(gang.job) / "rendezvous" / f"g{gang.generation}-{uuid.uuid4().hex[:8]}"
-        first = min(gang.members, key=lambda member: member.rank)
-        reply = await self._ask(first.node, wire.Ports(1), must=True)
-        port = reply.ports[0] if reply else 0
-        return {"init_method": f"file://{path}", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-    async def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+    def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
         keeper = self._keepers.get(node)
-        if keeper is not None and keeper.status is not None and keeper.status.incarnation == incarnation:
-            await self._ask(node, wire.Acknowledge(sequence))
+        if keeper is None or keeper.link is None or keeper.status is None:
+            return
+        if keeper.status.incarnation == incarnation:
+            keeper.link.post(wire.Acknowledge(sequence))
 
     async def node(self, name: str, action: NodeAction) -> None:
         keeper = self._keeper(name)
@@ -344,10 +341,6 @@ def _log_failure(task: asyncio.Task[None]) -> None:
         log.error("a keeper ended by an error", exc_info=error)
 
 
-def _by_node(lease: Lease) -> dict[str, list[str]]:
-    return _grouped({member.worker: member.node for member in lease.placement})
-
-
 def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
     nodes: dict[str, list[str]] = {}
     for worker, node in workers.items():
@@ -369,7 +362,7 @@ def _facts(keeper: NodeKeeper) -> dict[str, Any]:
     load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
     return {
         "state": "ready",
-        "pid": status.pid,
+        "pid": keeper.pid,
         "incarnation": status.incarnation,
         "isolation": keeper.isolation,
         "warm": telemetry.warm if telemetry else status.warm,

@@ -35,7 +35,7 @@ class Birth(msgspec.Struct, frozen=True):
 
     worker: str
     device: int
-    spec: wire.WorkerSpec
+    spec: wire.PlacedSpec
     environment: dict[str, str]
 
 
@@ -224,7 +224,7 @@ def _written(text: bytes) -> int:
     return descriptor
 
 
-def _module(spec: wire.WorkerSpec) -> str:
+def _module(spec: wire.PlacedSpec) -> str:
     """What a worker becomes; named, not imported: nothing of it belongs to this process before the fork."""
     return STAGE_MODULE if spec.stage else WORKER_MODULE
 

@@ -50,7 +50,7 @@ class Suspect(Protocol):
     job: str
 
     @property
-    def spec(self) -> wire.WorkerSpec | None: ...
+    def spec(self) -> wire.PlacedSpec | None: ...
     def pids(self) -> set[int]: ...
     def overstep(self, cause: str, detail: str) -> None: ...
 
@@ -66,7 +66,7 @@ class _Turn:
     looking: asyncio.Task[None] | None = None
 
 
-_Look = Callable[[_Turn, wire.WorkerSpec, Sequence[Suspect]], Awaitable[str | None]]
+_Look = Callable[[_Turn, wire.PlacedSpec, Sequence[Suspect]], Awaitable[str | None]]
 
 
 class DiskWatch:
@@ -100,7 +100,7 @@ class DiskWatch:
                     turn.looking = asyncio.create_task(self._take(turn, look, spec, found))
                     turn.looking.add_done_callback(_log_failure)
 
-    def _is_due(self, turn: _Turn, spec: wire.WorkerSpec) -> bool:
+    def _is_due(self, turn: _Turn, spec: wire.PlacedSpec) -> bool:
         now_s = self._clock()
         if turn.due_s <= now_s:
             return True
@@ -111,7 +111,7 @@ class DiskWatch:
             return grown.bytes > turn.left.bytes or grown.files > turn.left.files
         return False
 
-    async def _take(self, turn: _Turn, look: _Look, spec: wire.WorkerSpec, workers: Sequence[Suspect]) -> None:
+    async def _take(self, turn: _Turn, look: _Look, spec: wire.PlacedSpec, workers: Sequence[Suspect]) -> None:
         begun_s = self._clock()
         try:
             complaint = await look(turn, spec, workers)
@@ -124,7 +124,7 @@ class DiskWatch:
         finally:
             turn.looking = None
 
-    async def _at_disk(self, turn: _Turn, spec: wire.WorkerSpec, workers: Sequence[Suspect]) -> str | None:
+    async def _at_disk(self, turn: _Turn, spec: wire.PlacedSpec, workers: Sequence[Suspect]) -> str | None:
         """Why what the job holds on the disk is too much, with all its nodes together."""
         turn.free = self._room(spec.folder)
         whole = self._has_lock(spec.job)
@@ -177,7 +177,7 @@ class DiskWatch:
             del self._turns[job, look]
 
 
-def _measure(spec: wire.WorkerSpec, pids: Iterable[set[int]], *, whole: bool) -> disk.Held:
+def _measure(spec: wire.PlacedSpec, pids: Iterable[set[int]], *, whole: bool) -> disk.Held:
     """In a thread: the whole folder, or only what this node's own workers hold open of it after deleting it."""
     folder = Path(spec.folder)
     device = folder.stat().st_dev
@@ -187,11 +187,11 @@ def _measure(spec: wire.WorkerSpec, pids: Iterable[set[int]], *, whole: bool) ->
     return disk.Held({disk.DELETED: deleted})
 
 
-async def _at_memory(turn: _Turn, spec: wire.WorkerSpec, workers: Sequence[Suspect]) -> str | None:
+async def _at_memory(turn: _Turn, spec: wire.PlacedSpec, workers: Sequence[Suspect]) -> str | None:
     return await asyncio.to_thread(_in_memory, spec)
 
 
-def _in_memory(spec: wire.WorkerSpec) -> str | None:
+def _in_memory(spec: wire.PlacedSpec) -> str | None:
     """Why what the job keeps in this node's memory is too much; it is all jobs', and only control groups count it."""
     folder = Path(spec.memory_folder)
     held = disk.measure(folder, most_files=_MOST_IN_MEMORY)

@@ -23,7 +23,7 @@ _COPIED = (
 _OF_THE_NETWORK = ("ssl/certs", "pki/tls/certs", "resolv.conf", "host.conf", "gai.conf", "services", "protocols")
 
 
-def etc(home: Home, spec: wire.WorkerSpec) -> Path:
+def etc(home: Home, spec: wire.PlacedSpec) -> Path:
     """The folder to show as /etc to this tenant's workers; made anew when the machine's files have changed."""
     names = (*_COPIED, *(_OF_THE_NETWORK if spec.network == "open" else ()))
     times = " ".join(_time(f"/etc/{name}") for name in names)
@@ -41,7 +41,7 @@ def _time(path: str) -> str:
         return "-"
 
 
-def _make(folder: Path, spec: wire.WorkerSpec, names: tuple[str, ...]) -> None:
+def _make(folder: Path, spec: wire.PlacedSpec, names: tuple[str, ...]) -> None:
     """Make it beside, and put it whole in its place."""
     make(folder.parent, 0o711)
     fresh = folder.with_name(f".{uuid.uuid4().hex}")
@@ -75,7 +75,7 @@ def _open(path: Path) -> None:
             each.chmod(0o755 if each.is_dir() else 0o644)
 
 
-def _texts(spec: wire.WorkerSpec) -> dict[str, str]:
+def _texts(spec: wire.PlacedSpec) -> dict[str, str]:
     uid = os.geteuid() if spec.uid is None else spec.uid
     nobody = "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin"
     known = Path("/etc/hosts").read_text() if spec.network == "open" and Path("/etc/hosts").is_file() else ""

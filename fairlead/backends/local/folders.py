@@ -10,7 +10,7 @@ from fairlead import wire
 TENANT_FOLDERS = ("output", "snapshots", "code", "home", "tmp", "rendezvous")
 
 
-def prepare(spec: wire.WorkerSpec) -> None:
+def prepare(spec: wire.PlacedSpec) -> None:
     """Make the job's folders; other tenants may pass through the outermost, and look into none."""
     folder = logs(spec).parent
     for name in TENANT_FOLDERS:
@@ -20,7 +20,7 @@ def prepare(spec: wire.WorkerSpec) -> None:
     make(memory, 0o700, spec.uid)
 
 
-def logs(spec: wire.WorkerSpec) -> Path:
+def logs(spec: wire.PlacedSpec) -> Path:
     """The folder of the job's logs, made if need be: the platform's own, which the job can neither read nor write."""
     folder = Path(spec.folder)
     make(folder, 0o711)

@@ -37,7 +37,7 @@ class NodeGrid:
         if spec.grid_bytes <= 0:
             return {}
         keeper = self._keeper or self._begin(spec.uid, keys.peers or secrets.token_bytes(32))
-        path = Path(spec.folder) / f"grid-{self._config.name}.sock"
+        path = self._home.job(spec.job) / f"grid-{self._config.name}.sock"
         key = keys.tenant or secrets.token_bytes(32)
         try:
             folders.make(path.parent, 0o711)

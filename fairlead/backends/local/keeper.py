@@ -7,6 +7,8 @@ import logging
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from fairlead import wire
 from fairlead.backends.local import hosting, processes
 from fairlead.backends.local.fencing import fence
@@ -20,6 +22,7 @@ from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
 
 FROZEN_S = 10.0
+SAME_CLOCK_S = 0.01  # clocks that differ by less are one clock, read at two moments
 WAKE_S = 1.0  # before any start was measured
 _CONNECT_S = 15.0
 _LONG_LIFE_S = 120.0
@@ -38,6 +41,7 @@ class NodeKeeper:
         self.link: NodeLink | None = None
         self.status: wire.NodeStatus | None = None
         self.telemetry: wire.Telemetry | None = None
+        self.pid = 0  # of its node manager
         self.isolation = ""  # as of the last change of its fork server
         self.settled = asyncio.Event()  # the first attempt is over
         self.failure: FairleadError | None = None
@@ -83,6 +87,8 @@ class NodeKeeper:
             return
         self.failure, born_s = None, time.monotonic()
         incarnation, self.isolation = self.status.incarnation, self.status.isolation
+        record = read_record(self._home, self.shape.name)
+        self.pid = 0 if record is None else record.process.pid
         self._delivered = 0
         workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._woken_in_s()
         self._emit(NodeJoined(self.shape.name, incarnation, workers, sequence, woken_in_s))
@@ -178,12 +184,20 @@ class NodeKeeper:
                 return
             if event.sequence > self._delivered:  # a line that was cut and mended brings everything again
                 self._delivered = event.sequence
-                self._emit(
-                    WorkerEvent(name, incarnation, event.sequence, event.time_s, event.job, event.worker, event.body)
-                )
+                time_s, body = self._by_our_clock(event)
+                self._emit(WorkerEvent(name, incarnation, event.sequence, time_s, event.job, event.worker, body))
 
         if self.link is not None:
             self.link.listen(hear)
+
+    def _by_our_clock(self, event: wire.Event) -> tuple[float, wire.FromWorker | wire.Exited]:
+        """When the event happened, and what it says, with the node's clock replaced by ours."""
+        assert not isinstance(event.body, wire.Telemetry)
+        age_s = self.link.age_s(event) if self.link is not None else None
+        if age_s is None:
+            return event.time_s, event.body
+        time_s = time.time() - age_s
+        return time_s, shifted(event.body, time_s - event.time_s)
 
     # ------------------------------------------------------------ lose
 
@@ -209,10 +223,13 @@ class NodeKeeper:
             record = read_record(self._home, self.shape.name)
             if record is None or record.incarnation != before.incarnation or not processes.alive(record.process):
                 return False
+            link = None
             try:
                 link = await NodeLink.connect(socket_path(self._home, self.shape.name), self._epoch)
                 await link.request(wire.Status(), timeout_s=3.0)
             except (OSError, NodeGone):
+                if link is not None:
+                    await link.close()
                 await asyncio.sleep(0.005)
                 if processes.alive(record.process):
                     continue
@@ -291,7 +308,12 @@ class NodeKeeper:
             return
         self.asleep = True
         self._wanted.clear()
-        await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
+        try:
+            await self._end_processes()
+        except FairleadError:
+            self.asleep = False
+            self._wanted.set()
+            raise
 
     def wake(self) -> None:
         """Start it again, if it sleeps; its NodeJoined follows, or its NodeLost."""
@@ -316,4 +338,19 @@ class NodeKeeper:
         """Kill it; it comes back by itself unless it is to stay down. Its NodeLost follows."""
         if stay_down:
             self._wanted.clear()
-        await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
+        await self._end_processes()
+
+    async def _end_processes(self) -> None:
+        """End all that runs on the node, or say why that did not work."""
+        try:
+            await asyncio.to_thread(fence, self._home, self.shape.name, self._epoch)
+        except OSError as error:
+            raise Unavailable(f"{self.shape.name} cannot be fenced: {error}", fix="it is tried again") from error
+
+
+def shifted(body: wire.FromWorker | wire.Exited, by_s: float) -> wire.FromWorker | wire.Exited:
+    """The message with the times of its steps moved from the node's clock to the leader's."""
+    if not isinstance(body, wire.Progress) or abs(by_s) < SAME_CLOCK_S:
+        return body
+    steps = [step | {"time_s": step["time_s"] + by_s} if "time_s" in step else step for step in body.steps]
+    return msgspec.structs.replace(body, steps=steps)

@@ -40,6 +40,7 @@ class NodeLink:
         self._open: dict[int, asyncio.Future[wire.Reply]] = {}
         self._early: list[wire.Event] = []
         self._listener: Callable[[wire.Event], None] | None = None
+        self._ahead_s: float | None = None  # how far this process's monotonic clock is ahead of the node's
         self.heard_s = time.monotonic()
         self.reading = asyncio.create_task(self._read())
 
@@ -78,6 +79,23 @@ class NodeLink:
             raise NodeRefused(reply.error or reply.code, reply.code)
         return reply
 
+    def post(self, body: wire.ToNode) -> None:
+        """Send a command whose answer nobody needs."""
+        if not self.reading.done():
+            self._writer.write(framing.pack(wire.Request(next(self._numbers), self._epoch, body)))
+
+    def age_s(self, event: wire.Event) -> float | None:
+        """Seconds since the event, by the node's monotonic clock; None when an older node does not say when it was."""
+        if self._ahead_s is None or not event.at_s:
+            return None
+        return max(0.0, time.monotonic() - self._ahead_s - event.at_s)
+
+    def _compare_clocks(self, reply: wire.Reply) -> None:
+        """The quickest answer is closest to the truth: what it took on the way makes the node seem behind."""
+        if reply.sent_s:
+            ahead_s = time.monotonic() - reply.sent_s
+            self._ahead_s = ahead_s if self._ahead_s is None else min(ahead_s, self._ahead_s)
+
     async def _read(self) -> None:
         unpacker = framing.Unpacker(wire.FromNode)
         try:
@@ -100,6 +118,7 @@ class NodeLink:
             else:
                 self._listener(message)
             return
+        self._compare_clocks(message)
         answer = self._open.get(message.id)
         if answer is not None and not answer.done():
             answer.set_result(message)

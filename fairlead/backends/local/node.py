@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -120,10 +119,8 @@ class NodeManager:
     def _answer(self, request: wire.Request) -> wire.Reply | asyncio.Future[wire.Reply]:
         body = request.body
         match body:
-            case wire.Reserve():
-                return self._reserve(request.id, body)
-            case wire.Launch():
-                return self._launch(request.id, body)
+            case wire.Start():
+                return self._start(request.id, body)
             case wire.Tell():
                 for worker in self._named(body.job, body.workers):
                     worker.tell(body.message)
@@ -134,12 +131,10 @@ class NodeManager:
                 return asyncio.ensure_future(self._release(request.id, body))
             case wire.Discard():
                 self._grid.drop(body.tenant, body.labels)
-            case wire.Ports():
-                return wire.Reply(request.id, ports=free_ports(body.count))
             case wire.Acknowledge():
                 self._outbox.acknowledge(body.sequence)
             case wire.Status():
-                return wire.Reply(request.id, status=self._status())
+                return wire.Reply(request.id, status=self._status(), sent_s=time.monotonic())
             case wire.Shutdown():
                 self._end.set()
         return wire.Reply(request.id)
@@ -148,32 +143,30 @@ class NodeManager:
         keys = (f"{job}/{name}" for name in names)
         return [self._workers[key] for key in keys if key in self._workers]
 
-    def _reserve(self, number: int, body: wire.Reserve) -> wire.Reply:
-        wanted = {name: device for name, device in body.workers.items() if f"{body.job}/{name}" not in self._workers}
+    def _start(self, number: int, body: wire.Start) -> wire.Reply:
+        """Start the workers that are not here yet, all or none of them."""
+        new = {name: device for name, device in body.workers.items() if f"{body.job}/{name}" not in self._workers}
         capacity = self._config.capacity
         try:
             staying = [worker for worker in self._workers.values() if not worker.finished]
-            check_room(capacity, staying, wanted, body.demand)
+            check_room(capacity, staying, new, body.demand)
         except NoRoom as error:
             return wire.Reply(number, error=str(error), code="no-room")
-        for name, device in wanted.items():
+        grid = self._grid.admit(body.worker, body.grid) if new else {}
+        for name, device in new.items():
             worker = Worker(body.job, name, device, full_demand(body.demand, capacity), self._line, self._emit)
+            card = cards_of(self._config.device_type, device, os.environ)
+            variables = body.environment.get(name, {}) | grid | card
+            worker.prepare(self._placed(body.worker), variables, body.generation, body.secrets.values)
             self._workers[worker.key] = worker
-        return wire.Reply(number)
-
-    def _launch(self, number: int, body: wire.Launch) -> wire.Reply:
-        workers = self._named(body.job, body.workers)
-        if len(workers) != len(body.workers):
-            missing = sorted(set(body.workers) - {worker.name for worker in workers})
-            return wire.Reply(number, error=f"not reserved: {', '.join(missing)}", code="unknown-worker")
-        grid = self._grid.admit(body.worker, body.grid)
-        for worker in workers:
-            if worker.phase == "reserved":
-                card = cards_of(self._config.device_type, worker.device, os.environ)
-                variables = body.environment.get(worker.name, {}) | grid | card
-                worker.prepare(body.worker, variables, body.generation, body.secrets.values)
         self._submit()
         return wire.Reply(number)
+
+    def _placed(self, spec: wire.WorkerSpec) -> wire.PlacedSpec:
+        """The order with the job's folders on this machine."""
+        memory = self._home.job_memory(self._config.name, spec.pool or spec.job)
+        given = {name: getattr(spec, name) for name in wire.WorkerSpec.__struct_fields__}
+        return wire.PlacedSpec(**given, folder=str(self._home.job(spec.job)), memory_folder=str(memory))
 
     def _submit(self) -> None:
         """Start what waits for a fork server, if there is one, or for those to be gone whose seats it was given."""
@@ -193,7 +186,7 @@ class NodeManager:
 
     async def _release(self, number: int, body: wire.Release) -> wire.Reply:
         workers = self._named(body.job, body.workers)
-        living = [worker for worker in workers if worker.phase not in ("reserved", "gone")]
+        living = [worker for worker in workers if worker.phase != "gone"]
         for worker in living:
             worker.stop(0.0)
         if living:
@@ -216,7 +209,6 @@ class NodeManager:
         return wire.NodeStatus(
             node=self._config.name,
             incarnation=self._incarnation,
-            pid=os.getpid(),
             epoch=self._control.epoch,
             capacity=self._config.capacity,
             device_type=self._config.device_type,
@@ -269,7 +261,7 @@ class NodeManager:
                 self._spawn(worker.ended(end, "fork-server-lost"))
 
     def _emit(self, worker: Worker, body: wire.FromWorker | wire.Exited) -> bool:
-        self._control.push(self._outbox.add(time.time(), worker.job, worker.name, body))
+        self._control.push(self._outbox.add(time.time(), worker.job, worker.name, body, time.monotonic()))
         return not self._outbox.crowded(worker.job, worker.name)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -278,7 +270,7 @@ class NodeManager:
         task.add_done_callback(self._tasks.discard)
 
     async def _stop_all(self) -> None:
-        living = [worker for worker in self._workers.values() if worker.phase not in ("reserved", "gone")]
+        living = [worker for worker in self._workers.values() if worker.phase != "gone"]
         for worker in living:
             worker.stop(0.0)
         if living:
@@ -304,15 +296,6 @@ class NodeManager:
             write_record(self._home, record)
         except OSError as error:  # a full disk must not end the workers
             log.error("the node's record could not be written: %s", error)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; held together, so that no two are the same."""
-    with contextlib.ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def main(config: NodeConfig) -> None:

@@ -64,10 +64,12 @@ class Outbox:
         self._last = 0
         self._said: defaultdict[tuple[str, str], _Said] = defaultdict(_Said)
 
-    def add(self, time_s: float, job: str, worker: str, body: wire.FromWorker | wire.Exited) -> wire.Event:
+    def add(
+        self, time_s: float, job: str, worker: str, body: wire.FromWorker | wire.Exited, at_s: float = 0.0
+    ) -> wire.Event:  # fmt: skip
         """The event to send now; an older sign of life of the same worker that says nothing else is dropped."""
         self._last += 1
-        event = wire.Event(sequence=self._last, time_s=time_s, body=body, job=job, worker=worker)
+        event = wire.Event(sequence=self._last, time_s=time_s, body=body, job=job, worker=worker, at_s=at_s)
         self._keep(event)
         if isinstance(body, wire.Progress) and not body.steps:
             said = self._said[job, worker]

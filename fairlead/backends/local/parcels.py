@@ -28,20 +28,21 @@ class Parcel:
 
 def pack(birth: Birth, config: NodeConfig) -> Parcel:
     """Make the job's folders and all that its start needs; raises CannotStart, or OSError when the node is at fault."""
-    spec = birth.spec
+    spec, home = birth.spec, Home(Path(config.home))
     folders.prepare(spec)
     sandboxed = config.isolation == "sandbox" and (os.geteuid() != 0 or bool(spec.uid))
     granted = visible.grants(spec) if sandboxed else [each for each in map(Path, spec.folders) if each.is_dir()]
     view = None
     if sandboxed:
-        view = visible.view(spec, Home(Path(config.home)), int(config.capacity.get("memory", 1 << 30)))
-    files = [os.open(spec.bundle, os.O_RDONLY | os.O_CLOEXEC)] if spec.bundle is not None else []
+        view = visible.view(spec, home, int(config.capacity.get("memory", 1 << 30)))
+    bundle = None if spec.bundle is None else home.bundle(spec.tenant, spec.bundle)
+    files = [] if bundle is None else [os.open(bundle, os.O_RDONLY | os.O_CLOEXEC)]
     files = [letter(msgspec.msgpack.encode(birth)), *files, *([] if view is None else [letter(view.arguments)])]
     apart = view is not None and view.apart
     start = Start(
         key=f"{spec.job}/{birth.worker}", uid=spec.uid, device=birth.device, cpu=spec.cpu,
         memory_bytes=spec.memory_bytes, processes=spec.processes, files=spec.files, disk_bytes=spec.disk_bytes,
-        network=spec.network, bundle=spec.bundle is not None, sandboxed=sandboxed, closed=visible.closed(granted),
+        network=spec.network, bundle=bundle is not None, sandboxed=sandboxed, closed=visible.closed(granted),
         folder=spec.folder if apart else "", memory=str(Path(spec.memory_folder).parent) if apart else "",
         frame="" if view is None else view.frame,
     )  # fmt: skip

@@ -70,7 +70,7 @@ def base() -> tuple[str, ...]:
     return tuple(words)
 
 
-def view(spec: wire.WorkerSpec, home: Home, node_memory_bytes: int) -> View:
+def view(spec: wire.PlacedSpec, home: Home, node_memory_bytes: int) -> View:
     """What this worker sees; raises CannotStart for a wrong venv."""
     folder, granted = Path(spec.folder), grants(spec)
     shared_bytes = spec.memory_bytes or int(node_memory_bytes * _SHARED_MEMORY_PART)
@@ -94,7 +94,7 @@ def attached_later(seen: Iterable[Path]) -> bool:
     return os.geteuid() == 0 and linux.can_attach() and not any(Path("/tmp") in place.parents for place in seen)
 
 
-def _frame(spec: wire.WorkerSpec, arguments: bytes, seen: Iterable[Path]) -> str:
+def _frame(spec: wire.PlacedSpec, arguments: bytes, seen: Iterable[Path]) -> str:
     """Changes with everything that a sandbox which was built earlier would show differently."""
     places = [(found.st_dev, found.st_ino) for found in map(os.stat, filter(os.path.exists, seen))]
     mounts = Path("/proc/self/mountinfo").read_bytes()
@@ -120,7 +120,7 @@ def _job(folder: Path, memory: Path) -> list[str]:
     return [*words, "--bind", str(memory), str(memory)]
 
 
-def grants(spec: wire.WorkerSpec) -> list[Path]:
+def grants(spec: wire.PlacedSpec) -> list[Path]:
     """The folders that are granted to the tenant, as far as they exist and are not the sandbox's own places."""
     wanted = [Path(folder) for folder in spec.folders]
     for folder in wanted:
@@ -142,7 +142,7 @@ def closed(granted: Iterable[Path]) -> list[str]:
 # ---------------------------------------------------------------- a job's own Python
 
 
-def virtual_environment(spec: wire.WorkerSpec, granted: Sequence[Path], kept: Sequence[Path] = ()) -> list[Path]:
+def virtual_environment(spec: wire.PlacedSpec, granted: Sequence[Path], kept: Sequence[Path] = ()) -> list[Path]:
     """The folder of the job's virtual environment; raises CannotStart for one that is not the tenant's to use.
 
     A tenant names it, so it must not become a way into a stranger's folder: neither now nor when bubblewrap follows the

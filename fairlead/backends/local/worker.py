@@ -9,12 +9,13 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from fairlead import framing, wire
-from fairlead.backends.local import cgroups, disk, folders, processes, silence
+from fairlead import framing, silence, wire
+from fairlead.backends.local import cgroups, disk, folders, processes
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
 from fairlead.backends.local.parcels import Parcel
@@ -27,6 +28,7 @@ from fairlead.cluster import Resources
 from fairlead.units import shown_size
 
 LEAVE_GRACE_S = 5.0
+SILENCE_GRACE_S = 5.0  # the gang itself gives up first, and says so
 LINGER_S = 1.0  # for a process to end that has said its last word
 _DRAIN_S = 2.0  # for words that a worker said right before it ended
 _READ_S = 30.0  # and while one of them is being taken apart
@@ -48,12 +50,12 @@ class Line(Protocol):
 
 
 class Worker:
-    """From its reservation to its end; a command says nothing itself and is spoken for here."""
+    """From its start to its end; a command says nothing itself and is spoken for here."""
 
     def __init__(self, job: str, name: str, device: int, demand: Resources, line: Line, emit: Emit) -> None:
         self.job, self.name, self.device, self.demand = job, name, device, demand
         self.generation = 0
-        self.phase = "reserved"
+        self.phase = "starting"
         self.pid = 0
         self.sandbox: Process | None = None  # the first process of it
         self.group = cgroups.Group(0)
@@ -91,7 +93,7 @@ class Worker:
         return self._birth is not None and self._birth.spec.command is not None
 
     @property
-    def spec(self) -> wire.WorkerSpec | None:
+    def spec(self) -> wire.PlacedSpec | None:
         """What it was started as; None before that."""
         return None if self._birth is None else self._birth.spec
 
@@ -100,19 +102,19 @@ class Worker:
         return self.group.pids() or {self.pid, *processes.descendants(self.pid)}
 
     def status(self) -> wire.WorkerStatus:
-        return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase, self.pid)
+        return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase)
 
     # ------------------------------------------------------------ start
 
     def prepare(
-        self, spec: wire.WorkerSpec, environment: Mapping[str, str], generation: int, secrets: Mapping[str, str]
+        self, spec: wire.PlacedSpec, environment: Mapping[str, str], generation: int, secrets: Mapping[str, str]
     ) -> None:
         """It is to be started as soon as there is a fork server."""
         self._scrubber = Scrubber(secrets)
         self._words = Words(self._scrubber)
         granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
         self._birth = Birth(self.name, self.device, granted, {**secrets, **environment})
-        self.phase, self.generation = "starting", generation
+        self.generation = generation
 
     def submit(self) -> None:
         """Have it forked now."""
@@ -193,8 +195,10 @@ class Worker:
 
     def tell(self, message: wire.ToWorker) -> None:
         """Pass the message on; a command's answer is given for it."""
-        if self.phase in ("reserved", "gone"):
+        if self.phase == "gone":
             return
+        if isinstance(message, wire.Join):
+            message = self._placed(message)
         if self._writer is None or (self._command and self.phase == "starting"):
             self._unsent.append(message)
         elif not self._command:
@@ -207,11 +211,18 @@ class Worker:
             self._leaving = True
             self.stop(LEAVE_GRACE_S)
 
+    def _placed(self, join: wire.Join) -> wire.Join:
+        """The call with the file of this machine at which the ranks meet."""
+        if not join.rendezvous or self._birth is None:
+            return join
+        place = Path(self._birth.spec.folder) / "rendezvous" / Path(join.rendezvous).name
+        return msgspec.structs.replace(join, init_method=f"file://{place}")
+
     # ------------------------------------------------------------ end
 
     def stop(self, grace_s: float) -> None:
         """Ask it to end, and kill it when the grace is over."""
-        if self.phase in ("reserved", "gone"):
+        if self.phase == "gone":
             return
         self._cause = self._cause or "stopped"
         if not self._submitted:
@@ -236,7 +247,7 @@ class Worker:
         """Kill it when it trained and then has said nothing for too long."""
         if self.phase != "joined" or self._heard_s is None or self._birth is None or self._cause:
             return
-        if now_s - self._heard_s > silence.limit_s(self._step_s, self._birth.spec.silence_s):
+        if now_s - self._heard_s > silence.limit_s(self._step_s, self._birth.spec.silence_s) + SILENCE_GRACE_S:
             self._cause = "silent"
             self._line.kill(self.key, signal.SIGKILL)
 

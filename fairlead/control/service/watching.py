@@ -209,8 +209,8 @@ class WatchVerbs(Verbs):
         """
         job, _ = await self._find(who, ref)
         await self._refuse_removed(job, "logs")
-        folder, whole = str(self._core.home.job(job.id)), job.phase not in ENDED
-        begins, ends = await self._core.controller.backend.last_lines(folder, lines, after, worker, whole=whole)
+        whole = job.phase not in ENDED
+        begins, ends = await self._core.controller.backend.last_lines(job.id, lines, after, worker, whole=whole)
         return LogReader(self._tails(), self._read_log, job.id, begins, ends, worker)
 
     def _tails(self) -> LogTails:
@@ -222,12 +222,10 @@ class WatchVerbs(Verbs):
         return self._log_tails
 
     async def _read_log(self, job: str, after: LogCursor, limit_bytes: int, worker: str | None) -> list[LogChunk]:
-        folder = str(self._core.home.job(job))
-        return await self._core.controller.backend.logs(folder, after, limit_bytes, worker)
+        return await self._core.controller.backend.logs(job, after, limit_bytes, worker)
 
     async def _log_ends(self, job: str) -> LogCursor:
-        folder = str(self._core.home.job(job))
-        _, ends = await self._core.controller.backend.last_lines(folder, 0, {}, whole=True)
+        _, ends = await self._core.controller.backend.last_lines(job, 0, {}, whole=True)
         return ends
 
     async def _over(self, wanted: Collection[str]) -> set[str]:

@@ -52,11 +52,13 @@ def find(conn: Connection, meant: Meant, limit: int = MOST) -> tuple[list[Found]
         where.append(jobs.c.tenant == meant.tenant)
     if meant.name is not None:
         where.append(jobs.c.name.like(_pattern(meant.name), escape="\\"))
-    query = select(jobs.c.id, jobs.c.tenant, jobs.c.phase, jobs.c.submitted_s).where(*where).order_by(jobs.c.submitted_s, jobs.c.id)
+    wanted = jobs.c.id, jobs.c.tenant, jobs.c.phase, jobs.c.submitted_s
+    query = select(*wanted).where(*where).order_by(jobs.c.submitted_s, jobs.c.id)
     if meant.labels:
         query = query.join(submissions, submissions.c.job == jobs.c.id)
         query = query.where(*(submissions.c.labels[key].as_string() == text for key, text in meant.labels.items()))
-    found = [Found(row.id, row.tenant, JobPhase(row.phase), row.submitted_s) for row in conn.execute(query.limit(limit + 1))]
+    rows = conn.execute(query.limit(limit + 1))
+    found = [Found(row.id, row.tenant, JobPhase(row.phase), row.submitted_s) for row in rows]
     return found[:limit], len(found) > limit
 
 

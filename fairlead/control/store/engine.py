@@ -42,7 +42,7 @@ class Store:
         engines = connect(url)
         try:
             migrate(engines)
-            vacuum.convert(engines.writer)
+            vacuum.convert(engines)
         except BaseException:
             engines.dispose()
             raise

@@ -175,7 +175,7 @@ generations = Table(
     Column("reason_code", String, nullable=False),
     Column("reason", Text, nullable=False),
     Column("created_s", Double, nullable=False),
-    Column("init_method", String),
+    Column("rendezvous", String),
     Column("running_s", Double),
     Column("ended_s", Double),
     Column("outcome", String),

@@ -1,15 +1,14 @@
-"""When a worker that trained has been silent for too long."""
+"""How long a worker that trains may be silent before it counts as hung: one rule for the leader and the agents."""
 
 from __future__ import annotations
 
 LEAST_S = 30.0
 STEPS = 10.0
-GRACE_S = 5.0  # the gang itself gives up first, and says so
 
 
 def limit_s(usual_step_s: float, asked_s: float | None) -> float:
-    """Seconds without a word after which a joined worker counts as hung."""
-    return (max(LEAST_S, STEPS * usual_step_s) if asked_s is None else asked_s) + GRACE_S
+    """What the job asked for, else ten of its usual steps, and never less than half a minute."""
+    return asked_s or max(LEAST_S, STEPS * usual_step_s)
 
 
 def usual_step_s(before: float, newest: float) -> float:
