@@ -63,12 +63,11 @@ def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
 @pytest.mark.parametrize(
     ("before", "meanwhile", "action", "after"),
     [
-        ({"failures": 2}, {"failures": 1, "step": 7}, lambda g: gangs.MarkBroken(g, ("w0",)), {"failures": 1}),
         ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted", "preemptions": 1},
          {"preemptions": 2}, lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted"), {"preemptions": 3}),
         ({"phase": JobPhase.STARTING}, {"started_s": 120.0}, lambda g: gangs.MarkRunning(g), {"started_s": 120.0}),
     ],
-    ids=["failures", "preemptions", "started"],
+    ids=["preemptions", "started"],
 )  # fmt: skip
 def test_what_is_counted_goes_on_from_what_is_stored_and_not_from_what_was_seen(
     db: Opened, clock: Clock, before: dict[str, Any], meanwhile: dict[str, Any], action: Any, after: dict[str, Any]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fairlead import wire
-from fairlead.control.gangs import AFTERMATH_S, GangView, MarkBroken, ReleaseWorkers, WorkerFact, next_action
+from fairlead.control.gangs import AFTERMATH_S, GangView, MarkBroken, ReleaseWorkers, WorkerFact, changes_s, next_action
 from fairlead.control.present import reason_of
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
@@ -327,7 +327,8 @@ GONE = WorkerFact("node-1", "joined", 1, exited=True, cause="exited")
 
 def test_the_exit_of_a_command_is_judged_when_a_lost_node_would_have_been_told() -> None:
     command = made.job(training=False, deaths=[stored_death()])
-    assert next_action(view(command, PAIR, w0=HERE, w1=GONE)) is None
+    early = view(command, PAIR, w0=HERE, w1=GONE)
+    assert next_action(early) is None and changes_s(early) == 99.0 + AFTERMATH_S
     later = next_action(view(command, PAIR, 99.0 + AFTERMATH_S, w0=HERE, w1=GONE))
     assert later == MarkBroken(PAIR, ("w1",))
 
