@@ -273,10 +273,12 @@ def test_deaths_while_nobody_leads_are_counted(db: Opened) -> None:
             node = platform.backend.where(job.id)["w0"]
         platform = Platform(db.store, clock)
         platform.backend.adopt(job.id, "w0", node, wire.WorkerStatus(job.id, "w0", 0, 1, "gone"))
+        died_s = clock()
         platform.backend.say(job.id, "w0", SEGV)
         async with platform:
             (ended,) = await platform.ended(job.id)
             assert "was killed by SIGSEGV" in (ended.message or "")
+            assert ended.finished_s == pytest.approx(died_s, abs=0.5), "not when a leader came to look"
 
     run(play())
 
