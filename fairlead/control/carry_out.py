@@ -25,6 +25,7 @@ from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, Refused
+from fairlead.recovery.policy import LONGEST_S
 
 START_WITHIN_S = 5.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
@@ -73,9 +74,9 @@ class Gangs:
     def back_off(self, active: Sequence[Job], now_s: float) -> None:
         """Let jobs that back off cool, as it is stored."""
         for job in active:
-            until_s = job.back_off_until_s
-            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
-                self.cooling_until_s[job.id] = until_s
+            until_s = job.back_off_until_s or 0.0
+            if 0.0 < until_s - now_s <= LONGEST_S:  # not of a clock that was set back
+                self.cooling_until_s[job.id] = max(until_s, self.cooling_until_s.get(job.id, 0.0))
 
     def resumed(self, job: str, generation: int) -> None:
         """Workers take part in this generation again: calls to leave it and to join later ones are void."""

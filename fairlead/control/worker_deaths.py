@@ -108,8 +108,7 @@ def answer(
         _progress_s(connection, job, former, now_s), planners_plan(connection, job),
     ))  # fmt: skip
     plan = blame_plan(connection, job, verdict.text) if verdict.without_plan else None
-    died_s = min(now_s, max((death.time_s for death in fresh), default=now_s))  # nobody may have led since
-    changes = _changes(job, verdict, now_s, died_s)
+    changes = _changes(job, verdict, now_s, min(now_s, max(death.time_s for death in fresh)))
     done = [replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in fresh]
     _keep(connection, job, () if verdict.forgets else former, done, **changes)
     _tell(connection, job, verdict, plan, now_s)
@@ -117,6 +116,7 @@ def answer(
 
 
 def _changes(job: Job, verdict: Verdict, now_s: float, died_s: float) -> dict[str, Any]:
+    """A job that fails has ended when its worker died: nobody may have led at that time."""
     changes: dict[str, Any] = {"failures": (0 if verdict.forgets else job.failures) + verdict.counts}
     rests = verdict.after_s > 0 and verdict.action is Action.START_OVER
     changes["back_off_until_s"] = now_s + verdict.after_s if rests else None
