@@ -12,16 +12,14 @@ from sqlalchemy import Connection
 from fairlead import silence, wire
 from fairlead.backends.protocol import Backend, LaunchOrder, NodeAction
 from fairlead.cluster import Gang, Node
-from fairlead.control import gangs, ledger
+from fairlead.control import gangs, ledger, worker_deaths
 from fairlead.control.company import Company
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.knowing import blame_plan
 from fairlead.control.locality import Resident
 from fairlead.control.measured import Measured
-from fairlead.control.observe import stop_changes
 from fairlead.control.plans import BETTER_PLAN, Plans
-from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.rendezvous import Rendezvous, draw
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
@@ -29,10 +27,7 @@ from fairlead.control.store.engine import Store
 from fairlead.errors import Refused
 
 START_WITHIN_S = 5.0
-LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
-BLAME_AFTER = 2  # of them, the plan counts as a possible cause
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
-LONG_LIFE_S = 600.0  # a command takes no steps: one that ran for so long was not the cause of its loss
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
 
 
@@ -43,6 +38,7 @@ class Gangs:
     workers: dict[str, dict[str, WorkerFact]]
     told: dict[str, set[str]]
     cooling_until_s: dict[str, float]
+    exits: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
     cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
     used: Measured = field(default_factory=Measured)
     company: Company = field(default_factory=Company)
@@ -56,16 +52,32 @@ class Gangs:
         self.cpu.observe(telemetry)
         self.used.observe(telemetry)
 
-    def ended(self, job: str, worker: str, cpu_s: float) -> None:
-        """A worker has ended and used so much in its whole life; its job may be gone by now."""
-        if job in self.workers:
-            self.cpu.ended(job, worker, cpu_s)
+    def ended(self, job: str, worker: str, time_s: float, cpu_s: float) -> None:
+        """A worker has ended and used so much in its whole life; of a job that is gone the next look forgets it."""
+        self.exits.setdefault(job, {})[worker] = time_s
+        self.cpu.ended(job, worker, cpu_s)
 
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
 
+    def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
+        """Until when a job that ends has held its devices: what finished gave them to others at once, the rest held
+        them until the last process was gone, as its node saw it."""
+        if outcome == "finished":
+            return min(now_s, job.since_s)
+        exits = self.exits.get(job.id, {})
+        ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
+        return min(now_s, max(ends, default=now_s))
+
+    def back_off(self, active: Sequence[Job], now_s: float) -> None:
+        """Let jobs that back off cool, as it is stored."""
+        for job in active:
+            until_s = job.back_off_until_s
+            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
+                self.cooling_until_s[job.id] = until_s
+
     def forget(self, job: str) -> None:
-        for memory in (self.workers, self.told, self.cooling_until_s):
+        for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
             memory.pop(job, None)
         self.cpu.forget(job)
         self.used.forget(job)
@@ -121,9 +133,12 @@ class CarryOut:
             case gangs.MarkBroken(generation, lost):
                 await self._mark_broken(job, generation, lost)
             case gangs.Abandon(generation, why):
-                await self._abandon(job, generation, why)
-            case gangs.BeginStop(then, outcome, message):
-                await self._begin_stop(job, then, outcome, message)
+                former = view.generations[-2] if len(view.generations) > 1 else None
+                await self._abandon(job, generation, why, former)
+            case gangs.BeginStop(JobPhase.QUEUED, "worker-lost") if view.generations:
+                await self._give_up(job, view.generations[-1])
+            case gangs.BeginStop(then, outcome, message, at_s):
+                await self._begin_stop(job, then, outcome, message, at_s)
             case gangs.StopWorkers(workers, grace_s):
                 await self._backend.stop(job.id, self._places(job, workers), grace_s)
                 self._mark(job, "stop")
@@ -219,6 +234,7 @@ class CarryOut:
             silence_s=silence.limit_s(usual_step_s, spec.get("silence_timeout")),
             plan=plan.get("plan"),
             rendezvous=meeting_point(generation).name,
+            careful_from=worker_deaths.last_step(job),
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
@@ -253,51 +269,54 @@ class CarryOut:
 
     # ------------------------------------------------------------ when it goes wrong
 
-    async def _mark_broken(self, job: Job, generation: Generation, lost: tuple[str, ...]) -> None:
-        now_s = self._clock()
-        dead, what = gangs.loss(lost, self._known.of(job.id))
-        broken_s = gangs.loss_s(lost, self._known.of(job.id), now_s)
-        ran_s = 0.0 if job.training or generation.running_s is None else now_s - generation.running_s
+    async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
 
-        def work(connection: Connection) -> None:
-            stored = _unmoved(connection, job)
-            if stored is None:
-                return
-            generations.update(connection, job.id, generation.number, broken_s=broken_s)
-            current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else stored.losses + 1)
-            _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
-                   generation=generation.number)  # fmt: skip
-            plan = blame_plan(connection, job, what) if current.losses >= BLAME_AFTER else None
-            if plan is not None:
-                _event(connection, job, "plan-failed", f"{job.id} goes on without {plan}: {what}", now_s, plan=plan)
-            if current.losses >= LOSSES_LIMIT:
-                message = (f"workers were lost {current.losses} times in a row without a step in between, at last: "
-                           f"{what}; see fairlead logs {job.id}")  # fmt: skip
-                jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
+        def work(connection: Connection) -> float:
+            moved = not _unmoved(connection, job)
+            return 0.0 if moved else worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
 
-        await self._store.write(work)
+        if after_s := await self._store.write(work):
+            self._known.cooling_until_s[job.id] = now_s + after_s
         self._plans.forget(job.id)
         failpoint("broken-stored")
 
-    async def _abandon(self, job: Job, generation: Generation, why: str) -> None:
-        now_s = self._clock()
+    async def _abandon(self, job: Job, generation: Generation, why: str, former: Generation | None = None) -> None:
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> float:
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                outcome="abandoned")  # fmt: skip
             _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)
+            if former is None or not _unmoved(connection, job):
+                return 0.0
+            return worker_deaths.newcomers(connection, job.id, generation, former, facts, now_s)
 
-        await self._store.write(work)
-        self._known.cooling_until_s[job.id] = now_s + COOLING_S
+        after_s = await self._store.write(work)
+        self._known.cooling_until_s[job.id] = now_s + max(COOLING_S, after_s)
         told = self._known.told.get(job.id, set())
         told -= {mark for mark in told if mark.startswith("leave:")}
 
-    async def _begin_stop(self, job: Job, then: JobPhase, outcome: str, message: str | None) -> None:
-        now_s = self._clock()
+    async def _give_up(self, job: Job, generation: Generation) -> None:
+        """Nobody is left of this generation, or nobody could come."""
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
 
         def work(connection: Connection) -> None:
             if _unmoved(connection, job):
-                jobs.update(connection, job.id, **stop_changes(then, outcome, message, now_s))
+                worker_deaths.give_up(connection, job.id, generation, facts, now_s)
+
+        await self._store.write(work)
+        failpoint("stop-stored")
+
+    async def _begin_stop(
+        self, job: Job, then: JobPhase, outcome: str, message: str | None, at_s: float | None = None
+    ) -> None:  # fmt: skip
+        now_s = self._clock()
+        since_s = now_s if at_s is None else min(now_s, at_s)
+
+        def work(connection: Connection) -> None:
+            if _unmoved(connection, job):
+                jobs.update(connection, job.id, **stop_changes(then, outcome, message, since_s))
 
         await self._store.write(work)
         failpoint("stop-stored")
@@ -314,7 +333,7 @@ class CarryOut:
     async def _conclude(self, job: Job, live: Sequence[Generation], then: JobPhase, outcome: str) -> None:
         now_s = self._clock()
         cpu_s = {generation.number: self._known.cpu.take(generation) for generation in live}
-        until_s = min(now_s, job.since_s) if outcome == "finished" else now_s  # then others were given its devices
+        until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:
             stored = _unmoved(connection, job)
@@ -326,7 +345,7 @@ class CarryOut:
                                    outcome=outcome)  # fmt: skip
             changes: dict[str, Any] = {"phase": then, "since_s": now_s, "then": None, "outcome": None}
             if then in ENDED:
-                changes["finished_s"] = now_s
+                changes["finished_s"] = min(now_s, job.since_s) if outcome in ("finished", "failed") else now_s
             if then is JobPhase.SUCCEEDED:
                 changes["message"] = None  # what went wrong on the way is told by the events
             if outcome == "preempted":
@@ -341,6 +360,9 @@ class CarryOut:
             return
         failpoint("concluded")
         self._known.told.pop(job.id, None)
+        self._known.exits.pop(job.id, None)
+        if outcome != "abandoned":  # that it could not grow keeps nobody from starting; a failed reservation does
+            self._known.cooling_until_s.pop(job.id, None)
         if then in ENDED:
             self._known.forget(job.id)
 

@@ -23,7 +23,10 @@ class GangViews:
     async def of(self, job_id: str) -> GangView | None:
         """The gang as it is now; None when there is nothing left to do for it."""
         job, live = await self._store.read(lambda connection: _gang(connection, job_id))
-        return None if job is None else self._seen([(job, live)])[0]
+        if job is None:
+            self._known.forget(job_id)
+            return None
+        return self._seen([(job, live)])[0]
 
     async def of_each(self, job_ids: Collection[str]) -> list[GangView]:
         """The same for many, without those for which there is nothing left to do."""

@@ -17,7 +17,7 @@ from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node
 from fairlead.control import tracing
-from fairlead.control.carry_out import COOLING_S, CarryOut, Gangs, no_secrets
+from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gang_tasks import GangTasks
@@ -35,6 +35,7 @@ from fairlead.control.store import neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
+from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import AS_DIALLED, Hold, Round, Sharing
 
@@ -156,6 +157,7 @@ class Controller:
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
+        self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
         self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
@@ -218,7 +220,7 @@ class Controller:
     def _forget_cooled(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""
         now_s, cooling = self.clock(), self.known.cooling_until_s
-        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= COOLING_S]:
+        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
             del cooling[job]
             self._round_due = True
 
@@ -316,7 +318,7 @@ class Controller:
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
-                self.known.ended(event.job, event.worker, event.body.cpu_s)
+                self.known.ended(event.job, event.worker, event.time_s, event.body.cpu_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)

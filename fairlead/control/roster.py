@@ -210,7 +210,8 @@ class Roster:
             if status.worker in wanted:
                 gone = status.phase == "gone"
                 phase = "left" if gone else status.phase
-                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
+                cause = "unknown" if gone else None  # unless its own last event tells
+                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone, cause=cause)
                 self._known.of(status.job)[status.worker] = fact
                 self._known.cpu.adopt(status.job, status.worker)
             else:
