@@ -9,6 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.control.gang_actions import (
+    Abandon,
+    Action,
+    BeginJoin,
+    BeginStop,
+    Conclude,
+    MarkBroken,
+    MarkRunning,
+    ReleaseWorkers,
+    Start,
+    StopWorkers,
+    TellJoin,
+    TellLeave,
+    WakeNodes,
+)
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
 AFTERMATH_S = 2.0  # how long a command's exit waits to be judged: a lost node may be its cause, and is told later
@@ -58,96 +73,7 @@ class GangView:
     now_s: float
     reachable: frozenset[str]  # nodes on which workers can be started now
     asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
-
-
-@dataclass(frozen=True, slots=True)
-class WakeNodes:
-    """Some of its members are to sit on nodes that sleep."""
-
-    generation: Generation
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Have the members started that are not alive yet."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class TellLeave:
-    generation: Generation
-    exits: tuple[str, ...]
-    snapshot: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BeginJoin:
-    """The former generation is over: let the newest one meet."""
-
-    generation: Generation
-    former: Generation | None
-
-
-@dataclass(frozen=True, slots=True)
-class TellJoin:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class MarkRunning:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class MarkBroken:
-    generation: Generation
-    lost: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    """A planned generation cannot come up: the former one, if any, stays."""
-
-    generation: Generation
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class BeginStop:
-    """End the gang; the job then becomes what ``then`` says."""
-
-    then: JobPhase
-    outcome: str
-    message: str | None = None
-    at_s: float | None = None  # when the job ended, if that was before now
-
-
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
-    workers: tuple[str, ...]
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseWorkers:
-    workers: tuple[str, ...]
-    forget_memory: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """All workers are gone and released: the job becomes what was wanted."""
-
-    then: JobPhase
-    outcome: str
-
-
-Action = (
-    WakeNodes | Start | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
-    | BeginStop | StopWorkers | ReleaseWorkers | Conclude
-)  # fmt: skip
+    ended: Generation | None = None  # one that the store calls ended, in which workers still take part
 
 
 def frees_or_asks(action: Action, workers: Mapping[str, WorkerFact]) -> bool:
@@ -165,7 +91,7 @@ def contradiction(view: GangView) -> str | None:
 
     Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
     """
-    training = {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+    training = _training(view)
     if len(training) > 1:
         return f"{view.job.id}: generations {sorted(training)} train at the same time"
     if len(view.generations) > 2:
@@ -236,6 +162,8 @@ def _stop(view: GangView) -> Action | None:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
         training = any(view.workers[worker].phase == "joined" for worker in alive)
+        if newest is not None and training:
+            newest = next((g for g in (*view.generations, view.ended) if g and g.number in _training(view)), newest)
         graceful = job.outcome == "preempted" and newest is not None and training
         if graceful and newest is not None and f"leave:{newest.number}" not in view.told:
             return TellLeave(newest, exits=alive, snapshot=True)
@@ -276,14 +204,14 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     if any(facts[member.worker].phase == "starting" for member in newest.members):
         return None
     if former is not None:
-        staying = {member.worker for member in newest.members}
+        if view.ended is not None and _is_whole(view, view.ended):
+            return _call_away(view, view.ended, newest)
         there = {m.worker: facts[m.worker] for m in former.members if m.worker in facts}
         joined = [worker for worker, fact in there.items() if fact.alive and fact.phase == "joined"]
-        if joined and former.broken_s is None and f"leave:{former.number}" not in view.told:
-            exits = tuple(m.worker for m in former.members if m.worker not in staying)
-            return TellLeave(former, exits=exits, snapshot=False)
-        if joined and (former.broken_s is None or view.now_s - former.broken_s < NOTICE_S):
-            return None  # they leave at the next step, or notice that a peer is gone
+        if joined and (former.broken_s is None or _is_whole(view, former)):
+            return _call_away(view, former, newest)
+        if joined and former.broken_s is not None and view.now_s - former.broken_s < NOTICE_S:
+            return None  # they notice that a peer is gone
         if joined:
             return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
     if all(facts[member.worker].phase in OUT_OF_GENERATION | {"finished"} for member in newest.members):
@@ -291,7 +219,19 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     return None
 
 
+def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action | None:
+    """Have the members of a whole generation leave it; None while they are on their way to do so."""
+    if f"leave:{acting.number}" in view.told:
+        return None
+    staying = {member.worker for member in newest.members}
+    exits = tuple(member.worker for member in acting.members if member.worker not in staying)
+    return TellLeave(acting, exits=exits, snapshot=False)
+
+
 def _meet(view: GangView, newest: Generation) -> Action | None:
+    intact = newest.broken_s is None and not _lost(view, newest)
+    if intact and view.ended is not None and _is_whole(view, view.ended):
+        return _call_away(view, view.ended, newest)  # it was resumed while no control plane led
     departed = _departed(view, newest)
     if departed:
         return departed
@@ -303,9 +243,12 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if f"join:{newest.number}" not in view.told:
-        return TellJoin(newest)
-    return None
+    if f"join:{newest.number}" in view.told:
+        return None
+    elsewhere = _training(view) - {newest.number}
+    if elsewhere and view.ended is None:
+        return None  # a worker said so just now: the next look shows which generation that is
+    return TellJoin(newest, breaks=max(elsewhere, default=0))
 
 
 def _watch(view: GangView, newest: Generation) -> Action | None:
@@ -394,6 +337,20 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
 def _meets_nobody(job: Job) -> bool:
     """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
+
+
+def _training(view: GangView) -> set[int]:
+    """The generations in which living workers take part."""
+    return {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+
+
+def _is_whole(view: GangView, generation: Generation) -> bool:
+    """Whether no rank of it is lost: where some still take part in it, all do, or are about to say so."""
+    facts = [view.workers.get(member.worker) for member in generation.at_work]
+    return all(
+        fact is not None and fact.alive and fact.phase in ("joined", "left") and fact.generation == generation.number
+        for fact in facts
+    )
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

@@ -17,13 +17,14 @@ from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node
 from fairlead.control import tracing
-from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
+from fairlead.control.carry_out import CarryOut, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gang_tasks import GangTasks
 from fairlead.control.gone_incarnations import GoneIncarnations
 from fairlead.control.inbox import Inbox
 from fairlead.control.internal_errors import apart
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events
@@ -318,7 +319,7 @@ class Controller:
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
-                self.known.ended(event.job, event.worker, event.time_s, event.body.cpu_s)
+                self.known.ended(event.job, event.worker, event.body.cpu_s, event.time_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
@@ -333,6 +334,8 @@ class Controller:
         known = self.known.workers.get(event.job, {})
         if event.worker in known:
             known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
+            if isinstance(event.body, wire.Joined) and event.body.resumed:
+                self.known.resumed(event.job, event.body.generation)
 
     # ------------------------------------------------------------ deciding
 

@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from fairlead import wire
 from fairlead.backends.protocol import Backend, NodeAction, NodeChange, NodeJoined, NodeLost, NodeSlept
 from fairlead.cluster import Node, NodeState
-from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.internal_errors import apart
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.locality import held
 from fairlead.control.store import events, generations, jobs, nodes, rests
 from fairlead.control.store.engine import Store
@@ -213,6 +213,8 @@ class Roster:
                 cause = "unknown" if gone else None  # unless its own last event tells
                 fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone, cause=cause)
                 self._known.of(status.job)[status.worker] = fact
+                if phase == "joined":
+                    self._known.resumed(status.job, status.generation)
                 self._known.cpu.adopt(status.job, status.worker)
             else:
                 strays.setdefault(status.job, {})[status.worker] = event.node

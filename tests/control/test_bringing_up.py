@@ -14,8 +14,9 @@ import pytest
 from fairlead import wire
 from fairlead.backends.protocol import LaunchOrder, NotStarted
 from fairlead.cluster import DEVICE, Gang, Node
-from fairlead.control.carry_out import COOLING_S, Gangs
+from fairlead.control.carry_out import COOLING_S
 from fairlead.control.deciding import apply_round, read_state
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.records import JobPhase
 from fairlead.control.store import generations, jobs
 from fairlead.scheduling.decide import decide
