@@ -84,7 +84,8 @@ def test_a_gang_that_could_not_be_started_is_not_tried_again_at_once(db: Opened,
 
         async def start(gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
             asked_s.append(clock())
-            return NotStarted(gang.job, gang.generation, "busy") if len(asked_s) < 3 else await really(gang, order, within_s)
+            refused = NotStarted(gang.job, gang.generation, "busy")
+            return refused if len(asked_s) < 3 else await really(gang, order, within_s)
 
         platform.backend.start = start  # type: ignore[method-assign]
         async with platform:
