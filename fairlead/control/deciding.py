@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 
 from fairlead.cluster import Node, nodes_of, same_seats
 from fairlead.control.budgets import Spending, spendings, tell, used_up_by
-from fairlead.control.carry_out import Gangs
 from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
 from fairlead.control.fairness import tell_fairness
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.internal_errors import stays_what_it_is
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.locality import Labels, Resident, near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant

@@ -9,8 +9,9 @@ from sqlalchemy import Connection
 
 from fairlead.backends.protocol import Backend, NotStarted
 from fairlead.control import gangs
-from fairlead.control.carry_out import COOLING_S, CarryOut, Gangs
+from fairlead.control.carry_out import COOLING_S, CarryOut
 from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs, ledger

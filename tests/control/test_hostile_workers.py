@@ -13,8 +13,8 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.control import pipeline_quarantine
-from fairlead.control.carry_out import Gangs
 from fairlead.control.knowing import model_key
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.pipeline_quarantine import PipelineQuarantine
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.pipelines import Pipelines
