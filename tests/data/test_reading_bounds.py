@@ -110,3 +110,12 @@ def test_moments_are_described_in_any_zone() -> None:
     assert [(str(each.min), str(each.max)) for each in found.columns] == [
         ("1970-01-01 00:00:00", "1970-01-01 01:00:00")
     ] * 2
+
+
+def test_shares_by_length_need_no_more_turns_than_there_are_samples() -> None:
+    from fairlead.data.partitioning import _turns
+
+    for shares in ([0.5, 0.5], [0.2, 0.3, 0.5], [0.9, 0.1]):
+        turns = _turns(1_000, np.array(shares))
+        assert len(turns) == 1_000
+        assert np.bincount(turns) == pytest.approx(1_000 * np.array(shares), abs=1)

@@ -82,6 +82,12 @@ def _in_order(mutant: Mutant, tests: list[Test]) -> list[Test]:
     return [test for file in turns for test in sorted(files[file], key=lambda test: test.s)]
 
 
+def _shortest(tests: Sequence[Test], noticed: str) -> list[Test]:
+    """Of a file that could not be imported the test that takes least: it tells whether that is the mutant's doing."""
+    of_file = [test for test in tests if test.file == noticed]
+    return [min(of_file, key=lambda test: test.s)] if of_file else list(tests)
+
+
 class Judge:
     """Judges mutants in one tree. What is known of tests on the unchanged tree is shared with other judges."""
 
@@ -102,7 +108,7 @@ class Judge:
             self._tree.restore()
             if noticed is None:
                 return Verdict(SURVIVED, "", len(left), unrun)
-            accused = [test for test in left if test.name == noticed] or left
+            accused = [test for test in left if test.name == noticed] or _shortest(left, noticed)
             if self._passes(room, accused):
                 return Verdict(KILLED, noticed, len(left), unrun)
             left = [test for test in left if test not in accused]
