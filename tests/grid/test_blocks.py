@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.errors import Conflict, FairleadError, Forbidden, InvalidSpec, NotFound, Refused, TooLarge
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
+from fairlead.grid.alone import Alone, alone
 from fairlead.grid.values import BlockId
 from tests.grid.conftest import MB
 from tests.waiting import until
@@ -218,3 +218,11 @@ def test_tensors_that_are_computed_in_place_keep_their_shape_type_and_what_is_sa
     assert found["x"].tolist() == [[0, 1, 2], [3, 4, 5]] and bool(found["y"]) and found["y"].dim() == 0
     (info,) = grid.blocks()
     assert (info.label, info.cost_s, info.kind) == ("l", 2.0, opened.kind)
+
+
+def test_a_grid_by_itself_has_the_quota_it_was_asked_for_and_leaves_nothing(tmp_path: Path) -> None:
+    with alone(tmp_path, 3 * MB) as running:
+        grid = running.connect()
+        assert grid.usage().quota == 3 * MB
+        grid.put([b"x"], kind="k", meta={})
+    assert not list(tmp_path.iterdir())
