@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,14 +12,15 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.backends.protocol import BackendEvent, WorkerEvent
-from fairlead.control import datasets, knowing
+from fairlead.control import datasets, knowing, worker_deaths
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.internal_errors import stays_what_it_is, told
 from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
+from fairlead.control.records import stop_changes as stop_changes
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 from fairlead.control.worker_messages import MOST_MISSING, Nonsense, checked
-from fairlead.units import shown_size
+from fairlead.recovery.deaths import Cause, Death, cause_of, signal_name
 
 log = structlog.get_logger()
 
@@ -84,7 +84,8 @@ def fact_after(
         case wire.Finished(generation=generation):
             return replace(fact, phase="finished", generation=generation, finished_s=time_s)
         case wire.Exited():
-            return replace(fact, exited=True, ended_by=_ended_by(body), lost_s=time_s)
+            cause = cause_of(body.code, body.signal, body.cause)
+            return replace(fact, exited=True, ended_by=_ended_by(body), cause=cause, lost_s=time_s)
         case _:
             return fact
 
@@ -190,15 +191,15 @@ def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s:
     """Fail the job that this message is about, with one line that says why."""
     kind = type(event.body).__name__
     if isinstance(error, Nonsense):
-        why = f"{event.worker}: the worker talks nonsense: its {kind} {error}"
+        why = f"the worker talks nonsense: its {kind} {error}"
     else:
         mark = told("taking in a message", error, job=event.job, message=kind)
-        why = f"{event.worker}: its {kind} could not be taken in: {type(error).__name__} (error {mark})"
+        why = f"its {kind} could not be taken in: {type(error).__name__} (error {mark})"
     savepoint = connection.begin_nested()
     try:
         job = jobs.get(connection, event.job)
         if job is not None and job.phase not in ENDED and job.phase is not JobPhase.STOPPING:
-            fail(connection, job, why, final=True, now_s=now_s)
+            fail(connection, job, event.worker, why, permanent=True, now_s=now_s)
     except Exception as again:
         if stays_what_it_is(again):
             raise
@@ -215,6 +216,10 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             steps = epochs * -(-samples // batch)
             wants = {"facts": {**job.facts, "plan": said}} if said != "auto" and "plan" not in job.facts else {}
             jobs.update(connection, job.id, batch_size=batch, total_steps=steps, **wants)
+        case wire.Joined(resumed=True) as joined if _is_leader(connection, event):
+            text = f"{job.id} resumed generation {joined.generation}: it left, and no call to the next one came"
+            events.append(connection, time_s=event.time_s, kind="generation-resumed", text=text, tenant=job.tenant,
+                          job=job.id, facts={"generation": joined.generation, "step": joined.step})  # fmt: skip
         case wire.Progress() as progress if progress.steps:
             _store_progress(connection, event, job, progress)
         case wire.Snapshot() as snapshot:
@@ -231,15 +236,11 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Profiled() as profiled if job.training:
             knowing.store_profile(connection, job, profiled, now_s)
         case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
-            final = raised.permanent or job.failures >= job.retries
             if raised.missing:
                 jobs.update(connection, job.id, result={"missing": raised.missing[:MOST_MISSING]})
-            fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=ended_s)
-        case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
-            message = failure_of(exited, job, event.worker)
-            if message is not None:
-                final = exited.cause == "disk-full" or job.failures >= job.retries  # its folder stays as full as it is
-                fail(connection, job, message, final=final, now_s=ended_s)
+            fail(connection, job, event.worker, raised.error, permanent=raised.permanent, now_s=ended_s)
+        case wire.Exited() as exited if job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+            worker_deaths.note(connection, job, event.worker, exited, ended_s)
 
 
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
@@ -268,8 +269,6 @@ def _progress_changes(
     }
     if generation is not None:
         changes["speeds"] = {**job.speeds, **measured_speed(job, generation, progress.step, time_s)}
-    if progress.step > job.step:
-        changes["losses"] = 0
     return changes
 
 
@@ -315,59 +314,17 @@ def _recovered(connection: Connection, job: Job, generation: Generation, stepped
     return {"recoveries": job.recoveries + 1, "recovery_s": job.recovery_s + took_s}
 
 
-def failure_of(exited: wire.Exited, job: Job, worker: str) -> str | None:
-    """Why the end of this worker is the fault of the job's own code, or None if the worker was merely lost."""
-    if exited.cause == "out-of-memory":
-        asked = job.demand.get("memory")
-        limit = f"asked for {shown_size(asked)}" if asked else "no resources.memory was asked for"
-        return f"{worker}: ended because it used more memory than granted ({limit}); raise resources.memory"
-    if exited.cause == "disk-full":
-        return f"{worker}: ended because {exited.detail}"
-    if exited.cause in ("silent", "stopped") or exited.code == 0:
-        return None
-    if exited.code is not None:
-        return f"{worker}: ended with exit code {exited.code}; see fairlead logs {job.id}"
-    if exited.signal in (signal.SIGKILL, signal.SIGTERM) or job.training:
-        return None
-    return f"{worker}: ended by {_signal_name(exited.signal)}; see fairlead logs {job.id}"
-
-
 def _ended_by(exited: wire.Exited) -> str | None:
     if exited.cause == "silent":
         return "silent for too long"
-    return None if exited.signal is None else _signal_name(exited.signal)
+    return None if exited.signal is None else signal_name(exited.signal)
 
 
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"
-
-
-def fail(connection: Connection, job: Job, message: str, *, final: bool, now_s: float) -> None:
-    """The gang ends because of its own code; the job tries again if it has retries left.
-
-    One that ran a plan of the planner's starts over without it first, which costs it no retry.
-    """
-    plan = knowing.blame_plan(connection, job, message)
-    if plan is not None:
-        jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "plan-failed", None, now_s))
-        text = f"{job.id} failed under {plan} and starts over as whole copies: {message}"
-        events.append(connection, time_s=now_s, kind="plan-failed", text=text, tenant=job.tenant, job=job.id,
-                      facts={"plan": plan})  # fmt: skip
-        return
-    then = JobPhase.FAILED if final else JobPhase.QUEUED
-    jobs.update(connection, job.id, failures=job.failures + 1, **stop_changes(then, "failed", message, now_s))
-    again = "" if final else f" (attempt {job.failures + 2} of {job.retries + 1} follows)"
-    events.append(connection, time_s=now_s, kind="job-failing", text=f"{job.id}: {message}{again}", tenant=job.tenant,
-                  job=job.id)  # fmt: skip
-
-
-def stop_changes(then: JobPhase, outcome: str, message: str | None, now_s: float) -> dict[str, Any]:
-    """The changes that put a job on its way out; workers are ended afterwards."""
-    changes = {"phase": JobPhase.STOPPING, "then": then, "outcome": outcome, "since_s": now_s}
-    return changes if message is None else {**changes, "message": message}
+def fail(connection: Connection, job: Job, worker: str, error: str, *, permanent: bool, now_s: float) -> None:
+    """A worker said why it cannot go on: the policy decides whether the job tries again."""
+    cause = Cause.REFUSED if permanent else Cause.RAISED
+    death = Death(worker, cause, job.generation, error[:LONGEST_ERROR], job.step, now_s)
+    worker_deaths.answer(connection, job, [death], 0, now_s)
 
 
 def _generation(connection: Connection, job: str, number: int) -> Generation | None:

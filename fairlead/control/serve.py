@@ -147,6 +147,7 @@ async def _lead_on(
     """Lead until told to end, or until another control plane leads."""
     renewing = asyncio.create_task(_renew(store))
     tasks: list[asyncio.Future[Any]] = [renewing]
+    store.keep_reserve()
     alone, listening = not living_nodes(home), False
     try:
         await backend.open(store.epoch or 0)

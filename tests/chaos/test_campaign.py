@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import own_logs, state_file, table
-from tests.chaos.campaign.campaign import Campaign
+from tests.chaos.campaign.campaign import Campaign, Pace
 from tests.chaos.campaign.faults import Fault, Stopped
 from tests.chaos.campaign.held_devices import Held
 from tests.chaos.campaign.own_logs import Run, Step
@@ -16,16 +16,22 @@ from tests.chaos.campaign.work import Size
 from tests.chaos.crashable import wait_until
 
 FAULTS, SEED = 6, 157
-SHORT = Size(steps=100, pause_s=0.25, ticks=20)
-AT_ONCE = 4
+SHORT, PACE = Size(steps=100, pause_s=0.2, ticks=20), Pace(live=4, pause_s=(0.1, 1.0), repeated=1)
 
 
 @pytest.mark.timeout(300)
 def test_a_few_faults_lose_nothing_double_nothing_and_leave_nothing(tmp_path: Path) -> None:
     said: list[str] = []
     file = tmp_path / "campaign"
-    assert Campaign(file, SEED, 3, SHORT, said.append, AT_ONCE).run(FAULTS - 2), "\n".join(said)
-    assert Campaign(file, SEED, 3, SHORT, said.append, AT_ONCE).run(FAULTS), "\n".join(said)
+
+    def say(text: str) -> None:
+        said.append(text)
+        if f"fault {FAULTS // 2}:" in text and state_file.read(file).interrupted == 0:  # type: ignore[union-attr]
+            raise InterruptedError  # whatever ends it, on the way
+
+    with pytest.raises(InterruptedError):
+        Campaign(file, SEED, 3, SHORT, say, PACE).run(FAULTS)
+    assert Campaign(file, SEED, 3, SHORT, say, PACE).run(FAULTS), "\n".join(said)
     state = state_file.read(file)
     assert state is not None and len(state.faults) == FAULTS and state.interrupted == 1
     kinds = {fault.kind for fault in state.faults}

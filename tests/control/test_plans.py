@@ -395,14 +395,14 @@ def test_a_gang_that_fails_under_the_planners_plan_starts_over_without_it_at_no_
     db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
     told = plain(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
     db.write(generations.insert, made.generation(("w0", "n"), ("w1", "n"), job=job.id, plan=told))
-    db.write(lambda connection: fail(connection, job, "w0: it broke", final=True, now_s=6.0))
+    db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=6.0))
     after = db.read(jobs.get, job.id)
     assert after is not None
     assert (after.phase, after.then, after.outcome) == (JobPhase.STOPPING, JobPhase.QUEUED, "plan-failed")
     assert (after.failures, after.message) == (0, None)
     assert [event.kind for event in db.read(events.after, 0, 10)][-1] == "plan-failed"
     db.write(generations.update, job.id, 1, plan=plain(replicas(2), "", "default"))
-    db.write(lambda connection: fail(connection, job, "w0: it broke", final=True, now_s=7.0))
+    db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=7.0))
     after = db.read(jobs.get, job.id)
     assert after is not None
     assert (after.then, after.failures) == (JobPhase.FAILED, 1)

@@ -27,7 +27,7 @@ def standing(db: Opened, clock: Clock, names: Sequence[str] = NAMES) -> None:
 
     def work(connection: Connection) -> None:
         for name in names:
-            job = made.job(id=name, submitted_s=clock() - 100.0, generation=1, batch_size=10, step=5, losses=1)
+            job = made.job(id=name, submitted_s=clock() - 100.0, generation=1, batch_size=10, step=5)
             jobs.insert(connection, job, {"name": name}, {}, None, "d")
             generations.insert(connection, made.generation(
                 ("w0", "node-0"), ("w1", "node-1"), job=name, created_s=clock() - 60.0, running_s=clock() - 50.0,
@@ -67,7 +67,7 @@ def test_reports_stored_together_say_the_same_as_reports_stored_one_by_one(db: O
     first, second = rows(db, together), rows(db, alone)
     assert first == second
     job, steps = first[0]
-    assert (job.step, job.total_steps, job.epoch, job.loss, job.losses, job.snapshot_step) == (12, 100, 2, None, 0, 11)
+    assert (job.step, job.total_steps, job.epoch, job.loss, job.snapshot_step) == (12, 100, 2, None, 11)
     assert job.speeds[2] == pytest.approx(12 * 10 / 50.0)
     assert [step["step"] for step in steps] == [10, 12]
 

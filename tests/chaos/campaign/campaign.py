@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.campaign import leftovers, own_logs, state_file, table
@@ -13,23 +14,32 @@ from tests.chaos.campaign.state_file import State
 from tests.chaos.campaign.work import KINDS, MOST_HITS, TENANTS, TRAININGS, Entry, Size, Work
 from tests.chaos.crashable import Crashable, wait_until
 
-PAUSE_S = (0.5, 5.0)  # between two faults, beside the wait for a step
 PATIENCE_S = 60.0  # for a step of anybody; then the next fault comes all the same
-LIVE = 5
 AT_END_S = 300.0
-REPEATED = 6  # trainings that are trained again undisturbed, when all is over
 BOOKED_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a campaign does at a time."""
+
+    live: int = 5  # jobs at once
+    pause_s: tuple[float, float] = (0.5, 5.0)  # between two faults, beside the wait for a step
+    repeated: int = 6  # gangs that are trained again undisturbed, when all is over
+
+
+FULL = Pace()
 
 
 class Campaign:
     """Goes on where its state file says that it was."""
 
     def __init__(
-        self, file: Path, seed: int, nodes: int, size: Size, say: Callable[[str], None], live: int = LIVE
+        self, file: Path, seed: int, nodes: int, size: Size, say: Callable[[str], None], pace: Pace = FULL
     ) -> None:  # fmt: skip
         self._file = file
         self._say = say
-        self._jobs_at_once = live
+        self._pace = pace
         found = state_file.read(file)
         self.state = found or State(seed, nodes, size)
         self.state.interrupted += found is not None
@@ -76,11 +86,11 @@ class Campaign:
 
     def _disturb(self, faults: int) -> None:
         while len(self.state.faults) < faults:
-            self._look_after_jobs(self._jobs_at_once)
+            self._look_after_jobs(self._pace.live)
             self._wait_for_a_step()
             number = self.state.drawn
             chance = self._faults.chance(-number - 1)
-            time.sleep(chance.uniform(*PAUSE_S))  # the moment itself is what is tested
+            time.sleep(chance.uniform(*self._pace.pause_s))  # the moment itself is what is tested
             fault = self._faults.inject(number, self._may_lose())
             self.state.drawn += 1
             if not self.platform.control_lives():
@@ -151,7 +161,7 @@ class Campaign:
         before = {entry.id: self.work.step(entry.id) for entry in trainings}
 
         def stepped() -> bool:
-            self._look_after_jobs(self._jobs_at_once)
+            self._look_after_jobs(self._pace.live)
             return any(self.work.step(entry.id) != before[entry.id] for entry in trainings)
 
         try:
@@ -188,7 +198,7 @@ class Campaign:
         """Some of the gangs that kept their plan, again with nobody in their way: the same bits must come out."""
         gangs = [(entry, entry.verdict) for entry in self.state.entries if entry.kind == "rigid"]
         kept = [(entry, verdict) for entry, verdict in gangs if verdict is not None and verdict.repeats]
-        for entry, verdict in kept[:REPEATED]:
+        for entry, verdict in kept[: self._pace.repeated]:
             if verdict.repeated is None:
                 verdict.repeated = self.work.repeated(entry)
                 if not verdict.repeated:
