@@ -311,7 +311,7 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Change]]:
     if (
         len(node.args) == 2
         and all(isinstance(arg, ast.Name | ast.Attribute) for arg in node.args)
-        and name != "isinstance"
+        and name not in ("isinstance", "issubclass", "suppress")
     ):
         yield "order", lambda node: ast.Call(node.func, node.args[::-1], node.keywords)
     for index, keyword in enumerate(node.keywords):
