@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,7 @@ class Verdict:
 def chosen(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
     """Tests that reach the changed function, in the order in which they run; without any, those of its module."""
     sound = [test for test in tests if test.passes]
-    return _in_order(mutant, _once(_nearest(mutant, sound) or sound))
+    return _in_order(mutant, _once(_nearest(mutant, sound) or _naming(mutant, sound) or sound))
 
 
 def within(limit_s: float, tests: Sequence[Test]) -> list[Test]:
@@ -58,6 +59,14 @@ def _nearest(mutant: Mutant, tests: list[Test]) -> list[Test]:
     if found := [test for test in tests if any(call.startswith(in_class) for call in test.calls)]:
         return found
     return [test for test in tests if mutant.module in test.modules]
+
+
+def _naming(mutant: Mutant, tests: list[Test]) -> list[Test]:
+    """Tests in files that import the module: for one without functions, such as a schema."""
+    name = re.compile(rf"import .*\b{Path(mutant.module).stem}\b|^from .*\b{Path(mutant.module).stem} import", re.M)
+    files = {test.file for test in tests}
+    naming = {file for file in files if (CHECKOUT / file).exists() and name.search((CHECKOUT / file).read_text())}
+    return [test for test in tests if test.file in naming]
 
 
 def _once(tests: list[Test]) -> list[Test]:
