@@ -15,7 +15,7 @@ from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
 from fairlead.control.fairness import tell_fairness
 from fairlead.control.gangs import WorkerFact
-from fairlead.control.internal_errors import apart, stays_what_it_is
+from fairlead.control.internal_errors import stays_what_it_is, told
 from fairlead.control.locality import Labels, Resident, near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
@@ -86,10 +86,13 @@ class Outlook:
 
 def _recalled(connection: Connection) -> dict[str, Any]:
     """What the policy remembered when it was stored; nothing, if no sense can be made of it."""
-    found: dict[str, Any] = {}
-    with apart("recalling what the policy remembers"):
-        found = recalled(memory.load(connection))
-    return found
+    try:
+        return recalled(memory.load(connection))
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        told("recalling what the policy remembers", error)
+        return {}
 
 
 async def read_state(
