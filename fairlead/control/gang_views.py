@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
@@ -22,22 +22,61 @@ class GangViews:
 
     async def of(self, job_id: str) -> GangView | None:
         """The gang as it is now; None when there is nothing left to do for it."""
+        training = self._training(job_id)
+        found = await self._store.read(lambda connection: _gang(connection, job_id, training))
+        return None if found is None else self._seen([found])[0]
 
-        def work(connection: Connection) -> tuple[Job | None, list[Generation]]:
-            return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
+    async def of_each(self, job_ids: Collection[str]) -> list[GangView]:
+        """The same for many, without those for which there is nothing left to do."""
+        training = {job: self._training(job) for job in job_ids}
 
-        job, live = await self._store.read(work)
-        known = self._known
-        if job is None:
-            return None
-        if job.phase in ENDED and not known.workers.get(job_id):
-            known.forget(job_id)
-            return None
-        if job.phase is JobPhase.QUEUED and not known.workers.get(job_id):
-            known.told.pop(job_id, None)  # also when the answer to its last conclusion was lost
-        told = frozenset(known.told.get(job_id, set()))
+        def work(connection: Connection) -> list[Found]:
+            live = generations.current(connection, job_ids)
+            found = jobs.several(connection, job_ids).values()
+            return [_found(connection, job, live.get(job.id, []), training[job.id]) for job in found]
+
+        found = await self._store.read(work) if job_ids else []
+        return [view for view in self._seen(found) if view is not None]
+
+    def _training(self, job: str) -> set[int]:
+        """The generations in which living workers of a job take part."""
+        return {f.generation for f in self._known.workers.get(job, {}).values() if f.alive and f.phase == "joined"}
+
+    def _seen(self, found: Sequence[Found]) -> list[GangView | None]:
         reachable, asleep = self._roster.reachable, self._roster.asleep
-        return GangView(job, live, dict(known.of(job_id)), told, self._clock(), reachable, asleep)
+        return [self._view(*each, reachable, asleep) for each in found]
+
+    def _view(
+        self, job: Job, live: list[Generation], ended: Generation | None, reachable: frozenset[str],
+        asleep: frozenset[str],
+    ) -> GangView | None:  # fmt: skip
+        known = self._known
+        if job.phase in ENDED and not known.workers.get(job.id):
+            known.forget(job.id)
+            return None
+        if job.phase is JobPhase.QUEUED and not known.workers.get(job.id):
+            known.told.pop(job.id, None)  # also when the answer to its last conclusion was lost
+        told = frozenset(known.told.get(job.id, set()))
+        workers = dict(known.workers.get(job.id, {}))
+        return GangView(job, live, workers, told, self._clock(), reachable, asleep, ended)
+
+
+Found = tuple[Job, list[Generation], Generation | None]
+"""A job, its live generations, and one that has ended although workers train in it."""
+
+
+def _gang(connection: Connection, job_id: str, training: set[int]) -> Found | None:
+    job = jobs.get(connection, job_id)
+    live = generations.current(connection, {job_id}).get(job_id, [])
+    return None if job is None else _found(connection, job, live, training)
+
+
+def _found(connection: Connection, job: Job, live: list[Generation], training: set[int]) -> Found:
+    odd = training - {generation.number for generation in live}
+    if not odd:
+        return job, live, None
+    earlier = reversed(generations.of_job(connection, job.id))
+    return job, live, next((generation for generation in earlier if generation.number in odd), None)
 
 
 def touches(view: GangView, nodes: frozenset[str]) -> bool:

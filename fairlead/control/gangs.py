@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
+AFTERMATH_S = 2.0  # how long a command's exit waits to be judged: a lost node may be its cause, and is told later
 OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive and not training: may join the next generation
 STOP_GRACE_S = 3.0
 NOTICE_S = 2.0  # how long the peers of a lost worker may take to notice by themselves, before they are called away
@@ -28,6 +29,7 @@ class WorkerFact:
     exited: bool = False  # its process is gone; the phase says how far it had come
     slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
+    cause: str | None = None  # of its end, a recovery.Cause; None: its node was lost with it
     lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
     finished_s: float | None = None  # when it said its last word
 
@@ -56,6 +58,7 @@ class GangView:
     now_s: float
     reachable: frozenset[str]  # nodes on which workers can be started now
     asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
+    ended: Generation | None = None  # one that the store calls ended, in which workers still take part
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class BeginJoin:
 @dataclass(frozen=True, slots=True)
 class TellJoin:
     generation: Generation
+    breaks: int = 0  # members that still take part in generations up to this one need not leave them first
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ def contradiction(view: GangView) -> str | None:
 
     Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
     """
-    training = {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+    training = _training(view)
     if len(training) > 1:
         return f"{view.job.id}: generations {sorted(training)} train at the same time"
     if len(view.generations) > 2:
@@ -199,11 +203,24 @@ def next_action(view: GangView) -> Action | None:
         return BeginStop(JobPhase.QUEUED, "abandoned")  # nobody else would ever look at it again
     newest = view.generations[-1]
     former = view.generations[-2] if len(view.generations) > 1 else None
+    if newest.phase is GenerationPhase.PLANNED and newest.broken_s is not None:
+        return _mend(view, newest)
     if newest.phase is GenerationPhase.PLANNED:
         return _bring_up(view, newest, former)
     if newest.phase is GenerationPhase.JOINING:
         return _meet(view, newest)
     return _watch(view, newest)
+
+
+def changes_s(view: GangView) -> float | None:
+    """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
+
+    Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
+    """
+    moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
+    if view.job.phase is JobPhase.STOPPING:
+        moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    return min((moment for moment in moments if moment > view.now_s), default=None)
 
 
 def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
@@ -220,6 +237,8 @@ def _stop(view: GangView) -> Action | None:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
         training = any(view.workers[worker].phase == "joined" for worker in alive)
+        if newest is not None and training:
+            newest = next((g for g in (*view.generations, view.ended) if g and g.number in _training(view)), newest)
         graceful = job.outcome == "preempted" and newest is not None and training
         if graceful and newest is not None and f"leave:{newest.number}" not in view.told:
             return TellLeave(newest, exits=alive, snapshot=True)
@@ -242,11 +261,13 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     sleeping = tuple(sorted({member.node for member in newest.members} & view.asleep))
     if sleeping:
         return None if f"wake:{newest.number}" in view.told else WakeNodes(newest, sleeping)
-    for member in newest.members:
-        fact = facts.get(member.worker)
-        if member.node not in view.reachable or (fact is not None and fact.lost):
-            why = f"worker {member.worker} on {member.node} was lost before the generation began"
-            return Abandon(newest, why) if former else BeginStop(JobPhase.QUEUED, "worker-lost", why)
+    dead = tuple(m.worker for m in newest.members if m.worker in facts and facts[m.worker].lost)
+    astray = [m for m in newest.members if m.worker in dead or m.node not in view.reachable]
+    if astray:
+        why = f"worker {astray[0].worker} on {astray[0].node} was lost before the generation began"
+        if former is not None:
+            return Abandon(newest, why)
+        return _break(view, newest, dead) if dead else BeginStop(JobPhase.QUEUED, "worker-lost", why)
     if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
     if former is None and _finished(view, newest):
@@ -258,14 +279,14 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     if any(facts[member.worker].phase == "starting" for member in newest.members):
         return None
     if former is not None:
-        staying = {member.worker for member in newest.members}
+        if view.ended is not None and _is_whole(view, view.ended):
+            return _call_away(view, view.ended, newest)
         there = {m.worker: facts[m.worker] for m in former.members if m.worker in facts}
         joined = [worker for worker, fact in there.items() if fact.alive and fact.phase == "joined"]
-        if joined and former.broken_s is None and f"leave:{former.number}" not in view.told:
-            exits = tuple(m.worker for m in former.members if m.worker not in staying)
-            return TellLeave(former, exits=exits, snapshot=False)
-        if joined and (former.broken_s is None or view.now_s - former.broken_s < NOTICE_S):
-            return None  # they leave at the next step, or notice that a peer is gone
+        if joined and (former.broken_s is None or _is_whole(view, former)):
+            return _call_away(view, former, newest)
+        if joined and former.broken_s is not None and view.now_s - former.broken_s < NOTICE_S:
+            return None  # they notice that a peer is gone
         if joined:
             return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
     if all(facts[member.worker].phase in OUT_OF_GENERATION | {"finished"} for member in newest.members):
@@ -273,21 +294,36 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     return None
 
 
+def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action | None:
+    """Have the members of a whole generation leave it; None while they are on their way to do so."""
+    if f"leave:{acting.number}" in view.told:
+        return None
+    staying = {member.worker for member in newest.members}
+    exits = tuple(member.worker for member in acting.members if member.worker not in staying)
+    return TellLeave(acting, exits=exits, snapshot=False)
+
+
 def _meet(view: GangView, newest: Generation) -> Action | None:
+    intact = newest.broken_s is None and not _lost(view, newest)
+    if intact and view.ended is not None and _is_whole(view, view.ended):
+        return _call_away(view, view.ended, newest)  # it was resumed while no control plane led
     departed = _departed(view, newest)
     if departed:
         return departed
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
-        return MarkBroken(newest, lost)
+        return _break(view, newest, lost)
     if newest.broken_s is not None:
         return _mend(view, newest)
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if f"join:{newest.number}" not in view.told:
-        return TellJoin(newest)
-    return None
+    if f"join:{newest.number}" in view.told:
+        return None
+    elsewhere = _training(view) - {newest.number}
+    if elsewhere and view.ended is None:
+        return None  # a worker said so just now: the next look shows which generation that is
+    return TellJoin(newest, breaks=max(elsewhere, default=0))
 
 
 def _watch(view: GangView, newest: Generation) -> Action | None:
@@ -298,14 +334,39 @@ def _watch(view: GangView, newest: Generation) -> Action | None:
         return _succeeded(view, newest)
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
-        return MarkBroken(newest, lost)
+        return _break(view, newest, lost)
     if newest.broken_s is not None:
         return _mend(view, newest)
     return None
 
 
+def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action | None:
+    """The generation lost workers. What that means is decided once it is known what they died of.
+
+    When a node dies, commands on other nodes exit at once because their peer is gone, and the node is heard of later.
+    """
+    told = {death["worker"]: death for death in view.job.deaths if not death["answered"]}
+    away = {m.node for m in newest.members if m.worker in lost}
+    living = {m.node for m in newest.members if m.worker not in lost} - away
+    exits = [told[worker] for worker in lost if worker in told and told[worker]["cause"] in ("exited", "crashed")]
+    young = any(0 <= view.now_s - death["time_s"] < AFTERMATH_S for death in exits)
+    if not view.job.training and living and len(exits) == len(lost) and young:
+        return None
+    return MarkBroken(newest, lost)
+
+
+def _untold(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
+    """Whether more is known now of why the generation broke: another death, or the node that peers lost touch with."""
+    own = {str(death["worker"]): death["cause"] for death in job.deaths if death["generation"] == newest.number}
+    return not job.unanswered.isdisjoint(gone) or ("lost-touch" in own.values() and not own.keys() >= set(gone))
+
+
 def _mend(view: GangView, newest: Generation) -> Action | None:
     """A broken gang waits for the next round, unless nobody is left of it: then it starts over from its snapshot."""
+    facts = {member.worker: view.workers.get(member.worker) for member in newest.members}
+    gone = tuple(worker for worker, fact in facts.items() if fact is not None and fact.lost)
+    if _untold(view.job, newest, gone):
+        return MarkBroken(newest, gone)
     exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
     if exited:
         return ReleaseWorkers(exited)
@@ -351,6 +412,20 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
 def _meets_nobody(job: Job) -> bool:
     """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
+
+
+def _training(view: GangView) -> set[int]:
+    """The generations in which living workers take part."""
+    return {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+
+
+def _is_whole(view: GangView, generation: Generation) -> bool:
+    """Whether no rank of it is lost: where some still take part in it, all do, or are about to say so."""
+    facts = [view.workers.get(member.worker) for member in generation.at_work]
+    return all(
+        fact is not None and fact.alive and fact.phase in ("joined", "left") and fact.generation == generation.number
+        for fact in facts
+    )
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

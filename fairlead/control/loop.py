@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,6 @@ from itertools import takewhile
 
 import structlog
 from sqlalchemy import Connection
-from structlog.contextvars import bind_contextvars
 
 from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
@@ -22,8 +20,9 @@ from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
-from fairlead.control.gang_views import GangViews, touches
-from fairlead.control.gangs import contradiction, frees_or_asks, next_action
+from fairlead.control.gang_tasks import GangTasks
+from fairlead.control.gone_incarnations import GoneIncarnations
+from fairlead.control.inbox import Inbox
 from fairlead.control.internal_errors import apart
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
@@ -32,11 +31,11 @@ from fairlead.control.plans import Gauge, Plans
 from fairlead.control.quarantine import Parts, Quarantine
 from fairlead.control.records import Job
 from fairlead.control.roster import Roster
-from fairlead.control.store import jobs, neighbours, nodes
+from fairlead.control.store import neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
-from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
+from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import AS_DIALLED, Hold, Round, Sharing
 
@@ -48,11 +47,15 @@ ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held ev
 # only wait, nothing but a round can change anything, so that there is no need to look more often than that
 IDLE_SPACING = 200.0  # ... but with a deep queue not so often that time alone eats more than half a percent of a core
 ROUND_AT_LEAST_S = 15.0
-BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
+ROUND_SELDOM_S = 60.0  # ... where no job waits, so that time alone changes little
+BATCH_S = 0.1  # reports of progress are gathered for so long; everything else is taken in at once
+BATCH_SPACING = 50.0  # ... and where there are many, for so many lengths of what it took to store the last ones
+BATCH_AT_MOST_S = 1.0
+LEAST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
 METER_S = 15.0  # a line of the ledger per generation and node so often; after a crash the next one closes the gap
+METER_SPACING = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
+METER_AT_LEAST_S = 60.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
-VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
-ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
 
 
 class Controller:
@@ -77,30 +80,30 @@ class Controller:
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
         self.roster = Roster(store, backend, self.known, clock, sleep_after_s)
-        self.quarantine = Quarantine(store, clock)
+        self.quarantine = Quarantine(store, clock, lambda job: self._gangs.want([job]))
         self._parts = Parts(store, clock)
-        self._views = GangViews(store, self.known, self.roster, clock)
         self._meter = UsageMeter(store, self.known, lambda: self.nodes, clock, self.quarantine)
         self._seen: dict[tuple[str, str], int] = {}
-        self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
+        self._gone = GoneIncarnations(store, self._seen, clock)
+        self._inbox = Inbox()
         self._nudged = asyncio.Event()
+        self._urgent = asyncio.Event()  # something that reports are not gathered any longer for
+        self._storing_s = 0.0  # what the last events took
         self._round_due = True
-        self._on_their_way = False  # whether any job was at the last look
         self._unfinished = False  # the last round decided something that could not be stored yet
         self._paused = False
         self._unanswered = False
-        self._advancing: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
         self._metered_s = 0.0
+        self._meter_every_s = METER_S
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self.published = 0  # how often: who has seen as many has missed nothing
-        self._fatal: asyncio.Future[None] | None = None
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
         self.plans = Plans(store, lambda: self.nodes, clock, gauge)
-        self._carry_out = CarryOut(
+        carry_out = CarryOut(
             store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
         )
+        self._gangs = GangTasks(store, self.known, self.roster, self.quarantine, carry_out, clock, self)
 
     # ------------------------------------------------------------ doors
 
@@ -121,8 +124,13 @@ class Controller:
     def nudge(self, job: str | None = None) -> None:
         """Something was written that asks for a decision, or for a look at this job."""
         if job is not None:
-            self._again.add(job)
+            self._gangs.want([job])
         self._round_due = True
+        self._nudged.set()
+        self._urgent.set()
+
+    def wake(self) -> None:
+        """There is something to look at."""
         self._nudged.set()
 
     def pause(self) -> None:
@@ -148,21 +156,21 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
-        self._fatal = asyncio.get_running_loop().create_future()
+        fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
         self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
-        self._seen = await outlast(lambda: self.store.read(nodes.cursors), "cursors")
+        self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
         pump = asyncio.create_task(self._pump())
         loop = asyncio.create_task(self._reconcile_forever())
         try:
-            done, _ = await asyncio.wait({pump, loop, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({pump, loop, fatal}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             self.plans.close()
             self.roster.close()
-            running = [pump, loop, *self._advancing.values(), *self._parts.tasks]
+            running = [pump, loop, *self._gangs.tasks, *self._parts.tasks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -175,66 +183,92 @@ class Controller:
                     self.known.observe(event.body)
                     self.meter.take(event.node, event.body)
                 continue
-            self._inbox.put_nowait(event)
+            self._inbox.put(event)
             self._nudged.set()
+            if not can_wait(event):
+                self._urgent.set()
 
     async def _reconcile_forever(self) -> None:
         batch: list[BackendEvent] = []
         while True:
-            batch += await self._next_batch()
+            if batch:  # what the last pass did not get to comes first, and no more is taken on top of it
+                await asyncio.sleep(TICK_S)
+            else:
+                batch = await self._next_batch()
             await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""
         await self._absorb(batch)
+        self._forget_cooled()
         if self._round_due and not self._paused:
             await self._parts.do("holding a round", self._decide)
-        live = await self.store.read(jobs.on_their_way)
-        self._on_their_way = bool(live)
         await self._parts.do("learning from neighbours", lambda: learn(self.store, self.known, self.clock()))
-        if self.clock() - self._metered_s >= METER_S:
-            self._metered_s = self.clock()
+        live = [job for job, workers in self.known.workers.items() if workers]
+        if not 0.0 <= self.clock() - self._metered_s < self._meter_every_s:
+            self._metered_s, begun_s = self.clock(), time.monotonic()
             await self._parts.do("metering", lambda: self._meter.measure(live))
+            spent_s = time.monotonic() - begun_s
+            self._meter_every_s = min(METER_AT_LEAST_S, max(METER_S, METER_SPACING * spent_s))
             await self._parts.do("clearing nodes", self.roster.clear)
+            await self._parts.do("forgetting nodes that are gone", self._gone.forget)
         if live and not self._paused:
-            self._parts.beside("reviewing plans", self._review)
-        for job in sorted({*live, *self._again} - self._advancing.keys()):
-            if not self.quarantine.holds(job):
-                self._advance_soon(job)
-        self._again &= self._advancing.keys()  # those come again when what they are at is done
+            self._parts.beside("reviewing plans", lambda: self._review(live))
+        await self._gangs.look()
         self.publish()
 
-    async def _review(self) -> None:
-        for job in await self.plans.review(self.known.of):
+    def _forget_cooled(self) -> None:
+        """Jobs that may be planned for again: the next round sees them."""
+        now_s, cooling = self.clock(), self.known.cooling_until_s
+        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
+            del cooling[job]
+            self._round_due = True
+
+    async def _review(self, live: Collection[str]) -> None:
+        for job in await self.plans.review(self.known.of, live):
             self.nudge(job)
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
-        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or bool(self._again)
-        soon = under_way or self._on_their_way or self._unfinished or self._round_due
+        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or self._gangs.busy
+        soon = under_way or self._unfinished or self._round_due
         busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S if soon else ROUND_EVERY_S if busy else idle_s):
+                async with asyncio.timeout(self._within(TICK_S if soon else ROUND_EVERY_S if busy else idle_s)):
                     await self._nudged.wait()
-        every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
+        waits = bool(self.outlook.holds) or self._unfinished
+        seldom_s = ROUND_AT_LEAST_S if waits else ROUND_SELDOM_S
+        every_s = min(seldom_s, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
         rests = self.roster.sleep_after_s is not None  # who is idle goes to sleep when nothing happens
         self._round_due = self._round_due or ((busy or rests) and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()
         if batch and all(can_wait(event) for event in batch):
-            await asyncio.sleep(BATCH_S)
+            await self._gather(min(BATCH_AT_MOST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
             batch += self._drain()
         elif not batch and self._round_cost_s:
             await asyncio.sleep(min(0.5, ROUND_SPACING * self._round_cost_s))
             batch = self._drain()
         return batch
 
+    def _within(self, wait_s: float) -> float:
+        """How long to wait for something to happen: not beyond the moment at which a gang is to be looked at."""
+        next_s = self._gangs.next_s
+        return wait_s if next_s is None else min(wait_s, max(LEAST_WAIT_S, next_s - self.clock()))
+
+    async def _gather(self, for_s: float) -> None:
+        """Let reports come together for a while, but only as long as nothing more urgent comes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await self._urgent.wait()
+
     def _drain(self) -> list[BackendEvent]:
         self._nudged.clear()
-        batch = []
-        while not self._inbox.empty():
-            batch.append(self._inbox.get_nowait())
+        self._urgent.clear()
+        batch = self._inbox.take()
+        if self._inbox:  # a node had more to say than its turn
+            self._nudged.set()
         return batch
 
     # ------------------------------------------------------------ taking in
@@ -245,7 +279,9 @@ class Controller:
             first = batch[0]
             if isinstance(first, NodeChange):
                 self._round_due = True
+                self._gangs.want_all()
                 await self._parts.do(f"taking in {first.node}", partial(self.roster.take, first))
+                self._gone.note(first, self.nodes)
                 del batch[0]
             else:
                 said = list(takewhile(lambda event: not isinstance(event, NodeChange), batch))
@@ -255,7 +291,7 @@ class Controller:
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
         fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]
         if fresh:
-            now_s = self.clock()
+            now_s, begun_s = self.clock(), time.monotonic()
             again, self._unanswered = self._unanswered, True  # until it is known whether they are stored
 
             def work(connection: Connection) -> tuple[list[WorkerEvent], Taken]:
@@ -271,7 +307,8 @@ class Controller:
                 self._seen[event.node, event.incarnation] = event.sequence
                 if id(event) not in refused:
                     self._hear(event)
-            self._again |= {event.job for event in fresh}
+            self._gangs.want(taken.touched | {event.job for event in fresh if again or not can_wait(event)})
+            self._storing_s = time.monotonic() - begun_s
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in {(event.node, event.incarnation) for event in batch}:
             self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
@@ -281,8 +318,7 @@ class Controller:
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
-                self.known.exits.setdefault(event.job, {})[event.worker] = event.time_s
-                self.known.cpu.ended(event.job, event.worker, event.body.cpu_s)
+                self.known.ended(event.job, event.worker, event.body.cpu_s, event.time_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
@@ -297,6 +333,8 @@ class Controller:
         known = self.known.workers.get(event.job, {})
         if event.worker in known:
             known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
+            if isinstance(event.body, wire.Joined) and event.body.resumed:
+                self.known.resumed(event.job, event.body.generation)
 
     # ------------------------------------------------------------ deciding
 
@@ -305,7 +343,7 @@ class Controller:
         self._round_due = False  # before anything is read: what is written from here on asks for all of this again
         try:
             handed_in = await self.orchestrate() if self.orchestrate is not None else None
-            self._again |= handed_in or set()
+            self._gangs.want(handed_in or ())
             with tracing.round():
                 await self._round()
         except BaseException:
@@ -333,7 +371,7 @@ class Controller:
         holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
         self.outlook = Outlook(holds, decided.entitlements, now_s, decided.memory, now_s if keep else before.stored_s)
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
-        self._again |= changed
+        self._gangs.want(changed)
         self.roster.rest(decided.nodes)
         self._round_cost_s = time.monotonic() - started_s
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
@@ -342,56 +380,3 @@ class Controller:
     def _decide_about(self, state: RoundInput) -> Round:
         seated(state, self.known)
         return decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
-
-    # ------------------------------------------------------------ carrying out
-
-    def _advance_soon(self, job: str) -> None:
-        """One task per job at a time, so that a slow node holds up nobody else."""
-        self._again.discard(job)
-        task = asyncio.create_task(self._advance_apart(job))
-        self._advancing[job] = task
-        task.add_done_callback(lambda done: self._advanced(job, done))
-
-    def _advanced(self, job: str, task: asyncio.Task[None]) -> None:
-        self._advancing.pop(job, None)
-        if job in self._again:
-            self._nudged.set()
-        if task.cancelled() or self._fatal is None or self._fatal.done():
-            return
-        error = task.exception()
-        if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
-            log.warning("the next step for a gang failed; it will be tried again", job=job, error=str(error))
-            self._again.add(job)  # at the next tick; a job that has ended would not be looked at otherwise
-        elif error is not None:
-            self._fatal.set_exception(error)
-
-    async def _advance_apart(self, job: str) -> None:
-        """An error of our own sets the job aside; what a node or the store could not do is tried again."""
-        try:
-            await self._advance(job)
-        except Exception as error:
-            if isinstance(error, FairleadError) and not isinstance(error, InvalidSpec):
-                raise
-            self._again.add(job)
-            await self.quarantine.set_aside(job, "carrying out its next step", error)
-        else:
-            self.quarantine.passed(job, "carrying out its next step")
-
-    async def _advance(self, job: str) -> None:
-        for _ in range(ACTIONS_AT_ONCE):
-            view = await self._views.of(job)
-            if view is None or touches(view, self.roster.undecided):
-                return
-            bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
-            if VALIDATE:
-                wrong = contradiction(view)
-                if wrong is not None:
-                    log.error("contradiction", what=wrong)
-            action = next_action(view)
-            if action is None:
-                return
-            log.debug("carry out", job=job, action=type(action).__name__)
-            await self._carry_out.do(action, view)
-            if frees_or_asks(action, self.known.of(job)):
-                self.nudge(job)
-            self.publish()
