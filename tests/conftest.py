@@ -28,6 +28,7 @@ APART = (  # for those that start their own
     "api/test_fuzz", "cli/test_second_tenant", "cli/test_foreground", "control/test_outage", "chaos/test_failpoints",
     "chaos/test_random_kills", "chaos/test_upgrade", "chaos/test_keeping", "chaos/test_campaign",
 )  # fmt: skip
+EACH = ("storm",)  # tests of these rooms share nothing: each runs wherever there is time
 WAITING = (*TOGETHER, "test_demo", "live", "browser", "backends", "outside")  # platforms, the longest first
 
 # Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
@@ -97,8 +98,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def _together(nodeid: str) -> str:
-    """What runs in one process: a test's room if that shares something, else its file."""
+    """What runs in one process: a test's room if that shares something, else its file, or the test alone."""
     file = nodeid.removeprefix("tests/").split(".py::")[0]
+    if _room(nodeid) in EACH:
+        return nodeid
     return _room(nodeid) if _room(nodeid) in TOGETHER and file not in APART else file
 
 

@@ -27,6 +27,7 @@ from fairlead.control.internal_errors import apart
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events
+from fairlead.control.planner_process import Planner
 from fairlead.control.plans import Gauge, Plans
 from fairlead.control.quarantine import Parts, Quarantine
 from fairlead.control.records import Job
@@ -71,6 +72,7 @@ class Controller:
         gauge: Gauge | None = None,
         sleep_after_s: float | None = None,
         sharing: Sharing = AS_DIALLED,
+        planner: Planner | None = None,
     ) -> None:
         self.store = store
         self.backend = backend
@@ -99,7 +101,7 @@ class Controller:
         self._news = asyncio.Event()
         self.published = 0  # how often: who has seen as many has missed nothing
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
-        self.plans = Plans(store, lambda: self.nodes, clock, gauge)
+        self.plans = Plans(store, lambda: self.nodes, clock, gauge, planner)
         carry_out = CarryOut(
             store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
         )
@@ -310,7 +312,7 @@ class Controller:
             self._gangs.want(taken.touched | {event.job for event in fresh if again or not can_wait(event)})
             self._storing_s = time.monotonic() - begun_s
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
-        for node, incarnation in {(event.node, event.incarnation) for event in batch}:
+        for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
             self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
 
     def _hear(self, event: WorkerEvent) -> None:

@@ -27,11 +27,12 @@ Clock = Callable[[], float]
 class Store:
     """One open database. Reads run side by side; writes one after the other, many to a commit."""
 
-    def __init__(self, engines: Engines, clock: Clock) -> None:
+    def __init__(self, engines: Engines, clock: Clock, writer: Writer | None = None) -> None:
+        """``writer``: another one than the usual thread, for simulations."""
         self._engines = engines
         self._clock = clock
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store-reader")
-        self._writer = Writer(engines.writer)
+        self._writer = writer or Writer(engines.writer)
         self._ttl_s = 3.0
         self.epoch: int | None = None  # in which this process leads, as far as it knows
         self.trouble: str | None = None  # why the database does not answer, as the last attempt found it

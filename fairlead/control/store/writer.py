@@ -59,6 +59,9 @@ class Writer:
         self._wake = threading.Condition()
         self._closed = False
         self.reserve: Reserve | None = None
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -71,14 +74,18 @@ class Writer:
                 self._queue.appendleft(work)
             else:
                 self._queue.append(work)
-            self._wake.notify()
+            self._rouse()
         return await work.future
+
+    def _rouse(self) -> None:
+        """There is work for the thread."""
+        self._wake.notify()
 
     def close(self) -> None:
         """Finish what is queued and end the thread."""
         with self._wake:
             self._closed = True
-            self._wake.notify()
+            self._rouse()
         self._thread.join()
 
     @property
@@ -87,16 +94,20 @@ class Writer:
 
     def _serve(self) -> None:
         while group := self._next():
-            began_s = time.perf_counter()
-            if self.reserve is not None:
-                self.reserve.keep()
-            self._commit(group)
-            durable_s = time.perf_counter()
-            live.observe(families.STORE_COMMIT, durable_s - began_s)
-            for work in group:
-                live.observe(families.STORE_WRITE, durable_s - work.asked_s)
-            for loop in {work.loop for work in group}:
-                _answer(loop, [work for work in group if work.loop is loop])
+            self._write(group)
+
+    def _write(self, group: Sequence[Work]) -> None:
+        """Commit a group, and answer its callers."""
+        began_s = time.perf_counter()
+        if self.reserve is not None:
+            self.reserve.keep()
+        self._commit(group)
+        durable_s = time.perf_counter()
+        live.observe(families.STORE_COMMIT, durable_s - began_s)
+        for work in group:
+            live.observe(families.STORE_WRITE, durable_s - work.asked_s)
+        for loop in {work.loop for work in group}:
+            _answer(loop, [work for work in group if work.loop is loop])
 
     def _next(self) -> list[Work]:
         with self._wake:

@@ -1,0 +1,127 @@
+"""Mends taken back one by one, to prove that the storm sees what they mended: ``python -m tests.storm --revert 9``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from random import Random
+from typing import Any
+from unittest import mock
+
+from fairlead import wire
+from fairlead.backends.local import keeper as keepers
+from fairlead.backends.local.keeper import NodeKeeper
+from fairlead.backends.local.link import NodeGone, NodeLink
+from fairlead.backends.local.records import socket_path
+from fairlead.control import carry_out
+from fairlead.control import rendezvous as meetings
+from fairlead.control.loop import Controller
+from fairlead.control.rendezvous import Rendezvous
+from fairlead.control.store import generations
+
+Revert = Callable[[], AbstractContextManager[Any]]
+
+
+def _ports_drawn_anew() -> AbstractContextManager[Any]:
+    """1: each attempt to start a command asks for a port of its own."""
+    chance = Random(1)
+
+    def point(generation: Any) -> Rendezvous:
+        return Rendezvous(f"generation-{generation.number}", 20_000 + chance.randrange(1000))
+
+    return mock.patch.object(carry_out, "meeting_point", point)
+
+
+def _acknowledgements_awaited() -> AbstractContextManager[Any]:
+    """2: the pass waits for the answer of each node, one after the other."""
+    usual = Controller._store_worker_events
+
+    async def stored(self: Controller, batch: Any) -> None:
+        await usual(self, batch)
+        backend: Any = self.backend
+        for node in sorted({event.node for event in batch}):
+            await backend._ask(node, wire.Acknowledge(0))
+
+    return mock.patch.object(Controller, "_store_worker_events", stored)
+
+
+def _counted_from_what_was_seen() -> AbstractContextManager[Any]:
+    """4: losses are counted on from the job as it was before an await."""
+    usual: Any = carry_out._unmoved
+
+    def unmoved(connection: Any, job: Any) -> Any:
+        found = usual(connection, job)
+        return job if found and not isinstance(found, bool) else found
+
+    return mock.patch.object(carry_out, "_unmoved", unmoved)
+
+
+def _sleep_unguarded() -> AbstractContextManager[Any]:
+    """6: an OSError while a node is put to sleep is nobody's."""
+
+    async def end(self: NodeKeeper) -> None:
+        await asyncio.to_thread(keepers.fence, self._home, self.shape.name, self._epoch)
+
+    return mock.patch.object(NodeKeeper, "_end_processes", end)
+
+
+def _links_left_open() -> AbstractContextManager[Any]:
+    """9: a line whose first request fails is forgotten as it is."""
+
+    async def came_back(self: NodeKeeper) -> bool:
+        loop = asyncio.get_running_loop()
+        before, deadline_s = self.status, loop.time() + keepers.FROZEN_S
+        while before is not None and loop.time() < deadline_s:
+            record = keepers.read_record(self._home, self.shape.name)
+            if record is None or record.incarnation != before.incarnation:
+                return False
+            if not keepers.processes.alive(record.process):
+                return False
+            try:
+                link = await NodeLink.connect(socket_path(self._home, self.shape.name), self._epoch)
+                await link.request(wire.Status(), timeout_s=3.0)
+            except (OSError, NodeGone):
+                await asyncio.sleep(0.005)
+                continue
+            self.link = link
+            self._listen(before.incarnation)
+            return True
+        return False
+
+    return mock.patch.object(NodeKeeper, "_came_back", came_back)
+
+
+def _ports_in_use_given_out() -> AbstractContextManager[Any]:
+    """10: a port is given out without holding it: others may get it, too."""
+    usual = meetings.draw
+
+
+    def draw(job: str, generation: int, created_s: float, taken: Any = ()) -> Rendezvous:
+        return usual(job, generation, created_s)
+
+    return mock.patch.object(generations, "draw", draw)
+
+
+def _clocks_of_nodes_believed() -> AbstractContextManager[Any]:
+    """11: the times of a node are compared with the leader's."""
+    return mock.patch.object(NodeLink, "age_s", lambda self, event: None)
+
+
+REVERTS: dict[int, Revert] = {
+    1: _ports_drawn_anew, 2: _acknowledgements_awaited, 4: _counted_from_what_was_seen, 6: _sleep_unguarded,
+    9: _links_left_open, 10: _ports_in_use_given_out, 11: _clocks_of_nodes_believed,
+}  # fmt: skip
+
+
+@contextmanager
+def reverted(fault: int | None) -> Iterator[None]:
+    """Run without the mend of this fault."""
+    if fault is None:
+        yield
+        return
+    with REVERTS[fault]():
+        yield
+
+
+__all__ = ["REVERTS", "reverted"]
