@@ -15,7 +15,7 @@ BRIEF  := awk '/^ *Downloading .*[0-9] (MB|GB)/ { print "   " $$2, $$3, $$4; ffl
                /^Installing collected/ { print "    unpacking"; fflush() } /^ERROR/ { print; fflush() }'
 TORCH  := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: help setup demo test explore fuzz system sandbox lint bench clean clean-all
+.PHONY: help setup demo test explore mutants chaos fuzz system sandbox lint bench clean clean-all
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,6 +50,13 @@ test: $(STAMP) system ## the whole suite, lint within it (ARGS="-k words" choose
 
 explore: $(STAMP) ## other random examples than the suite's own, EXAMPLES of each property where it says so
 	@FAIRLEAD_EXPLORE=1 FAIRLEAD_EXAMPLES=$${EXAMPLES:-1000} $(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --timeout 7200 tests/scheduling tests/simulation tests/test_specs.py tests/control/test_accepted_profiles.py tests/control/test_any_messages.py tests/storm $(ARGS)
+	@$(MAKE) mutants ARGS=
+
+mutants: $(STAMP) ## change one place of the core at a time and see whether its room's tests notice (ARGS="--rooms grid,data --seed 7 --count 100")
+	@nice -n 10 $(BIN)/python -m tests.mutants $(ARGS)
+
+chaos: $(STAMP) sandbox ## 500 faults on a real platform (FAULTS, SEED, STATE); ended on the way, the same command goes on
+	@$(BIN)/python -m tests.chaos.campaign --faults $${FAULTS:-500} --seed $${SEED:-1} --state $${STATE:-/tmp/fairlead-chaos-$${SEED:-1}} $(ARGS)
 
 fuzz: $(STAMP) ## fuzz the API for long: every role, random seeds, until EXAMPLES per operation are tried
 	@FAIRLEAD_FUZZ_EXAMPLES=$${EXAMPLES:-300} $(BIN)/python -m pytest tests/api/test_fuzz.py --timeout 7200 $(ARGS)

@@ -16,7 +16,8 @@ anew when it is empty. So is one of the same protocol that runs older code (its 
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
 pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
 before a plan that was asked for by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
-ages of events, and no paths of the leader's machine.
+ages of events, and no paths of the leader's machine; ends tell of full disks and lost fork servers, and a training that
+died tells each step where it did.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -32,6 +33,7 @@ class Join(msgspec.Struct, tag="join", frozen=True):
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
     plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
     rendezvous: str = ""  # its name, drawn once per generation by the leader
+    careful_from: int | None = None  # it died soon after this step before: each step from here on is told, for a while
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -145,6 +147,7 @@ class Raised(msgspec.Struct, tag="raised", frozen=True):
     trace: str = ""
     permanent: bool = False  # trying again cannot help: the Training itself is refused
     missing: list[str] = []  # stages whose results were gone when this one wanted them
+    no_room: bool = False  # the disk was full, and no code of the user's had begun
 
 
 FromWorker = Ready | Joined | Progress | Left | Broken | Profiled | Snapshot | Finished | Raised
@@ -321,7 +324,7 @@ class Exited(msgspec.Struct, tag="exited", frozen=True):
 
     code: int | None  # exit code, or None if a signal ended it
     signal: int | None = None
-    cause: str | None = None  # out-of-memory, disk-full, silent, stopped
+    cause: str | None = None  # as recovery.Cause names it: out-of-memory, disk-full, silent, stopped, no-room, ...
     detail: str = ""  # of the cause, for the tenant
     cpu_s: float = 0.0  # that all its processes used in their lives; 0: not known
 

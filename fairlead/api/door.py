@@ -38,7 +38,7 @@ from fairlead.views import (
 )
 
 NodeAction = Literal["cordon", "uncordon", "drain"]
-Order = Literal["newest", "oldest"]
+Order = Literal["newest", "oldest", "queue"]
 LogCursor = dict[str, int]
 """Worker -> how many bytes of its log were read so far."""
 

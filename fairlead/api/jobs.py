@@ -42,7 +42,10 @@ class JobsQuery(Query):
     ids: str | None = Field(default=None, max_length=20_000, description="Only jobs with these ids (a,b).")
     limit: int = Field(default=100, ge=1, le=1000, description="Jobs per page.")
     cursor: str | None = Field(default=None, max_length=200, description="The `next` of the page before.")
-    order: Order = Field(default="newest", description="Which come first.")
+    order: Order = Field(
+        default="newest",
+        description="Which come first. `queue`: those that run, those that wait (oldest first), those that have ended.",
+    )
 
 
 class MetricsQuery(Query):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from fairlead.cli.glance import JobPage, JobRow
     from fairlead.views import GenerationView, JobView, Page, PlanView, ResultView, Why
 
-RANK = {"running": 0, "starting": 1, "stopping": 2}
-GROUPS = (("running,starting,stopping", "newest"), ("queued", "oldest"))
-ENDED = ("ended", "newest")
+RANK = {"running": 0, "starting": 1, "stopping": 2, "queued": 3}
+ENDED_RANK = 4
+ON_THEIR_WAY = "running,starting,stopping"
 PIPED_ROWS = 40
 
 
@@ -30,13 +30,13 @@ def queue(
     as_json: Json = False,
 ) -> None:
     """Jobs that run and wait, running ones first."""
-    groups = (*GROUPS, ENDED) if everything else GROUPS
+    states = None if everything else "active"
     if as_json:
-        whole, total = _jobs(client().page, groups, tenant, limit or 1_000_000)
+        whole, total = _jobs(client().page, states, tenant, limit or 1_000_000)
         show.print_json({"jobs": whole, "total": total})
         return
     fitting = show.screen().lines - 4 if show.is_terminal() else PIPED_ROWS
-    shown, total = _jobs(_page, groups, tenant, limit or max(fitting, 5))
+    shown, total = _jobs(_page, states, tenant, limit or max(fitting, 5))
     columns = [
         Column("NAME", spare=True), Column("ID", ends=6), Column("TENANT"), Column("STATE"),
         Column("WORKERS", right=True), Column("DONE", right=True), Column("FOR", right=True),
@@ -56,25 +56,33 @@ def _page(**params: Any) -> JobPage | Page:
 
 
 def _jobs(
-    ask: Callable[..., JobPage | Page], groups: tuple[tuple[str, str], ...], tenant: str | None, limit: int
+    ask: Callable[..., JobPage | Page], states: str | None, tenant: str | None, limit: int
 ) -> tuple[list[JobRow | JobView], int]:
-    """The first so many jobs, group after group of states, and how many there are."""
-    shown: list[JobRow | JobView] = []
-    total = 0
-    for states, order in groups:
-        cursor: str | None = None
-        found: list[JobRow | JobView] = []
-        while True:
-            room = limit - len(shown) - len(found)
-            wanted = max(1, min(room, 1000))  # at least one, for the sake of the total
-            page = ask(state=states, tenant=tenant, limit=wanted, cursor=cursor, order=order)
-            found += page.items[:room]
-            cursor = page.next
-            if cursor is None or len(shown) + len(found) >= limit:
-                break
-        shown += sorted(found, key=lambda job: RANK.get(job.state, 0))
-        total += page.total
-    return shown, total
+    """The first so many jobs of the queue, each once, and how many there are.
+
+    A page is of one moment. Between two of them a job may go back into the queue, which would list it twice, or begin
+    to run, which would leave it out: so those that run are asked for once more after several pages.
+    """
+    shown: dict[str, JobRow | JobView] = {}
+    total, pages = _collect(ask, states, tenant, limit, shown)
+    if pages > 1:
+        _collect(ask, ON_THEIR_WAY, tenant, limit, shown)
+    ordered = sorted(shown.values(), key=lambda job: RANK.get(job.state, ENDED_RANK))
+    return ordered[:limit], max(total, len(shown))
+
+
+def _collect(
+    ask: Callable[..., JobPage | Page], states: str | None, tenant: str | None, limit: int,
+    shown: dict[str, JobRow | JobView],
+) -> tuple[int, int]:  # fmt: skip
+    """Add the jobs in these states that are not shown yet; how many there are, and how many pages that took."""
+    total, pages, seen = 0, 0, 0
+    cursor: str | None = None
+    while not pages or (cursor is not None and seen < limit):
+        page = ask(state=states, tenant=tenant, limit=min(limit, 1000), cursor=cursor, order="queue")
+        total, pages, seen, cursor = page.total, pages + 1, seen + len(page.items), page.next
+        shown |= {job.id: job for job in page.items if job.id not in shown}
+    return total, pages
 
 
 def _row(job: JobRow | JobView) -> list[object]:

@@ -12,16 +12,14 @@ from sqlalchemy import Connection
 from fairlead import silence, wire
 from fairlead.backends.protocol import Backend, LaunchOrder, NodeAction
 from fairlead.cluster import Gang, Node
-from fairlead.control import gangs, ledger
+from fairlead.control import gangs, ledger, worker_deaths
 from fairlead.control.company import Company
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.knowing import blame_plan
 from fairlead.control.locality import Resident
 from fairlead.control.measured import Measured
-from fairlead.control.observe import stop_changes
 from fairlead.control.plans import BETTER_PLAN, Plans
-from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.rendezvous import Rendezvous, draw
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
@@ -29,10 +27,7 @@ from fairlead.control.store.engine import Store
 from fairlead.errors import Refused
 
 START_WITHIN_S = 5.0
-LOSSES_LIMIT = 4  # consecutive losses of workers without a step in between: the job itself must be the cause
-BLAME_AFTER = 2  # of them, the plan counts as a possible cause
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
-LONG_LIFE_S = 600.0  # a command takes no steps: one that ran for so long was not the cause of its loss
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
 
 
@@ -65,6 +60,12 @@ class Gangs:
         exits = self.exits.get(job.id, {})
         ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
         return min(now_s, max(ends, default=now_s))
+    def back_off(self, active: Sequence[Job], now_s: float) -> None:
+        """Let jobs that back off cool, as it is stored."""
+        for job in active:
+            until_s = job.back_off_until_s
+            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
+                self.cooling_until_s[job.id] = until_s
 
     def forget(self, job: str) -> None:
         for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
@@ -123,7 +124,10 @@ class CarryOut:
             case gangs.MarkBroken(generation, lost):
                 await self._mark_broken(job, generation, lost)
             case gangs.Abandon(generation, why):
-                await self._abandon(job, generation, why)
+                former = view.generations[-2] if len(view.generations) > 1 else None
+                await self._abandon(job, generation, why, former)
+            case gangs.BeginStop(JobPhase.QUEUED, "worker-lost") if view.generations:
+                await self._give_up(job, view.generations[-1])
             case gangs.BeginStop(then, outcome, message, at_s):
                 await self._begin_stop(job, then, outcome, message, at_s)
             case gangs.StopWorkers(workers, grace_s):
@@ -221,6 +225,7 @@ class CarryOut:
             silence_s=silence.limit_s(usual_step_s, spec.get("silence_timeout")),
             plan=plan.get("plan"),
             rendezvous=meeting_point(generation).name,
+            careful_from=worker_deaths.last_step(job),
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
@@ -233,11 +238,12 @@ class CarryOut:
         now_s = self._clock()
 
         def work(connection: Connection) -> None:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.RUNNING, running_s=now_s)
             changes: dict[str, Any] = {"phase": JobPhase.RUNNING, "since_s": now_s}
-            if job.started_s is None:
+            if stored.started_s is None:
                 changes["started_s"] = now_s
             jobs.update(connection, job.id, **changes)
             size = len(generation.members)
@@ -254,43 +260,44 @@ class CarryOut:
 
     # ------------------------------------------------------------ when it goes wrong
 
-    async def _mark_broken(self, job: Job, generation: Generation, lost: tuple[str, ...]) -> None:
-        now_s = self._clock()
-        dead, what = gangs.loss(lost, self._known.of(job.id))
-        broken_s = gangs.loss_s(lost, self._known.of(job.id), now_s)
-        ran_s = 0.0 if job.training or generation.running_s is None else now_s - generation.running_s
+    async def _mark_broken(self, job: Job, generation: Generation, lost: Sequence[str]) -> None:
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
 
-        def work(connection: Connection) -> None:
-            if not _unmoved(connection, job):
-                return
-            generations.update(connection, job.id, generation.number, broken_s=broken_s)
-            current = jobs.update(connection, job.id, losses=1 if ran_s > LONG_LIFE_S else job.losses + 1)
-            _event(connection, job, "worker-lost", f"{job.id} {what}", now_s, workers=dead,
-                   generation=generation.number)  # fmt: skip
-            plan = blame_plan(connection, job, what) if current.losses >= BLAME_AFTER else None
-            if plan is not None:
-                _event(connection, job, "plan-failed", f"{job.id} goes on without {plan}: {what}", now_s, plan=plan)
-            if current.losses >= LOSSES_LIMIT:
-                message = (f"workers were lost {current.losses} times in a row without a step in between, at last: "
-                           f"{what}; see fairlead logs {job.id}")  # fmt: skip
-                jobs.update(connection, job.id, **stop_changes(JobPhase.FAILED, "failed", message, now_s))
+        def work(connection: Connection) -> float:
+            moved = not _unmoved(connection, job)
+            return 0.0 if moved else worker_deaths.break_up(connection, job.id, generation, lost, facts, now_s)
 
-        await self._store.write(work)
+        if after_s := await self._store.write(work):
+            self._known.cooling_until_s[job.id] = now_s + after_s
         self._plans.forget(job.id)
         failpoint("broken-stored")
 
-    async def _abandon(self, job: Job, generation: Generation, why: str) -> None:
-        now_s = self._clock()
+    async def _abandon(self, job: Job, generation: Generation, why: str, former: Generation | None = None) -> None:
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> float:
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                outcome="abandoned")  # fmt: skip
             _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)
+            if former is None or not _unmoved(connection, job):
+                return 0.0
+            return worker_deaths.newcomers(connection, job.id, generation, former, facts, now_s)
 
-        await self._store.write(work)
-        self._known.cooling_until_s[job.id] = now_s + COOLING_S
+        after_s = await self._store.write(work)
+        self._known.cooling_until_s[job.id] = now_s + max(COOLING_S, after_s)
         told = self._known.told.get(job.id, set())
         told -= {mark for mark in told if mark.startswith("leave:")}
+
+    async def _give_up(self, job: Job, generation: Generation) -> None:
+        """Nobody is left of this generation, or nobody could come."""
+        now_s, facts = self._clock(), dict(self._known.of(job.id))
+
+        def work(connection: Connection) -> None:
+            if _unmoved(connection, job):
+                worker_deaths.give_up(connection, job.id, generation, facts, now_s)
+
+        await self._store.write(work)
+        failpoint("stop-stored")
 
     async def _begin_stop(
         self, job: Job, then: JobPhase, outcome: str, message: str | None, at_s: float | None = None
@@ -320,7 +327,8 @@ class CarryOut:
         until_s = self._known.held_until_s(job, live, outcome, now_s)
 
         def work(connection: Connection) -> bool:
-            if not _unmoved(connection, job):
+            stored = _unmoved(connection, job)
+            if stored is None:
                 return False
             for generation in live:
                 ledger.end_generation(connection, job, generation, self._nodes(), until_s, cpu_s[generation.number])
@@ -332,9 +340,9 @@ class CarryOut:
             if then is JobPhase.SUCCEEDED:
                 changes["message"] = None  # what went wrong on the way is told by the events
             if outcome == "preempted":
-                changes["preemptions"] = job.preemptions + 1
+                changes["preemptions"] = stored.preemptions + 1
             jobs.update(connection, job.id, **changes)
-            why = f": {job.message}" if job.message and then is JobPhase.FAILED else ""
+            why = f": {stored.message}" if stored.message and then is JobPhase.FAILED else ""
             became = "goes back into the queue" if then is JobPhase.QUEUED else f"{_ENDS[then]}{why}"
             _event(connection, job, f"job-{then}", f"{job.id} {became}", now_s, outcome=outcome)
             return True
@@ -344,6 +352,8 @@ class CarryOut:
         failpoint("concluded")
         self._known.told.pop(job.id, None)
         self._known.exits.pop(job.id, None)
+        if outcome != "abandoned":  # that it could not grow keeps nobody from starting; a failed reservation does
+            self._known.cooling_until_s.pop(job.id, None)
         if then in ENDED:
             self._known.forget(job.id)
 
@@ -355,12 +365,15 @@ class CarryOut:
         self._known.told.setdefault(job.id, set()).add(what)
 
 
-def _unmoved(connection: Connection, job: Job) -> bool:
-    """Whether nobody changed the job's course since it was looked at: a cancel, a failure or a preemption stands."""
+def _unmoved(connection: Connection, job: Job) -> Job | None:
+    """The job as it is stored now, unless somebody changed its course since it was looked at.
+
+    A cancel, a failure or a preemption stands. What is counted in the row is counted on from this one.
+    """
     stored = jobs.get(connection, job.id)
-    if stored is None:
-        return False
-    return (stored.phase, stored.then, stored.generation) == (job.phase, job.then, job.generation)
+    if stored is None or (stored.phase, stored.then, stored.generation) != (job.phase, job.then, job.generation):
+        return None
+    return stored
 
 
 def unsendable(worker: wire.WorkerSpec) -> str | None:

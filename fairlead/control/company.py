@@ -58,6 +58,7 @@ class Company:
     def __init__(self, table: Mapping[Pair, float] | None = None) -> None:
         self.table: dict[Pair, float] = dict(table or {})
         self._gangs: Sequence[Sitting] = ()
+        self._others: Mapping[str, tuple[str, ...]] | None = None  # by job: the classes beside it, once looked at
         self._steps: dict[str, tuple[int, int]] = {}  # job -> generation, how far it has come
         self._windows: dict[str, Window] = {}
         self._alone: dict[str, dict[tuple[int, float], float]] = {}  # job -> (size, pace) -> steps per second
@@ -65,7 +66,7 @@ class Company:
 
     def sit(self, gangs: Sequence[Sitting], alive: Collection[str]) -> None:
         """From now on these gangs hold devices; who is not alive is forgotten, but not what was learned."""
-        self._gangs = gangs
+        self._gangs, self._others = gangs, None
         self._steps = {job: step for job, step in self._steps.items() if job in alive}
         self._windows = {job: window for job, window in self._windows.items() if job in alive}
         self._alone = {job: speeds for job, speeds in self._alone.items() if job in alive}
@@ -80,11 +81,8 @@ class Company:
         if 0.0 <= now_s - self._looked_s < LOOK_S:
             return {}
         self._looked_s = now_s
-        on: dict[str, list[Sitting]] = {}
-        for gang in self._gangs:
-            for name in gang.nodes:
-                on.setdefault(name, []).append(gang)
-        watched = (self._watched(now_s, gang, _beside(gang, on)) for gang in self._gangs)
+        others = self._others = _neighbours(self._gangs) if self._others is None else self._others
+        watched = (self._watched(now_s, gang, others[gang.job]) for gang in self._gangs)
         seen = [found for found in watched if found is not None]
         self.table = learned(self.table, seen)
         pairs = sorted({(one.kind, other) for one in seen for other in one.beside})
@@ -112,9 +110,14 @@ class Company:
         return None
 
 
-def _beside(gang: Sitting, on: Mapping[str, Sequence[Sitting]]) -> tuple[str, ...]:
-    """The classes of all others that share a node with it."""
-    return tuple(sorted({other.kind for name in gang.nodes for other in on[name] if other.job != gang.job}))
+def _neighbours(gangs: Sequence[Sitting]) -> dict[str, tuple[str, ...]]:
+    """By job, the classes of all others that share a node with it."""
+    on: dict[str, list[Sitting]] = {}
+    for gang in gangs:
+        for name in gang.nodes:
+            on.setdefault(name, []).append(gang)
+    return {gang.job: tuple(sorted({other.kind for name in gang.nodes for other in on[name] if other.job != gang.job}))
+            for gang in gangs}  # fmt: skip
 
 
 def sittings(

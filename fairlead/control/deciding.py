@@ -115,6 +115,7 @@ async def read_state(
     if think is not None:
         await think(active)
     facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
+    known.back_off(active, now_s)
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]

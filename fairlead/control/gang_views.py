@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
@@ -22,22 +22,38 @@ class GangViews:
 
     async def of(self, job_id: str) -> GangView | None:
         """The gang as it is now; None when there is nothing left to do for it."""
+        job, live = await self._store.read(lambda connection: _gang(connection, job_id))
+        return None if job is None else self._seen([(job, live)])[0]
 
-        def work(connection: Connection) -> tuple[Job | None, list[Generation]]:
-            return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
+    async def of_each(self, job_ids: Collection[str]) -> list[GangView]:
+        """The same for many, without those for which there is nothing left to do."""
 
-        job, live = await self._store.read(work)
-        known = self._known
-        if job is None:
-            return None
-        if job.phase in ENDED and not known.workers.get(job_id):
-            known.forget(job_id)
-            return None
-        if job.phase is JobPhase.QUEUED and not known.workers.get(job_id):
-            known.told.pop(job_id, None)  # also when the answer to its last conclusion was lost
-        told = frozenset(known.told.get(job_id, set()))
+        def work(connection: Connection) -> list[tuple[Job, list[Generation]]]:
+            live = generations.current(connection, job_ids)
+            return [(job, live.get(job.id, [])) for job in jobs.several(connection, job_ids).values()]
+
+        found = await self._store.read(work) if job_ids else []
+        return [view for view in self._seen(found) if view is not None]
+
+    def _seen(self, found: Sequence[tuple[Job, list[Generation]]]) -> list[GangView | None]:
         reachable, asleep = self._roster.reachable, self._roster.asleep
-        return GangView(job, live, dict(known.of(job_id)), told, self._clock(), reachable, asleep)
+        return [self._view(job, live, reachable, asleep) for job, live in found]
+
+    def _view(
+        self, job: Job, live: list[Generation], reachable: frozenset[str], asleep: frozenset[str]
+    ) -> GangView | None:  # fmt: skip
+        known = self._known
+        if job.phase in ENDED and not known.workers.get(job.id):
+            known.forget(job.id)
+            return None
+        if job.phase is JobPhase.QUEUED and not known.workers.get(job.id):
+            known.told.pop(job.id, None)  # also when the answer to its last conclusion was lost
+        told = frozenset(known.told.get(job.id, set()))
+        return GangView(job, live, dict(known.workers.get(job.id, {})), told, self._clock(), reachable, asleep)
+
+
+def _gang(connection: Connection, job_id: str) -> tuple[Job | None, list[Generation]]:
+    return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
 
 
 def touches(view: GangView, nodes: frozenset[str]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
+AFTERMATH_S = 2.0  # how long a command's exit waits to be judged: a lost node may be its cause, and is told later
 OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive and not training: may join the next generation
 STOP_GRACE_S = 3.0
 NOTICE_S = 2.0  # how long the peers of a lost worker may take to notice by themselves, before they are called away
@@ -28,6 +29,7 @@ class WorkerFact:
     exited: bool = False  # its process is gone; the phase says how far it had come
     slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
     ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
+    cause: str | None = None  # of its end, a recovery.Cause; None: its node was lost with it
     lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
     finished_s: float | None = None  # when it said its last word
 
@@ -199,11 +201,24 @@ def next_action(view: GangView) -> Action | None:
         return BeginStop(JobPhase.QUEUED, "abandoned")  # nobody else would ever look at it again
     newest = view.generations[-1]
     former = view.generations[-2] if len(view.generations) > 1 else None
+    if newest.phase is GenerationPhase.PLANNED and newest.broken_s is not None:
+        return _mend(view, newest)
     if newest.phase is GenerationPhase.PLANNED:
         return _bring_up(view, newest, former)
     if newest.phase is GenerationPhase.JOINING:
         return _meet(view, newest)
     return _watch(view, newest)
+
+
+def changes_s(view: GangView) -> float | None:
+    """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
+
+    Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
+    """
+    moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
+    if view.job.phase is JobPhase.STOPPING:
+        moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    return min((moment for moment in moments if moment > view.now_s), default=None)
 
 
 def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
@@ -242,11 +257,13 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     sleeping = tuple(sorted({member.node for member in newest.members} & view.asleep))
     if sleeping:
         return None if f"wake:{newest.number}" in view.told else WakeNodes(newest, sleeping)
-    for member in newest.members:
-        fact = facts.get(member.worker)
-        if member.node not in view.reachable or (fact is not None and fact.lost):
-            why = f"worker {member.worker} on {member.node} was lost before the generation began"
-            return Abandon(newest, why) if former else BeginStop(JobPhase.QUEUED, "worker-lost", why)
+    dead = tuple(m.worker for m in newest.members if m.worker in facts and facts[m.worker].lost)
+    astray = [m for m in newest.members if m.worker in dead or m.node not in view.reachable]
+    if astray:
+        why = f"worker {astray[0].worker} on {astray[0].node} was lost before the generation began"
+        if former is not None:
+            return Abandon(newest, why)
+        return _break(view, newest, dead) if dead else BeginStop(JobPhase.QUEUED, "worker-lost", why)
     if former is not None and any(fact.phase == "finished" for fact in facts.values()):
         return Abandon(newest, "the former generation finished first")
     if former is None and _finished(view, newest):
@@ -279,7 +296,7 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
         return departed
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
-        return MarkBroken(newest, lost)
+        return _break(view, newest, lost)
     if newest.broken_s is not None:
         return _mend(view, newest)
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
@@ -298,14 +315,39 @@ def _watch(view: GangView, newest: Generation) -> Action | None:
         return _succeeded(view, newest)
     lost = _lost(view, newest)
     if lost and newest.broken_s is None:
-        return MarkBroken(newest, lost)
+        return _break(view, newest, lost)
     if newest.broken_s is not None:
         return _mend(view, newest)
     return None
 
 
+def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action | None:
+    """The generation lost workers. What that means is decided once it is known what they died of.
+
+    When a node dies, commands on other nodes exit at once because their peer is gone, and the node is heard of later.
+    """
+    told = {death["worker"]: death for death in view.job.deaths if not death["answered"]}
+    away = {m.node for m in newest.members if m.worker in lost}
+    living = {m.node for m in newest.members if m.worker not in lost} - away
+    exits = [told[worker] for worker in lost if worker in told and told[worker]["cause"] in ("exited", "crashed")]
+    young = any(0 <= view.now_s - death["time_s"] < AFTERMATH_S for death in exits)
+    if not view.job.training and living and len(exits) == len(lost) and young:
+        return None
+    return MarkBroken(newest, lost)
+
+
+def _untold(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
+    """Whether more is known now of why the generation broke: another death, or the node that peers lost touch with."""
+    own = {str(death["worker"]): death["cause"] for death in job.deaths if death["generation"] == newest.number}
+    return not job.unanswered.isdisjoint(gone) or ("lost-touch" in own.values() and not own.keys() >= set(gone))
+
+
 def _mend(view: GangView, newest: Generation) -> Action | None:
     """A broken gang waits for the next round, unless nobody is left of it: then it starts over from its snapshot."""
+    facts = {member.worker: view.workers.get(member.worker) for member in newest.members}
+    gone = tuple(worker for worker, fact in facts.items() if fact is not None and fact.lost)
+    if _untold(view.job, newest, gone):
+        return MarkBroken(newest, gone)
     exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
     if exited:
         return ReleaseWorkers(exited)

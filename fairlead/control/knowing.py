@@ -100,17 +100,29 @@ def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: 
         events.append(connection, time_s=now_s, kind="planner-blind", text=text, tenant=job.tenant, job=job.id)
 
 
+def planners_plan(connection: Connection, job: Job) -> str | None:
+    """The id of the planner's plan that the gang runs and that may be to blame; None if it runs plain replicas."""
+    suspect = _suspect(connection, job)
+    return None if suspect is None else str(suspect[0]["id"])
+
+
+def _suspect(connection: Connection, job: Job) -> tuple[dict[str, Any], KnownModel] | None:
+    live = generations.current(connection, {job.id}).get(job.id, [])
+    plan = _planners(live[-1]) if live else None
+    known = models.get(connection, job.tenant, model_key(job)) if plan else None
+    return None if plan is None or known is None else (plan, known)
+
+
 def blame_plan(connection: Connection, job: Job, error: str) -> str | None:
     """The id of the planner's plan that a gang failed under, banned from now on; None if it ran plain replicas.
 
     Whether the plan or the user's code was at fault is not known: so the gang starts over without the plan, from its
     last snapshot, and what fails then is the code's own.
     """
-    live = generations.current(connection, {job.id}).get(job.id, [])
-    plan = _planners(live[-1]) if live else None
-    known = models.get(connection, job.tenant, model_key(job)) if plan else None
-    if plan is None or known is None:
+    suspect = _suspect(connection, job)
+    if suspect is None:
         return None
+    plan, known = suspect
     banned = {**known.banned, str(plan["kind"]): error[:LONGEST_REASON]}
     models.update(connection, job.tenant, known.key, banned=banned)
     return str(plan["id"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from sqlalchemy import Connection
@@ -103,12 +103,12 @@ def end_generation(
     lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
 
 
-def meterable(connection: Connection, live: set[str]) -> list[tuple[Job, Generation]]:
+def meterable(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:
     """The generations of these jobs that use something now."""
     current = generations.current(connection, live)
     running = [g for of_job in current.values() for g in of_job if g.running_s is not None and g.broken_s is None]
-    pairs = [(jobs.get(connection, generation.job), generation) for generation in running]
-    return [(job, generation) for job, generation in pairs if job is not None]
+    known = jobs.several(connection, [generation.job for generation in running])
+    return [(known[generation.job], generation) for generation in running if generation.job in known]
 
 
 def meter(
@@ -119,8 +119,12 @@ def meter(
     cpu_s: Mapping[str, Mapping[str, float]],
 ) -> None:
     """Write what the running generations have used so far; the same transaction remembers up to when."""
+    written: list[Usage] = []
+    metered: list[tuple[str, int]] = []
     for job, generation in running:
-        written = usage_lines(job, generation, nodes, now_s, cpu_s.get(job.id, {}))
-        if written:
-            lines.append(connection, written)
-            generations.update(connection, job.id, generation.number, metered_s=now_s)
+        used = usage_lines(job, generation, nodes, now_s, cpu_s.get(job.id, {}))
+        written += used
+        if used:
+            metered.append((job.id, generation.number))
+    lines.append(connection, written)
+    generations.metered(connection, metered, now_s)

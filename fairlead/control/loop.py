@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,8 +22,12 @@ from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
+from fairlead.control.gang_sweep import GangSweep
+from fairlead.control.gang_timers import GangTimers
 from fairlead.control.gang_views import GangViews, touches
-from fairlead.control.gangs import contradiction, frees_or_asks, next_action
+from fairlead.control.gangs import GangView, changes_s, contradiction, frees_or_asks, next_action
+from fairlead.control.gone_incarnations import GoneIncarnations
+from fairlead.control.inbox import Inbox
 from fairlead.control.internal_errors import apart
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
@@ -33,11 +37,12 @@ from fairlead.control.plans import Gauge, Plans
 from fairlead.control.quarantine import Parts, Quarantine
 from fairlead.control.records import Job
 from fairlead.control.roster import Roster
-from fairlead.control.store import jobs, neighbours, nodes
+from fairlead.control.store import neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
 from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
+from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import AS_DIALLED, Hold, Round, Sharing
 
@@ -49,8 +54,14 @@ ROUND_EVERY_S = 3.0  # waiting and growing depend on time, so rounds are held ev
 # only wait, nothing but a round can change anything, so that there is no need to look more often than that
 IDLE_SPACING = 200.0  # ... but with a deep queue not so often that time alone eats more than half a percent of a core
 ROUND_AT_LEAST_S = 15.0
-BATCH_S = 0.1  # progress reports are gathered for so long; everything else is taken in at once
+ROUND_SELDOM_S = 60.0  # ... where no job waits, so that time alone changes little
+BATCH_S = 0.1  # reports of progress are gathered for so long; everything else is taken in at once
+BATCH_SPACING = 50.0  # ... and where there are many, for so many lengths of what it took to store the last ones
+BATCH_AT_MOST_S = 1.0
+LEAST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
 METER_S = 15.0  # a line of the ledger per generation and node so often; after a crash the next one closes the gap
+METER_SPACING = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
+METER_AT_LEAST_S = 60.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
 VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
@@ -79,21 +90,26 @@ class Controller:
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
         self.roster = Roster(store, backend, self.known, clock, sleep_after_s)
-        self.quarantine = Quarantine(store, clock)
+        self.quarantine = Quarantine(store, clock, lambda job: self._again.add(job))
         self._parts = Parts(store, clock)
         self._views = GangViews(store, self.known, self.roster, clock)
+        self._timers = GangTimers()
+        self._sweep = GangSweep(store, self._views, self.roster, self._timers, clock)
         self._meter = UsageMeter(store, self.known, lambda: self.nodes, clock, self.quarantine)
         self._seen: dict[tuple[str, str], int] = {}
-        self._inbox: asyncio.Queue[BackendEvent] = asyncio.Queue()
+        self._gone = GoneIncarnations(store, self._seen, clock)
+        self._inbox = Inbox()
         self._nudged = asyncio.Event()
+        self._urgent = asyncio.Event()  # something that reports are not gathered any longer for
+        self._storing_s = 0.0  # what the last events took
         self._round_due = True
-        self._on_their_way = False  # whether any job was at the last look
         self._unfinished = False  # the last round decided something that could not be stored yet
         self._paused = False
         self._unanswered = False
         self._advancing: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._metered_s = 0.0
+        self._meter_every_s = METER_S
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self.published = 0  # how often: who has seen as many has missed nothing
@@ -126,6 +142,7 @@ class Controller:
             self._again.add(job)
         self._round_due = True
         self._nudged.set()
+        self._urgent.set()
 
     def pause(self) -> None:
         """Hold no more rounds: the platform is ending."""
@@ -152,7 +169,7 @@ class Controller:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         self._fatal = asyncio.get_running_loop().create_future()
         self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
-        self._seen = await outlast(lambda: self.store.read(nodes.cursors), "cursors")
+        self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
         pump = asyncio.create_task(self._pump())
@@ -177,66 +194,104 @@ class Controller:
                     self.known.observe(event.body)
                     self.meter.take(event.node, event.body)
                 continue
-            self._inbox.put_nowait(event)
+            self._inbox.put(event)
             self._nudged.set()
+            if not can_wait(event):
+                self._urgent.set()
 
     async def _reconcile_forever(self) -> None:
         batch: list[BackendEvent] = []
         while True:
-            batch += await self._next_batch()
+            if batch:  # what the last pass did not get to comes first, and no more is taken on top of it
+                await asyncio.sleep(TICK_S)
+            else:
+                batch = await self._next_batch()
             await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
         """One pass. Done again from where it stopped when the store did not answer on the way."""
         await self._absorb(batch)
+        self._forget_cooled()
         if self._round_due and not self._paused:
             await self._parts.do("holding a round", self._decide)
-        live = await self.store.read(jobs.on_their_way)
-        self._on_their_way = bool(live)
         await self._parts.do("learning from neighbours", lambda: learn(self.store, self.known, self.clock()))
-        if self.clock() - self._metered_s >= METER_S:
-            self._metered_s = self.clock()
+        live = [job for job, workers in self.known.workers.items() if workers]
+        if not 0.0 <= self.clock() - self._metered_s < self._meter_every_s:
+            self._metered_s, begun_s = self.clock(), time.monotonic()
             await self._parts.do("metering", lambda: self._meter.measure(live))
+            spent_s = time.monotonic() - begun_s
+            self._meter_every_s = min(METER_AT_LEAST_S, max(METER_S, METER_SPACING * spent_s))
             await self._parts.do("clearing nodes", self.roster.clear)
+            await self._parts.do("forgetting nodes that are gone", self._gone.forget)
         if live and not self._paused:
-            self._parts.beside("reviewing plans", self._review)
-        for job in sorted({*live, *self._again} - self._advancing.keys()):
-            if not self.quarantine.holds(job):
-                self._advance_soon(job)
-        self._again &= self._advancing.keys()  # those come again when what they are at is done
+            self._parts.beside("reviewing plans", lambda: self._review(live))
+        await self._look()
         self.publish()
 
-    async def _review(self) -> None:
-        for job in await self.plans.review(self.known.of):
+    async def _look(self) -> None:
+        """Look at the gangs that something has happened to, or whose time has come, and at the next few of the rest."""
+        now_s = self.clock()
+        self._again |= self._timers.due(now_s)
+        self._again |= await self._sweep.look(self._again | self._advancing.keys() | self.quarantine.held())
+        for job in sorted(self._again - self._advancing.keys()):
+            if self.quarantine.holds(job):
+                self._timers.arm(job, now_s + TICK_S, now_s)
+            else:
+                self._advance_soon(job)
+        self._again &= self._advancing.keys()  # those come again when what they are at is done
+
+    def _forget_cooled(self) -> None:
+        """Jobs that may be planned for again: the next round sees them."""
+        now_s, cooling = self.clock(), self.known.cooling_until_s
+        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
+            del cooling[job]
+            self._round_due = True
+
+    async def _review(self, live: Collection[str]) -> None:
+        for job in await self.plans.review(self.known.of, live):
             self.nudge(job)
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
         under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or bool(self._again)
-        soon = under_way or self._on_their_way or self._unfinished or self._round_due
+        soon = under_way or bool(self._sweep.on_their_way) or self._unfinished or self._round_due or bool(self._timers)
         busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(TICK_S if soon else ROUND_EVERY_S if busy else idle_s):
+                async with asyncio.timeout(self._within(TICK_S if soon else ROUND_EVERY_S if busy else idle_s)):
                     await self._nudged.wait()
-        every_s = min(ROUND_AT_LEAST_S, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
+        waits = bool(self.outlook.holds) or self._unfinished
+        seldom_s = ROUND_AT_LEAST_S if waits else ROUND_SELDOM_S
+        every_s = min(seldom_s, max(ROUND_EVERY_S, IDLE_SPACING * self._round_cost_s))
         rests = self.roster.sleep_after_s is not None  # who is idle goes to sleep when nothing happens
         self._round_due = self._round_due or ((busy or rests) and self.clock() - self.outlook.decided_s > every_s)
         batch = self._drain()
         if batch and all(can_wait(event) for event in batch):
-            await asyncio.sleep(BATCH_S)
+            await self._gather(min(BATCH_AT_MOST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
             batch += self._drain()
         elif not batch and self._round_cost_s:
             await asyncio.sleep(min(0.5, ROUND_SPACING * self._round_cost_s))
             batch = self._drain()
         return batch
 
+    def _within(self, wait_s: float) -> float:
+        """How long to wait for something to happen: not beyond the moment at which a gang is to be looked at."""
+        next_s = self._timers.next_s()
+        return wait_s if next_s is None else min(wait_s, max(LEAST_WAIT_S, next_s - self.clock()))
+
+    async def _gather(self, for_s: float) -> None:
+        """Let reports come together for a while, but only as long as nothing more urgent comes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await self._urgent.wait()
+
     def _drain(self) -> list[BackendEvent]:
         self._nudged.clear()
-        batch = []
-        while not self._inbox.empty():
-            batch.append(self._inbox.get_nowait())
+        self._urgent.clear()
+        batch = self._inbox.take()
+        if self._inbox:  # a node had more to say than its turn
+            self._nudged.set()
         return batch
 
     # ------------------------------------------------------------ taking in
@@ -247,7 +302,9 @@ class Controller:
             first = batch[0]
             if isinstance(first, NodeChange):
                 self._round_due = True
+                self._sweep.hurry()
                 await self._parts.do(f"taking in {first.node}", partial(self.roster.take, first))
+                self._gone.note(first, self.nodes)
                 del batch[0]
             else:
                 said = list(takewhile(lambda event: not isinstance(event, NodeChange), batch))
@@ -257,7 +314,7 @@ class Controller:
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
         fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]
         if fresh:
-            now_s = self.clock()
+            now_s, begun_s = self.clock(), time.monotonic()
             again, self._unanswered = self._unanswered, True  # until it is known whether they are stored
 
             def work(connection: Connection) -> tuple[list[WorkerEvent], Taken]:
@@ -273,7 +330,8 @@ class Controller:
                 self._seen[event.node, event.incarnation] = event.sequence
                 if id(event) not in refused:
                     self._hear(event)
-            self._again |= {event.job for event in fresh}
+            self._again |= taken.touched | {event.job for event in fresh if again or not can_wait(event)}
+            self._storing_s = time.monotonic() - begun_s
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
             self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
@@ -363,7 +421,8 @@ class Controller:
         error = task.exception()
         if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
             log.warning("the next step for a gang failed; it will be tried again", job=job, error=str(error))
-            self._again.add(job)  # at the next tick; a job that has ended would not be looked at otherwise
+            now_s = self.clock()
+            self._timers.arm(job, now_s + TICK_S, now_s)
         elif error is not None:
             self._fatal.set_exception(error)
 
@@ -391,9 +450,18 @@ class Controller:
                     log.error("contradiction", what=wrong)
             action = next_action(view)
             if action is None:
+                self._wait_for(view)
                 return
             log.debug("carry out", job=job, action=type(action).__name__)
             await self._carry_out.do(action, view)
             if frees_or_asks(action, self.known.of(job)):
                 self.nudge(job)
             self.publish()
+        self._again.add(job)
+
+    def _wait_for(self, view: GangView) -> None:
+        """Nothing to do now: look again when time alone may have changed that."""
+        self._timers.clear(view.job.id)
+        at_s = changes_s(view)
+        if at_s is not None:
+            self._timers.arm(view.job.id, at_s, view.now_s)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.backends.protocol import BackendEvent, WorkerEvent
-from fairlead.control import datasets, knowing
+from fairlead.control import datasets, knowing, worker_deaths
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.internal_errors import stays_what_it_is, told
 from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
+from fairlead.control.records import stop_changes as stop_changes
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 from fairlead.control.worker_messages import MOST_MISSING, Nonsense, checked
-from fairlead.units import shown_size
+from fairlead.recovery.deaths import Cause, Death, cause_of, signal_name
+
+log = structlog.get_logger()
 
 SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
 LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
@@ -27,10 +30,24 @@ LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of a batch of events: the jobs it touched, and the events that were refused, by their places."""
+    """What became of a batch: the jobs whose course it may have changed, and the places of events that were refused."""
 
     touched: set[str] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Reports:
+    """What the progress and snapshots of one job come to: its row as it will be, what changes, and its history."""
+
+    job: Job
+    changes: dict[str, Any] = field(default_factory=dict)
+    history: list[tuple[str, int, Sequence[Mapping[str, Any]]]] = field(default_factory=list)
+    snapshots: list[wire.Snapshot] = field(default_factory=list)
+
+    def change(self, changes: dict[str, Any]) -> None:
+        self.changes |= changes
+        self.job = replace(self.job, **changes)
 
 
 def can_wait(event: BackendEvent) -> bool:
@@ -67,24 +84,89 @@ def fact_after(
         case wire.Finished(generation=generation):
             return replace(fact, phase="finished", generation=generation, finished_s=time_s)
         case wire.Exited():
-            return replace(fact, exited=True, ended_by=_ended_by(body), lost_s=time_s)
+            cause = cause_of(body.code, body.signal, body.cause)
+            return replace(fact, exited=True, ended_by=_ended_by(body), cause=cause, lost_s=time_s)
         case _:
             return fact
 
 
 def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> Taken:
-    """Write what a batch of events means, with the cursor up to which it is known."""
-    taken = Taken()
+    """Write what a batch of events means, with the cursor up to which it is known.
+
+    Jobs that only report how far they are, as nearly all do, are stored together; all others event by event.
+    """
+    taken, together = Taken(), _store_reports(connection, batch, now_s)
     for place, event in enumerate(batch):
-        if not _take(connection, event, now_s, taken.touched):
+        if event.job in together:
+            continue
+        if not can_wait(event):
+            taken.touched.add(event.job)
+        if not _take(connection, event, now_s):
             taken.refused.add(place)
-    newest = {(event.node, event.incarnation): event.sequence for event in batch}
-    for (node, incarnation), sequence in newest.items():
-        nodes.advance(connection, node, incarnation, sequence)
+            taken.touched.add(event.job)
+    nodes.advance_all(connection, {(event.node, event.incarnation): event.sequence for event in batch})
     return taken
 
 
-def _take(connection: Connection, event: WorkerEvent, now_s: float, touched: set[str]) -> bool:
+def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> set[str]:
+    """Store the events of all jobs that told of nothing but progress and snapshots; returns those jobs.
+
+    A job with a report that is anything but plain is left out. If the statements fail, all are.
+    """
+    said: dict[str, list[WorkerEvent]] = {}
+    for event in batch:
+        said.setdefault(event.job, []).append(event)
+    plain = {job: told for job, told in said.items() if all(map(can_wait, told))}
+    if not plain:
+        return set()
+    savepoint = connection.begin_nested()
+    try:
+        known = jobs.several(connection, plain)
+        standing = generations.current(connection, [job for job, found in known.items() if found.phase not in ENDED])
+        found = {job: _reports(known.get(job), standing.get(job, []), told, now_s) for job, told in plain.items()}
+        reports = {job: each for job, each in found.items() if each is not None}
+        jobs.update_each(connection, {job: each.changes for job, each in reports.items()})
+        metrics.append_all(connection, [told for each in reports.values() for told in each.history])
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        savepoint.rollback()
+        log.warning("a batch of reports is stored one by one", error=f"{type(error).__name__}: {error}"[:500])
+        return set()
+    savepoint.commit()
+    for each in reports.values():
+        for snapshot in each.snapshots:
+            _observe_snapshot(each.job, snapshot)
+    return set(reports)
+
+
+def _reports(
+    job: Job | None, standing: Sequence[Generation], told: Sequence[WorkerEvent], now_s: float
+) -> _Reports | None:
+    """What these reports come to, if all are plain: sound, and of a generation whose first step was seen before."""
+    if job is None:
+        return None
+    found = _Reports(job)
+    if job.phase in ENDED:
+        return found  # nobody asks how far it came
+    for event in told:
+        try:
+            body = checked(event.body, job.submitted_s, now_s)
+        except Nonsense:
+            return None
+        if isinstance(body, wire.Snapshot):
+            found.snapshots.append(body)
+            found.change({"snapshot_step": max(body.step, found.job.snapshot_step)})
+        elif isinstance(body, wire.Progress) and body.steps:
+            generation = next((each for each in standing if each.number == body.generation), None)
+            if generation is None or generation.first_step is None:
+                return None
+            found.history.append((job.id, body.generation, body.steps))
+            found.change(_progress_changes(found.job, generation, body, event.time_s))
+    return found
+
+
+def _take(connection: Connection, event: WorkerEvent, now_s: float) -> bool:
     """Whether the event was stored, if it had to be.
 
     The tenant's code has a say in these words: what cannot be stored fails its own job, not the platform.
@@ -93,7 +175,6 @@ def _take(connection: Connection, event: WorkerEvent, now_s: float, touched: set
     try:
         job = jobs.get(connection, event.job)
         if job is not None and job.phase not in ENDED:
-            touched.add(job.id)
             said = checked(event.body, job.submitted_s, now_s)
             _store_event(connection, replace(event, body=said), job, now_s)
     except Exception as error:
@@ -110,15 +191,15 @@ def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s:
     """Fail the job that this message is about, with one line that says why."""
     kind = type(event.body).__name__
     if isinstance(error, Nonsense):
-        why = f"{event.worker}: the worker talks nonsense: its {kind} {error}"
+        why = f"the worker talks nonsense: its {kind} {error}"
     else:
         mark = told("taking in a message", error, job=event.job, message=kind)
-        why = f"{event.worker}: its {kind} could not be taken in: {type(error).__name__} (error {mark})"
+        why = f"its {kind} could not be taken in: {type(error).__name__} (error {mark})"
     savepoint = connection.begin_nested()
     try:
         job = jobs.get(connection, event.job)
         if job is not None and job.phase not in ENDED and job.phase is not JobPhase.STOPPING:
-            fail(connection, job, why, final=True, now_s=now_s)
+            fail(connection, job, event.worker, why, permanent=True, now_s=now_s)
     except Exception as again:
         if stays_what_it_is(again):
             raise
@@ -137,11 +218,9 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             jobs.update(connection, job.id, batch_size=batch, total_steps=steps, **wants)
         case wire.Progress() as progress if progress.steps:
             _store_progress(connection, event, job, progress)
-        case wire.Snapshot(step=step, where=where, seconds=seconds):
-            live.observe(families.SNAPSHOT, seconds, "disk" if where == "disk" else "memory")
-            if event.body.waited_s > 0:
-                live.observe(families.SNAPSHOT_WAIT, event.body.waited_s, job.tenant)
-            jobs.update(connection, job.id, snapshot_step=max(step, job.snapshot_step))
+        case wire.Snapshot() as snapshot:
+            _observe_snapshot(job, snapshot)
+            jobs.update(connection, job.id, snapshot_step=max(snapshot.step, job.snapshot_step))
         case wire.Finished() as finished if job.training and _is_leader(connection, event):
             result = {"metrics": _finite(finished.metrics), "artifacts": finished.artifacts}
             result |= {"value": finished.value} if finished.value else {}
@@ -153,20 +232,30 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Profiled() as profiled if job.training:
             knowing.store_profile(connection, job, profiled, now_s)
         case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
-            final = raised.permanent or job.failures >= job.retries
             if raised.missing:
                 jobs.update(connection, job.id, result={"missing": raised.missing[:MOST_MISSING]})
-            fail(connection, job, f"{event.worker}: {raised.error[:LONGEST_ERROR]}", final=final, now_s=ended_s)
-        case wire.Exited() as exited if job.phase is not JobPhase.STOPPING:
-            message = failure_of(exited, job, event.worker)
-            if message is not None:
-                final = exited.cause == "disk-full" or job.failures >= job.retries  # its folder stays as full as it is
-                fail(connection, job, message, final=final, now_s=ended_s)
+            fail(connection, job, event.worker, raised.error, permanent=raised.permanent, now_s=ended_s)
+        case wire.Exited() as exited if job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+            worker_deaths.note(connection, job, event.worker, exited, ended_s)
 
 
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
     metrics.append(connection, job.id, progress.generation, progress.steps)
     generation = _generation(connection, job.id, progress.generation)
+    changes = _progress_changes(job, generation, progress, event.time_s)
+    own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
+    if generation is not None and generation.first_step is None and own:  # it may first tell of the former
+        generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
+        stepped_s = min(float(own[0].get("time_s", event.time_s)), event.time_s)  # its word, which may be any number
+        live.observe(families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
+        changes |= _recovered(connection, job, generation, stepped_s)
+    jobs.update(connection, job.id, **changes)
+
+
+def _progress_changes(
+    job: Job, generation: Generation | None, progress: wire.Progress, time_s: float
+) -> dict[str, Any]:  # fmt: skip
+    """What a report with steps changes of its job's row."""
     changes: dict[str, Any] = {
         "step": progress.step,
         "total_steps": progress.total_steps,
@@ -175,16 +264,14 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
         "samples_per_s": progress.samples_per_s,
     }
     if generation is not None:
-        changes["speeds"] = {**job.speeds, **measured_speed(job, generation, progress.step, event.time_s)}
-    if progress.step > job.step:
-        changes["losses"] = 0
-    own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
-    if generation is not None and generation.first_step is None and own:  # it may first tell of the former
-        generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
-        stepped_s = min(float(own[0].get("time_s", event.time_s)), event.time_s)  # its word, which may be any number
-        live.observe(families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
-        changes |= _recovered(connection, job, generation, stepped_s)
-    jobs.update(connection, job.id, **changes)
+        changes["speeds"] = {**job.speeds, **measured_speed(job, generation, progress.step, time_s)}
+    return changes
+
+
+def _observe_snapshot(job: Job, snapshot: wire.Snapshot) -> None:
+    live.observe(families.SNAPSHOT, snapshot.seconds, "disk" if snapshot.where == "disk" else "memory")
+    if snapshot.waited_s > 0:
+        live.observe(families.SNAPSHOT_WAIT, snapshot.waited_s, job.tenant)
 
 
 def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
@@ -223,63 +310,21 @@ def _recovered(connection: Connection, job: Job, generation: Generation, stepped
     return {"recoveries": job.recoveries + 1, "recovery_s": job.recovery_s + took_s}
 
 
-def failure_of(exited: wire.Exited, job: Job, worker: str) -> str | None:
-    """Why the end of this worker is the fault of the job's own code, or None if the worker was merely lost."""
-    if exited.cause == "out-of-memory":
-        asked = job.demand.get("memory")
-        limit = f"asked for {shown_size(asked)}" if asked else "no resources.memory was asked for"
-        return f"{worker}: ended because it used more memory than granted ({limit}); raise resources.memory"
-    if exited.cause == "disk-full":
-        return f"{worker}: ended because {exited.detail}"
-    if exited.cause in ("silent", "stopped") or exited.code == 0:
-        return None
-    if exited.code is not None:
-        return f"{worker}: ended with exit code {exited.code}; see fairlead logs {job.id}"
-    if exited.signal in (signal.SIGKILL, signal.SIGTERM) or job.training:
-        return None
-    return f"{worker}: ended by {_signal_name(exited.signal)}; see fairlead logs {job.id}"
-
-
 def _ended_by(exited: wire.Exited) -> str | None:
     if exited.cause == "silent":
         return "silent for too long"
-    return None if exited.signal is None else _signal_name(exited.signal)
+    return None if exited.signal is None else signal_name(exited.signal)
 
 
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:  # most real-time signals have no name
-        return f"signal {number}"
-
-
-def fail(connection: Connection, job: Job, message: str, *, final: bool, now_s: float) -> None:
-    """The gang ends because of its own code; the job tries again if it has retries left.
-
-    One that ran a plan of the planner's starts over without it first, which costs it no retry.
-    """
-    plan = knowing.blame_plan(connection, job, message)
-    if plan is not None:
-        jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "plan-failed", None, now_s))
-        text = f"{job.id} failed under {plan} and starts over as whole copies: {message}"
-        events.append(connection, time_s=now_s, kind="plan-failed", text=text, tenant=job.tenant, job=job.id,
-                      facts={"plan": plan})  # fmt: skip
-        return
-    then = JobPhase.FAILED if final else JobPhase.QUEUED
-    jobs.update(connection, job.id, failures=job.failures + 1, **stop_changes(then, "failed", message, now_s))
-    again = "" if final else f" (attempt {job.failures + 2} of {job.retries + 1} follows)"
-    events.append(connection, time_s=now_s, kind="job-failing", text=f"{job.id}: {message}{again}", tenant=job.tenant,
-                  job=job.id)  # fmt: skip
-
-
-def stop_changes(then: JobPhase, outcome: str, message: str | None, now_s: float) -> dict[str, Any]:
-    """The changes that put a job on its way out; workers are ended afterwards."""
-    changes = {"phase": JobPhase.STOPPING, "then": then, "outcome": outcome, "since_s": now_s}
-    return changes if message is None else {**changes, "message": message}
+def fail(connection: Connection, job: Job, worker: str, error: str, *, permanent: bool, now_s: float) -> None:
+    """A worker said why it cannot go on: the policy decides whether the job tries again."""
+    cause = Cause.REFUSED if permanent else Cause.RAISED
+    death = Death(worker, cause, job.generation, error[:LONGEST_ERROR], job.step, now_s)
+    worker_deaths.answer(connection, job, [death], 0, now_s)
 
 
 def _generation(connection: Connection, job: str, number: int) -> Generation | None:
-    return next((g for g in generations.of_job(connection, job) if g.number == number), None)
+    return generations.get(connection, job, number)
 
 
 def _is_leader(connection: Connection, event: WorkerEvent) -> bool:

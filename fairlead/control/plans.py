@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast
 
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 WAIT_S = 5.0  # for an answer of the planner, before a gang starts without one
 EVERY_S = 2.0  # running gangs are looked at again so often
+MOST_REVIEWED = 20  # of them, each time
 MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
 
 MOST_TRIES = 5
@@ -83,6 +85,7 @@ class Plans:
         self._gauge: Gauge = gauge or NoGauge()
         self._known: dict[tuple[str, str], KnownModel | None] = {}
         self._reviewed_s = 0.0
+        self._reviewed = ""  # the job that had its turn last
         self._places: dict[str, tuple[str, str]] = {}  # by job: tenant and key
         self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
         self._glances: dict[str, wire.Ready] = {}  # by job: what a worker saw of a model that nobody knows
@@ -206,13 +209,17 @@ class Plans:
 
     # ------------------------------------------------------------ reviewing
 
-    async def review(self, workers: Callable[[str], Mapping[str, WorkerFact]]) -> set[str]:
-        """Learn from all gangs that run, and give those a new generation that another plan serves better."""
+    async def review(self, workers: Callable[[str], Mapping[str, WorkerFact]], live: Collection[str]) -> set[str]:
+        """Learn from the gangs that live, and give those a new generation that another plan serves better.
+
+        Where there are many, a few have their turn each time.
+        """
         now_s = self._clock()
-        if now_s - self._reviewed_s < EVERY_S:
+        if 0.0 <= now_s - self._reviewed_s < EVERY_S:
             return set()
         self._reviewed_s = now_s
-        pairs = await self._store.read(_running)
+        turn = self._turn(live)
+        pairs = await self._store.read(lambda connection: _running(connection, turn))
         changed: set[str] = set()
         for job, generation in pairs:
             if "again" in job.facts:
@@ -233,6 +240,14 @@ class Plans:
             if await self._apply(job, generation, known, found, now_s):
                 changed.add(job.id)
         return changed
+
+    def _turn(self, live: Collection[str]) -> list[str]:
+        """The next gangs to be reviewed, in the order of their names."""
+        ordered = sorted(live)
+        start = bisect_right(ordered, self._reviewed) if len(ordered) > MOST_REVIEWED else 0
+        turn = [*ordered[start:], *ordered[:start]][:MOST_REVIEWED]
+        self._reviewed = turn[-1] if turn else ""
+        return turn
 
     async def _apply(self, job: Job, generation: Generation, known: KnownModel, found: Review, now_s: float) -> bool:
         plan = found.plan
@@ -333,15 +348,15 @@ def _seated(ranked: Sequence[Member], members: Sequence[int]) -> Placement:
     return tuple(replace(ranked[place], rank=rank) for rank, place in enumerate(order))
 
 
-def _running(connection: Connection) -> list[tuple[Job, Generation]]:
-    """Trainings that run undisturbed, with the generation that does."""
+def _running(connection: Connection, some: Collection[str]) -> list[tuple[Job, Generation]]:
+    """Those of the jobs that are trainings and run undisturbed, with the generation that does."""
     if not models.keys(connection):
         return []
-    every = generations.current(connection, set(jobs.on_their_way(connection)))
+    every, known = generations.current(connection, some), jobs.several(connection, some)
     alone = {job: live[-1] for job, live in every.items() if len(live) == 1}
     found = []
     for name, generation in sorted(alone.items()):
-        job = jobs.get(connection, name) if generation.phase is GenerationPhase.RUNNING else None
+        job = known.get(name) if generation.phase is GenerationPhase.RUNNING else None
         if job is not None and job.training and job.phase is JobPhase.RUNNING and generation.broken_s is None:
             found.append((job, generation))
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from fairlead import wire
@@ -56,6 +57,8 @@ def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: st
     if job.phase is JobPhase.QUEUED:
         if hold is not None:
             return reason_view(hold.reason, tenant)
+        if backs_off(job):
+            return _back_off_view(job)
         return ReasonView(code="undecided", text="the next round of the scheduler decides about it")
     if job.phase is JobPhase.STOPPING:
         return ReasonView(code=job.outcome or "stopping", text=f"its workers are being ended ({job.outcome})")
@@ -64,6 +67,18 @@ def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: st
     if newest is not None:
         return ReasonView(code=newest.reason_code, text=told(newest.reason, tenant))
     return None
+
+
+def backs_off(job: Job) -> bool:
+    """Whether it waits in the queue because of how its workers died."""
+    return job.phase is JobPhase.QUEUED and job.back_off_until_s is not None and job.back_off_until_s > job.since_s
+
+
+def _back_off_view(job: Job) -> ReasonView:
+    until_s = job.back_off_until_s or 0.0
+    moment = datetime.fromtimestamp(until_s, UTC).strftime("%H:%M:%S UTC")
+    text = f"backs off until {moment}, when it starts over: {job.back_off_why}"
+    return ReasonView(code="back-off", text=text, facts={"until_s": until_s})
 
 
 _PAST = {
@@ -87,7 +102,7 @@ def job_fields(
         "priority": job.priority, "workers": len(members), "min_workers": job.min_workers,
         "max_workers": job.max_workers, "nodes": [member.node for member in members], "generation": job.generation,
         "submitted_s": job.submitted_s, "submitted_by": job.submitted_by, "started_s": job.started_s,
-        "finished_s": job.finished_s, "expected_start_s": hold.expected_start_s if hold else None,
+        "finished_s": job.finished_s, "expected_start_s": _expected_s(job, hold),
         "sla": {name: value for name, value in sla.items() if value is not None}, "sla_met": sla_met(job, now_s),
         "step": job.step, "total_steps": job.total_steps, "epoch": job.epoch, "loss": job.loss,
         "samples_per_s": job.samples_per_s, "recoveries": job.recoveries, "preemptions": job.preemptions,
@@ -95,6 +110,12 @@ def job_fields(
         "reason": reason_of(job, newest, hold, tenant), "message": job.message,
         "metrics": job.result.get("metrics", {}), "plan": plan_view(seated),
     }  # fmt: skip
+
+
+def _expected_s(job: Job, hold: Hold | None) -> float | None:
+    if hold is not None:
+        return hold.expected_start_s
+    return job.back_off_until_s if backs_off(job) else None
 
 
 def job_view(

@@ -32,8 +32,11 @@ DECIDING, STORING = "deciding about it", "storing a decision"
 class Quarantine:
     """The leader's. Nothing of it is stored but events: after a restart each job is tried anew, and set aside anew."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store, self._clock = store, clock
+    def __init__(
+        self, store: Store, clock: Callable[[], float], changed: Callable[[str], None] = lambda job: None
+    ) -> None:  # fmt: skip
+        """``changed`` is told the jobs that were set aside or failed: they are to be looked at again."""
+        self._store, self._clock, self._changed = store, clock, changed
         self._backoff = Backoff(clock)
         self._doing: dict[str, set[str]] = {}  # by job: at what it failed
 
@@ -72,6 +75,7 @@ class Quarantine:
         try:
             if not await self._store.write(lambda connection: _tell(connection, job, why, tries, now_s)):
                 self.forget(job)
+            self._changed(job)
         except Exception as again:
             if stays_what_it_is(again):
                 raise

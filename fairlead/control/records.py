@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -60,7 +60,9 @@ class Job:
     generation: int = 0  # number of the newest generation
     next_worker: int = 0  # worker ids are never used twice
     failures: int = 0  # attempts that user code ended by failing
-    losses: int = 0  # consecutive losses of workers without progress in between
+    deaths: Sequence[Mapping[str, Any]] = ()  # of its workers, the newest last: recovery.Death as plain values
+    back_off_until_s: float | None = None  # it is not started again, or does not grow, before that
+    back_off_why: str | None = None
     recoveries: int = 0
     preemptions: int = 0
     resizes: int = 0
@@ -76,6 +78,17 @@ class Job:
     message: str | None = None  # why it failed, in one line
     result: Mapping[str, Any] = field(default_factory=dict)  # final metrics and artefacts
     facts: Mapping[str, Any] = field(default_factory=dict)  # what its author says about it: class, takes_s, ...
+
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """Workers whose end is known, and not yet what it means for the job."""
+        return frozenset(str(death["worker"]) for death in self.deaths if not death["answered"])
+
+
+def stop_changes(then: JobPhase, outcome: str, message: str | None, now_s: float) -> dict[str, Any]:
+    """The changes that put a job on its way out; workers are ended afterwards."""
+    changes = {"phase": JobPhase.STOPPING, "then": then, "outcome": outcome, "since_s": now_s}
+    return changes if message is None else {**changes, "message": message}
 
 
 @dataclass(frozen=True, slots=True)

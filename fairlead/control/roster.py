@@ -17,7 +17,6 @@ from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.internal_errors import apart
 from fairlead.control.locality import held
-from fairlead.control.records import ENDED
 from fairlead.control.store import events, generations, jobs, nodes, rests
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, LostLeadership
@@ -135,11 +134,8 @@ class Roster:
         if not there:
             return
 
-        def ended(connection: Connection) -> set[str]:
-            found = (jobs.get(connection, job) for job in {job for _, job in there})
-            return {job.id for job in found if job is not None and job.phase in ENDED}
-
-        over = await self._store.read(ended)
+        wanted = {job for _, job in there}
+        over = await self._store.read(lambda connection: jobs.ended(connection, wanted))
         for node, job in sorted(there):
             if job in over and not self._known.workers.get(job) and node in self.joined:
                 log.info("a node drops the state of a job that has ended", node=node, job=job)
@@ -207,7 +203,8 @@ class Roster:
             if status.worker in wanted:
                 gone = status.phase == "gone"
                 phase = "left" if gone else status.phase
-                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone)
+                cause = "unknown" if gone else None  # unless its own last event tells
+                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone, cause=cause)
                 self._known.of(status.job)[status.worker] = fact
                 self._known.cpu.adopt(status.job, status.worker)
             else:

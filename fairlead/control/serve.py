@@ -147,6 +147,7 @@ async def _lead_on(
     """Lead until told to end, or until another control plane leads."""
     renewing = asyncio.create_task(_renew(store))
     tasks: list[asyncio.Future[Any]] = [renewing]
+    store.keep_reserve()
     alone, listening = not living_nodes(home), False
     try:
         await backend.open(store.epoch or 0)
@@ -276,7 +277,7 @@ async def _put_away(store: Store, controller: Controller) -> None:
                 jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "preempted", None, now_s))
 
     await store.write(work)
-    for job in list(controller.known.workers):
+    for job in await store.read(jobs.on_their_way):
         controller.nudge(job)
     while time.time() - now_s < PUT_AWAY_S:
         if not await store.read(jobs.on_their_way):

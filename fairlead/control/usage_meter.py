@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from sqlalchemy import Connection
@@ -27,35 +27,40 @@ class UsageMeter:
     ) -> None:  # fmt: skip
         self._store, self._known, self._nodes, self._clock, self._quarantine = store, known, nodes, clock, quarantine
 
-    async def measure(self, live: list[str]) -> None:
+    async def measure(self, live: Collection[str]) -> None:
         """Write what these jobs have used so far into the ledger."""
         now_s, nodes_now = self._clock(), dict(self._nodes())
-        pairs = await self._store.read(partial(meterable, live=set(live))) if live else []
-        cpu_s = {job.id: self._known.cpu.take(generation) for job, generation in pairs}
-        failed: dict[str, Exception] = {}
-
-        def work(connection: Connection) -> None:
-            failed.clear()
-            for pair in meterable(connection, set(live)):
-                if pair[0].id not in cpu_s:
-                    continue
-                savepoint = connection.begin_nested()
-                try:
-                    meter(connection, [pair], nodes_now, now_s, cpu_s)
-                except Exception as error:
-                    if stays_what_it_is(error):
-                        raise
-                    savepoint.rollback()
-                    failed[pair[0].id] = error
-                else:
-                    savepoint.commit()
-
+        pairs = await self._store.read(partial(meterable, live=live)) if live else []
         if not pairs:
             return
-        await self._store.write(work)
+        cpu_s = {job.id: self._known.cpu.take(generation) for job, generation in pairs}
+
+        def work(connection: Connection) -> dict[str, Exception]:
+            now = [pair for pair in meterable(connection, live) if pair[0].id in cpu_s]
+            together = partial(meter, connection, nodes=nodes_now, now_s=now_s, cpu_s=cpu_s)
+            if _tried(connection, partial(together, now)) is None:
+                return {}
+            tried = {pair[0].id: _tried(connection, partial(together, [pair])) for pair in now}
+            return {job: error for job, error in tried.items() if error is not None}
+
+        failed = await self._store.write(work)
         failpoint("metered")
         for job, _ in pairs:
             if job.id in failed:
                 await self._quarantine.set_aside(job.id, METERING, failed[job.id])
             else:
                 self._quarantine.passed(job.id, METERING)
+
+
+def _tried(connection: Connection, work: Callable[[], None]) -> Exception | None:
+    """Do it in a savepoint; the error that undid it, if there was one and it is not the store's."""
+    savepoint = connection.begin_nested()
+    try:
+        work()
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        savepoint.rollback()
+        return error
+    savepoint.commit()
+    return None

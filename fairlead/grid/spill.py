@@ -114,6 +114,8 @@ class Disk:
             for piece in self._cipher.open(block, len(into), file.read):
                 into[place : place + len(piece)] = piece
                 place += len(piece)
+        if place != len(into):
+            raise Spoiled(f"block {block} is shorter where it was kept")
 
     def drop(self, block: str) -> None:
         self._path(block).unlink(missing_ok=True)

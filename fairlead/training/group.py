@@ -44,6 +44,7 @@ class Group:
         self.waited_s = 0.0  # spent in collectives, so that one can tell computing from waiting for others
         self._given_up = given_up
         self.silence_s = join.silence_s
+        self.careful_from = join.careful_from if self.rank == 0 else None
         self._meeting: Any = None
         self._backend = self._meet(join) if self.size > 1 else None
 

@@ -12,6 +12,10 @@ import torch
 REPEAT_S = 3.0
 """A new rank 0 reports this much of the past again: the old one may have died before it could."""
 
+REPEAT_LOST_S, REPEAT_LOST_STEPS = 60.0, 1000
+"""And so much if it is not too many steps: a node that hung for ten seconds or more is fenced with all that the leader
+had not heard from it."""
+
 
 class History:
     """Time and loss of steps 1, 2, ... and the metrics at the ends of epochs."""
@@ -66,7 +70,11 @@ class History:
 
     def recent(self) -> int:
         """The step before the recent past that a new rank 0 reports again."""
-        return bisect_left(self._times_s, self._times_s[-1] - REPEAT_S) if self._times_s else 0
+        if not self._times_s:
+            return 0
+        last_s = self._times_s[-1]
+        longer = bisect_left(self._times_s, last_s - REPEAT_LOST_S)
+        return min(bisect_left(self._times_s, last_s - REPEAT_S), max(longer, len(self) - REPEAT_LOST_STEPS))
 
     def rows(self, after: int) -> Iterator[dict[str, float]]:
         """The steps after this one, as they are reported."""

@@ -13,6 +13,7 @@ from fairlead.training.balance import Balance
 from fairlead.training.group import Group
 
 INTERVAL_S = 0.2
+CAREFUL_S = 2.0  # ten times as long as what is not told of a worker that dies
 
 
 class Told(Protocol):
@@ -50,6 +51,7 @@ class Reporter:
     def __init__(self, channel: Told, session: Course, group: Group, balance: Balance | None = None) -> None:
         self._channel, self._session, self._group, self._balance = channel, session, group, balance
         self._reported = session.history.recent()
+        self._careful_from, self._careful_until_s = group.careful_from, 0.0
         self._last_s = 0.0  # so that the first step is reported at once
         self._begun_s, self._begun_step = time.monotonic(), session.step
         self._samples, self._step_s, self._samples_per_s = 0, 0.0, 0.0
@@ -61,8 +63,16 @@ class Reporter:
 
     def alive(self) -> None:
         now = time.monotonic()
-        if now - self._last_s >= INTERVAL_S:
+        if now - self._last_s >= INTERVAL_S or self._careful(now):
             self._send(now)
+
+    def _careful(self, now: float) -> bool:
+        """Whether this step is told at once: a gang that died hereabouts may do so again, at the same step."""
+        step = self._session.step
+        if self._careful_from is None or step < self._careful_from or step <= self._begun_step:
+            return False
+        self._careful_until_s = self._careful_until_s or now + CAREFUL_S
+        return now < self._careful_until_s
 
     def flush(self) -> None:
         """Say what has not been said yet, before the generation ends or the worker does."""

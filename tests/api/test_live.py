@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,8 @@ import httpx
 
 from tests.api.conftest import Team
 from tests.waiting import until
+
+PATIENCE_S = 90.0
 
 
 def frames(response: httpx.Response) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
@@ -27,11 +30,14 @@ def frames(response: httpx.Response) -> Iterator[tuple[str, str | None, dict[str
 
 
 def beats(team: Team) -> Iterator[dict[str, Any]]:
+    """What the stream tells every second or so; whoever waits in vain for something in it is told so."""
+    begun_s = time.monotonic()
     with team.viewer.stream("GET", "/api/v1/events/stream", params={"after": -1, "beats": "true"}) as response:
         for kind, id, data in frames(response):
             if kind == "beat":
                 assert id is None  # a client that comes back asks for events after the last event
                 yield data
+            assert time.monotonic() - begun_s < PATIENCE_S, f"not within {PATIENCE_S:g} s of beats, the last: {data}"
 
 
 def test_a_beat_tells_of_nodes_and_one_s_own_jobs_and_then_only_what_changed(
@@ -54,11 +60,14 @@ def test_a_beat_tells_of_nodes_and_one_s_own_jobs_and_then_only_what_changed(
 def test_a_job_that_ends_is_told_of_as_gone(alpha: Team) -> None:
     made = alpha.member.post("/api/v1/jobs", json={"name": "brief", "command": ["sleep", "86400"]}).json()["id"]
     seen = False
-    for beat in beats(alpha):
-        if not seen and made in beat["jobs"]:
-            seen = alpha.member.post(f"/api/v1/jobs/{made}/cancel").is_success
-        if made in beat["gone"]:
-            break
+    try:
+        for beat in beats(alpha):
+            if not seen and made in beat["jobs"]:
+                seen = alpha.member.post(f"/api/v1/jobs/{made}/cancel").is_success
+            if made in beat["gone"]:
+                break
+    finally:
+        alpha.member.post(f"/api/v1/jobs/{made}/cancel")  # whatever happened: others want its device
     assert seen
 
 

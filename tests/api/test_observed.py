@@ -17,8 +17,9 @@ from tests.waiting import until
 RARE = {  # there is nothing to tell of on a platform where all goes well and nobody asks for it
     "fairlead_pending_jobs", "fairlead_evicted_jobs_total", "fairlead_preempted_jobs_total",
     "fairlead_resized_jobs_total", "fairlead_failed_attempts_total", "fairlead_abandoned_generations_total",
-    "fairlead_lost_workers_total", "fairlead_sla_decided_jobs_total", "fairlead_first_step_time_seconds",
-    "fairlead_recovery_time_seconds", "fairlead_snapshot_time_seconds", "fairlead_snapshot_wait_time_seconds",
+    "fairlead_lost_workers_total", "fairlead_planner_blind_jobs_total", "fairlead_sla_decided_jobs_total",
+    "fairlead_first_step_time_seconds", "fairlead_recovery_time_seconds", "fairlead_snapshot_time_seconds",
+    "fairlead_snapshot_wait_time_seconds",
     "fairlead_api_rate_limited_requests_total", "fairlead_internal_errors_total",
     "fairlead_node_losses_total", "fairlead_fairness_index", "fairlead_tenant_quota_devices",
     "fairlead_tenant_guaranteed_devices", "fairlead_tenant_most_devices",

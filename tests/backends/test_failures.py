@@ -102,7 +102,7 @@ def test_a_lost_fork_server_takes_its_workers_along_and_is_replaced(home: Path) 
             assert record.fork_server is not None
             processes.kill(record.fork_server)
             (exited,) = await here.some(wire.Exited, job="j")
-            assert exited.signal == signal.SIGKILL
+            assert (exited.signal, exited.cause) == (signal.SIGKILL, "fork-server-lost")
             await until(lambda: not any(map(processes.alive, family[1:])))
             assert processes.alive(record.process) and here.of(NodeLost) == []
             await here.backend.release("j", {"w0": "node-0"})

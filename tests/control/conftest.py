@@ -18,6 +18,7 @@ from fairlead.specs import TenantSpec
 
 from .postgres import PostgresServer, installed
 from .stores import Clock, Opened, run
+from .verbs import Asked
 
 
 @pytest.fixture
@@ -63,6 +64,19 @@ def unopened(url: str, clock: Clock) -> Iterator[Callable[[], Store]]:
     yield open_another
     for store in opened:
         run(store.close())
+
+
+@pytest.fixture
+def asked(new_sqlite: Path, clock: Clock, tmp_path: Path) -> Iterator[Asked]:
+    """All verbs of a platform over a store of its own, with the tenants vision and text."""
+    shutil.copy(new_sqlite, tmp_path / "fairlead.db")
+    store = Store.open(f"sqlite:///{tmp_path}/fairlead.db", clock=clock)
+    run(store.lead("test", 1e9))
+    db = Opened(store)
+    for name in ("vision", "text"):
+        db.write(tenants.insert, TenantSpec(name=name))
+    yield Asked(db, clock, tmp_path / "home")
+    run(store.close())
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from fairlead.backends.protocol import (
     LogCursor,
     NodeAction,
     NodeJoined,
+    NodeLost,
     NotStarted,
     WorkerEvent,
 )  # fmt: skip
@@ -139,6 +140,27 @@ class PuppetBackend:
 
     def facts(self) -> Mapping[str, Any]:
         return {}
+
+    def lose(self, node: str) -> None:
+        """All of this node is gone: nobody there says anything any more."""
+        self._alive = {key: where for key, where in self._alive.items() if where != node}
+        self._events.put_nowait(NodeLost(node, self._incarnation, "it was killed"))
+
+    def join(self, node: str) -> None:
+        """The node is back, with nobody on it."""
+        self._events.put_nowait(NodeJoined(node, self._incarnation, []))
+
+    def adopt(self, job: str, worker: str, node: str, status: wire.WorkerStatus) -> None:
+        """Before the leader begins: its node has this worker still, and what it says from now on is new to him."""
+        waiting = [self._events.get_nowait() for _ in range(self._events.qsize())]
+        for event in waiting:
+            here = isinstance(event, NodeJoined) and event.node == node
+            self._events.put_nowait(NodeJoined(node, self._incarnation, [status], 10) if here else event)
+        self._alive[job, worker] = node
+
+    def where(self, job: str) -> dict[str, str]:
+        """The workers of this job that live, and their nodes."""
+        return {worker: node for (own, worker), node in self._alive.items() if own == job}
 
     def say(self, job: str, worker: str, body: Body) -> None:
         """Have a worker that is alive say this, as its node would hand it on."""

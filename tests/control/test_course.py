@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import Connection
 
-from fairlead import wire
 from fairlead.backends.protocol import Backend, NotStarted
 from fairlead.control import gangs
-from fairlead.control.carry_out import COOLING_S, LONG_LIFE_S, CarryOut, Gangs
+from fairlead.control.carry_out import COOLING_S, CarryOut, Gangs
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.observe import fact_after, stop_changes
+from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs, ledger
 from fairlead.errors import Unavailable
@@ -47,7 +45,7 @@ def now(db: Opened) -> Job:
     [
         ({"phase": JobPhase.STARTING}, lambda g: gangs.MarkRunning(g)),
         ({"phase": JobPhase.RUNNING}, lambda g: gangs.BeginStop(JobPhase.QUEUED, "worker-lost")),
-        ({"phase": JobPhase.RUNNING, "losses": 9}, lambda g: gangs.MarkBroken(g, ("w0",))),
+        ({"phase": JobPhase.RUNNING, "failures": 9}, lambda g: gangs.MarkBroken(g, ("w0",))),
         ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted"},
          lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted")),
     ],
@@ -62,21 +60,23 @@ def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.CANCELLED)
 
 
-def test_a_long_lived_command_is_not_blamed_for_the_losses_of_its_nodes(db: Opened, clock: Clock) -> None:
-    generation = made.generation(("w0", "node-0"), running_s=clock() - LONG_LIFE_S - 1)
-    view = stored(db, made.job(training=False, losses=3), generation)
-    run(carry_out(db, clock).do(gangs.MarkBroken(generation, ("w0",)), view))
-    assert (now(db).phase, now(db).losses) == (JobPhase.RUNNING, 1)
-
-
-def test_a_job_whose_workers_die_again_and_again_is_told_of_what(db: Opened, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "action", "after"),
+    [
+        ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted", "preemptions": 1},
+         {"preemptions": 2}, lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted"), {"preemptions": 3}),
+        ({"phase": JobPhase.STARTING}, {"started_s": 120.0}, lambda g: gangs.MarkRunning(g), {"started_s": 120.0}),
+    ],
+    ids=["preemptions", "started"],
+)  # fmt: skip
+def test_what_is_counted_goes_on_from_what_is_stored_and_not_from_what_was_seen(
+    db: Opened, clock: Clock, before: dict[str, Any], meanwhile: dict[str, Any], action: Any, after: dict[str, Any]
+) -> None:
     generation = made.generation(("w0", "node-0"))
-    view = stored(db, made.job(losses=3), generation)
-    dead = fact_after(WorkerFact("node-0", "joined", 1), wire.Exited(None, signal.SIGSEGV))
-    known = Gangs({JOB: {"w0": dead}}, {}, {})
-    run(carry_out(db, clock, known=known).do(gangs.MarkBroken(generation, ("w0",)), view))
-    said = "workers were lost 4 times in a row without a step in between, at last: lost w0 (SIGSEGV)"
-    assert now(db).message == f"{said}; see fairlead logs {JOB}"
+    view = stored(db, made.job(**before), generation)
+    db.write(lambda connection: jobs.update(connection, JOB, **meanwhile))
+    run(carry_out(db, clock).do(action(generation), view))
+    assert {name: getattr(now(db), name) for name in after} == after
 
 
 class CutLine:
@@ -156,3 +156,21 @@ def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> No
     view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
     run(carry_out(db, clock, Deaf(), known).do(gangs.Start(generation), view))
     assert known.told[JOB] == set()
+
+
+@pytest.mark.parametrize(("outcome", "cools"), [("preempted", False), ("worker-lost", False), ("abandoned", True)])
+def test_only_a_failed_reservation_keeps_a_queued_job_waiting(
+    db: Opened, clock: Clock, outcome: str, cools: bool
+) -> None:
+    stopping = made.job(phase=JobPhase.STOPPING, then=JobPhase.QUEUED, outcome=outcome, since_s=150.0)
+    view = stored(db, stopping, made.generation(("w0", "node-0")))
+    known = Gangs({}, {}, {JOB: 900.0})
+    run(carry_out(db, clock, known=known).do(gangs.Conclude(JobPhase.QUEUED, outcome), view))
+    assert (JOB in known.cooling_until_s) is cools
+
+
+def test_a_back_off_is_known_again_after_a_restart() -> None:
+    known = Gangs({}, {}, {})
+    rests, grown = made.job(back_off_until_s=200.0), made.job(id="other", back_off_until_s=90.0)
+    known.back_off([rests, grown], 100.0)
+    assert known.cooling_until_s == {JOB: 200.0}

@@ -9,7 +9,7 @@ import pytest
 from fairlead import wire
 from fairlead.control.gangs import WorkerFact, loss_s
 from fairlead.control.ledger import CpuMeter, usage_lines
-from fairlead.control.observe import fact_after, failure_of, measured_speed
+from fairlead.control.observe import fact_after, measured_speed
 from fairlead.control.present import sla_met
 from fairlead.control.records import JobPhase
 from fairlead.control.report import fairness, job_figures, platform_report
@@ -99,24 +99,6 @@ def test_of_an_adopted_worker_only_what_follows_is_metered() -> None:
     meter.observe(telemetry(w0=50.0))
     meter.observe(telemetry(w0=51.0))
     assert meter.take(running) == {"node-0": 1.0}
-
-
-@pytest.mark.parametrize(
-    ("exited", "training", "said"),
-    [
-        (wire.Exited(code=0), True, None),
-        (wire.Exited(code=3), True, "exit code 3"),
-        (wire.Exited(code=None, signal=signal.SIGKILL), True, None),
-        (wire.Exited(code=None, signal=signal.SIGSEGV), True, None),
-        (wire.Exited(code=None, signal=signal.SIGSEGV), False, "SIGSEGV"),
-        (wire.Exited(code=None, signal=signal.SIGKILL), False, None),
-        (wire.Exited(code=None, signal=signal.SIGKILL, cause="out-of-memory"), True, "raise resources.memory"),
-        (wire.Exited(code=None, signal=signal.SIGKILL, cause="silent"), True, None),
-    ],
-)
-def test_whose_fault_the_end_of_a_worker_is(exited: wire.Exited, training: bool, said: str | None) -> None:
-    message = failure_of(exited, made.job(training=training), "w0")
-    assert (message is None) if said is None else (message is not None and said in message)
 
 
 def test_a_speed_is_believed_once_the_generation_has_run_for_a_while() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import Member
 from fairlead.control import gangs
-from fairlead.control.gangs import GangView, WorkerFact, contradiction, next_action
+from fairlead.control.gangs import GangView, WorkerFact, changes_s, contradiction, next_action
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
 NODES = ("node-0", "node-1", "node-2", "node-3")
@@ -211,6 +211,25 @@ def test_whatever_happens_no_two_generations_train_at_once_and_the_job_ends(scri
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_happens_a_stage_that_is_called_before_it_is_there_ends_well(script: list[tuple[str, int]]) -> None:
     play(Model(a_stage()), script, most=1)
+
+
+@given(happenings, st.floats(0.0, 60.0))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_when_there_is_nothing_to_do_nothing_is_to_be_done_until_the_time_that_was_named(
+    script: list[tuple[str, int]], later_s: float
+) -> None:
+    """So that nobody has to look at a gang that nothing happens to."""
+    model = Model()
+    for kind, number in script:
+        happen(model, kind, number)
+        view = model.view()
+        if next_action(view) is not None:
+            continue
+        named_s = changes_s(view)
+        moments = [view.now_s + later_s] + [view.now_s + each for each in (0.1, 1.9, 2.1, 2.9, 3.1, 19.9, 20.1, 1e4)]
+        for moment_s in moments:
+            if named_s is None or moment_s < named_s:
+                assert next_action(replace(view, now_s=moment_s)) is None
 
 
 def a_stage() -> Job:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from fairlead.control.store import Store, events
 from fairlead.errors import LostLeadership
@@ -206,6 +206,29 @@ def test_of_many_in_one_process_one_gets_it(unopened: Open) -> None:
         return list(await asyncio.gather(*(store.lead(f"s{n}") for n, store in enumerate(stores))))
 
     assert sorted(run(rush()), key=str) == [1, None, None, None, None]
+
+
+def test_a_standby_opens_the_store_while_a_leader_is_stopped_in_the_midst_of_writing(unopened: Open) -> None:
+    first = unopened()
+    run(first.lead("first"))
+
+    async def story() -> int:
+        stopped, go_on = threading.Event(), threading.Event()
+
+        def stuck(_conn: Connection) -> bool:
+            stopped.set()
+            return go_on.wait(60)
+
+        writing = asyncio.ensure_future(first.write(stuck))
+        try:
+            assert await asyncio.to_thread(stopped.wait, 30)
+            second = await asyncio.wait_for(asyncio.to_thread(unopened), 30)
+            return await second.read(lambda conn: int(conn.execute(text("SELECT epoch FROM leadership")).scalar_one()))
+        finally:
+            go_on.set()
+            assert await writing
+
+    assert run(story()) == 1
 
 
 def test_a_standby_waits_for_a_leader_stopped_in_the_midst_of_writing(unopened: Open, clock: Clock) -> None:

@@ -228,7 +228,7 @@ JOINED = {name: WorkerFact(f"node-{name[1]}", "joined", generation=1) for name i
 
 def test_a_running_gang_gets_a_new_generation_for_a_better_plan_and_meets_as_it_says(db: Opened) -> None:
     plans, job = placed(db, TINY)
-    assert run(plans.review(lambda name: JOINED)) == {job.id}
+    assert run(plans.review(lambda name: JOINED, [job.id])) == {job.id}
     first, second = db.read(generations.of_job, job.id)
     assert (second.phase, second.reason_code, second.members) == (GenerationPhase.PLANNED, "better-plan", first.members)
     assert first.plan is not None
@@ -241,13 +241,13 @@ def test_a_running_gang_gets_a_new_generation_for_a_better_plan_and_meets_as_it_
     assert meeting.plan is not None
     assert (meeting.plan["id"], meeting.plan["workers_used"], meeting.plan["plan"]) == ("single", 1, None)
     assert sorted(member.rank for member in meeting.members) == [0, 1]
-    assert run(plans.review(lambda name: JOINED)) == set()  # not twice within a moment
+    assert run(plans.review(lambda name: JOINED, [job.id])) == set()  # not twice within a moment
 
 
 def test_a_gang_that_is_being_changed_is_left_alone(db: Opened) -> None:
-    plans, _ = placed(db, TINY)
+    plans, job = placed(db, TINY)
     leaving = {**JOINED, "w1": replace(JOINED["w1"], phase="left")}
-    assert run(plans.review(lambda name: leaving)) == set()
+    assert run(plans.review(lambda name: leaving, [job.id])) == set()
 
 
 def test_a_model_that_nobody_knows_runs_as_whole_copies_and_is_looked_at(db: Opened) -> None:
@@ -395,14 +395,14 @@ def test_a_gang_that_fails_under_the_planners_plan_starts_over_without_it_at_no_
     db.write(store_profile, job, wire.Profiled(to_plain(TINY)), 5.0)
     told = plain(Plan(data=2, sync="allreduce", sharded=True), "", "planner")
     db.write(generations.insert, made.generation(("w0", "n"), ("w1", "n"), job=job.id, plan=told))
-    db.write(lambda connection: fail(connection, job, "w0: it broke", final=True, now_s=6.0))
+    db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=6.0))
     after = db.read(jobs.get, job.id)
     assert after is not None
     assert (after.phase, after.then, after.outcome) == (JobPhase.STOPPING, JobPhase.QUEUED, "plan-failed")
     assert (after.failures, after.message) == (0, None)
     assert [event.kind for event in db.read(events.after, 0, 10)][-1] == "plan-failed"
     db.write(generations.update, job.id, 1, plan=plain(replicas(2), "", "default"))
-    db.write(lambda connection: fail(connection, job, "w0: it broke", final=True, now_s=7.0))
+    db.write(lambda connection: fail(connection, job, "w0", "it broke", permanent=True, now_s=7.0))
     after = db.read(jobs.get, job.id)
     assert after is not None
     assert (after.then, after.failures) == (JobPhase.FAILED, 1)

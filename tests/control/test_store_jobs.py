@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fairlead.cluster import Member
-from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.store import generations, jobs
 from fairlead.errors import Conflict, InvalidSpec, NotFound
@@ -257,3 +257,33 @@ def test_a_reader_sees_every_change_of_many_waiting_jobs(db: Opened) -> None:
         assert len(waiting) == 300
         db.write(lambda conn, job=waiting[step].id, step=step: jobs.update(conn, job, step=step))
         assert next(job.step for job in db.read(jobs.active) if job.id == waiting[step].id) == step
+
+
+def test_the_queue_tells_what_runs_what_waits_and_what_has_ended_page_by_page(db: Opened) -> None:
+    submitted = {"old-wait": 1.0, "old-run": 2.0, "old-end": 3.0, "wait": 4.0, "run": 5.0, "end": 6.0, "stop": 7.0}
+    phases = {"wait": JobPhase.QUEUED, "run": JobPhase.RUNNING, "end": JobPhase.FAILED, "stop": JobPhase.STOPPING}
+    for name, submitted_s in submitted.items():
+        phase = phases[name.removeprefix("old-")]
+        submit(db, a_job(name, id=name, submitted_s=submitted_s, phase=phase, finished_s=None))
+    wanted = ["stop", "run", "old-run", "old-wait", "wait", "end", "old-end"]
+    for limit in (1, 2, 3, 5, 7, 10):
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page, cursor, total = db.read(jobs.page, limit=limit, before=cursor, order="queue")
+            assert total == len(wanted) and len(page) <= limit
+            found += [job.id for job in page]
+            if cursor is None:
+                break
+        assert found == wanted, limit
+    active = [phase for phase in JobPhase if phase not in ENDED]
+    page, cursor, total = db.read(jobs.page, phases=active, order="queue", limit=4)
+    assert ([job.id for job in page], total) == (wanted[:4], 5)
+    page, cursor, _ = db.read(jobs.page, phases=active, order="queue", limit=4, before=cursor)
+    assert ([job.id for job in page], cursor) == (wanted[4:5], None)
+
+
+@pytest.mark.parametrize("cursor", ["", "3~1.0~a", "0", "0~x~a", "1.0~a"])
+def test_a_cursor_of_another_order_is_refused(db: Opened, cursor: str) -> None:
+    with pytest.raises(InvalidSpec, match="is not a cursor"):
+        db.read(jobs.page, order="queue", before=cursor)

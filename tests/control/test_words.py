@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.backends.protocol import WorkerEvent
-from fairlead.control.observe import LONGEST_ERROR, failure_of, store_events
+from fairlead.control.observe import LONGEST_ERROR, store_events
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.store import generations, jobs, nodes
 from tests.control import made
@@ -64,11 +64,6 @@ def test_words_that_cannot_be_stored_fail_their_own_job_only(running: Opened, bo
     assert "nonsense" in (bad.message or "")
     assert job(running, "good").step == 3
     assert running.read(nodes.cursors) == {("node-0", "inc"): 2}, "it must not come again for ever"
-
-
-def test_a_command_may_die_of_a_signal_that_has_no_name() -> None:
-    failure = failure_of(wire.Exited(code=None, signal=40), made.job(training=False), "w0")
-    assert failure is not None and "signal 40" in failure
 
 
 def test_an_endless_error_is_cut(running: Opened) -> None:

@@ -34,6 +34,8 @@ class Site:
     ranges: bool = True
     tag: str = '"one"'
     asked: list[str] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)
+    busy: int = 0  # so many requests are refused at first
     url: str = ""
 
     def wanted(self, name: str, body: bytes | None = None) -> Download:
@@ -48,12 +50,25 @@ def site() -> Iterator[Site]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body, asked = here.files.get(self.path.strip("/")), self.headers.get("Range", "")
+            if target := here.moved.get(self.path.strip("/")):
+                self.send_response(301)
+                self.send_header("Location", f"{here.url}/{target}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             here.asked.append(asked)
+            if here.busy:
+                here.busy -= 1
+                self.send_error(503)
+                return
             if body is None:
                 self.send_error(404)
                 return
             start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and here.ranges else 0
             start = start if self.headers.get("If-Range", here.tag) == here.tag else 0
+            if start > len(body):
+                self.send_error(416)
+                return
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(body) - start))
             self.send_header("ETag", here.tag)
@@ -215,3 +230,60 @@ def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(BadData, match="cannot be made"):
         getting._make(tmp_path / "file" / "adult")
+
+
+def test_an_address_that_has_moved_is_followed(site: Site, tmp_path: Path) -> None:
+    site.files["new.bin"], site.moved["old.bin"] = BODY, "new.bin"
+    wanted = replace(site.wanted("new.bin"), urls=(f"{site.url}/old.bin",))
+    assert download(wanted, tmp_path, silent).read_bytes() == BODY
+
+
+def test_a_site_that_is_busy_is_asked_again_ever_more_patiently(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("fairlead.data.downloading.time.sleep", waited.append)
+    site.files["a.bin"], site.busy = BODY, 3
+    assert download(site.wanted("a.bin"), tmp_path, silent).read_bytes() == BODY
+    assert waited == [0.25, 0.75, 1.75]
+    waited.clear()
+    site.busy = 100
+    (tmp_path / "a.bin").unlink()
+    with pytest.raises(Unavailable, match="it answered 503"):
+        download(site.wanted("a.bin"), tmp_path, silent)
+    assert len(waited) == 5
+    site.busy = 0
+    waited.clear()
+    with pytest.raises(Unavailable, match="it answered 404"):
+        download(Download("gone", (f"{site.url}/gone",), None), tmp_path, silent)
+    assert waited == []  # asking again would not help
+
+
+def test_a_tag_that_is_weak_is_not_gone_on_by(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlead.data.downloading.time.sleep", lambda _: None)
+    site.files["a.bin"], site.cut, site.tag = BODY, 600_000, 'W/"one"'
+    with pytest.raises(Unavailable, match=r"the connection was cut|closed"):
+        download(site.wanted("a.bin"), tmp_path, silent)
+    assert set(site.asked) == {""}
+
+
+def test_a_part_longer_than_the_file_is_begun_anew(site: Site, tmp_path: Path) -> None:
+    site.files["a.bin"] = BODY
+    (tmp_path / "a.bin.part").write_bytes(BODY + b"more")
+    (tmp_path / "a.bin.part.tag").write_text(site.tag)
+    assert download(site.wanted("a.bin"), tmp_path, silent).read_bytes() == BODY
+    assert site.asked == [f"bytes={len(BODY) + 4}-", ""]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_the_folder_named_after_a_data_set_is_taken_before_its_parent(tmp_path: Path) -> None:
+    known = replace(BANK, kept={"a.csv": f"sha256:{hashlib.sha256(b'right').hexdigest()}"})
+    (tmp_path / known.folder).mkdir()
+    (tmp_path / "a.csv").write_bytes(b"of something else")
+    (tmp_path / known.folder / "a.csv").write_bytes(b"right")
+    assert getting._local(known, tmp_path) == tmp_path / known.folder
+    assert getting._from_folder(known, tmp_path / known.folder, None, silent).files == (
+        tmp_path / known.folder / "a.csv",
+    )
+    with pytest.raises(BadData, match="its checksum differs"):
+        getting._from_folder(known, tmp_path, None, silent)

@@ -109,3 +109,30 @@ def test_what_cannot_be_dealt_is_refused_by_name(samples: Any, how: dict[str, An
     with pytest.raises(InvalidSpec) as error:
         partition(samples, 2, **how)
     assert error.value.field == field
+
+
+def test_large_keys_are_dealt_first_so_that_loads_come_out_even() -> None:
+    keys = np.repeat(np.arange(6), [2, 7, 4, 6, 3, 5])
+    for seed in range(8):
+        deal = partition(len(keys), 2, how="key", seed=seed, values=keys)
+        assert sorted(len(deal.of(worker)) for worker in range(2)) == [13, 14]
+    unequal = partition(len(keys), 2, how="key", weights=[2, 1], values=keys)
+    assert [len(unequal.of(worker)) for worker in range(2)] == [18, 9]
+    nothing = partition(len(keys), 2, how="key", weights=[0, 1], values=keys)
+    assert [len(nothing.of(worker)) for worker in range(2)] == [0, 27]
+
+
+def test_by_length_shares_count_and_short_runs_do_not_all_come_first() -> None:
+    lengths = np.arange(6_000)
+    deal = partition(6_000, 3, how="length", weights=[1, 1, 2], values=lengths)
+    sums = [lengths[deal.of(worker)].sum() for worker in range(3)]
+    assert sums[2] / sums[0] == pytest.approx(2, rel=0.01) and sums[1] / sums[0] == pytest.approx(1, rel=0.01)
+    mine = lengths[deal.of(0)]
+    assert (np.diff(mine[:64]) > 0).all()  # a run is in the order of length
+    assert mine[:320].mean() > mine[-320:].mean() / 3 and (np.diff(mine) < 0).any()
+
+
+def test_seeds_and_epochs_of_any_size_are_taken_apart() -> None:
+    seen = {tuple(partition(50, 2, seed=seed, epoch=epoch).order.tolist())
+            for seed, epoch in ((0, 0), (0, 1), (1, 0), (1, 1), (-1, 0), (2**63, 0))}  # fmt: skip
+    assert len(seen) == 6

@@ -250,3 +250,25 @@ def test_a_sketch_has_the_magnitudes_of_a_model_that_was_looked_at() -> None:
     assert looked.optimizer_s == pytest.approx(drawn.calibration.optimizer_s)
     assert (drawn.parameters, drawn.batch_size, drawn.samples, drawn.copies_only) == (1_000_000, 64, 6_400, True)
     assert (drawn.layers[0].activation_bytes, drawn.working_bytes) == (5_000.0, 1_250.0)
+
+
+def test_shares_follow_speeds_where_times_are_too_short_to_tell_them_apart() -> None:
+    """Against a start of 1,000 s the samples' own times vanish: hundreds of them are left over."""
+    found = even_shares(40_000, [1e3, 1e3], [1e-16, 3e-16])
+    assert sum(found) == 40_000 and abs(found[0] - 30_000) < 100
+
+
+def test_a_pipeline_wins_back_what_its_slowest_worker_has_waited_for_but_never_more_than_it_waited() -> None:
+    plan = Plan(pipeline=2, microbatches=4, schedule="1f1b", cuts=("layers.3",))
+
+    def won_back_s(period_s: float, *speeds: float) -> float:
+        rested = msgspec.structs.replace(hardware(2, speeds=speeds), period_s=period_s)
+        plain = msgspec.structs.replace(rested, period_s=0.0)
+        waits = [estimate(model(), Ground(each), plan).parts["bubble"] for each in (plain, rested)]
+        return waits[0] - waits[1]
+
+    assert won_back_s(1e-3, 1.0, 1.0) == 0.0
+    assert won_back_s(1e-3, 0.75, 0.5) == pytest.approx(0.5e-3)
+    assert won_back_s(2e-3, 0.5, 0.75) == pytest.approx(1e-3)
+    most_s = won_back_s(1e3, 0.5, 0.5)
+    assert most_s == won_back_s(1e6, 0.5, 0.5) and 0 < most_s < 1

@@ -83,9 +83,15 @@ def test_a_command_is_called_after_what_it_is_about(command: list[str], name: st
     assert command_name(command) == name
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])
-def test_params_that_no_api_could_carry_are_refused_here(tmp_path: Path, value: object) -> None:
-    request = prepare({"name": "a", "run": "t.py:f", "params": {"x": value}}, tmp_path, {})
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [0.5, -float("inf")]])
+def test_params_that_are_no_finite_numbers_are_refused_by_name(tmp_path: Path, value: object) -> None:
+    with pytest.raises(InvalidSpec, match="is not a finite number") as caught:
+        prepare({"name": "a", "run": "t.py:f", "params": {"x": value}}, tmp_path, {})
+    assert caught.value.field is not None and caught.value.field.startswith("params.x")
+
+
+def test_params_that_no_api_could_carry_are_refused_here(tmp_path: Path) -> None:
+    request = prepare({"name": "a", "run": "t.py:f", "params": {"x": object()}}, tmp_path, {})
     with pytest.raises(InvalidSpec) as caught:
         request.body(None)
     assert caught.value.field == "params"

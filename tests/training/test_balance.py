@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.balance import MIN_STEPS, Balance, Seat, Window, shares_by_speed, slow_ranks, stragglers
+from fairlead.training.balance import (
+    MIN_SECONDS,
+    MIN_STEPS,
+    Balance,
+    Seat,
+    Window,
+    shares_by_speed,
+    slow_ranks,
+    stragglers,
+)
 from tests.training.conftest import MakeGang
 from tests.training.programs import SMALL
 from tests.training.test_exactness import assert_same_result, train
@@ -175,3 +184,41 @@ def test_who_is_late_where_ranks_wait_within_the_pass_is_named(
     assert not any(progress.straggler for progress in gang.workers["w0"].heard(wire.Progress))
     assert gang.workers["w1"].last(wire.Progress).slow_s > 0 == gang.workers["w0"].last(wire.Progress).slow_s
     assert "this worker is late" in gang.log("w1") and "this worker is late" not in gang.log("w0")
+
+
+def test_shares_follow_half_of_what_was_new_and_change_only_beyond_the_tolerance() -> None:
+    balance = Balance((1.0, 1.0), 100)
+    window = None
+    while window is None:
+        window = balance.note((0.1, 0.3))
+    assert window.counts == (50, 50) and window.compute_s == (0.1, 0.3)
+    assert window.spread == pytest.approx(1.0) and window.speed(0) == pytest.approx(500)
+    assert balance.shares == pytest.approx((0.75, 0.25)) and balance.last is window
+    window = None
+    while window is None:
+        window = balance.note((0.15, 0.05))  # as fast as each other by now: 500 samples a second
+    assert window.counts == (75, 25)
+    speeds = ((500 + 500) / 2, (50 / 0.3 + 500) / 2)
+    assert balance.shares == pytest.approx((speeds[0] / sum(speeds), speeds[1] / sum(speeds)))
+    before, window = balance.shares, None
+    while window is None:
+        window = balance.note((0.1, 0.1001))
+    assert balance.shares == before, "so little is noise"
+
+
+def test_a_window_is_as_many_steps_as_are_needed_and_as_long_as_is_needed() -> None:
+    for step_s, steps in ((10.0, MIN_STEPS), (MIN_SECONDS / 100, 100)):
+        balance = Balance((1.0, 1.0), 10)
+        taken = 1
+        while balance.note((step_s * 1.0001, step_s / 2)) is None:
+            taken += 1
+        assert taken == max(steps, MIN_STEPS)
+    odd = Balance((1.0, 1.0), 10)
+    windows = [odd.note((100.0 if at == 0 else 1.0, 1.0)) for at in range(MIN_STEPS)]
+    assert windows[-1] is not None and windows[-1].compute_s == (1.0, 1.0), "one bad step does not count"
+
+
+def test_who_had_samples_keeps_one_to_be_measured_again() -> None:
+    assert shares_by_speed((1000.0, 0.001), 10) == pytest.approx((1 / 1.1, 0.1 / 1.1))
+    assert shares_by_speed((3.0, 0.0, 1.0), 100) == pytest.approx((0.75, 0.0, 0.25))
+    assert shares_by_speed((3.0, 1.0), 1) == pytest.approx((0.75, 0.25))

@@ -28,3 +28,16 @@ def test_a_snapshot_that_does_not_tell_when_it_began_is_counted_from_its_first_s
     again = History(2)
     again.load(told)
     assert again.seconds == pytest.approx(1.0) and History(2).seconds == 0.0
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps", "repeated"), [(0.1, 400, 400), (0.1, 2000, 600), (0.01, 5000, 1000), (0.0005, 20000, 6000)]
+)
+def test_a_new_rank_0_tells_again_what_a_node_that_hung_may_have_kept_to_itself(
+    step_s: float, steps: int, repeated: int
+) -> None:
+    history = History(10)
+    for step in range(steps):
+        history.add(1000.0 + step * step_s, 1.0)
+    assert len(list(history.rows(history.recent()))) == pytest.approx(repeated, abs=1)
+    assert History(10).recent() == 0

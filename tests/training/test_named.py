@@ -145,3 +145,10 @@ def test_rows_are_found_however_the_blocks_are_cut(sizes: list[int], data: st.Da
     samples = Pieces([(block,) for block in torch.split(rows, sizes)], {}, CPU)
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=20))
     assert torch.equal(samples.take(torch.tensor(index), 0)[0], rows[index])
+
+
+def test_columns_of_several_numbers_stay_apart_from_single_ones(bank: dict[str, Any]) -> None:
+    samples = open_named("data", dataset("bank", features=["features", "age"]), CPU)
+    first, second, target = samples.take(torch.tensor([0, 30]), 0)
+    assert first.shape == (2, 3) and second.shape == (2,) and target.dtype == torch.int64
+    assert np.array_equal(second.numpy(), bank["age"][[0, 30]])

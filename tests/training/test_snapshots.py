@@ -19,6 +19,7 @@ import torch
 from fairlead.errors import NotFound
 from fairlead.grid import Grid
 from fairlead.grid.values import TOKEN_VARIABLE, VARIABLE, BlockInfo, snapshot_label
+from fairlead.training import snapshots as module
 from fairlead.training.flat import opened, put_together, taken_apart
 from fairlead.training.shelf import Shelf
 from fairlead.training.snapshots import Snapshots
@@ -414,3 +415,47 @@ def test_on_disk_a_large_state_has_the_grids_own_hash_and_a_damaged_one_is_seen(
     data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
     assert Stored(2, file, "disk").read() is None
+
+
+@pytest.mark.parametrize(("cost_s", "pause_s"), [(0.0, 1.0), (0.01, 1.0), (0.3, 10.0), (3.0, 100.0)])
+def test_snapshots_without_a_grid_take_three_hundredths_of_the_time_at_most(
+    cost_s: float, pause_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s, told = [100.0], list[tuple[int, str, int, float, float]]()
+    really = module.write_file
+
+    def write_file(*given: Any, **how: Any) -> int:
+        now_s[0] += cost_s if not told else 0.0
+        return really(*given, **how)
+
+    monkeypatch.setattr(module, "write_file", write_file)
+    memory = tmp_path / "memory" / JOB / "n0"
+    snapshots = Snapshots(tmp_path / "job", memory, lambda *said: told.append(said), clock=lambda: now_s[0])
+    assert not snapshots.due()
+    now_s[0] += 1.0
+    assert snapshots.due()
+    snapshots.write(5, {"step": 5})
+    snapshots.finish()
+    step, where, _, took_s, waited_s = told[0]
+    assert (step, where, took_s, waited_s) == (5, "memory", pytest.approx(cost_s), pytest.approx(cost_s))
+    assert list(snapshots.waits_s) == [pytest.approx(cost_s)]
+    written_s = now_s[0]
+    for after_s, due in ((pause_s - 0.01, False), (pause_s + 0.01, True)):
+        now_s[0] = written_s + after_s
+        assert snapshots.due() is due
+    snapshots.rearm()
+    assert not snapshots.due(), "the first one of a generation is not due at once"
+    now_s[0] += pause_s + 0.01
+    assert snapshots.due()
+
+
+def test_memory_keeps_two_steps_and_disk_two_and_the_furthest_is_found_first(tmp_path: Path) -> None:
+    memory = tmp_path / "memory" / JOB / "n0"
+    snapshots = Snapshots(tmp_path / "job", memory, lambda *_: None)
+    for step in (1, 2, 3, 4):
+        snapshots.write(step, {"step": step}, wait=step in (1, 2, 4))
+        snapshots.finish()
+    found = [(stored.step, stored.where) for stored in snapshots.find()]
+    assert found[0] == (4, "memory") and found[1] == (4, "disk")
+    assert [step for step, where in found if where == "memory"] == [4, 3]
+    assert len([step for step, where in found if where == "disk"]) == 2

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fairlead import wire
 from fairlead.planning.cost import estimate
 from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import ModelProfile
 from fairlead.planning.search import search
 from fairlead.planning.shapes import Shape
 from fairlead.profiling.model import profile_model
@@ -103,19 +105,23 @@ class Parts(Scale):
 
 def weigh(name: str, plan: Plan) -> dict[str, float]:
     """Predicted and measured bytes of the fullest moment."""
-    training = _made(name)
-    predicted = estimate(profile_model(training), Ground(hardware(1)), plan).memory_bytes
-    return {"predicted": predicted, "measured": measured(training, plan, "nowhere", 0)}
+    predicted = estimate(profiled(name), Ground(hardware(1)), plan).memory_bytes
+    return {"predicted": predicted, "measured": measured(_made(name), plan, "nowhere", 0)}
 
 
 def weigh_rank(name: str, kind: str, rank: int, folder: str) -> dict[str, float]:
     """The same of one of two ranks; nothing if the model cannot be spread so."""
-    training = _made(name)
-    found = search(profile_model(training), hardware(2), only=lambda shape: shape == KINDS[kind])
+    found = search(profiled(name), hardware(2), only=lambda shape: shape == KINDS[kind])
     if not found:
         return {}
     where = f"{folder}/{kind.replace(' ', '-')}"
-    return {"predicted": found[0].memory_bytes, "measured": measured(training, found[0].plan, where, rank)}
+    return {"predicted": found[0].memory_bytes, "measured": measured(_made(name), found[0].plan, where, rank)}
+
+
+@cache
+def profiled(name: str) -> ModelProfile:
+    """Looked at once: that costs more than to train the few steps of any plan."""
+    return profile_model(_made(name))
 
 
 def _made(name: str) -> fairlead.Training:

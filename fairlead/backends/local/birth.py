@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import signal
@@ -18,7 +19,7 @@ import msgspec
 
 import fairlead
 from fairlead import data_folder, framing, logbook, wire
-from fairlead.backends.local import attaching, bundles, cgroups, entering, linux
+from fairlead.backends.local import attaching, bundles, cgroups, disk, entering, linux
 from fairlead.backends.local.limits import Limits
 from fairlead.backends.local.messages import Start
 from fairlead.backends.local.sandbox import Namespaces
@@ -36,6 +37,10 @@ class Birth(msgspec.Struct, frozen=True):
     device: int
     spec: wire.PlacedSpec
     environment: dict[str, str]
+
+
+class NoRoom(Exception):
+    """The disk is full, and no code of the user's has begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ def be_born(start: Start, files: Files, cradle: Cradle) -> NoReturn:
         _redirect(files.output)
         _become(start, cradle)
         code = _live(files, channel, sandboxed=cradle.namespaces is not None)
+    except NoRoom as error:
+        _say(channel, wire.Raised(error=str(error), no_room=True))
     except (CannotStart, bundles.BadBundle) as error:
         _say(channel, wire.Raised(error=str(error), permanent=True))
     except SystemExit as error:
@@ -120,8 +127,7 @@ def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
     spec = birth.spec
     code = Path(spec.folder) / "code"
     if files.bundle is not None:
-        with os.fdopen(files.bundle, "rb") as packed:
-            bundles.unpack(packed, code)
+        _unpack(files.bundle, code)
     os.chdir(code)
     environment = worker_environment(birth, os.environ, sandboxed=sandboxed)
     if spec.command is not None:
@@ -131,6 +137,16 @@ def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
     if spec.venv is not None:
         _execute_in_venv(birth, channel, environment)
     return _run(birth, channel, environment)
+
+
+def _unpack(bundle: int, code: Path) -> None:
+    try:
+        with os.fdopen(bundle, "rb") as packed:
+            bundles.unpack(packed, code)
+    except OSError as error:
+        if disk.is_full(error):
+            raise NoRoom(f"its code cannot be unpacked: {error}") from None
+        raise
 
 
 def _redirect(output: int) -> None:
@@ -152,7 +168,8 @@ def worker_environment(birth: Birth, outer: Mapping[str, str], *, sandboxed: boo
     own_path = [str(Path(spec.venv) / "bin")] if spec.venv else []
     path = [*own_path, str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
     clean = {"PATH": ":".join(path), "HOME": str(folder / "home"), "LANG": outer.get("LANG", "C.UTF-8")}
-    clean |= {"PYTHONUNBUFFERED": "1", "TMPDIR": "/tmp" if sandboxed else str(folder / "tmp")}
+    clean |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    clean["TMPDIR"] = "/tmp" if sandboxed else str(folder / "tmp")
     clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     platform = {
         "FAIRLEAD_JOB": spec.job,
@@ -218,6 +235,7 @@ def _run(birth: Birth, channel: socket.socket, environment: dict[str, str]) -> i
     os.environ.update(environment)
     tempfile.tempdir = None  # what the host found out holds for the host
     channel.setblocking(True)
+    faulthandler.enable(2)  # a trace in the log before a signal such as SIGSEGV ends it
     code = importlib.import_module(_module(birth.spec)).main(birth.spec, birth.worker, channel)
     sys.stdout.flush()
     sys.stderr.flush()

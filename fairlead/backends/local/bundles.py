@@ -9,6 +9,8 @@ import tarfile
 from pathlib import Path
 from typing import BinaryIO
 
+from fairlead.backends.local import disk
+
 MOST_BYTES = 4 << 30
 MOST_FILES = 100_000
 _DONE = ".fairlead-unpacked"
@@ -52,4 +54,6 @@ def _extract(bundle: BinaryIO, folder: Path, most_bytes: int) -> None:
                     raise BadBundle(f"the code bundle holds {member.name!r}, which is neither file nor folder")
                 archive.extract(member, folder, filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
+        if isinstance(error, OSError) and disk.is_full(error):
+            raise
         raise BadBundle(f"the code bundle cannot be unpacked: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -13,9 +14,22 @@ from fairlead.units import shown_size
 
 MOST_FILES = 250_000  # a look at all of them takes about two seconds
 DEEPEST = 128  # folders in folders: what lies deeper could not be measured
+RESERVE_BYTES = 32 << 20  # what must be left on the disk for a worker to be started
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 DELETED = "deleted files that are still open"
 _DELETED = " (deleted)"  # how the kernel marks their names
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_reserve(folder: Path) -> None:
+    """Raise the error of a full disk where so little is left that it is the platform's own."""
+    found = os.statvfs(folder)
+    if found.f_bavail * found.f_frsize < RESERVE_BYTES:
+        raise OSError(errno.ENOSPC, f"less than {shown_size(RESERVE_BYTES)} are left on the disk")
 
 
 @dataclass(slots=True)

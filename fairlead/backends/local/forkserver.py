@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.backends.local import cgroups, gangnet, linux, processes, reach, sockets
+from fairlead.backends.local import cgroups, disk, gangnet, linux, processes, reach, sockets
 from fairlead.backends.local.birth import Cradle, Files, be_born
 from fairlead.backends.local.limits import Limits, process_limit
 from fairlead.backends.local.messages import (
@@ -155,7 +155,7 @@ class ForkServer:
         except (OSError, NotBuilt) as error:
             files.close()
             self._empty.append(group)
-            self._send(_not_started(start, str(error)))
+            self._send(_not_started(start, error))
             return
         self._unborn[start.key] = unborn = _Unborn(start, files, group, sandbox, time.monotonic() + _BUILD_S)
         if spare is not None:
@@ -202,7 +202,7 @@ class ForkServer:
             if unborn.sandbox.ready in ready:
                 self._admit_one(unborn)
             elif time.monotonic() >= unborn.deadline_s:
-                self._give_up(unborn, _not_started(unborn.start, "its sandbox does not come up"))
+                self._give_up(unborn, _not_started(unborn.start, TimeoutError("its sandbox does not come up")))
 
     def _admit_one(self, unborn: _Unborn, known: Namespaces | None = None) -> None:
         start = unborn.start
@@ -212,7 +212,7 @@ class ForkServer:
                     raise NotBuilt("it is in the machine's network")
                 self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
         except (OSError, NotBuilt) as error:
-            self._give_up(unborn, _not_started(start, f"its sandbox could not be built: {error}"))
+            self._give_up(unborn, _not_started(start, error, "its sandbox could not be built: "))
         else:
             del self._unborn[start.key]
 
@@ -293,8 +293,9 @@ class ForkServer:
         processes.wait_gone(lambda: cgroups.discard(self._group), 2.0)
 
 
-def _not_started(start: Start, why: str) -> Ended:
-    return Ended(start.key, None, None, problem=f"the node could not start it: {why}")
+def _not_started(start: Start, error: Exception, doing: str = "") -> Ended:
+    no_room = isinstance(error, OSError) and disk.is_full(error)
+    return Ended(start.key, None, None, problem=f"{doing}{error}", no_room=no_room)
 
 
 def _removed(group: cgroups.Group) -> bool:

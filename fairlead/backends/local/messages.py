@@ -79,6 +79,7 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
     out_of_memory: bool = False
     problem: str | None = None  # it could not even be forked
     cpu_s: float = 0.0  # that it and its children used
+    no_room: bool = False  # the problem was a full disk
 
 
 ToForkServer = Start | Kill

@@ -257,7 +257,8 @@ class NodeManager:
                     processes.kill(worker.sandbox)
                 if worker.pid:
                     processes.kill_group(worker.pid)
-                self._spawn(worker.ended(messages.Ended(worker.key, None, signal.SIGKILL)))
+                end = messages.Ended(worker.key, None, signal.SIGKILL)
+                self._spawn(worker.ended(end, "fork-server-lost"))
 
     def _emit(self, worker: Worker, body: wire.FromWorker | wire.Exited) -> bool:
         self._control.push(self._outbox.add(time.time(), worker.job, worker.name, body, time.monotonic()))

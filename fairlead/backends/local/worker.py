@@ -15,7 +15,7 @@ from typing import Protocol
 import msgspec
 
 from fairlead import framing, silence, wire
-from fairlead.backends.local import cgroups, folders, processes
+from fairlead.backends.local import cgroups, disk, folders, processes
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
 from fairlead.backends.local.parcels import Parcel
@@ -125,12 +125,16 @@ class Worker:
             with contextlib.ExitStack() as undone:
                 target = LogFile(folders.logs(spec), self.name, spec.log_bytes)
                 undone.callback(target.close)
+                disk.check_reserve(folders.logs(spec))
                 parcel = self._line.pack(self._birth)
                 undone.pop_all()
-        except (OSError, CannotStart) as error:
-            why = str(error) if isinstance(error, CannotStart) else f"the node could not start it: {error}"
-            self._say(wire.Raised(error=why, permanent=isinstance(error, CannotStart)))
+        except CannotStart as error:
+            self._say(wire.Raised(error=str(error), permanent=True))
             self._end(wire.Exited(code=None))
+            return
+        except OSError as error:
+            cause = "no-room" if disk.is_full(error) else "not-started"
+            self._end(wire.Exited(code=None, cause=cause, detail=self._scrubber.text(str(error))))
             return
         source, sink = make_pipe(spec.uid)
         ours, theirs = socket.socketpair()
@@ -181,6 +185,9 @@ class Worker:
         self._pass_on(self._scrubber.message(message))
 
     def _pass_on(self, message: wire.FromWorker) -> bool:
+        if isinstance(message, wire.Raised) and message.no_room and self.phase == "starting":
+            self._cause, self._detail, self._raised = self._cause or "no-room", message.error, True
+            return True
         self.phase = _PHASES.get(type(message), self.phase)
         self._raised = self._raised or isinstance(message, wire.Raised)
         self._finished = self._finished or isinstance(message, wire.Finished)
@@ -250,17 +257,20 @@ class Worker:
             self._cause, self._detail = cause, self._scrubber.text(detail)  # names of its files may be in it
             self._line.kill(self.key, signal.SIGKILL)
 
-    async def ended(self, end: Ended) -> None:
-        """Its process is gone: let its last words and lines arrive, and then say so."""
+    async def ended(self, end: Ended, cause: str | None = None) -> None:
+        """Its process is gone, by this cause if that is known: let its last words and lines arrive, then say so."""
         if self._ending:
             return
         self._ending = True
+        self._cause = self._cause or cause
+        if end.problem is not None:
+            self._cause = self._cause or ("no-room" if end.no_room else "not-started")
+            self._detail = self._detail or self._scrubber.text(end.problem)
         if end.out_of_memory and self._cause not in ("silent", "disk-full"):
             self._cause = "out-of-memory"
         if self._channel is not None and self._output is not None:
-            await asyncio.gather(self._last_words(self._channel), self._output.finish(_DRAIN_S, self._obituary()))
-        if end.problem is not None:
-            self._say(wire.Raised(error=end.problem))
+            last_line = self._obituary(end.signal)
+            await asyncio.gather(self._last_words(self._channel), self._output.finish(_DRAIN_S, last_line))
         if self._command and self._leaving:
             self._say(wire.Left(generation=self.generation, step=0))
         elif self._command and end.code == 0 and self._cause is None:
@@ -276,9 +286,11 @@ class Worker:
             await asyncio.wait([channel], timeout=0.1)
         channel.cancel()
 
-    def _obituary(self) -> str | None:
-        """What its log says last, if it is the platform that knows why it ended."""
+    def _obituary(self, number: int | None) -> str | None:
+        """What its log says last, if it is the platform that knows why it ended, or the signal that ended it."""
         match self._cause:
+            case None if number is not None:
+                return f"ended by {_signal_name(number)}"
             case "out-of-memory":
                 asked = None if self._birth is None else self._birth.spec.memory_bytes
                 limit = (
@@ -299,3 +311,10 @@ class Worker:
             self.phase = "gone"
             self._emit(self, exited)
             self.gone.set()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 from collections import Counter
@@ -17,7 +18,7 @@ from fairlead.control.access import acting_for, require
 from fairlead.control.records import Role, Token
 from fairlead.control.service.core import Core, Verbs, tenant_named
 from fairlead.control.store import bundles
-from fairlead.errors import InvalidSpec, TooLarge
+from fairlead.errors import InvalidSpec, TooLarge, Unavailable
 from fairlead.specs import Policy
 from fairlead.units import shown_size
 
@@ -59,6 +60,11 @@ class BundleVerbs(Verbs):
         try:
             size = await self._receive(part, digest, stream, room)
             await self._write(work)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise Unavailable("the platform's disk is full, so it can take no code in", field="bundle",
+                              fix="try again later, or ask an administrator to make room") from None  # fmt: skip
         finally:
             part.unlink(missing_ok=True)
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar, cast
 
 from sqlalchemy import Connection
@@ -15,6 +16,7 @@ from fairlead.control.metrics import families, live
 from fairlead.control.store import lease, vacuum
 from fairlead.control.store.connections import READERS, Engines, busy, connect, shown
 from fairlead.control.store.migrate import migrate
+from fairlead.control.store.reserve import RESERVE_BYTES, Reserve
 from fairlead.control.store.writer import Work, Writer
 from fairlead.errors import LostLeadership, Unavailable
 
@@ -41,7 +43,7 @@ class Store:
         engines = connect(url)
         try:
             migrate(engines)
-            vacuum.convert(engines.writer)
+            vacuum.convert(engines)
         except BaseException:
             engines.dispose()
             raise
@@ -128,10 +130,18 @@ class Store:
             await self._writer.put(Work(lambda conn: lease.give_up(conn, mine), None, alone=True))
             self._lost(mine)
 
+    def keep_reserve(self, size_bytes: int = RESERVE_BYTES) -> None:
+        """From now on keep room on the disk for the store; only a file in SQLite's format is ours to look after."""
+        url = self._engines.writer.url
+        if url.get_backend_name() == "sqlite":
+            self._writer.reserve = Reserve(Path(f"{url.database}-reserve"), size_bytes)
+
     async def close(self) -> None:
         """Finish what is queued and let go of the database; the lease stays until it runs out or is resigned."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._writer.close)
+        if self._writer.reserve is not None:
+            self._writer.reserve.drop()
         await loop.run_in_executor(None, self._readers.shutdown)
         self._engines.dispose()
 

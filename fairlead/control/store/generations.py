@@ -23,6 +23,16 @@ _GENERATION = [generations.c[name] for name in Generation.__slots__]
 _IS = (generations.c.job == bindparam("of_job")) & (generations.c.number == bindparam("of_number"))
 _UPDATE, _THIS = update_rows(generations).where(_IS), select(*_GENERATION).where(_IS)  # built once
 _AT = {name: place for place, name in enumerate(Generation.__slots__)}
+_BY_JOB = select(*_GENERATION).order_by(generations.c.job, generations.c.number)
+_OF_JOB = _BY_JOB.where(generations.c.job == bindparam("of_job"))
+_EVERY_LIVE = _BY_JOB.where(generations.c.phase.in_(_LIVE))
+# Asked for by job: the phase is no word for the index here, as nearly all that live would be read for a few.
+_LIVE_OF = _BY_JOB.where(
+    generations.c.job.in_(bindparam("of_jobs", expanding=True)), generations.c.phase.concat("").in_(_LIVE)
+)
+_METERED = update_rows(generations).where(_IS).values(metered_s=bindparam("until_s"))
+_ONE_STATEMENT = 500  # parameters; well below the limits of both databases
+_MOST_BY_JOB = 1000  # asked about more of them, one walk over all that live is cheaper
 
 
 def insert(conn: Connection, generation: Generation) -> None:
@@ -46,22 +56,35 @@ def update(conn: Connection, job: str, number: int, **changes: Any) -> Generatio
     return _generation(row)
 
 
+def get(conn: Connection, job: str, number: int) -> Generation | None:
+    row = conn.execute(_THIS, {"of_job": job, "of_number": number}).one_or_none()
+    return None if row is None else _generation(row)
+
+
 def of_job(conn: Connection, job: str) -> list[Generation]:
     """All generations of a job, the first one first."""
-    query = select(*_GENERATION).where(generations.c.job == job).order_by(generations.c.number)
-    return [_generation(row) for row in conn.execute(query)]
+    return [_generation(row) for row in conn.execute(_OF_JOB, {"of_job": job})]
 
 
 def current(conn: Connection, jobs: Collection[str]) -> dict[str, list[Generation]]:
     """The generations that have not ended, ascending, of each of these jobs that has any."""
-    # All that live are about as many as run; asking for them by phase beats a list of thousands of waiting jobs.
-    live = generations.c.phase.in_(_LIVE)
-    wanted = frozenset(jobs)
+    wanted = sorted(set(jobs))
     found: dict[str, list[Generation]] = {}
-    for row in conn.execute(select(*_GENERATION).where(live).order_by(generations.c.job, generations.c.number)):
-        if row.job in wanted:
-            found.setdefault(row.job, []).append(_generation(row))
+    if len(wanted) > _MOST_BY_JOB:
+        chosen = frozenset(wanted)
+        rows: Iterable[Any] = (row for row in conn.execute(_EVERY_LIVE) if row.job in chosen)
+    else:
+        parts = (wanted[begin : begin + _ONE_STATEMENT] for begin in range(0, len(wanted), _ONE_STATEMENT))
+        rows = (row for part in parts for row in conn.execute(_LIVE_OF, {"of_jobs": part}))
+    for row in rows:
+        found.setdefault(row.job, []).append(_generation(row))
     return found
+
+
+def metered(conn: Connection, pairs: Collection[tuple[str, int]], until_s: float) -> None:
+    """The ledger is complete up to this moment for these generations (job, number)."""
+    if pairs:
+        conn.execute(_METERED, [{"of_job": job, "of_number": number, "until_s": until_s} for job, number in pairs])
 
 
 def unmetered(conn: Connection) -> list[tuple[str, int, float]]:

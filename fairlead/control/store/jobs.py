@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Update, bindparam, func, select, tuple_
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
@@ -24,10 +25,20 @@ from fairlead.errors import Conflict, InvalidSpec, NotFound
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _PHASES = {phase.value: phase for phase in JobPhase}
 _ACTIVE = [phase.value for phase in JobPhase if phase not in ENDED]
+_QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
+    (frozenset(_ACTIVE) - {JobPhase.QUEUED.value}, False),
+    (frozenset({JobPhase.QUEUED.value}), True),
+    (frozenset(phase.value for phase in ENDED), False),
+)
+"""In which order the queue tells of jobs: phases, and whether the oldest comes first."""
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
 _PHASE, _THEN, _SPEEDS = _AT["phase"], _AT["then"], _AT["speeds"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
+_BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
+_ENDED_OF = select(jobs.c.id).where(
+    jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.phase.in_([phase.value for phase in ENDED])
+)
 _INSERT = insert_row(jobs)
 _SUBMIT = {
     name: insert_into(name, submissions).on_conflict_do_nothing().returning(submissions.c.job)
@@ -122,6 +133,16 @@ def get(conn: Connection, job_id: str) -> Job | None:
     return None if row is None else _job(row)
 
 
+def several(conn: Connection, ids: Collection[str]) -> dict[str, Job]:
+    """Those of these jobs that there are, by id."""
+    found: dict[str, Job] = {}
+    wanted = sorted(set(ids))
+    for begin in range(0, len(wanted), _ONE_STATEMENT):
+        rows = conn.execute(_BY_IDS, {"ids": wanted[begin : begin + _ONE_STATEMENT]})
+        found |= {job.id: job for job in map(_job, rows)}
+    return found
+
+
 def spec(conn: Connection, job_id: str) -> dict[str, Any]:
     """What was submitted, as it was stored."""
     found: dict[str, Any] | None = conn.execute(
@@ -172,26 +193,67 @@ def page(
     conn: Connection, *, tenant: str | None = None, phases: Collection[str] | None = None, name: str | None = None,
     limit: int = 100, before: str | None = None, order: str = "newest", ids: Collection[str] | None = None,
 ) -> tuple[list[Job], str | None, int]:  # fmt: skip
-    """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all."""
+    """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all.
+
+    In the order of the queue: those on their way, those that wait, the oldest first, and those that have ended.
+    """
     where: list[ColumnElement[bool]] = []
     if tenant is not None:
         where.append(jobs.c.tenant == tenant)
-    if phases is not None:
-        where.append(jobs.c.phase.in_([_phase(phase) for phase in phases]))
     if name is not None:
         where.append(jobs.c.name == name)
     if ids is not None:
         where.append(jobs.c.id.in_(list(ids)))
-    total = _total(conn, tenant, phases) if name is None and ids is None else _count(conn, where)
-    place, oldest = tuple_(jobs.c.submitted_s, jobs.c.id), order == "oldest"
-    by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
-    query = select(*_JOB).where(*where).order_by(*by).limit(limit + 1)
-    if before is not None:
-        at = tuple_(*_position(before))
-        query = query.where(place > at if oldest else place < at)
-    found = _jobs(conn.execute(query))
-    more = f"{found[limit - 1].submitted_s!r}~{found[limit - 1].id}" if len(found) > limit else None
+    wanted = None if phases is None else frozenset(map(_phase, phases))
+    chosen = where if wanted is None else [*where, jobs.c.phase.in_(sorted(wanted))]
+    total = _total(conn, tenant, phases) if name is None and ids is None else _count(conn, chosen)
+    if order == "queue":
+        found, more = _queue(conn, where, frozenset(_PHASES) if wanted is None else wanted, limit, before)
+    else:
+        at = None if before is None else _position(before)
+        found = _ordered(conn, chosen, limit + 1, at, oldest=order == "oldest")
+        more = _cursor(found[limit - 1]) if len(found) > limit else None
     return found[:limit], more, total
+
+
+def _ordered(
+    conn: Connection, where: Iterable[ColumnElement[bool]], limit: int, at: tuple[float, str] | None, *, oldest: bool
+) -> list[Job]:  # fmt: skip
+    """So many of these jobs after this position."""
+    place = tuple_(jobs.c.submitted_s, jobs.c.id)
+    by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
+    query = select(*_JOB).where(*where).order_by(*by).limit(limit)
+    if at is not None:
+        query = query.where(place > tuple_(*at) if oldest else place < tuple_(*at))
+    return _jobs(conn.execute(query))
+
+
+def _queue(
+    conn: Connection, where: Sequence[ColumnElement[bool]], phases: frozenset[str], limit: int, before: str | None
+) -> tuple[list[Job], str | None]:  # fmt: skip
+    """One group of phases after the other, all as they are at one moment; the cursor begins with the group's number.
+
+    Whoever asks for the groups one by one sees a job twice that moves from one to the next in between, or never.
+    """
+    first, at = 0, None
+    if before is not None:
+        group_number, _, place = before.partition("~")
+        if group_number not in ("0", "1", "2"):
+            raise _no_cursor(before)
+        first, at = int(group_number), _position(place)
+    found: list[tuple[int, Job]] = []
+    for number, (group, oldest) in enumerate(_QUEUE):
+        own, room = sorted(phases & group), limit + 1 - len(found)
+        if number >= first and own and room > 0:
+            mine = [*where, jobs.c.phase.in_(own)]
+            fresh = _ordered(conn, mine, room, at if number == first else None, oldest=oldest)
+            found += [(number, job) for job in fresh]
+    more = f"{found[limit - 1][0]}~{_cursor(found[limit - 1][1])}" if len(found) > limit else None
+    return [job for _, job in found], more
+
+
+def _cursor(job: Job) -> str:
+    return f"{job.submitted_s!r}~{job.id}"
 
 
 def _count(conn: Connection, where: Iterable[ColumnElement[bool]]) -> int:
@@ -223,7 +285,11 @@ def _position(cursor: str) -> tuple[float, str]:
             return float(time_s), job_id
     except ValueError:
         pass
-    raise InvalidSpec("is not a cursor", field="cursor", value=cursor, fix="pass the cursor of the page before")
+    raise _no_cursor(cursor)
+
+
+def _no_cursor(cursor: str) -> InvalidSpec:
+    return InvalidSpec("is not a cursor", field="cursor", value=cursor, fix="pass the cursor of the page before")
 
 
 def update(conn: Connection, job_id: str, **changes: Any) -> Job:
@@ -237,6 +303,21 @@ def update(conn: Connection, job_id: str, **changes: Any) -> Job:
     if before is not None and before.phase not in ENDED:
         _note_end(conn, job)
     return job
+
+
+def update_each(conn: Connection, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    """Change these fields of each job, in one statement for all whose fields are the same; none of them may end."""
+    alike: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for job, values in changes.items():
+        if values:
+            alike.setdefault(tuple(sorted(values)), []).append({"wanted": job, **column_values(values)})
+    for names, rows in alike.items():
+        conn.execute(_update_of(names), rows)
+
+
+@cache  # to build a statement costs more than to run it
+def _update_of(names: tuple[str, ...]) -> Update:
+    return _UPDATE.values({name: bindparam(name) for name in names})
 
 
 def _note_end(conn: Connection, job: Job) -> None:
@@ -282,6 +363,15 @@ def over(conn: Connection, wanted: Collection[str]) -> set[str]:
     """Of these jobs those that have ended, or are not there any more."""
     query = select(jobs.c.id).where(jobs.c.id.in_(list(wanted)), jobs.c.phase.in_(_ACTIVE))
     return set(wanted) - set(conn.execute(query).scalars())
+
+
+def ended(conn: Connection, wanted: Collection[str]) -> set[str]:
+    """Those of these jobs that have ended."""
+    found: set[str] = set()
+    ids = sorted(set(wanted))
+    for begin in range(0, len(ids), _ONE_STATEMENT):
+        found |= set(conn.execute(_ENDED_OF, {"ids": ids[begin : begin + _ONE_STATEMENT]}).scalars())
+    return found
 
 
 def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:

@@ -9,12 +9,20 @@ from sqlalchemy import Connection, insert, select
 
 from fairlead.control.store.schema import metrics
 
+_APPEND = insert(metrics)
+
 
 def append(conn: Connection, job: str, generation: int, points: Sequence[Mapping[str, Any]]) -> None:
     """Keep these points, each with its ``step``; one row for all. What is not finite becomes null."""
-    if points:
-        row = {"job": job, "generation": generation, "points": [dict(point) for point in points]}
-        conn.execute(insert(metrics), row)
+    append_all(conn, [(job, generation, points)])
+
+
+def append_all(conn: Connection, told: Sequence[tuple[str, int, Sequence[Mapping[str, Any]]]]) -> None:
+    """The same for many: job, generation and points of each."""
+    rows = [{"job": job, "generation": number, "points": [dict(point) for point in points]}
+            for job, number, points in told if points]  # fmt: skip
+    if rows:
+        conn.execute(_APPEND, rows)
 
 
 def history(conn: Connection, job: str) -> list[dict[str, Any]]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from collections.abc import Collection, Mapping
+from functools import cache
+
+from sqlalchemy import Connection, bindparam, delete, select
 
 from fairlead.cluster import NodeState
-from fairlead.control.store.rows import insert_into
+from fairlead.control.store.rows import Insert, insert_into
 from fairlead.control.store.schema import node_cursors, node_states
+
+_FORGET = delete(node_cursors).where(
+    node_cursors.c.node == bindparam("of_node"), node_cursors.c.incarnation == bindparam("of_incarnation")
+)
 
 
 def states(conn: Connection) -> dict[str, NodeState]:
@@ -26,12 +33,27 @@ def cursors(conn: Connection) -> dict[tuple[str, str], int]:
 
 def advance(conn: Connection, node: str, incarnation: str, sequence: int) -> None:
     """Events up to this one are taken in. A cursor never goes back."""
-    cursor = {"node": node, "incarnation": incarnation, "sequence": sequence}
-    statement = insert_into(conn.dialect.name, node_cursors).values(cursor)
-    conn.execute(
-        statement.on_conflict_do_update(
-            index_elements=["node", "incarnation"],
-            set_={"sequence": statement.excluded.sequence},
-            where=node_cursors.c.sequence < statement.excluded.sequence,
-        )
+    advance_all(conn, {(node, incarnation): sequence})
+
+
+def advance_all(conn: Connection, to: Mapping[tuple[str, str], int]) -> None:
+    """The same for many: the sequence by node and incarnation."""
+    rows = [{"node": node, "incarnation": incarnation, "sequence": at} for (node, incarnation), at in to.items()]
+    if rows:
+        conn.execute(_advance(conn.dialect.name), rows)
+
+
+@cache  # to build a statement costs more than to run it
+def _advance(dialect: str) -> Insert:
+    row = insert_into(dialect, node_cursors)
+    return row.on_conflict_do_update(
+        index_elements=["node", "incarnation"],
+        set_={"sequence": row.excluded.sequence},
+        where=node_cursors.c.sequence < row.excluded.sequence,
     )
+
+
+def forget(conn: Connection, over: Collection[tuple[str, str]]) -> None:
+    """Drop the cursors of these incarnations, which will never tell of anything again."""
+    if over:
+        conn.execute(_FORGET, [{"of_node": node, "of_incarnation": incarnation} for node, incarnation in over])

@@ -123,7 +123,9 @@ jobs = Table(
     Column("generation", Integer, nullable=False),
     Column("next_worker", Integer, nullable=False),
     Column("failures", Integer, nullable=False),
-    Column("losses", Integer, nullable=False),
+    Column("deaths", JSON, nullable=False),  # of its workers: recovery.Death
+    Column("back_off_until_s", Double),
+    Column("back_off_why", Text),
     Column("recoveries", Integer, nullable=False),
     Column("preemptions", Integer, nullable=False),
     Column("resizes", Integer, nullable=False),

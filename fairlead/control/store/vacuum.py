@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 
 import structlog
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, select
 
+from fairlead.control.store.connections import Engines
 from fairlead.control.store.schema import leadership
 
 PAGES = 512
@@ -41,12 +42,12 @@ def _pragma(conn: Connection, name: str) -> int:
     return int(conn.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-def convert(engine: Engine) -> None:
+def convert(engines: Engines) -> None:
     """Let a SQLite file of an older Fairlead give pages back from now on, if it is small enough and nobody leads it."""
-    if engine.dialect.name != "sqlite":
+    if engines.writer.dialect.name != "sqlite":
         return
-    path = Path(str(engine.url.database))
-    with engine.connect() as conn:
+    path = Path(str(engines.writer.url.database))
+    with engines.reader.connect() as conn:  # takes no lock: a standby starts beside a leader that hangs within a write
         if _pragma(conn, "auto_vacuum") == _INCREMENTAL:
             return
         led_until_s = conn.execute(select(leadership.c.expires_s)).scalar() or 0.0
@@ -54,7 +55,7 @@ def convert(engine: Engine) -> None:
     if led_until_s > time.time() or size > CONVERTED_BYTES or shutil.disk_usage(path.parent).free < 2 * size:
         log.info("the store's file keeps the size that it had once", size_bytes=size)
         return
-    raw = engine.raw_connection()
+    raw = engines.writer.raw_connection()
     try:
         raw.cursor().execute(f"PRAGMA auto_vacuum={_INCREMENTAL}")
         raw.cursor().execute("VACUUM")

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from fairlead.control.metrics import families, live
 from fairlead.control.store import lease
 from fairlead.control.store.connections import shown
+from fairlead.control.store.reserve import Reserve, is_full
 from fairlead.errors import LostLeadership, Unavailable
 
 GROUP = 256
@@ -57,6 +58,7 @@ class Writer:
         self._queue: deque[Work] = deque()
         self._wake = threading.Condition()
         self._closed = False
+        self.reserve: Reserve | None = None
         self._start()
 
     def _start(self) -> None:
@@ -97,6 +99,8 @@ class Writer:
     def _write(self, group: Sequence[Work]) -> None:
         """Commit a group, and answer its callers."""
         began_s = time.perf_counter()
+        if self.reserve is not None:
+            self.reserve.keep()
         self._commit(group)
         durable_s = time.perf_counter()
         live.observe(families.STORE_COMMIT, durable_s - began_s)
@@ -118,13 +122,12 @@ class Writer:
 
     def _commit(self, group: Sequence[Work]) -> None:
         try:
-            with self._engine.begin() as conn:
-                epoch = lease.standing(conn) if any(work.epoch is not None for work in group) else None
-                for work in group:
-                    if work.epoch is not None and work.epoch != epoch:
-                        work.error = LostLeadership("another control plane leads now")
-                    else:
-                        _attempt(conn, work)
+            try:
+                self._transact(group)
+            except DBAPIError as error:
+                if self.reserve is None or not is_full(error) or not self.reserve.give_up():
+                    raise
+                self._transact(group)
         except Exception as error:  # noqa: BLE001 (the transaction failed whole; the thread lives, its callers raise this)
             live.count(families.STORE_FAILED)
             for work in group:
@@ -133,6 +136,16 @@ class Writer:
             if work.done is not None and work.error is None:
                 work.done(work.value)
 
+    def _transact(self, group: Sequence[Work]) -> None:
+        with self._engine.begin() as conn:
+            epoch = lease.standing(conn) if any(work.epoch is not None for work in group) else None
+            for work in group:
+                work.error = None
+                if work.epoch is not None and work.epoch != epoch:
+                    work.error = LostLeadership("another control plane leads now")
+                else:
+                    _attempt(conn, work)
+
 
 def _attempt(conn: Connection, work: Work) -> None:
     """Run one in a savepoint: what it raises undoes only itself, unless the connection is gone."""
@@ -140,7 +153,7 @@ def _attempt(conn: Connection, work: Work) -> None:
     try:
         work.value = work.run(conn)
     except BaseException as error:  # its caller raises it again
-        if isinstance(error, DBAPIError) and error.connection_invalidated:
+        if isinstance(error, DBAPIError) and (error.connection_invalidated or is_full(error)):
             raise
         savepoint.rollback()
         work.error = shown(error)

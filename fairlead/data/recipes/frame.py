@@ -104,7 +104,7 @@ class Frame:
             if isinstance(column, pa.Array):
                 self.columns[name] = column.filter(pa.array(mask))
             else:
-                self.columns[name] = (column if isinstance(column, np.ndarray) else materialised(column))[mask]
+                self.columns[name] = materialised(column)[mask]
         self.places = self.places[mask]
 
     def batch(self) -> pa.RecordBatch:

@@ -55,7 +55,7 @@ def syscall(name: str, *arguments: Any) -> int:
 def others() -> Iterator[int]:
     """Every process number that could be somebody else's."""
     own = [path for path in glob.glob("/proc/[0-9]*/stat") if _of_this_sandbox(path)]
-    mine = {int(task) for path in own for task in os.listdir(path.replace("/stat", "/task"))}  # and threads
+    mine = {task for path in own for task in _threads(path.replace("/stat", "/task"))}
     yield from (pid for pid in {*range(1, 400), *MAP["victim_pids"], *MAP["platform_pids"]} if pid not in mine)
 
 
@@ -68,6 +68,13 @@ def from_any(get: Callable[[int], Any]) -> Any:
         except OSError as error:
             why = error
     raise why or OSError("there is nobody")
+
+
+def _threads(folder: str) -> list[int]:
+    try:
+        return [int(task) for task in os.listdir(folder)]
+    except OSError:  # it has ended meanwhile
+        return []
 
 
 def _of_this_sandbox(path: str) -> bool:

@@ -19,8 +19,12 @@ from known import CANARY, MAP, PARENT, attempt, call, from_any, others, syscall
 
 @attempt
 def see_processes_of_others() -> Any:
-    seen = [pid for pid in os.listdir("/proc") if pid.isdigit()]
-    return [pid for pid in seen if os.stat(f"/proc/{pid}").st_uid != os.getuid()] or None
+    seen = []
+    for pid in os.listdir("/proc"):
+        with suppress(FileNotFoundError):  # it has ended meanwhile
+            if pid.isdigit() and os.stat(f"/proc/{pid}").st_uid != os.getuid():
+                seen.append(pid)
+    return seen or None
 
 
 @attempt

@@ -1,0 +1,132 @@
+"""The rules by which a job goes on, starts over or fails when workers of it die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, sentence, telling
+from fairlead.recovery.verdicts import Action, Situation, Verdict
+
+TIMES = 3
+"""A doubtful death counts when it comes so often without a step beyond the one before."""
+
+BLAME_PLAN_AFTER = 2
+"""... and from so many on the plan counts as a possible cause."""
+
+FORGET_S = 600.0
+"""After so long a progress all that happened before is forgotten."""
+
+FIRST_S, LONGEST_S = 1.0, 60.0
+"""Of the back-off; it doubles with every repetition."""
+
+
+def decide(situation: Situation) -> Verdict:
+    """What the deaths of one generation mean for its job."""
+    asked = _after_progress(situation)
+    rounds = _rounds((*asked.former, *asked.deaths))
+    death = rounds[-1]
+    again = _again(rounds)
+    verdict = _spared(asked, death, rounds) or _judged(asked, again)
+    text = _told(asked, again, counted=verdict.counts or verdict.action is Action.FAIL)
+    return replace(verdict, code=f"worker-{death.cause}", text=text, forgets=asked is not situation)
+
+
+def back_off_s(times: int) -> float:
+    """The pause after so many repetitions: none before the first."""
+    return 0.0 if times <= 0 else min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 30))
+
+
+def _after_progress(situation: Situation) -> Situation:
+    """The same; after long progress beyond all former deaths it is as if none had been."""
+    reached = max((death.step for death in situation.former if not death.spared), default=0)
+    beyond = not situation.training or situation.step > reached
+    used = situation.failures > 0 or bool(situation.former)
+    if not (used and beyond and situation.progress_s >= FORGET_S):
+        return situation
+    this = situation.deaths[-1].generation
+    return replace(situation, failures=0, former=tuple(one for one in situation.former if one.generation == this))
+
+
+def _rounds(deaths: Iterable[Death]) -> list[Death]:
+    """Of each generation the death that explains it, the newest generation last."""
+    by_generation: dict[int, list[Death]] = {}
+    for death in deaths:
+        by_generation.setdefault(death.generation, []).append(death)
+    return [telling(by_generation[number]) for number in sorted(by_generation)]
+
+
+def _alike(one: Death, other: Death) -> bool:
+    """Whether both count as the same cause."""
+    if one.cause in OTHERS or other.cause in OTHERS:
+        return one.cause is other.cause
+    return (one.cause in DOUBTFUL) == (other.cause in DOUBTFUL)
+
+
+def _again(rounds: list[Death]) -> list[Death]:
+    """The newest death and all before it that came without a step in between, the newest first."""
+    newest, found = rounds[-1], []
+    for death in reversed(rounds):
+        if death.spared or not _alike(death, newest):
+            continue
+        if death.step < newest.step:
+            break
+        found.append(death)
+    return found
+
+
+def _spared(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | None:
+    """The verdict when workers died at their start and the gang is large enough without them.
+
+    Whoever raises an error has said what is wrong with the job: that is not passed over.
+    """
+    said = death.cause in FINAL or death.cause is Cause.RAISED
+    at_start = not any(one.joined for one in asked.deaths)
+    if said or not at_start or not asked.training or asked.survivors < max(1, asked.min_workers):
+        return None
+    times, later_s = 1, death.time_s
+    for earlier in reversed(rounds[:-1]):
+        if not earlier.spared or later_s - earlier.time_s > FORGET_S:
+            break
+        times, later_s = times + 1, earlier.time_s
+    return Verdict(Action.GO_ON, "", "", after_s=back_off_s(times), spares=True)
+
+
+def _judged(asked: Situation, again: list[Death]) -> Verdict:
+    death, pause_s = again[0], back_off_s(len(again) - 1)
+    doubtful = death.cause in DOUBTFUL
+    without_plan = asked.plan is not None and (
+        death.cause in OWN | FINAL or (doubtful and len(again) >= BLAME_PLAN_AFTER)
+    )
+    if without_plan and not doubtful:
+        return Verdict(Action.START_OVER, "", "", without_plan=True)
+    if death.cause in OWN | FINAL or (doubtful and _uncounted(again) >= TIMES):
+        if death.cause in FINAL or asked.failures >= asked.retries:
+            return Verdict(Action.FAIL, "", "", counts=True, without_plan=without_plan)
+        return Verdict(Action.START_OVER, "", "", after_s=pause_s, counts=True, without_plan=without_plan)
+    enough = asked.survivors >= max(1, asked.min_workers)
+    if asked.training and (enough or (asked.survivors > 0 and len(again) == 1)):
+        return Verdict(Action.GO_ON, "", "", without_plan=without_plan)
+    return Verdict(Action.START_OVER, "", "", after_s=pause_s, without_plan=without_plan)
+
+
+def _uncounted(again: list[Death]) -> int:
+    """How many of them came since the last one that used up a retry."""
+    return next((place for place, death in enumerate(again) if death.counted), len(again))
+
+
+def _told(asked: Situation, again: list[Death], *, counted: bool) -> str:
+    """The reason in one line, such as "w0 was killed by SIGSEGV before step 1"."""
+    death, times = again[0], len(again)
+    same = sum(one.step == death.step for one in again)
+    at = ""
+    if asked.training and death.cause not in OTHERS:
+        at = "before step 1" if death.step == 0 else f"after step {death.step}"
+    often = f", {times} times in a row" if times > 1 else ""
+    if at and death.step and same > 1:
+        at, often = "", f" ({same} times at step {death.step + 1}: perhaps a poison batch)"
+    if not counted:
+        return f"{sentence(death, at)}{often}"
+    shown = death.cause not in (Cause.RAISED, Cause.REFUSED, Cause.OUT_OF_MEMORY, Cause.DISK_FULL)
+    logs = f"; see fairlead logs {asked.job}" if shown else ""
+    return f"{sentence(death, at)}{often}{logs}"

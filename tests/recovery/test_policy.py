@@ -1,0 +1,258 @@
+"""What deaths mean: what counts ends in a failure soon, what others cause never does, and progress is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death
+from fairlead.recovery.policy import FORGET_S, LONGEST_S, TIMES, back_off_s, decide
+from fairlead.recovery.verdicts import Action, Situation, Verdict
+
+
+@dataclass
+class Played:
+    """A job whose workers die, with what is remembered of it as the control plane does that."""
+
+    retries: int = 0
+    min_workers: int = 1
+    training: bool = True
+    plan: str | None = None
+    failures: int = 0
+    generation: int = 0
+    now_s: float = 1000.0
+    former: tuple[Death, ...] = ()
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    def dies(
+        self, cause: Cause, *, step: int = 0, survivors: int = 0, joined: bool = True, progress_s: float = 0.0,
+        workers: Sequence[str] = ("w0",),
+    ) -> Verdict:  # fmt: skip
+        self.generation += 1
+        self.now_s += progress_s + 1.0
+        deaths = tuple(
+            Death(worker, cause, self.generation, "SIGSEGV", step, self.now_s, joined) for worker in workers
+        )
+        verdict = decide(Situation(
+            "job-1", self.training, deaths, self.former, self.retries, self.failures, self.min_workers, survivors,
+            step, progress_s, self.plan,
+        ))  # fmt: skip
+        done = tuple(
+            replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in deaths
+        )
+        self.former = done if verdict.forgets else (*self.former, *done)
+        self.failures = (0 if verdict.forgets else self.failures) + verdict.counts
+        self.plan = None if verdict.without_plan else self.plan
+        self.now_s += verdict.after_s
+        self.verdicts.append(verdict)
+        return verdict
+
+    def to_the_end(self, cause: Cause, **facts: object) -> int:
+        """How many deaths it takes until the job fails."""
+        for times in range(1, 1000):
+            if self.dies(cause, **facts).action is Action.FAIL:  # type: ignore[arg-type]
+                return times
+        raise AssertionError("it never fails")
+
+
+def ordered(causes: frozenset[Cause]) -> list[Cause]:
+    return sorted(causes)
+
+
+@pytest.mark.parametrize("cause", ordered(OWN))
+@pytest.mark.parametrize("retries", [0, 1, 5])
+def test_what_is_the_jobs_fault_counts_at_once(cause: Cause, retries: int) -> None:
+    assert Played(retries).to_the_end(cause) == retries + 1
+    assert Played(retries, training=False).to_the_end(cause) == retries + 1
+
+
+@pytest.mark.parametrize("cause", ordered(OWN))
+def test_steps_in_between_make_no_difference_to_what_is_the_jobs_fault(cause: Cause) -> None:
+    job = Played(retries=2)
+    assert [job.dies(cause, step=step).action for step in (10, 20, 30)] == [
+        Action.START_OVER, Action.START_OVER, Action.FAIL
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cause", ordered(FINAL))
+def test_what_another_attempt_cannot_help_is_not_tried_again(cause: Cause) -> None:
+    assert Played(retries=5).to_the_end(cause) == 1
+
+
+@pytest.mark.parametrize("cause", ordered(DOUBTFUL))
+@pytest.mark.parametrize("retries", [0, 1, 40])
+def test_what_is_in_doubt_counts_when_it_comes_three_times_at_the_same_step(cause: Cause, retries: int) -> None:
+    assert Played(retries).to_the_end(cause, step=7) == TIMES * (retries + 1)
+    assert Played(retries, training=False).to_the_end(cause) == TIMES * (retries + 1)
+
+
+@pytest.mark.parametrize("cause", ordered(DOUBTFUL))
+def test_what_is_in_doubt_never_counts_while_the_job_gets_further(cause: Cause) -> None:
+    job = Played()
+    assert not any(job.dies(cause, step=step).counts for step in range(1, 50))
+    assert job.dies(cause, step=49).action is Action.START_OVER, "the second at step 49"
+    assert job.dies(cause, step=40).action is Action.FAIL, "the third, and it has never passed step 49"
+
+
+@given(st.lists(st.sampled_from(ordered(OTHERS)), max_size=30), st.integers(0, 3), st.booleans())
+def test_what_others_cause_never_counts(causes: list[Cause], survivors: int, training: bool) -> None:
+    job = Played(training=training, min_workers=2)
+    for cause in causes:
+        verdict = job.dies(cause, survivors=survivors)
+        assert verdict.action is not Action.FAIL and not verdict.counts
+    assert job.dies(Cause.KILLED).action is Action.START_OVER, "and says nothing of the job"
+
+
+@given(st.data())
+def test_whatever_a_job_without_progress_dies_of_it_ends(data: st.DataObject) -> None:
+    job, causes = Played(retries=data.draw(st.integers(0, 3))), st.sampled_from(ordered(OWN | DOUBTFUL))
+    for times in range(1, 100):
+        verdict = job.dies(data.draw(causes), step=3, survivors=data.draw(st.integers(0, 2)))
+        if verdict.action is Action.FAIL:
+            assert times <= TIMES * (job.retries + 1) + TIMES - 1
+            return
+    raise AssertionError("it never fails")
+
+
+@given(st.lists(st.tuples(
+    st.sampled_from(ordered(frozenset(Cause))), st.integers(0, 5), st.integers(0, 4), st.booleans(),
+    st.sampled_from([0.0, 10.0, 700.0]),
+), max_size=25), st.integers(0, 3), st.integers(1, 3), st.booleans(), st.none() | st.just("fsdp2"))  # fmt: skip
+def test_every_verdict_makes_sense(
+    script: list[tuple[Cause, int, int, bool, float]], retries: int, least: int, training: bool, plan: str | None
+) -> None:
+    job = Played(retries, least, training, plan)
+    for cause, step, survivors, joined, progress_s in script:
+        had_plan = job.plan is not None
+        verdict = job.dies(cause, step=step, survivors=survivors, joined=joined, progress_s=progress_s)
+        assert verdict.text and "\n" not in verdict.text and verdict.code == f"worker-{cause}"
+        assert 0.0 <= verdict.after_s <= LONGEST_S
+        assert job.failures <= job.retries + 1
+        assert not (verdict.counts and verdict.spares)
+        assert had_plan or not verdict.without_plan
+        if verdict.action is Action.GO_ON:
+            assert training and survivors > 0 and not verdict.counts
+        if verdict.spares:
+            assert not joined and survivors >= least
+        if verdict.action is Action.FAIL:
+            return
+
+
+def test_repetitions_back_off_ever_longer_up_to_a_limit() -> None:
+    job = Played(retries=100)
+    pauses = [job.dies(Cause.EXITED).after_s for _ in range(10)]
+    assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    assert job.dies(Cause.NODE_LOST).after_s == 0.0, "another cause"
+    assert job.dies(Cause.EXITED, step=9).after_s == 0.0, "it got further"
+    assert back_off_s(10**9) == LONGEST_S
+
+
+def test_a_full_disk_before_the_start_is_tried_again_and_again() -> None:
+    job = Played()
+    verdicts = [job.dies(Cause.NO_ROOM, joined=False) for _ in range(50)]
+    assert {verdict.action for verdict in verdicts} == {Action.START_OVER}
+    assert verdicts[0].after_s == 0.0 and verdicts[-1].after_s == LONGEST_S
+    assert "want of room on the disk" in verdicts[-1].text
+
+
+def test_ten_minutes_of_progress_make_up_for_all_before() -> None:
+    job = Played(retries=1)
+    job.dies(Cause.CRASHED, step=5)
+    verdict = job.dies(Cause.CRASHED, step=900, progress_s=FORGET_S)
+    assert (verdict.action, verdict.forgets, verdict.after_s) == (Action.START_OVER, True, 0.0)
+    assert (job.failures, len(job.former)) == (1, 1)
+    assert job.dies(Cause.CRASHED, step=1800, progress_s=FORGET_S - 1).action is Action.FAIL
+
+
+def test_time_without_a_new_step_is_no_progress() -> None:
+    job = Played(retries=1)
+    job.dies(Cause.CRASHED, step=5)
+    assert job.dies(Cause.CRASHED, step=5, progress_s=10 * FORGET_S).action is Action.FAIL
+    command = Played(retries=1, training=False)
+    command.dies(Cause.EXITED)
+    assert command.dies(Cause.EXITED, progress_s=FORGET_S).action is Action.START_OVER, "a command takes no steps"
+
+
+def test_survivors_go_on_when_they_are_enough() -> None:
+    assert Played(min_workers=2).dies(Cause.KILLED, survivors=2).action is Action.GO_ON
+    assert Played(min_workers=2).dies(Cause.NODE_LOST, survivors=3).action is Action.GO_ON
+    short = Played(min_workers=2)
+    assert short.dies(Cause.KILLED, survivors=1).action is Action.GO_ON, "another may take the place, once"
+    assert short.dies(Cause.KILLED, survivors=1).action is Action.START_OVER
+    assert Played(training=False).dies(Cause.NODE_LOST, survivors=3).action is Action.START_OVER
+
+
+@pytest.mark.parametrize("cause", [Cause.CRASHED, Cause.EXITED, Cause.UNFINISHED, Cause.OUT_OF_MEMORY, Cause.KILLED])
+def test_a_gang_goes_on_without_one_that_dies_at_its_start(cause: Cause) -> None:
+    job = Played(min_workers=1)
+    verdicts = [job.dies(cause, survivors=1, joined=False) for _ in range(20)]
+    assert {verdict.action for verdict in verdicts} == {Action.GO_ON} and job.failures == 0
+    assert [verdict.after_s for verdict in verdicts[:3]] == [1.0, 2.0, 4.0], "it is tried less and less"
+    assert verdicts[-1].after_s == LONGEST_S
+    assert job.dies(cause, survivors=0, joined=False).action is (
+        Action.START_OVER if cause is Cause.KILLED else Action.FAIL
+    )
+
+
+def test_a_gang_that_needs_all_does_not_go_on_without_one() -> None:
+    assert Played(min_workers=2).dies(Cause.CRASHED, survivors=1, joined=False).action is Action.FAIL
+
+
+def test_an_error_that_one_worker_raises_at_its_start_is_not_passed_over() -> None:
+    assert Played().dies(Cause.RAISED, survivors=1, joined=False).action is Action.FAIL
+
+
+def test_a_plan_is_blamed_before_the_job() -> None:
+    job = Played(plan="fsdp2")
+    verdict = job.dies(Cause.RAISED, step=4)
+    assert (verdict.action, verdict.without_plan, verdict.counts) == (Action.START_OVER, True, False)
+    assert job.dies(Cause.RAISED, step=4).action is Action.FAIL
+    doubtful = Played(plan="fsdp2", min_workers=1)
+    first, second = (doubtful.dies(Cause.LOST_TOUCH, survivors=2) for _ in range(2))
+    assert (first.without_plan, second.without_plan) == (False, True)
+    assert first.action is second.action is Action.GO_ON
+    assert not Played(plan="fsdp2").dies(Cause.NODE_LOST).without_plan
+
+
+def test_several_deaths_of_one_generation_count_once() -> None:
+    job = Played()
+    for _ in range(2):
+        assert job.dies(Cause.KILLED, workers=("w0", "w1", "w2")).action is Action.START_OVER
+    assert job.dies(Cause.KILLED, workers=("w0", "w1", "w2")).action is Action.FAIL
+
+
+def test_a_death_that_is_heard_of_later_explains_the_generation() -> None:
+    touched = Death("w0", Cause.LOST_TOUCH, 3, step=8, time_s=10.0, answered=True)
+    earlier = tuple(Death("w0", Cause.LOST_TOUCH, number, step=8, time_s=1.0, answered=True) for number in (1, 2))
+    lost = Death("w1", Cause.NODE_LOST, 3, step=8, time_s=19.0)
+    verdict = decide(Situation("job-1", True, (lost,), (*earlier, touched), survivors=1, step=8))
+    assert verdict.action is Action.GO_ON and not verdict.counts
+
+
+@pytest.mark.parametrize(
+    ("causes", "steps", "said"),
+    [
+        ([Cause.CRASHED], [0], "w0 was killed by SIGSEGV before step 1; see fairlead logs job-1"),
+        ([Cause.CRASHED], [39], "w0 was killed by SIGSEGV after step 39; see fairlead logs job-1"),
+        ([Cause.CRASHED] * 2, [0, 0],
+         "w0 was killed by SIGSEGV before step 1, 2 times in a row; see fairlead logs job-1"),
+        ([Cause.CRASHED] * 3, [31, 39, 39],
+         "w0 was killed by SIGSEGV (2 times at step 40: perhaps a poison batch); see fairlead logs job-1"),
+        ([Cause.RAISED] * 2, [39, 39], "w0: SIGSEGV (2 times at step 40: perhaps a poison batch)"),
+    ],
+)  # fmt: skip
+def test_the_reason_names_signal_and_step(causes: list[Cause], steps: list[int], said: str) -> None:
+    job = Played(retries=len(causes) - 1)
+    for cause, step in zip(causes, steps, strict=True):
+        job.dies(cause, step=step)
+    assert (job.verdicts[-1].action, job.verdicts[-1].text) == (Action.FAIL, said)
+
+
+@pytest.mark.parametrize("cause", list(Cause))
+def test_the_same_situation_has_the_same_answer(cause: Cause) -> None:
+    asked = Situation("job-1", True, (Death("w0", cause, 1),), survivors=1)
+    assert decide(asked) == decide(asked)
