@@ -33,13 +33,13 @@ WORKERS = 2  # of each gang
 TEAMS = 10
 EVERY_S = 10.0
 AT_ONCE = 500  # gangs written in one transaction
-STARTED = 50  # gangs that are ended and started beside those that run
+STARTED = 20  # gangs that are ended and started beside those that run
 SETTLE_S = 20.0
 
 
 def run(bench: Bench) -> None:
     """CPU of the controller with 2,000 live gangs that report every 10 s, and of each gang that starts beside them."""
-    seconds = 30.0 if bench.quick else 90.0
+    seconds = 30.0 if bench.quick else 60.0
     gangs = FEW * 2 if bench.quick else GANGS
     with bench.step(f"{FEW} gangs"):
         few = asyncio.run(measured(FEW, seconds))

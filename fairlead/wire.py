@@ -16,8 +16,8 @@ anew when it is empty. So is one of the same protocol that runs older code (its 
 1: before sandboxes; 2: with them; 3: ranks say what they computed for with their gradients; 4: plans, stages of
 pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
 before a plan that was asked for by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
-ages of events, and no paths of the leader's machine; ends tell of full disks and lost fork servers, and a training that
-died tells each step where it did.
+ages of events, no paths of the leader's machine; ends tell of full disks and lost fork servers, a training that died
+tells each step where it did, and ranks that wait in vain for the next call resume their generation.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -34,6 +34,7 @@ class Join(msgspec.Struct, tag="join", frozen=True):
     plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
     rendezvous: str = ""  # its name, drawn once per generation by the leader
     careful_from: int | None = None  # it died soon after this step before: each step from here on is told, for a while
+    breaks: int = 0  # generations up to this one have lost a member: ranks that resumed one need not leave it first
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -74,8 +75,11 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Joined(msgspec.Struct, tag="joined", frozen=True):
+    """Takes part in this generation, from this step on."""
+
     generation: int
     step: int
+    resumed: bool = False  # left it before, and all its ranks agreed to go on because no call to the next one came
 
 
 class Progress(msgspec.Struct, tag="progress", frozen=True):

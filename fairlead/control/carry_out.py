@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from fairlead.control.rendezvous import Rendezvous, draw
 from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
-from fairlead.errors import Refused
+from fairlead.errors import FairleadError, Refused
 
 START_WITHIN_S = 5.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
@@ -45,9 +45,18 @@ class Gangs:
     resident: Resident = field(default_factory=dict)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
-        """Take in what a node says about its workers."""
+        """Take in what a node says about its workers, but of jobs that are gone: nobody would ever forget that."""
+        known = [usage for usage in telemetry.workers if usage.job in self.workers]
+        if len(known) < len(telemetry.workers):
+            telemetry = msgspec.structs.replace(telemetry, workers=known)
         self.cpu.observe(telemetry)
         self.used.observe(telemetry)
+
+    def ended(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
+        """A worker ended then and had used so much in its whole life; its job may be gone by now."""
+        if job in self.workers:
+            self.cpu.ended(job, worker, cpu_s)
+            self.exits.setdefault(job, {})[worker] = at_s
 
     def of(self, job: str) -> dict[str, WorkerFact]:
         return self.workers.setdefault(job, {})
@@ -60,6 +69,7 @@ class Gangs:
         exits = self.exits.get(job.id, {})
         ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
         return min(now_s, max(ends, default=now_s))
+
     def back_off(self, active: Sequence[Job], now_s: float) -> None:
         """Let jobs that back off cool, as it is stored."""
         for job in active:
@@ -67,11 +77,20 @@ class Gangs:
             if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
                 self.cooling_until_s[job.id] = until_s
 
+    def resumed(self, job: str, generation: int) -> None:
+        """Workers take part in this generation again: calls to leave it and to join later ones are void."""
+        told = self.told.get(job, set())
+        told -= {f"leave:{generation}"} | {f"join:{number}" for number in _joins(told) if number > generation}
+
     def forget(self, job: str) -> None:
         for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
             memory.pop(job, None)
         self.cpu.forget(job)
         self.used.forget(job)
+
+
+def _joins(told: Iterable[str]) -> list[int]:
+    return [int(mark.removeprefix("join:")) for mark in told if mark.startswith("join:")]
 
 
 def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:
@@ -114,11 +133,12 @@ class CarryOut:
                 await self._start(job, generation, view.generations[-2] if len(view.generations) > 1 else None)
             case gangs.TellLeave(generation, exits, snapshot):
                 message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
+                self._known.resumed(job.id, generation.number)  # a call to a later one may have been refused
                 await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
             case gangs.BeginJoin(generation, former):
                 await self._begin_join(job, generation, former)
-            case gangs.TellJoin(generation):
-                await self._tell_join(job, generation)
+            case gangs.TellJoin(generation, breaks):
+                await self._tell_join(job, generation, breaks)
             case gangs.MarkRunning(generation):
                 await self._mark_running(job, generation)
             case gangs.MarkBroken(generation, lost):
@@ -213,7 +233,7 @@ class CarryOut:
         await self._store.write(work)
         failpoint("join-stored")
 
-    async def _tell_join(self, job: Job, generation: Generation) -> None:
+    async def _tell_join(self, job: Job, generation: Generation, breaks: int) -> None:
         plan = generation.plan or {}
         usual_step_s = job.batch_size / job.samples_per_s if job.samples_per_s else 0.0
         usual_step_s = max(usual_step_s, float(plan.get("step_s", 0.0)))
@@ -226,12 +246,17 @@ class CarryOut:
             plan=plan.get("plan"),
             rendezvous=meeting_point(generation).name,
             careful_from=worker_deaths.last_step(job),
+            breaks=breaks,
         )
         await self._tell(job, generation, message, mark=f"join:{generation.number}", point="join-told")
 
     async def _tell(self, job: Job, generation: Generation, message: wire.ToWorker, *, mark: str, point: str) -> None:
-        await self._backend.tell(job.id, _gang(job, generation).nodes, message)
-        self._mark(job, mark)
+        self._mark(job, mark)  # first: if they resume their generation meanwhile, the mark goes again
+        try:
+            await self._backend.tell(job.id, _gang(job, generation).nodes, message)
+        except FairleadError:
+            self._known.told.get(job.id, set()).discard(mark)
+            raise
         failpoint(point)
 
     async def _mark_running(self, job: Job, generation: Generation) -> None:
@@ -362,7 +387,10 @@ class CarryOut:
         return {worker: known[worker].node for worker in workers if worker in known}
 
     def _mark(self, job: Job, what: str) -> None:
-        self._known.told.setdefault(job.id, set()).add(what)
+        """Note what the gang was told; of generations long past nobody asks any more."""
+        told = self._known.told.get(job.id, set())
+        oldest = job.generation - 2
+        self._known.told[job.id] = {what} | {mark for mark in told if _generation_of(mark, oldest) >= oldest}
 
 
 def _unmoved(connection: Connection, job: Job) -> Job | None:
@@ -374,6 +402,12 @@ def _unmoved(connection: Connection, job: Job) -> Job | None:
     if stored is None or (stored.phase, stored.then, stored.generation) != (job.phase, job.then, job.generation):
         return None
     return stored
+
+
+def _generation_of(mark: str, otherwise: int) -> int:
+    """The generation that a mark such as ``leave:3`` is about."""
+    number = mark.partition(":")[2]
+    return int(number) if number else otherwise
 
 
 def unsendable(worker: wire.WorkerSpec) -> str | None:

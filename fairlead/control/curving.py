@@ -43,6 +43,8 @@ class Curves:
         self._planned: dict[object, Pace | None] = {}  # by all that it depends on
         self._of: dict[str, object] = {}  # by job
         self._pulled: dict[str, tuple[object, Pace]] = {}
+        self._ground: object = None
+        self._grounds = 0  # how many there have been
 
     def __len__(self) -> int:
         return len(self._of)
@@ -50,7 +52,7 @@ class Curves:
     def learn(self, pairs: Sequence[tuple[Job, KnownModel]], nodes: Sequence[Node], machine: Machine) -> None:
         """Have the planner's curves for these jobs ready, and forget all others."""
         until_s = self._clock() + BUDGET_S
-        ground = tuple(sorted(_looks(node) for node in nodes)), machine.looks
+        ground = self._standing_on((tuple(sorted(_looks(node) for node in nodes)), machine.looks))
         before, self._of = self._of, {}
         stamps: dict[str, object] = {}
         for job, known in pairs:
@@ -74,6 +76,12 @@ class Curves:
         for stamp in self._asked.keys() - used:
             self._asked.pop(stamp).cancel()
         self._pulled = {job: pulled for job, pulled in self._pulled.items() if job in self._of}
+
+    def _standing_on(self, ground: object) -> int:
+        """A number for the nodes and the machine as they are: thousands of jobs are stamped with it in every round."""
+        if ground != self._ground:
+            self._ground, self._grounds = ground, self._grounds + 1
+        return self._grounds
 
     def _answered(self, stamp: object, job: Job) -> None:
         """Take the answer, if it is there. Where there is none, the job goes without a curve until more is known."""

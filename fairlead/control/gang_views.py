@@ -22,25 +22,33 @@ class GangViews:
 
     async def of(self, job_id: str) -> GangView | None:
         """The gang as it is now; None when there is nothing left to do for it."""
-        job, live = await self._store.read(lambda connection: _gang(connection, job_id))
-        return None if job is None else self._seen([(job, live)])[0]
+        training = self._training(job_id)
+        found = await self._store.read(lambda connection: _gang(connection, job_id, training))
+        return None if found is None else self._seen([found])[0]
 
     async def of_each(self, job_ids: Collection[str]) -> list[GangView]:
         """The same for many, without those for which there is nothing left to do."""
+        training = {job: self._training(job) for job in job_ids}
 
-        def work(connection: Connection) -> list[tuple[Job, list[Generation]]]:
+        def work(connection: Connection) -> list[Found]:
             live = generations.current(connection, job_ids)
-            return [(job, live.get(job.id, [])) for job in jobs.several(connection, job_ids).values()]
+            found = jobs.several(connection, job_ids).values()
+            return [_found(connection, job, live.get(job.id, []), training[job.id]) for job in found]
 
         found = await self._store.read(work) if job_ids else []
         return [view for view in self._seen(found) if view is not None]
 
-    def _seen(self, found: Sequence[tuple[Job, list[Generation]]]) -> list[GangView | None]:
+    def _training(self, job: str) -> set[int]:
+        """The generations in which living workers of a job take part."""
+        return {f.generation for f in self._known.workers.get(job, {}).values() if f.alive and f.phase == "joined"}
+
+    def _seen(self, found: Sequence[Found]) -> list[GangView | None]:
         reachable, asleep = self._roster.reachable, self._roster.asleep
-        return [self._view(job, live, reachable, asleep) for job, live in found]
+        return [self._view(*each, reachable, asleep) for each in found]
 
     def _view(
-        self, job: Job, live: list[Generation], reachable: frozenset[str], asleep: frozenset[str]
+        self, job: Job, live: list[Generation], ended: Generation | None, reachable: frozenset[str],
+        asleep: frozenset[str],
     ) -> GangView | None:  # fmt: skip
         known = self._known
         if job.phase in ENDED and not known.workers.get(job.id):
@@ -49,11 +57,26 @@ class GangViews:
         if job.phase is JobPhase.QUEUED and not known.workers.get(job.id):
             known.told.pop(job.id, None)  # also when the answer to its last conclusion was lost
         told = frozenset(known.told.get(job.id, set()))
-        return GangView(job, live, dict(known.workers.get(job.id, {})), told, self._clock(), reachable, asleep)
+        workers = dict(known.workers.get(job.id, {}))
+        return GangView(job, live, workers, told, self._clock(), reachable, asleep, ended)
 
 
-def _gang(connection: Connection, job_id: str) -> tuple[Job | None, list[Generation]]:
-    return jobs.get(connection, job_id), generations.current(connection, {job_id}).get(job_id, [])
+Found = tuple[Job, list[Generation], Generation | None]
+"""A job, its live generations, and one that has ended although workers train in it."""
+
+
+def _gang(connection: Connection, job_id: str, training: set[int]) -> Found | None:
+    job = jobs.get(connection, job_id)
+    live = generations.current(connection, {job_id}).get(job_id, [])
+    return None if job is None else _found(connection, job, live, training)
+
+
+def _found(connection: Connection, job: Job, live: list[Generation], training: set[int]) -> Found:
+    odd = training - {generation.number for generation in live}
+    if not odd:
+        return job, live, None
+    earlier = reversed(generations.of_job(connection, job.id))
+    return job, live, next((generation for generation in earlier if generation.number in odd), None)
 
 
 def touches(view: GangView, nodes: frozenset[str]) -> bool:

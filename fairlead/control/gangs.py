@@ -58,6 +58,7 @@ class GangView:
     now_s: float
     reachable: frozenset[str]  # nodes on which workers can be started now
     asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
+    ended: Generation | None = None  # one that the store calls ended, in which workers still take part
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class BeginJoin:
 @dataclass(frozen=True, slots=True)
 class TellJoin:
     generation: Generation
+    breaks: int = 0  # members that still take part in generations up to this one need not leave them first
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def contradiction(view: GangView) -> str | None:
 
     Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
     """
-    training = {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+    training = _training(view)
     if len(training) > 1:
         return f"{view.job.id}: generations {sorted(training)} train at the same time"
     if len(view.generations) > 2:
@@ -235,6 +237,8 @@ def _stop(view: GangView) -> Action | None:
         waited_s = view.now_s - job.since_s
         newest = view.generations[-1] if view.generations else None
         training = any(view.workers[worker].phase == "joined" for worker in alive)
+        if newest is not None and training:
+            newest = next((g for g in (*view.generations, view.ended) if g and g.number in _training(view)), newest)
         graceful = job.outcome == "preempted" and newest is not None and training
         if graceful and newest is not None and f"leave:{newest.number}" not in view.told:
             return TellLeave(newest, exits=alive, snapshot=True)
@@ -275,14 +279,14 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     if any(facts[member.worker].phase == "starting" for member in newest.members):
         return None
     if former is not None:
-        staying = {member.worker for member in newest.members}
+        if view.ended is not None and _is_whole(view, view.ended):
+            return _call_away(view, view.ended, newest)
         there = {m.worker: facts[m.worker] for m in former.members if m.worker in facts}
         joined = [worker for worker, fact in there.items() if fact.alive and fact.phase == "joined"]
-        if joined and former.broken_s is None and f"leave:{former.number}" not in view.told:
-            exits = tuple(m.worker for m in former.members if m.worker not in staying)
-            return TellLeave(former, exits=exits, snapshot=False)
-        if joined and (former.broken_s is None or view.now_s - former.broken_s < NOTICE_S):
-            return None  # they leave at the next step, or notice that a peer is gone
+        if joined and (former.broken_s is None or _is_whole(view, former)):
+            return _call_away(view, former, newest)
+        if joined and former.broken_s is not None and view.now_s - former.broken_s < NOTICE_S:
+            return None  # they notice that a peer is gone
         if joined:
             return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
     if all(facts[member.worker].phase in OUT_OF_GENERATION | {"finished"} for member in newest.members):
@@ -290,7 +294,19 @@ def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> 
     return None
 
 
+def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action | None:
+    """Have the members of a whole generation leave it; None while they are on their way to do so."""
+    if f"leave:{acting.number}" in view.told:
+        return None
+    staying = {member.worker for member in newest.members}
+    exits = tuple(member.worker for member in acting.members if member.worker not in staying)
+    return TellLeave(acting, exits=exits, snapshot=False)
+
+
 def _meet(view: GangView, newest: Generation) -> Action | None:
+    intact = newest.broken_s is None and not _lost(view, newest)
+    if intact and view.ended is not None and _is_whole(view, view.ended):
+        return _call_away(view, view.ended, newest)  # it was resumed while no control plane led
     departed = _departed(view, newest)
     if departed:
         return departed
@@ -302,9 +318,12 @@ def _meet(view: GangView, newest: Generation) -> Action | None:
     phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
     if phases <= {"joined", "finished"}:
         return MarkRunning(newest)
-    if f"join:{newest.number}" not in view.told:
-        return TellJoin(newest)
-    return None
+    if f"join:{newest.number}" in view.told:
+        return None
+    elsewhere = _training(view) - {newest.number}
+    if elsewhere and view.ended is None:
+        return None  # a worker said so just now: the next look shows which generation that is
+    return TellJoin(newest, breaks=max(elsewhere, default=0))
 
 
 def _watch(view: GangView, newest: Generation) -> Action | None:
@@ -393,6 +412,20 @@ def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
 def _meets_nobody(job: Job) -> bool:
     """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
     return job.training and not job.facts.get("stage", {}).get("trains", True)
+
+
+def _training(view: GangView) -> set[int]:
+    """The generations in which living workers take part."""
+    return {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+
+
+def _is_whole(view: GangView, generation: Generation) -> bool:
+    """Whether no rank of it is lost: where some still take part in it, all do, or are about to say so."""
+    facts = [view.workers.get(member.worker) for member in generation.at_work]
+    return all(
+        fact is not None and fact.alive and fact.phase in ("joined", "left") and fact.generation == generation.number
+        for fact in facts
+    )
 
 
 def _phase_in(view: GangView, worker: str, generation: int) -> str:

@@ -23,44 +23,40 @@ class CpuMeter:
     """
 
     def __init__(self) -> None:
-        self._used: dict[tuple[str, str], float] = {}
-        self._metered: dict[tuple[str, str], float] = {}
-        self._adopted: set[tuple[str, str]] = set()
+        self._used: dict[str, dict[str, float]] = {}  # by job and worker
+        self._metered: dict[str, dict[str, float]] = {}
+        self._adopted: dict[str, set[str]] = {}
 
     def adopt(self, job: str, worker: str) -> None:
-        self._adopted.add((job, worker))
+        self._adopted.setdefault(job, set()).add(worker)
 
     def observe(self, telemetry: wire.Telemetry) -> None:
         for usage in telemetry.workers:
-            key = (usage.job, usage.worker)
-            if key in self._adopted:
-                self._adopted.discard(key)
-                self._metered[key] = usage.cpu_s
-            self._used[key] = max(usage.cpu_s, self._used.get(key, 0.0))
+            self.ended(usage.job, usage.worker, usage.cpu_s)
 
     def ended(self, job: str, worker: str, cpu_s: float) -> None:
         """What it used in its whole life: a short one may never have been looked at while it lived."""
-        key = (job, worker)
-        if key in self._adopted:
-            self._adopted.discard(key)
-            self._metered[key] = cpu_s
-        self._used[key] = max(cpu_s, self._used.get(key, 0.0))
+        adopted = self._adopted.get(job)
+        if adopted and worker in adopted:
+            adopted.discard(worker)
+            self._metered.setdefault(job, {})[worker] = cpu_s
+        used = self._used.setdefault(job, {})
+        used[worker] = max(cpu_s, used.get(worker, 0.0))
 
     def take(self, generation: Generation) -> dict[str, float]:
         """Seconds by node since the last call."""
         taken: dict[str, float] = {}
+        all_used = self._used.get(generation.job, {})
+        metered = self._metered.setdefault(generation.job, {}) if all_used else {}
         for member in generation.members:
-            key = (generation.job, member.worker)
-            used = self._used.get(key, 0.0)
-            taken[member.node] = taken.get(member.node, 0.0) + max(0.0, used - self._metered.get(key, 0.0))
-            self._metered[key] = max(used, self._metered.get(key, 0.0))
+            used, before = all_used.get(member.worker, 0.0), metered.get(member.worker, 0.0)
+            taken[member.node] = taken.get(member.node, 0.0) + max(0.0, used - before)
+            metered[member.worker] = max(used, before)
         return taken
 
     def forget(self, job: str) -> None:
-        for memory in (self._used, self._metered):
-            for key in [key for key in memory if key[0] == job]:
-                del memory[key]
-        self._adopted = {key for key in self._adopted if key[0] != job}
+        for memory in (self._used, self._metered, self._adopted):
+            memory.pop(job, None)
 
 
 def usage_lines(

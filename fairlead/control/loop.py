@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
@@ -13,7 +12,6 @@ from itertools import takewhile
 
 import structlog
 from sqlalchemy import Connection
-from structlog.contextvars import bind_contextvars
 
 from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
@@ -22,10 +20,7 @@ from fairlead.control import tracing
 from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
-from fairlead.control.gang_sweep import GangSweep
-from fairlead.control.gang_timers import GangTimers
-from fairlead.control.gang_views import GangViews, touches
-from fairlead.control.gangs import GangView, changes_s, contradiction, frees_or_asks, next_action
+from fairlead.control.gang_tasks import GangTasks
 from fairlead.control.gone_incarnations import GoneIncarnations
 from fairlead.control.inbox import Inbox
 from fairlead.control.internal_errors import apart
@@ -41,7 +36,6 @@ from fairlead.control.store import neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
-from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
 from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import AS_DIALLED, Hold, Round, Sharing
@@ -63,8 +57,6 @@ METER_S = 15.0  # a line of the ledger per generation and node so often; after a
 METER_SPACING = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
 METER_AT_LEAST_S = 60.0
 ROUND_SPACING = 4.0  # pause between rounds, in lengths of the last one: a deep queue must not eat the core
-VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
-ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
 
 
 class Controller:
@@ -90,11 +82,8 @@ class Controller:
         self.meter = WorkerMeter()
         self.known = Gangs({}, {}, {})
         self.roster = Roster(store, backend, self.known, clock, sleep_after_s)
-        self.quarantine = Quarantine(store, clock, lambda job: self._again.add(job))
+        self.quarantine = Quarantine(store, clock, lambda job: self._gangs.want([job]))
         self._parts = Parts(store, clock)
-        self._views = GangViews(store, self.known, self.roster, clock)
-        self._timers = GangTimers()
-        self._sweep = GangSweep(store, self._views, self.roster, self._timers, clock)
         self._meter = UsageMeter(store, self.known, lambda: self.nodes, clock, self.quarantine)
         self._seen: dict[tuple[str, str], int] = {}
         self._gone = GoneIncarnations(store, self._seen, clock)
@@ -106,19 +95,17 @@ class Controller:
         self._unfinished = False  # the last round decided something that could not be stored yet
         self._paused = False
         self._unanswered = False
-        self._advancing: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
         self._metered_s = 0.0
         self._meter_every_s = METER_S
         self._round_cost_s = 0.0
         self._news = asyncio.Event()
         self.published = 0  # how often: who has seen as many has missed nothing
-        self._fatal: asyncio.Future[None] | None = None
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
         self.plans = Plans(store, lambda: self.nodes, clock, gauge, planner)
-        self._carry_out = CarryOut(
+        carry_out = CarryOut(
             store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
         )
+        self._gangs = GangTasks(store, self.known, self.roster, self.quarantine, carry_out, clock, self)
 
     # ------------------------------------------------------------ doors
 
@@ -139,10 +126,14 @@ class Controller:
     def nudge(self, job: str | None = None) -> None:
         """Something was written that asks for a decision, or for a look at this job."""
         if job is not None:
-            self._again.add(job)
+            self._gangs.want([job])
         self._round_due = True
         self._nudged.set()
         self._urgent.set()
+
+    def wake(self) -> None:
+        """There is something to look at."""
+        self._nudged.set()
 
     def pause(self) -> None:
         """Hold no more rounds: the platform is ending."""
@@ -167,7 +158,7 @@ class Controller:
 
     async def run(self) -> None:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
-        self._fatal = asyncio.get_running_loop().create_future()
+        fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
         self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
         self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
@@ -175,13 +166,13 @@ class Controller:
         pump = asyncio.create_task(self._pump())
         loop = asyncio.create_task(self._reconcile_forever())
         try:
-            done, _ = await asyncio.wait({pump, loop, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({pump, loop, fatal}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
             self.plans.close()
             self.roster.close()
-            running = [pump, loop, *self._advancing.values(), *self._parts.tasks]
+            running = [pump, loop, *self._gangs.tasks, *self._parts.tasks]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
@@ -225,20 +216,8 @@ class Controller:
             await self._parts.do("forgetting nodes that are gone", self._gone.forget)
         if live and not self._paused:
             self._parts.beside("reviewing plans", lambda: self._review(live))
-        await self._look()
+        await self._gangs.look()
         self.publish()
-
-    async def _look(self) -> None:
-        """Look at the gangs that something has happened to, or whose time has come, and at the next few of the rest."""
-        now_s = self.clock()
-        self._again |= self._timers.due(now_s)
-        self._again |= await self._sweep.look(self._again | self._advancing.keys() | self.quarantine.held())
-        for job in sorted(self._again - self._advancing.keys()):
-            if self.quarantine.holds(job):
-                self._timers.arm(job, now_s + TICK_S, now_s)
-            else:
-                self._advance_soon(job)
-        self._again &= self._advancing.keys()  # those come again when what they are at is done
 
     def _forget_cooled(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""
@@ -253,8 +232,8 @@ class Controller:
 
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
-        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or bool(self._again)
-        soon = under_way or bool(self._sweep.on_their_way) or self._unfinished or self._round_due or bool(self._timers)
+        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or self._gangs.busy
+        soon = under_way or self._unfinished or self._round_due
         busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
@@ -277,7 +256,7 @@ class Controller:
 
     def _within(self, wait_s: float) -> float:
         """How long to wait for something to happen: not beyond the moment at which a gang is to be looked at."""
-        next_s = self._timers.next_s()
+        next_s = self._gangs.next_s
         return wait_s if next_s is None else min(wait_s, max(LEAST_WAIT_S, next_s - self.clock()))
 
     async def _gather(self, for_s: float) -> None:
@@ -302,7 +281,7 @@ class Controller:
             first = batch[0]
             if isinstance(first, NodeChange):
                 self._round_due = True
-                self._sweep.hurry()
+                self._gangs.want_all()
                 await self._parts.do(f"taking in {first.node}", partial(self.roster.take, first))
                 self._gone.note(first, self.nodes)
                 del batch[0]
@@ -330,7 +309,7 @@ class Controller:
                 self._seen[event.node, event.incarnation] = event.sequence
                 if id(event) not in refused:
                     self._hear(event)
-            self._again |= taken.touched | {event.job for event in fresh if again or not can_wait(event)}
+            self._gangs.want(taken.touched | {event.job for event in fresh if again or not can_wait(event)})
             self._storing_s = time.monotonic() - begun_s
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
@@ -341,8 +320,7 @@ class Controller:
         with apart("hearing a message", job=event.job, message=type(event.body).__name__):
             self._take_fact(event)
             if isinstance(event.body, wire.Exited):
-                self.known.exits.setdefault(event.job, {})[event.worker] = event.time_s
-                self.known.cpu.ended(event.job, event.worker, event.body.cpu_s)
+                self.known.ended(event.job, event.worker, event.body.cpu_s, event.time_s)
             self.known.company.hear(event.job, event.body)
             if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
                 self.plans.forget(event.job)
@@ -357,6 +335,8 @@ class Controller:
         known = self.known.workers.get(event.job, {})
         if event.worker in known:
             known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
+            if isinstance(event.body, wire.Joined) and event.body.resumed:
+                self.known.resumed(event.job, event.body.generation)
 
     # ------------------------------------------------------------ deciding
 
@@ -365,7 +345,7 @@ class Controller:
         self._round_due = False  # before anything is read: what is written from here on asks for all of this again
         try:
             handed_in = await self.orchestrate() if self.orchestrate is not None else None
-            self._again |= handed_in or set()
+            self._gangs.want(handed_in or ())
             with tracing.round():
                 await self._round()
         except BaseException:
@@ -393,7 +373,7 @@ class Controller:
         holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
         self.outlook = Outlook(holds, decided.entitlements, now_s, decided.memory, now_s if keep else before.stored_s)
         self._unfinished = any(not isinstance(d, Hold) and d.job not in changed for d in decided.decisions)
-        self._again |= changed
+        self._gangs.want(changed)
         self.roster.rest(decided.nodes)
         self._round_cost_s = time.monotonic() - started_s
         live.round_held(self._round_cost_s, bool(changed), decided.decisions)
@@ -402,66 +382,3 @@ class Controller:
     def _decide_about(self, state: RoundInput) -> Round:
         seated(state, self.known)
         return decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))
-
-    # ------------------------------------------------------------ carrying out
-
-    def _advance_soon(self, job: str) -> None:
-        """One task per job at a time, so that a slow node holds up nobody else."""
-        self._again.discard(job)
-        task = asyncio.create_task(self._advance_apart(job))
-        self._advancing[job] = task
-        task.add_done_callback(lambda done: self._advanced(job, done))
-
-    def _advanced(self, job: str, task: asyncio.Task[None]) -> None:
-        self._advancing.pop(job, None)
-        if job in self._again:
-            self._nudged.set()
-        if task.cancelled() or self._fatal is None or self._fatal.done():
-            return
-        error = task.exception()
-        if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
-            log.warning("the next step for a gang failed; it will be tried again", job=job, error=str(error))
-            now_s = self.clock()
-            self._timers.arm(job, now_s + TICK_S, now_s)
-        elif error is not None:
-            self._fatal.set_exception(error)
-
-    async def _advance_apart(self, job: str) -> None:
-        """An error of our own sets the job aside; what a node or the store could not do is tried again."""
-        try:
-            await self._advance(job)
-        except Exception as error:
-            if isinstance(error, FairleadError) and not isinstance(error, InvalidSpec):
-                raise
-            self._again.add(job)
-            await self.quarantine.set_aside(job, "carrying out its next step", error)
-        else:
-            self.quarantine.passed(job, "carrying out its next step")
-
-    async def _advance(self, job: str) -> None:
-        for _ in range(ACTIONS_AT_ONCE):
-            view = await self._views.of(job)
-            if view is None or touches(view, self.roster.undecided):
-                return
-            bind_contextvars(job=job, tenant=view.job.tenant, generation=view.job.generation)
-            if VALIDATE:
-                wrong = contradiction(view)
-                if wrong is not None:
-                    log.error("contradiction", what=wrong)
-            action = next_action(view)
-            if action is None:
-                self._wait_for(view)
-                return
-            log.debug("carry out", job=job, action=type(action).__name__)
-            await self._carry_out.do(action, view)
-            if frees_or_asks(action, self.known.of(job)):
-                self.nudge(job)
-            self.publish()
-        self._again.add(job)
-
-    def _wait_for(self, view: GangView) -> None:
-        """Nothing to do now: look again when time alone may have changed that."""
-        self._timers.clear(view.job.id)
-        at_s = changes_s(view)
-        if at_s is not None:
-            self._timers.arm(view.job.id, at_s, view.now_s)

@@ -216,6 +216,10 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             steps = epochs * -(-samples // batch)
             wants = {"facts": {**job.facts, "plan": said}} if said != "auto" and "plan" not in job.facts else {}
             jobs.update(connection, job.id, batch_size=batch, total_steps=steps, **wants)
+        case wire.Joined(resumed=True) as joined if _is_leader(connection, event):
+            text = f"{job.id} resumed generation {joined.generation}: it left, and no call to the next one came"
+            events.append(connection, time_s=event.time_s, kind="generation-resumed", text=text, tenant=job.tenant,
+                          job=job.id, facts={"generation": joined.generation, "step": joined.step})  # fmt: skip
         case wire.Progress() as progress if progress.steps:
             _store_progress(connection, event, job, progress)
         case wire.Snapshot() as snapshot:

@@ -24,6 +24,7 @@ from fairlead.grid.values import snapshot_job
 from fairlead.scheduling.state import Sleep, Wake
 
 _UNNEEDED_S = 86_400.0  # for so long nodes that come back are told what nobody needs any more
+_MOST_UNNEEDED = 10_000  # ... and no more than so many things: tenants drop as much as they like
 
 log = structlog.get_logger()
 
@@ -144,6 +145,8 @@ class Roster:
     def discard(self, tenant: str, labels: Iterable[str]) -> None:
         """Have all nodes drop the blocks of these labels; what is still open there goes when it is closed."""
         self._unneeded |= {(tenant, label): self._clock() for label in labels}
+        for oldest in [*self._unneeded][:-_MOST_UNNEEDED]:
+            del self._unneeded[oldest]
         self._discarding = asyncio.ensure_future(self._discard(told=False))  # who drops data waits for no node
 
     async def _discard(self, *, told: bool) -> None:
@@ -151,11 +154,10 @@ class Roster:
         over_s = self._clock() - _UNNEEDED_S
         self._unneeded = {one: since_s for one, since_s in self._unneeded.items() if since_s > over_s}
         wanted: dict[tuple[str, str], list[str]] = {}
-        for node in self.reachable:
+        for node in self.reachable if self._unneeded else ():
             there = self.telemetry[node].resident if node in self.telemetry else {}
-            for tenant, label in sorted(self._unneeded):
-                if not told or f"{tenant}/{label}" in there:
-                    wanted.setdefault((node, tenant), []).append(label)
+            for tenant, label in self._told_of(there) if told else sorted(self._unneeded):
+                wanted.setdefault((node, tenant), []).append(label)
         asking = (self._backend.discard(tenant, labels, node) for (node, tenant), labels in wanted.items())
         for failed in await asyncio.gather(*asking, return_exceptions=True):
             if isinstance(failed, LostLeadership) and told:
@@ -164,6 +166,11 @@ class Roster:
                 log.warning("a node could not be told which data was dropped", error=str(failed))
             elif failed is not None:
                 raise failed
+
+    def _told_of(self, there: Iterable[str]) -> list[tuple[str, str]]:
+        """What nobody needs among the blocks that a node tells of."""
+        split = (name.partition("/") for name in sorted(there))
+        return [(tenant, label) for tenant, _, label in split if (tenant, label) in self._unneeded]
 
     def _beside(self, command: Coroutine[Any, Any, None], trouble: str, node: str) -> None:
         """Command a node without waiting for it: a silent one must not hold up a pass, nor its error end the leader.
@@ -206,6 +213,8 @@ class Roster:
                 cause = "unknown" if gone else None  # unless its own last event tells
                 fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone, cause=cause)
                 self._known.of(status.job)[status.worker] = fact
+                if phase == "joined":
+                    self._known.resumed(status.job, status.generation)
                 self._known.cpu.adopt(status.job, status.worker)
             else:
                 strays.setdefault(status.job, {})[status.worker] = event.node

@@ -35,8 +35,12 @@ class PeerLost(Exception):
 class Group:
     """One generation as one of its ranks sees it. A group of one talks to nobody."""
 
-    def __init__(self, join: wire.Join, worker: str, given_up: Callable[[], str | None]) -> None:
+    def __init__(
+        self, join: wire.Join, worker: str, given_up: Callable[[], str | None], former: Group | None = None
+    ) -> None:
+        """``former``: this generation as it was before all its ranks left it, and now resume it."""
         self.generation = join.generation
+        self.resumed: int = 0 if former is None else former.resumed + 1  # how often
         self.rank = join.ranks[worker]
         self.size = len(join.ranks)
         self.shares = tuple(join.shares) or (1.0,) * self.size
@@ -45,7 +49,7 @@ class Group:
         self._given_up = given_up
         self.silence_s = join.silence_s
         self.careful_from = join.careful_from if self.rank == 0 else None
-        self._meeting: Any = None
+        self._meeting: Any = former.store("again") if former is not None and self.size > 1 else None
         self._backend = self._meet(join) if self.size > 1 else None
 
     # ------------------------------------------------------------ beginning and end
@@ -57,7 +61,7 @@ class Group:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's own name often does not resolve
         deadline = time.monotonic() + self.silence_s
         try:
-            store = self._meeting = self._store(place, deadline)
+            store = self._meeting = self._meeting or self._store(place, deadline)
             store.set(f"here-{self.rank}", "1")
             keys = [f"here-{rank}" for rank in range(self.size)]
             while not store.check(keys):

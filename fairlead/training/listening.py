@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead import wire
+from fairlead.training.channel import log
 from fairlead.training.group import Group, PeerLost
 
 
@@ -31,6 +32,15 @@ class Keeping(Protocol):
     def parts(self, step: int) -> Path: ...
 
 
+def calls_away(join: wire.Join, generation: int, *, resumed: bool) -> bool:
+    """Whether a rank of this generation has to follow this call without being told to leave first.
+
+    A generation that was resumed is left in order: its ranks refuse the call that they gave up waiting for, unless a
+    rank of theirs is lost.
+    """
+    return join.generation > generation and (not resumed or join.breaks >= generation)
+
+
 def listen(channel: Line, group: Group) -> wire.Leave | None:
     """Take what has arrived: the call to leave this generation, if it came; raises when it was given up."""
     leave = None
@@ -39,9 +49,11 @@ def listen(channel: Line, group: Group) -> wire.Leave | None:
         match message:
             case wire.Leave(generation=generation) if generation == group.generation:
                 leave = message
-            case wire.Join(generation=generation) if generation > group.generation:
+            case wire.Join(generation=generation) if calls_away(message, group.generation, resumed=group.resumed > 0):
                 channel.put_back(message)
                 raise PeerLost(f"generation {generation} was called")
+            case wire.Join(generation=generation) if generation > group.generation:
+                log(f"generation {generation}: call refused, generation {group.generation} was resumed")
             case wire.Quit():
                 channel.put_back(message)
                 raise PeerLost("told to quit")

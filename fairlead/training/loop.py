@@ -40,17 +40,25 @@ class Loop:
     """The training of one generation on one rank. Everything that outlives it is in the session."""
 
     def __init__(
-        self, session: Session, group: Group, channel: Line, snapshots: Keeping, plan: Plan | None = None
-    ) -> None:
+        self, session: Session, group: Group, channel: Line, snapshots: Keeping, plan: Plan | None = None,
+        shares: tuple[float, ...] = (),
+    ) -> None:  # fmt: skip
+        """``shares``: of a generation that is resumed, the parts of the batch that its ranks had at last."""
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
         if plan is not None and keeps_apart(plan) and group.rank == 0 and not snapshots.find():
             snapshots.write(session.step, session.whole(), wait=True)  # with a lost part all would be lost
         self._in_parts = plan is not None and is_spread(plan) and session.in_parts
         self._engine = self._built(plan)
+        self._engine.balance.shares = shares or self._engine.balance.shares
         self.reporter = Reporter(channel, session, group, self._engine.balance)
         self._plan = "replicas" if plan is None else plan.id
         self._order, self._epoch = torch.empty(0, dtype=torch.int64), -1
         self.leave: wire.Leave | None = None
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The parts of the batch that the ranks take now."""
+        return self._engine.balance.shares
 
     def _built(self, plan: Plan | None) -> Engine:
         session, group = self._session, self._group

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,20 @@ def make_optimizer(training: Training, parameters: Sequence[torch.nn.Parameter])
         )  # fmt: skip
     quicken(optimizer)
     return optimizer
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """Load its state bit by bit: torch casts every tensor of it to its parameter's dtype, whatever it had before.
+
+    That would round moments kept in float32 beside parameters in bfloat16, and turn counters and masks into floats.
+    """
+    optimizer.load_state_dict(dict(saved))
+    for group, numbers in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], numbers["params"], strict=True):
+            own = optimizer.state.get(parameter, {})
+            for name, value in saved["state"].get(number, {}).items():
+                if isinstance(value, torch.Tensor) and own[name].dtype != value.dtype:
+                    own[name] = value.to(own[name].device, copy=True)
 
 
 def partial_objection(training: Training, model: torch.nn.Module) -> str:

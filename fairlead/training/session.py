@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fairlead.training.flat import Flat, opened
 from fairlead.training.history import History
 from fairlead.training.judgement import Judgement
 from fairlead.training.lightning import configured, steps_itself
-from fairlead.training.optimizers import forget_parameters, make_optimizer, quicken
+from fairlead.training.optimizers import forget_parameters, load_optimizer, make_optimizer, quicken
 from fairlead.training.precision import computing
 from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last, trained
 from fairlead.training.seeds import mix, seed_everything
@@ -217,7 +217,13 @@ class Session:
         optimizer = self.optimizer.state_dict()
         if self.pending is not None:
             return self.place() | {"parts": str(self.pending), "groups": optimizer["param_groups"]}
-        return self.place() | {"model": self.model.state_dict(), "optimizer": optimizer}
+        model = self.model.state_dict()
+        return self.place() | {"model": model, "optimizer": optimizer, "transient": self._transient(model)}
+
+    def _transient(self, model: Container[str]) -> dict[str, torch.Tensor]:
+        """Buffers that every pass changes and that the model leaves out of its own state (``persistent=False``)."""
+        buffers = dict(self.model.named_buffers())
+        return {name: buffers[name] for name in self.findings.changing if name in buffers and name not in model}
 
     def fetch(self, *, weights_only: bool = False) -> None:
         """Be whole: read what lies in parts."""
@@ -260,7 +266,9 @@ class Session:
         else:
             self.pending = None
             self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            for name, buffer in self._transient(state["model"]).items():
+                buffer.copy_(state.get("transient", {}).get(name, buffer))
+            load_optimizer(self.optimizer, state["optimizer"])
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         self.history.load(state["history"])

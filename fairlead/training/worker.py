@@ -6,6 +6,7 @@ import os
 import socket
 import statistics
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from fairlead.training.course import course_from
 from fairlead.training.definition import Training
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.lineage import lineage
+from fairlead.training.listening import calls_away
 from fairlead.training.loading import describe, load_training
 from fairlead.training.loop import End, Loop, Outcome
 from fairlead.training.named import hand_over
 from fairlead.training.own.loop import OwnLoop
 from fairlead.training.own.session import OwnSession
 from fairlead.training.result import final_metrics, write_result
+from fairlead.training.resumption import Resumption, patience_s
 from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
 from fairlead.training.shelf import Shelf
@@ -66,6 +69,16 @@ def _raised(line: Channel, error: BaseException, *, permanent: bool) -> int:
     return 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """The generation that this worker left last, while its ranks may still resume it."""
+
+    join: wire.Join
+    group: Group
+    shares: tuple[float, ...]
+    resumption: Resumption
+
+
 class _Life:
     """What a worker holds, and what it does between and in generations."""
 
@@ -76,6 +89,8 @@ class _Life:
         torch.set_num_threads(max(1, int(spec.cpu)))
         self._spec, self._worker, self._line, self._look = spec, worker, line, look
         self._generation = 0  # the newest it was called to
+        self._resumed = False  # whether that one was left before
+        self._former: _Former | None = None
         self._folder = Path(spec.folder)
         memory = Path(spec.memory_folder)
         self._snapshots = Snapshots(self._folder, memory, self._report_snapshot, Shelf(spec.job, memory))
@@ -95,7 +110,10 @@ class _Life:
         """Wait for messages and follow them; returns the exit code."""
         self._line.send(self._ready())
         while True:
-            match self._line.take():
+            match self._next():
+                case None:
+                    if self._resume():
+                        return 0
                 case wire.Quit():
                     return 0
                 case wire.Join() as join if join.generation > self._generation:
@@ -118,11 +136,52 @@ class _Life:
             plan=session.training.plan, glance=None if self._look is None else self._look(session, self._line),
         )  # fmt: skip
 
+    # ------------------------------------------------------------ between two generations
+
+    def _next(self) -> wire.ToWorker | None:
+        """The next message; None if the ranks resume the generation that they left last."""
+        while (former := self._former) is not None and not former.resumption.over:
+            if former.resumption.resumes():
+                return None
+            message = self._line.take(former.resumption.pause_s)
+            if message is not None:
+                return message if self._may_follow(message, former) else None
+        self._former = None
+        return self._line.take()
+
+    def _may_follow(self, message: wire.ToWorker, former: _Former) -> bool:
+        """Whether the generation that was left is over, or this message does not end it; else it is resumed."""
+        match message:
+            case wire.Join(generation=generation, breaks=breaks) if generation > self._generation:
+                over = former.resumption.goes() or breaks >= self._generation
+                if not over:
+                    log(f"generation {generation}: call refused, generation {self._generation} is resumed")
+            case wire.Leave(generation=generation) as leave if generation > self._generation or _ends_some(leave):
+                over = former.resumption.goes()
+            case wire.Quit():
+                over = former.resumption.goes()
+            case _:
+                return True  # said twice
+        if over:
+            self._former = None
+        elif not isinstance(message, wire.Join):
+            self._line.put_back(message)
+        return over
+
+    def _resume(self) -> bool:
+        """All ranks have left a generation in vain: take part in it again."""
+        former, self._former = self._former, None
+        assert former is not None
+        step = self._session.step
+        log(f"generation {self._generation}: no call in time; resumed after step {step}")
+        self._line.send(wire.Joined(self._generation, step, resumed=True))
+        return self._take_part(former.join, former)
+
     # ------------------------------------------------------------ a generation
 
-    def _take_part(self, join: wire.Join) -> bool:
+    def _take_part(self, join: wire.Join, former: _Former | None = None) -> bool:
         """Join, train, leave. True when this worker's life is over."""
-        self._generation = join.generation
+        self._generation, self._resumed = join.generation, former is not None
         if self._worker not in join.ranks:
             log(f"generation {join.generation} goes on without this worker")
             self._session.live = False  # what it holds is behind from here on
@@ -130,24 +189,36 @@ class _Life:
         group: Group | None = None
         loop: Loop | OwnLoop | None = None
         try:
-            group = Group(join, self._worker, self._given_up)
+            group = Group(join, self._worker, self._given_up, None if former is None else former.group)
             agreed = agree(group, self._session, self._snapshots)
             place = f"rank {group.rank} of {group.size}"
             log(f"generation {group.generation}: {place}, from step {agreed.step} ({agreed.source})")
-            self._line.send(wire.Joined(group.generation, self._session.step))
+            if former is None:
+                self._line.send(wire.Joined(group.generation, self._session.step))
             self._snapshots.rearm(writes=group.rank == 0)
-            loop = self._loop(group, join)
-            return self._end(group, loop, loop.run())
+            loop = self._loop(group, join, () if former is None else former.shares)
+            over = self._end(group, loop, loop.run())
+            if not over:
+                self._may_resume(join, group, loop)
+            return over
         except PeerLost as lost:
             self._broken(group, loop, str(lost))
             return False
 
-    def _loop(self, group: Group, join: wire.Join) -> Loop | OwnLoop:
+    def _loop(self, group: Group, join: wire.Join, shares: tuple[float, ...]) -> Loop | OwnLoop:
         """A loop of the user's own is not spread by a plan: it does what it does."""
         if isinstance(self._session, OwnSession):
             return OwnLoop(self._session, group, self._line, self._snapshots)
         plan = None if join.plan is None else plan_from(join.plan)
-        return Loop(self._session, group, self._line, self._snapshots, plan)
+        return Loop(self._session, group, self._line, self._snapshots, plan, shares)
+
+    def _may_resume(self, join: wire.Join, group: Group, loop: Loop | OwnLoop) -> None:
+        """All ranks left and all of them wait: without a call for some time they take up again where they left."""
+        if loop.leave is None or _ends_some(loop.leave):
+            return
+        store = group.store("after") if group.size > 1 else None
+        resumption = Resumption(store, group.rank, group.size, patience_s(group.resumed))
+        self._former = _Former(join, group, loop.shares, resumption)
 
     def _write_result(self) -> list[str]:
         session, folder = self._session, self._folder
@@ -222,7 +293,7 @@ class _Life:
         for message in self._line.peek():
             if isinstance(message, wire.Quit):
                 return "told to quit"
-            if isinstance(message, wire.Join) and message.generation > self._generation:
+            if isinstance(message, wire.Join) and calls_away(message, self._generation, resumed=self._resumed):
                 return f"generation {message.generation} was called"
         return None
 
@@ -235,6 +306,11 @@ class _Life:
 
     def _report_snapshot(self, step: int, where: str, size_bytes: int, seconds: float, waited_s: float) -> None:
         self._line.send(wire.Snapshot(self._generation, step, where, size_bytes, seconds, waited_s))
+
+
+def _ends_some(leave: wire.Leave) -> bool:
+    """Whether some ranks end when they have left, so that the generation cannot be resumed."""
+    return leave.snapshot or bool(leave.exits)
 
 
 def handed_over() -> tuple[wire.PlacedSpec, str, socket.socket]:

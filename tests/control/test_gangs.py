@@ -33,10 +33,20 @@ class Model:
     told: set[str] = field(default_factory=set)
     now_s: float = 0.0
     joins: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    staying: set[int] = field(default_factory=set)  # generations that all left to go on elsewhere, nobody to end
+    unheard: dict[str, int] = field(default_factory=dict)  # take part in this generation again; nobody knows it yet
+    breaks: int = 0  # as told with the last call
 
     def view(self) -> GangView:
         live = [g for g in self.generations if g.phase is not GenerationPhase.ENDED]
-        return GangView(self.job, live, dict(self.workers), frozenset(self.told), self.now_s, frozenset(NODES))
+        odd = self.training() - {g.number for g in live}
+        ended = next((g for g in reversed(self.generations) if g.number in odd), None)
+        return GangView(
+            self.job, live, dict(self.workers), frozenset(self.told), self.now_s, frozenset(NODES), ended=ended
+        )  # fmt: skip
+
+    def training(self) -> set[int]:
+        return {fact.generation for fact in self.workers.values() if fact.alive and fact.phase == "joined"}
 
     def live(self) -> list[Generation]:
         return list(self.view().generations)
@@ -80,15 +90,20 @@ class Model:
                 for m in generation.members:
                     if m.worker not in self.workers or self.workers[m.worker].phase == "asked":
                         self.workers[m.worker] = WorkerFact(m.node, "starting", device=m.device)
-            case gangs.TellLeave(generation, _, _):
+            case gangs.TellLeave(generation, exits, snapshot):
+                self.told -= {mark for mark in self.told if mark.startswith("join:")}
                 self.told.add(f"leave:{generation.number}")
+                (self.staying.discard if exits or snapshot else self.staying.add)(generation.number)
             case gangs.BeginJoin(generation, former):
                 training = [f for f in self.workers.values() if f.alive and f.phase == "joined"]
                 assert not training or (former and former.broken_s is not None), "the former one still trains"
                 if former:
                     self.change(former, phase=GenerationPhase.ENDED, ended_s=self.now_s)
                 self.change(generation, phase=GenerationPhase.JOINING)
-            case gangs.TellJoin(generation):
+            case gangs.TellJoin(generation, breaks):
+                whole = {number for number in self.training() if self.is_whole(number)}
+                assert all(number <= generation.number for number in whole) and not whole - {generation.number}
+                self.breaks = breaks
                 self.told.add(f"join:{generation.number}")
                 self.joins.append((generation.number, frozenset(m.worker for m in generation.members)))
             case gangs.MarkRunning(generation):
@@ -128,6 +143,7 @@ class Model:
     def workers_react(self) -> None:
         """Every living worker does what it was told, and says so."""
         newest = self.generations[-1] if self.generations else None
+        self.hear(len(self.unheard))
         for worker, fact in list(self.workers.items()):
             if not fact.alive:
                 continue
@@ -136,14 +152,48 @@ class Model:
             elif fact.phase == "joined" and f"leave:{fact.generation}" in self.told:
                 gone = self.job.phase is JobPhase.STOPPING
                 self.workers[worker] = replace(fact, phase="left", exited=gone)
-            elif newest and f"join:{newest.number}" in self.told and fact.phase in gangs.OUT_OF_GENERATION:
+            elif newest and f"join:{newest.number}" in self.told and self.follows(fact):
                 whole = all(m.worker in self.workers and self.workers[m.worker].alive for m in newest.members)
                 called = whole and worker in {m.worker for m in newest.members}
                 if called and newest.phase is GenerationPhase.JOINING:
                     self.workers[worker] = replace(fact, phase="joined", generation=newest.number)
 
+    def follows(self, fact: WorkerFact) -> bool:
+        """Whether a worker that is called joins: one that takes part in another generation refuses."""
+        return fact.phase in gangs.OUT_OF_GENERATION or (fact.phase == "joined" and fact.generation <= self.breaks)
+
+    def is_whole(self, number: int) -> bool:
+        members = next(g for g in self.generations if g.number == number).at_work
+        facts = [self.workers.get(member.worker) for member in members]
+        return all(fact is not None and fact.alive and fact.generation == number and fact.phase == "joined"
+                   for fact in facts)  # fmt: skip
+
+    def resume(self, heard: int) -> None:
+        """Nobody called the workers that left a generation: they take part in it again, and so many have said so."""
+        for generation in reversed(self.generations):
+            there = [m.worker for m in generation.at_work if self.idle_since(generation.number, m.worker)]
+            if generation.number in self.staying and len(there) == len(generation.at_work):
+                self.unheard |= dict.fromkeys(there, generation.number)
+                self.hear(heard)
+                return
+
+    def idle_since(self, number: int, worker: str) -> bool:
+        fact = self.workers.get(worker)
+        left = fact is not None and fact.alive and (fact.phase, fact.generation) == ("left", number)
+        return left and worker not in self.unheard
+
+    def hear(self, many: int) -> None:
+        for worker in sorted(self.unheard)[:many]:
+            number = self.unheard.pop(worker)
+            fact = self.workers.get(worker)
+            if fact is not None and fact.alive:
+                self.workers[worker] = replace(fact, phase="joined", generation=number)
+                later = {mark for mark in self.told if mark.startswith("join:") and int(mark[5:]) > number}
+                self.told -= {f"leave:{number}"} | later
+
     def kill(self, index: int) -> None:
         """A worker dies; its peers of the same generation notice."""
+        self.hear(len(self.unheard))
         alive = sorted(worker for worker, fact in self.workers.items() if fact.alive)
         if not alive:
             return
@@ -172,6 +222,7 @@ happenings = st.lists(
         st.tuples(st.just("crash"), st.just(0)),
         st.tuples(st.just("partly"), st.integers(1, 3)),
         st.tuples(st.just("preempt"), st.just(0)),
+        st.tuples(st.just("resume"), st.integers(0, 3)),
     ),
     max_size=40,
 )
@@ -186,6 +237,8 @@ def happen(model: Model, kind: str, number: int) -> None:
             model.kill(number)
         case "react":
             model.workers_react()
+        case "resume":
+            model.resume(number)
         case "crash":
             model.told.clear()  # a new control plane knows only what is stored and what the nodes report
         case "partly":
@@ -232,6 +285,35 @@ def test_when_there_is_nothing_to_do_nothing_is_to_be_done_until_the_time_that_w
                 assert next_action(replace(view, now_s=moment_s)) is None
 
 
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("react"), st.just(0)),
+        st.tuples(st.just("react"), st.just(0)),
+        st.tuples(st.just("resume"), st.integers(0, 3)),
+        st.tuples(st.just("crash"), st.just(0)),
+        st.tuples(st.just("partly"), st.integers(1, 2)),
+        st.tuples(st.just("plan"), st.integers(2, 4)),
+        st.tuples(st.sampled_from(["kill", "preempt"]), st.integers(0, 3)),
+    ),
+    min_size=4,
+    max_size=24,
+)
+
+
+@given(st.integers(1, 3), changes)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_gang_that_resumes_by_itself_amid_changes_is_called_away_in_order(
+    size: int, script: list[tuple[str, int]]
+) -> None:
+    model = Model()
+    run_to(model, size)
+    model.plan(size + 1)
+    for _ in range(2):
+        model.workers_react()
+        model.settle()
+    play(model, script, most=4)
+
+
 def a_stage() -> Job:
     return a_job(max_workers=1, elastic=False, facts={"stage": {"pipeline": "p", "name": "s", "trains": False}})
 
@@ -271,6 +353,87 @@ def test_growing_keeps_the_survivors_and_their_order() -> None:
     assert newest.phase is GenerationPhase.RUNNING
     assert [m.worker for m in newest.members] == ["w0", "w1", "w2"]
     assert model.joins == [(1, frozenset({"w0"})), (2, frozenset({"w0", "w1", "w2"}))]
+
+
+def resumed_at(stop: type[gangs.Action]) -> Model:
+    """One of one worker is to become one of two; the control plane dies after this action and the gang resumes."""
+    model = Model()
+    run_to(model, 1)
+    model.plan(2)
+    model.settle()
+    while True:
+        if next_action(model.view()) is None:
+            model.workers_react()
+        action = next_action(model.view())
+        assert action is not None
+        model.carry_out(action)
+        if isinstance(action, stop):
+            break
+    if stop is gangs.TellLeave:
+        model.workers_react()
+    model.told.clear()
+    model.resume(1)
+    assert model.workers["w0"].phase == "joined" and model.workers["w0"].generation == 1
+    return model
+
+
+def test_a_generation_that_was_resumed_before_the_next_was_called_is_told_to_leave_again() -> None:
+    model = resumed_at(gangs.TellLeave)
+    assert next_action(model.view()) == gangs.TellLeave(model.generations[0], (), snapshot=False)
+    run_to(model, 2)
+    assert model.generations[-1].phase is GenerationPhase.RUNNING and model.joins[-1][0] == 2
+
+
+def test_one_that_was_resumed_when_the_next_was_called_already_is_told_to_leave_before_anybody_joins() -> None:
+    model = resumed_at(gangs.BeginJoin)
+    assert model.generations[0].phase is GenerationPhase.ENDED
+    assert next_action(model.view()) == gangs.TellLeave(model.generations[0], (), snapshot=False)
+    model.settle()
+    assert model.joins == [(1, frozenset({"w0"}))], "nobody is called while it trains"
+    model.workers_react()
+    model.settle()
+    assert model.joins[-1] == (2, frozenset({"w0", "w1"}))
+    run_to(model, 2)
+    assert model.generations[-1].phase is GenerationPhase.RUNNING
+
+
+def test_a_call_that_was_refused_is_made_again() -> None:
+    model = resumed_at(gangs.TellJoin)
+    model.told.add("join:2")
+    run_to(model, 2)
+    assert [number for number, _ in model.joins] == [1, 2, 2]
+    assert model.generations[-1].phase is GenerationPhase.RUNNING
+
+
+def test_one_that_was_resumed_is_preempted_in_its_own_name() -> None:
+    model = resumed_at(gangs.BeginJoin)
+    model.carry_out(gangs.BeginStop(JobPhase.QUEUED, "preempted"))
+    action = next_action(model.view())
+    assert isinstance(action, gangs.TellLeave) and action.generation.number == 1 and action.snapshot
+
+
+def test_one_that_was_resumed_is_called_away_in_order_though_the_next_one_broke_before_it_began() -> None:
+    model = resumed_at(gangs.BeginJoin)
+    model.workers["w1"] = replace(model.workers["w1"], exited=True)
+    model.settle()
+    assert model.generations[-1].broken_s is not None and model.workers["w0"].generation == 1
+    fresh = (*model.generations[0].members, Member("w2", 1, "node-2", 0))
+    model.generations.append(Generation("job-1", 3, GenerationPhase.PLANNED, fresh, "test", "test", model.now_s))
+    model.workers["w2"] = WorkerFact("node-2", "ready")
+    model.now_s += gangs.NOTICE_S + 1.0
+    assert next_action(model.view()) == gangs.TellLeave(model.generations[0], (), snapshot=False)
+
+
+def test_one_that_was_resumed_and_lost_a_member_need_not_leave_first() -> None:
+    model = Model()
+    run_to(model, 2)
+    first = model.generations[0]
+    model.change(first, phase=GenerationPhase.ENDED, ended_s=0.0)
+    three = [*first.members, Member("w2", 2, "node-2", 0)]
+    model.generations.append(Generation("job-1", 2, GenerationPhase.JOINING, tuple(three), "test", "test", 0.0))
+    model.workers["w1"] = replace(model.workers["w1"], phase="broken")
+    model.workers["w2"] = WorkerFact("node-2", "ready")
+    assert next_action(model.view()) == gangs.TellJoin(model.generations[-1], breaks=1)
 
 
 def test_newcomers_are_ready_before_the_former_generation_is_told_to_leave() -> None:

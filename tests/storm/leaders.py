@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fairlead import wire
-from fairlead.control import carry_out, internal_errors, usage_meter
+from fairlead.control import carry_out, gone_incarnations, internal_errors, usage_meter
 from fairlead.control import loop as loops
 from fairlead.control.loop import Controller
 from fairlead.control.measured import Measured
@@ -17,7 +17,7 @@ from fairlead.control.records import Job
 from fairlead.control.store import Store
 from fairlead.control.store.patience import outlast
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
-from tests.storm.invariants import LEADS_WITHIN_S, MOST_INBOX
+from tests.storm.invariants import GONE_S, LEADS_WITHIN_S, MOST_INBOX
 from tests.storm.local_seam import simulated_backend
 from tests.storm.virtual_loop import PROCESS, Process
 
@@ -118,14 +118,19 @@ class Leader:
             await outlast(store.renew, "renewing the lease")
 
     def _count_looks(self, controller: Controller) -> None:
-        views, looked = controller._views, self.world.truth.looked
-        usual = views.of
+        views: Any = controller._gangs._views
+        looked, usual, usual_each = self.world.truth.looked, views.of, views.of_each
 
         async def of(job: str) -> Any:
             looked(job)
             return await usual(job)
 
-        views.of = of  # type: ignore[method-assign]
+        async def of_each(jobs: Any) -> Any:
+            for job in jobs:
+                looked(job)
+            return await usual_each(jobs)
+
+        views.of, views.of_each = of, of_each
 
     # ------------------------------------------------------------ what befalls it
 
@@ -254,6 +259,7 @@ def watched(world: World) -> list[Any]:
     patches = [mock.patch.object(internal_errors, "log", _ToldErrors(world))]
     patches += [mock.patch.object(room, "failpoint", world.supervisor.failpoint)
                 for room in (carry_out, loops, usage_meter)]  # fmt: skip
+    patches += [mock.patch.object(gone_incarnations, "GONE_S", GONE_S)]
     return patches
 
 

@@ -64,6 +64,7 @@ class World:
         self.durable: dict[str, int] = {}
         self.cancelled: set[str] = set()
         self.commands = Commands(self)
+        self.gone_s: dict[str, float] = {}  # when node managers ended, by incarnation
         self.acted: dict[str, Meeting] = {}  # by job: the generation that acted last
         self.truth = Truth(self)
         self.found: list[Wrong] = []

@@ -38,6 +38,8 @@ class _Interrupted(BaseException):
 class OwnLoop:
     """What stands behind the context in one generation. All ranks come to ``report`` alike; there they agree."""
 
+    shares: tuple[float, ...] = ()  # who takes which part of a batch is the loop's own business
+
     def __init__(self, session: OwnSession, group: Group, channel: Line, snapshots: Keeping) -> None:
         self._session, self._group, self._channel, self._snapshots = session, group, channel, snapshots
         self.rank, self.size, self.generation = group.rank, group.size, group.generation

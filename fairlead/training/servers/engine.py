@@ -16,6 +16,7 @@ from fairlead.training.channel import log
 from fairlead.training.data import part
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.group import Group, PeerLost
+from fairlead.training.optimizers import load_optimizer
 from fairlead.training.probe import has_batch_norm
 from fairlead.training.replicas import Replicas
 from fairlead.training.servers.client import Servers
@@ -159,7 +160,7 @@ class ParameterServers(Replicas):
         log(f"parameter servers: this rank took {self.balance.shares[self._group.rank]:.0%} of all pieces")
         self._servers.pull()
         self._session.model.zero_grad(set_to_none=True)
-        self._session.optimizer.load_state_dict(self._optimizer_state())
+        load_optimizer(self._session.optimizer, self._optimizer_state())
         self._group.barrier()  # who has it all may go only when the others have it, too
         self._servers.close()
         super().end()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fairlead.training.optimizers import make_optimizer
+from fairlead.training.optimizers import load_optimizer, make_optimizer
 from fairlead.training.session import Session
 
 _ALIGNED = 16
@@ -73,7 +73,7 @@ class Shard:
         counted = {id(p): place for place, p in enumerate(p for g in self._optimizer.param_groups for p in g["params"])}
         self._places = [counted[id(everything[place])] for place in mine]  # as the optimizer counts them
         state["state"] = {place: state["state"][place] for place in self._places if place in state["state"]}
-        self._optimizer.load_state_dict(state)
+        load_optimizer(self._optimizer, state)
         self._masters = [everything[place] for place in mine]
         self._sums: list[torch.Tensor | None] = [None] * len(mine)
         self._arrived = 0
