@@ -213,6 +213,7 @@ class Truth:
                 self.wrong("not-heard", text)
         for leader in world.leaders:
             leader.check()
+        world.supervisor.check()
         for job, truth in sorted(self.jobs.items()):
             self._standing(job, truth)
             self._looked_at_in_vain(job, truth)

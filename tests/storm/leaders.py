@@ -166,6 +166,7 @@ class Supervisor:
         self.kill_at: str | None = None  # the failpoint at which the leader ends next ...
         self.away_s = RESTART_S  # ... and how long nobody leads then
         self.store_well_since_s = 0.0
+        self.struck_s = 0.0  # when the storm last kept the leader from leading, or the end of that
         self._away_since_s: float | None = 0.0
 
     def start(self) -> None:
@@ -189,6 +190,7 @@ class Supervisor:
 
     def resumed(self, leader: Leader) -> None:
         """It was stopped, and goes on as if nothing had been."""
+        self.struck_s = max(self.struck_s, self._world.loop.now_s)
         if leader.process.alive:
             self._world.loop.resume(leader.process)
         if self.present is not None:
@@ -223,6 +225,14 @@ class Supervisor:
         if self._away_since_s is None:
             self._away_since_s = self._world.loop.now_s
 
+    def check(self) -> None:
+        """That nobody leads is the storm's own doing, or soon over."""
+        now_s = self._world.loop.now_s
+        since_s = max(self.store_well_since_s, self.struck_s)
+        well = not self._world.trouble.silent and not self._world.trouble.slow_s
+        if well and self.present is None and now_s - since_s > LEADS_WITHIN_S + LEASE_S:
+            self._world.wrong("nobody-leads", f"nobody leads for {now_s - since_s:.1f} s, and nothing is in the way")
+
     def failpoint(self, name: str) -> None:
         """Named places between a store write and its side effect, where the storm may end the leader."""
         if self.kill_at == name:
@@ -237,7 +247,9 @@ class Supervisor:
     def kill(self, leader: Leader) -> None:
         leader.kill()
         self.unsteady()
-        self.start_later(self._world.chance.uniform(*self.away_s))
+        away_s = self._world.chance.uniform(*self.away_s)
+        self.struck_s = self._world.loop.now_s + away_s
+        self.start_later(away_s)
         self.away_s = RESTART_S
 
 
