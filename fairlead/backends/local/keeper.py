@@ -51,6 +51,8 @@ class NodeKeeper:
         self._delay_s = self._first_delay_s
         self._preload, self._isolation = preload, isolation
         self._host: HostRecord | None = None  # that would start it anew
+        self._fenced = False  # nothing of it lives: known before it is started anew
+        self._told_lost = False
         self._delivered = 0  # the newest event of this incarnation that was passed on
         self.asleep = False  # as it was told; its processes are ended, and start again when it is woken
         self.wake_s = WAKE_S  # how long that takes, as measured when it was last started
@@ -85,6 +87,9 @@ class NodeKeeper:
             self.failure = error if isinstance(error, FairleadError) else Unavailable(str(error))
             self.settled.set()
             self._not_woken(str(error))
+            if self._fenced and not self._told_lost:  # else its gangs would wait for it
+                self._told_lost = True
+                self._emit(NodeLost(self.shape.name, "", f"it does not come up: {error}"))
             return
         self.failure, self._was_outdated, born_s = None, False, time.monotonic()
         incarnation, self.isolation = self.status.incarnation, self.status.isolation
@@ -93,6 +98,7 @@ class NodeKeeper:
         self._delivered = 0
         workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._woken_in_s()
         self._emit(NodeJoined(self.shape.name, incarnation, workers, sequence, woken_in_s))
+        self._told_lost = False
         self._listen(incarnation)
         self.settled.set()
         why = await self._until_lost()
@@ -101,6 +107,7 @@ class NodeKeeper:
         await self._fence_surely()
         name = self.shape.name
         self._emit(NodeSlept(name, incarnation) if self.asleep else NodeLost(name, incarnation, why))
+        self._told_lost = True
         if time.monotonic() - born_s > _LONG_LIFE_S:
             self._delay_s = self._first_delay_s
 
@@ -117,6 +124,7 @@ class NodeKeeper:
 
     async def _reach(self) -> wire.NodeStatus:
         """Take command of the node that runs, or start it."""
+        self._fenced = False
         self.look_at_host()
         record = read_record(self._home, self.shape.name)
         if record is not None and processes.alive(record.process) and self._fits(record):
@@ -128,6 +136,7 @@ class NodeKeeper:
             except NodeGone:
                 log.warning("%s could not be adopted", self.shape.name)
         await self._fence()
+        self._fenced = True
         home, began_s = self._home, time.monotonic()
         await hosting.start_node(
             home,
@@ -162,6 +171,8 @@ class NodeKeeper:
                 reply = await self.link.request(wire.Status(), timeout_s=3.0)
             except (OSError, NodeGone) as error:
                 await self._let_go()
+                if adopted is not None:
+                    self.settled.set()  # it lives and does not answer: nobody waits for it
                 if time.monotonic() > deadline_s or (adopted is not None and not processes.alive(adopted)):
                     raise NodeGone(f"{self.shape.name}: {error}") from None
                 await asyncio.sleep(0.01)
