@@ -50,6 +50,11 @@ def uncordon(platform: Crashable, node: str) -> None:
         platform.client.uncordon(node)
 
 
+def drain(platform: Crashable, node: str) -> None:
+    with contextlib.suppress(Unavailable):
+        platform.client.drain(node)
+
+
 def usage(platform: Crashable, job: str) -> list[tuple[int, str, float, float]]:
     """The lines of the ledger: generation, node, from, to."""
     with sqlite3.connect(Home(platform.home).database) as store:
@@ -87,6 +92,34 @@ def test_a_gang_trains_on_while_nobody_leads_and_grows_when_somebody_does(
     same_curve(platform.losses(job.id), undisturbed)
     assert "contradiction" not in platform.log()
     all_is_charged_once(usage(platform, job.id))
+    platform.call(lambda c: c.uncordon("node-2"))
+
+
+@pytest.mark.timeout(300)
+def test_a_gang_that_was_to_leave_a_node_trains_on_while_nobody_leads_and_leaves_later(
+    platform: Crashable, undisturbed: dict[int, float]
+) -> None:
+    params = {"steps": STEPS, "pause_s": PAUSE_S}
+    fields = {"tenant": "alpha", "workers": "1:3", "name": "shrinks", "params": params}
+    job = platform.submit("counted.py:training", "shrinks", folder=PROGRAMS, **fields)
+    wait_until(lambda: platform.view(job.id).step > 3 and platform.view(job.id).workers == 3, 60, "it trains on all")
+    leads_on_to(platform, "leave-told")
+    asking = threading.Thread(target=drain, args=(platform, "node-2"))
+    asking.start()
+    idle_s = longest_pause_s(platform, job.id)
+    asking.join()
+    print(f"shrinking: without a control plane the gang stood for {idle_s:.2f} s of {AWAY_S:g}")
+    assert idle_s < RESUME_AFTER_S + SLACK_S < AWAY_S
+
+    platform.failpoints = []
+    platform.up()
+    wait_until(lambda: platform.view(job.id).workers == 2 and platform.state(job.id) == "running", 60, "it has shrunk")
+    assert "node-2" not in platform.view(job.id).nodes
+    platform.hurry(job.id)
+    platform.wait_for_end(job.id)
+    assert platform.state(job.id) == "succeeded", platform.view(job.id).message
+    same_curve(platform.losses(job.id), undisturbed)
+    assert "contradiction" not in platform.log()
     platform.call(lambda c: c.uncordon("node-2"))
 
 
