@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 
 from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, sentence, telling
 from fairlead.recovery.verdicts import Action, Situation, Verdict
