@@ -27,6 +27,7 @@ MOST_INBOX, MOST_OUTBOX = 300, 6_000
 MOST_LEFT = 40  # events that are stored and kept by their node all the same: those before an answer that was lost
 GONE_S = 15.0  # so long cursors of node managers that are gone are kept here
 METERED_WITHIN_S = 20.0  # what the leader does now and then, it does so often
+MOST_COMMANDS = 60  # to one node about one job, in LOOKS_S
 MOST_LOOKS = 5  # at a gang of which nothing is heard but progress, in LOOKS_S
 LOOKS_S = 10.0
 CLOCK_SLACK_S = 30.0  # leaders' clocks differ by less; nodes' by more
@@ -67,6 +68,7 @@ class Truth:
         self.devices: dict[tuple[str, int], SimWorker] = {}
         self.accepted: set[str] = set()
         self.looks: defaultdict[str, list[float]] = defaultdict(list)
+        self.commands: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self.steady_since_s = float("inf")  # since when a leader leads and its store answers
         self.calm_since_s: dict[str, float] = {}  # by machine
         self._last_event = 0
@@ -142,6 +144,11 @@ class Truth:
         if not isinstance(request.body, wire.Acknowledge | wire.Status):
             job = getattr(request.body, "job", "")
             self._world.trace("command", manager.name, request.epoch, type(request.body).__name__, job)
+            now_s = self._world.loop.now_s
+            recent = self.commands[manager.name, job] = [at_s for at_s in self.commands[manager.name, job]
+                                                         if at_s > now_s - LOOKS_S] + [now_s]  # fmt: skip
+            if len(recent) > MOST_COMMANDS:
+                self.wrong("chatter", f"{manager.name} was given {len(recent)} commands about {job} in {LOOKS_S:g} s")
 
     # ------------------------------------------------------------ what is stored
 
@@ -236,7 +243,7 @@ class Truth:
         last = world.last_meeting(job)
         stands = (last is not None and not truth.acting and job not in self._ended
                   and all(one.left_generation == last.generation and not one.ended
-                          for one in last.present.values()))  # fmt: skip
+                          and world.machines[one.manager.name].well for one in last.present.values()))  # fmt: skip
         if not stands:
             truth.idle_since_s = None
         elif truth.idle_since_s is None:
