@@ -145,6 +145,7 @@ def changes_s(view: GangView) -> float | None:
     moments += [float(death["time_s"]) + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
     if view.job.phase is JobPhase.STOPPING:
         moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    moments += [death["time_s"] + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
     return min((moment for moment in moments if moment > view.now_s), default=None)
 
 
@@ -304,6 +305,8 @@ def _mend(view: GangView, newest: Generation) -> Action | None:
 def _departed(view: GangView, newest: Generation) -> Action | None:
     """Workers that are not part of the newest generation any more give their devices back."""
     staying = {member.worker for member in newest.members}
+    if view.ended is not None and _is_whole(view, view.ended):
+        staying |= {member.worker for member in view.ended.at_work}  # they train: first they are told to leave
     others = tuple(sorted(worker for worker in view.workers if worker not in staying))
     return ReleaseWorkers(others) if others else None
 

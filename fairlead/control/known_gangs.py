@@ -14,6 +14,7 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.locality import Resident
 from fairlead.control.measured import Measured
 from fairlead.control.records import Generation, Job
+from fairlead.recovery.policy import LONGEST_S
 
 
 @dataclass
@@ -58,9 +59,9 @@ class Gangs:
     def back_off(self, active: Sequence[Job], now_s: float) -> None:
         """Let jobs that back off cool, as it is stored."""
         for job in active:
-            until_s = job.back_off_until_s
-            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
-                self.cooling_until_s[job.id] = until_s
+            until_s = job.back_off_until_s or 0.0
+            if 0.0 < until_s - now_s <= LONGEST_S:  # not of a clock that was set back
+                self.cooling_until_s[job.id] = max(until_s, self.cooling_until_s.get(job.id, 0.0))
 
     def resumed(self, job: str, generation: int) -> None:
         """Workers take part in this generation again: calls to leave it and to join later ones are void."""
