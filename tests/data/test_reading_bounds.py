@@ -122,3 +122,13 @@ def test_shares_by_length_need_no_more_turns_than_there_are_samples() -> None:
         turns = _turns(1_000, np.array(shares))
         assert len(turns) == 1_000
         assert np.bincount(turns) == pytest.approx(1_000 * np.array(shares), abs=1)
+
+
+def test_published_pictures_are_read_many_at_a_time_and_never_more_than_fit(tmp_path: Path) -> None:
+    records = np.random.default_rng(0).integers(0, 10, (1_000, 3_073), np.uint8)
+    records.tofile(tmp_path / "data_batch_1.bin")
+    for how, rows in (({"batch_rows": 300}, [300, 300, 300, 100]), ({"memory_bytes": 8 * 500 * 3_073}, [500, 500])):
+        batches = list(read(tmp_path / "data_batch_1.bin", **how).batches())  # type: ignore[arg-type]
+        assert [batch.num_rows for batch in batches] == rows
+    first = batches[0].column(0)[0].as_py()
+    assert first[:6] == [int(records[0, 1 + plane * 1024 + pixel]) for pixel in (0, 1) for plane in (0, 1, 2)]

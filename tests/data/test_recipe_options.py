@@ -12,6 +12,7 @@ from PIL import Image as Pillow
 from pydantic import ValidationError
 
 from fairlead.data import BadData, read
+from fairlead.data.named import dataset
 from fairlead.data.options import MIB, Options
 from fairlead.data.recipes import Assemble, Encode, Impute, Normalise, Pad, Recipe
 from fairlead.data.recipes.frame import Frame, within
@@ -192,3 +193,7 @@ def test_images_are_pixels_however_they_are_kept() -> None:
             step.pixels(Frame({"i": wrong}, np.arange(len(wrong))), "i", None)  # type: ignore[attr-defined]
     with pytest.raises(BadData, match="neither files nor pixels"):
         step.pixels(Frame({"i": pa.array(["text"])}, np.arange(1)), "i", None)  # type: ignore[attr-defined]
+
+
+def test_a_data_set_is_written_with_its_version_if_one_is_meant() -> None:
+    assert str(dataset("bank")) == "bank" and str(dataset("bank@abcd1234")) == "bank@abcd1234"

@@ -226,3 +226,18 @@ def test_a_grid_by_itself_has_the_quota_it_was_asked_for_and_leaves_nothing(tmp_
         assert grid.usage().quota == 3 * MB
         grid.put([b"x"], kind="k", meta={})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_block_is_intact_while_its_bytes_are_those_that_were_put(grids: Make) -> None:
+    alone = grids()
+    grid = alone.connect()
+    block = grid.put([b"abc", b"defg"], kind="k", meta={"a": 1})
+    assert grid.open(block).intact(), "nothing is known of its sum yet"
+    until(lambda: grid.blocks()[0].digest, what="summed")
+    opened = grid.open(block)
+    assert opened.intact() and opened.nbytes == 7
+    whole, header = opened.whole()
+    assert whole.readonly and bytes(whole[:3]) == b"abc" and 0 < header < len(whole)
+    assert hashlib.blake2b(whole, digest_size=32).hexdigest() == grid.blocks()[0].digest
+    grid._line.writing().view(0, 1)[:] = b"X"
+    assert not opened.intact() and not grid.open(block).intact()
