@@ -142,7 +142,7 @@ class CarryOut:
             known.pop(worker, None)
         told = f"not all workers could be started: {why}"
         if former is not None:
-            await self._abandon(job, generation, told)
+            await self._abandon(job, generation, told, former)
         else:
             await self._begin_stop(job, JobPhase.QUEUED, "abandoned", told)
         self._known.cooling_until_s[job.id] = self._clock() + COOLING_S
@@ -160,6 +160,7 @@ class CarryOut:
                 usual = "replanned" if generation.reason_code == BETTER_PLAN else "resized"
                 outcome = "worker-lost" if former.broken_s is not None else usual
                 ledger.end_generation(connection, job, former, self._nodes(), now_s, cpu_s)
+                ledger.charge_newcomers(connection, job, generation, former, self._nodes(), now_s)
                 generations.update(connection, job.id, former.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                    outcome=outcome)  # fmt: skip
             metered_s = now_s if former is not None else generation.created_s
@@ -237,6 +238,8 @@ class CarryOut:
         now_s, facts = self._clock(), dict(self._known.of(job.id))
 
         def work(connection: Connection) -> float:
+            if former is not None:
+                ledger.charge_newcomers(connection, job, generation, former, self._nodes(), now_s)
             generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=now_s,
                                outcome="abandoned")  # fmt: skip
             _event(connection, job, "generation-abandoned", f"{job.id}: {why}", now_s, generation=generation.number)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.cluster import Node
+from fairlead.cluster import Node, Placement
 from fairlead.control.records import Generation, Job, Usage
 from fairlead.control.store import generations, jobs
 from fairlead.control.store import ledger as lines
@@ -88,15 +88,36 @@ def end_generation(
 ) -> None:
     """Write the rest of what a generation used, from what the store says was metered last.
 
-    One that ended before it was seen to run held its devices all the same: from its creation, or from the end of the
-    generation before.
+    One that ended before its members met held its devices all the same: those of newcomers since it was planned, the
+    others since the generation before ended.
     """
     known = generations.of_job(connection, job.id)
     stored = next(g for g in known if g.number == generation.number)
-    earlier = [g.ended_s for g in known if g.number < generation.number]
-    if stored.metered_s is None and None not in earlier:
-        stored = replace(stored, metered_s=max([stored.created_s, *(ended_s for ended_s in earlier if ended_s)]))
+    if stored.metered_s is None:
+        former = max((g for g in known if g.number < generation.number), key=lambda g: g.number, default=None)
+        charge_newcomers(connection, job, stored, former, nodes, now_s)
+        since_s = None if former is None else former.ended_s
+        stored = replace(stored, metered_s=since_s, members=_staying(stored, former))
     lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
+
+
+def charge_newcomers(
+    connection: Connection, job: Job, generation: Generation, former: Generation | None, nodes: Mapping[str, Node],
+    until_s: float,
+) -> None:  # fmt: skip
+    """Write what the newcomers of a planned generation have held since it was planned: they came up meanwhile."""
+    staying = _staying(generation, former)
+    fresh = tuple(member for member in generation.members if member not in staying)
+    since = replace(generation, metered_s=generation.created_s, members=fresh)
+    lines.append(connection, usage_lines(job, since, nodes, until_s, {}))
+
+
+def _staying(generation: Generation, former: Generation | None) -> Placement:
+    """The members that held their devices in the generation before, which was live when this one was planned."""
+    if former is None or (former.ended_s is not None and former.ended_s <= generation.created_s):
+        return ()
+    before = {member.worker for member in former.members}
+    return tuple(member for member in generation.members if member.worker in before)
 
 
 def meterable(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:

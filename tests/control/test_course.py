@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -176,3 +177,28 @@ def test_a_back_off_is_known_again_after_a_restart() -> None:
     of_tomorrow = made.job(id="tomorrow", back_off_until_s=9e4)  # by a clock that was set back since
     known.back_off([made.job(back_off_until_s=140.0), over, of_tomorrow], 100.0)
     assert known.cooling_until_s == {JOB: 140.0}
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"),
+    [
+        (lambda g, former: gangs.BeginJoin(g, former), "it joins"),
+        (lambda g, former: gangs.Abandon(g, "a node has no room"), "it is given up"),
+        (lambda g, former: gangs.Conclude(JobPhase.CANCELLED, "cancelled"), "the job ends meanwhile"),
+    ],
+    ids=["joins", "abandoned", "cancelled"],
+)
+def test_newcomers_are_charged_since_they_were_planned(db: Opened, clock: Clock, action: Any, outcome: str) -> None:
+    """They hold their devices while they come up beside the former generation."""
+    cancelled = outcome == "the job ends meanwhile"
+    phase = {"phase": JobPhase.STOPPING, "then": JobPhase.CANCELLED, "outcome": "cancelled"} if cancelled else {}
+    former = made.generation(("w0", "node-0"), metered_s=140.0)
+    newest = made.generation(("w0", "node-0"), ("w1", "node-1"), number=2, phase=GenerationPhase.PLANNED,
+                             created_s=145.0, metered_s=None, running_s=None)  # fmt: skip
+    clock.now_s = 150.0
+    view = stored(db, made.job(generation=2, **phase), former)
+    db.write(generations.insert, newest)
+    run(carry_out(db, clock).do(action(newest, former), replace(view, generations=[former, newest])))
+    booked = {(line.generation, line.node): (line.from_s, line.to_s) for line in db.read(ledger.lines, 0.0, 1e9)}
+    assert booked.pop((2, "node-1")) == (145.0, 150.0)
+    assert booked == ({} if outcome == "it is given up" else {(1, "node-0"): (140.0, 150.0)})
