@@ -10,11 +10,12 @@ from typing import Protocol
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.carry_out import CarryOut
 from fairlead.control.gang_sweep import GangSweep
 from fairlead.control.gang_timers import GangTimers
 from fairlead.control.gang_views import GangViews, touches
 from fairlead.control.gangs import GangView, changes_s, contradiction, frees_or_asks, next_action
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.quarantine import Quarantine
 from fairlead.control.roster import Roster
 from fairlead.control.store.engine import Store
@@ -23,6 +24,7 @@ from fairlead.errors import FairleadError, InvalidSpec, LostLeadership
 log = structlog.get_logger()
 
 AGAIN_S = 1.0  # after a step that failed, or while a job is set aside
+LEAST_REST_S = 0.05  # after a step that failed, whatever happens to the gang meanwhile; doubled for each in a row
 ACTIONS_AT_ONCE = 32  # for one job, before others get their turn
 VALIDATE = bool(os.environ.get("FAIRLEAD_VALIDATE"))  # set by the crash tests
 
@@ -51,6 +53,7 @@ class GangTasks:
         self._sweep = GangSweep(store, self._views, roster, self._timers, clock)
         self._wanted: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._rests: dict[str, tuple[float, float]] = {}  # after a step that failed: until when, and for how long
         self.fatal: asyncio.Future[None] | None = None
         """Has the error that ends the leader, once there is one."""
 
@@ -82,8 +85,11 @@ class GangTasks:
         self._wanted |= self._timers.due(now_s)
         self._wanted |= await self._sweep.look(self._wanted | self._running.keys() | self._quarantine.held())
         for job in sorted(self._wanted - self._running.keys()):
+            until_s, _ = self._rests.get(job, (now_s, 0.0))
             if self._quarantine.holds(job):
                 self._timers.arm(job, now_s + AGAIN_S, now_s)
+            elif 0.0 < until_s - now_s <= AGAIN_S:
+                self._timers.arm(job, until_s, now_s)
             else:
                 self._begin(job)
         self._wanted &= self._running.keys()  # those come again when what they are at is done
@@ -101,10 +107,14 @@ class GangTasks:
         if task.cancelled() or self.fatal is None or self.fatal.done():
             return
         error = task.exception()
+        _, rested_s = self._rests.pop(job, (0.0, 0.0))
         if isinstance(error, FairleadError) and not isinstance(error, LostLeadership):
             log.warning("the next step for a gang failed; it will be tried again", job=job, error=str(error))
             now_s = self._clock()
             self._timers.arm(job, now_s + AGAIN_S, now_s)
+            # What the step did reach may answer at once, and ask for the same step again.
+            rests_s = min(AGAIN_S, max(LEAST_REST_S, 2 * rested_s))
+            self._rests[job] = now_s + rests_s, rests_s
         elif error is not None:
             self.fatal.set_exception(error)
 

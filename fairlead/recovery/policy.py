@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, sentence, telling
@@ -24,7 +23,7 @@ FIRST_S, LONGEST_S = 1.0, 60.0
 def decide(situation: Situation) -> Verdict:
     """What the deaths of one generation mean for its job."""
     asked = _after_progress(situation)
-    rounds = _rounds((*asked.former, *asked.deaths))
+    rounds = _rounds(asked)
     death = rounds[-1]
     again = _again(rounds)
     verdict = _spared(asked, death, rounds) or _judged(asked, again)
@@ -48,12 +47,18 @@ def _after_progress(situation: Situation) -> Situation:
     return replace(situation, failures=0, former=tuple(one for one in situation.former if one.generation == this))
 
 
-def _rounds(deaths: Iterable[Death]) -> list[Death]:
-    """Of each generation the death that explains it, the newest generation last."""
+def _rounds(asked: Situation) -> list[Death]:
+    """Of each generation the death that explains it, the one that is asked about last.
+
+    That need not be the newest: a generation that was planned to follow it may have been given up before. What was
+    passed over explains nothing that came later.
+    """
+    this = asked.deaths[-1].generation
     by_generation: dict[int, list[Death]] = {}
-    for death in deaths:
+    for death in asked.former:
         by_generation.setdefault(death.generation, []).append(death)
-    return [telling(by_generation[number]) for number in sorted(by_generation)]
+    before = [death for death in by_generation.pop(this, []) if not death.spared]
+    return [*(telling(by_generation[number]) for number in sorted(by_generation)), telling([*before, *asked.deaths])]
 
 
 def _alike(one: Death, other: Death) -> bool:

@@ -256,3 +256,12 @@ def test_the_reason_names_signal_and_step(causes: list[Cause], steps: list[int],
 def test_the_same_situation_has_the_same_answer(cause: Cause) -> None:
     asked = Situation("job-1", True, (Death("w0", cause, 1),), survivors=1)
     assert decide(asked) == decide(asked)
+
+
+@pytest.mark.parametrize("passed_over", [1, 2])
+def test_a_gang_that_dies_after_some_were_passed_over_is_judged_by_its_own_deaths(passed_over: int) -> None:
+    """Also when the generation that was to follow it was given up before."""
+    former = Death("w9", Cause.CRASHED, passed_over, "SIGSEGV", time_s=1.0, joined=False, spared=True, answered=True)
+    last = Death("w0", Cause.CRASHED, 1, "SIGSEGV", time_s=2.0, joined=False)
+    verdict = decide(Situation("j", True, (last,), (former,)))
+    assert verdict.action is Action.FAIL and "w0 was killed by SIGSEGV" in verdict.text

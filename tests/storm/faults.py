@@ -165,9 +165,10 @@ class Storm:
             return
         leader.process.stopped = True
         world.supervisor.unsteady()
+        for_s = self._chance.choice((1.0, 4.0, 12.0)) * self._chance.uniform(0.8, 1.2)
+        world.supervisor.struck_s = max(world.supervisor.struck_s, world.loop.now_s + for_s)
         world.supervisor.start_later(0.5)
-        self._later(self._chance.choice((1.0, 4.0, 12.0)) * self._chance.uniform(0.8, 1.2),
-                    lambda: world.supervisor.resumed(leader))  # fmt: skip
+        self._later(for_s, lambda: world.supervisor.resumed(leader))
 
     def store_is_silent(self) -> None:
         world = self._world

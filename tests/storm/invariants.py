@@ -25,7 +25,9 @@ STANDS_S = 10.0
 TROUBLE_LASTS_S = 30.0  # of a machine: so long commands to it may fail, and be tried again
 MOST_INBOX, MOST_OUTBOX = 300, 6_000
 MOST_LEFT = 40  # events that are stored and kept by their node all the same: those before an answer that was lost
-MOST_CURSORS_EACH = 2
+GONE_S = 15.0  # so long cursors of node managers that are gone are kept here
+METERED_WITHIN_S = 20.0  # what the leader does now and then, it does so often
+MOST_COMMANDS = 60  # to one node about one job, in LOOKS_S
 MOST_LOOKS = 5  # at a gang of which nothing is heard but progress, in LOOKS_S
 LOOKS_S = 10.0
 CLOCK_SLACK_S = 30.0  # leaders' clocks differ by less; nodes' by more
@@ -50,8 +52,8 @@ class JobTruth:
     met: dict[int, str] = field(default_factory=dict)  # generation -> rendezvous
     blamed: list[str] = field(default_factory=list)  # what the storm did to it that it may fail for
     disturbed: list[str] = field(default_factory=list)  # what befell it or its nodes
-    losses: int = 0  # that may be counted against it, since it last got further
-    step: int = 0
+    failures: int = 0  # that were told and counted against it
+    preemptions: int = 0
     phase: tuple[Any, ...] = ()
     idle_since_s: float | None = None
     stirred_s: float = 0.0  # when something happened to it that asks for a look
@@ -66,6 +68,7 @@ class Truth:
         self.devices: dict[tuple[str, int], SimWorker] = {}
         self.accepted: set[str] = set()
         self.looks: defaultdict[str, list[float]] = defaultdict(list)
+        self.commands: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
         self.steady_since_s = float("inf")  # since when a leader leads and its store answers
         self.calm_since_s: dict[str, float] = {}  # by machine
         self._last_event = 0
@@ -141,38 +144,42 @@ class Truth:
         if not isinstance(request.body, wire.Acknowledge | wire.Status):
             job = getattr(request.body, "job", "")
             self._world.trace("command", manager.name, request.epoch, type(request.body).__name__, job)
+            now_s = self._world.loop.now_s
+            recent = self.commands[manager.name, job] = [at_s for at_s in self.commands[manager.name, job]
+                                                         if at_s > now_s - LOOKS_S] + [now_s]  # fmt: skip
+            if len(recent) > MOST_COMMANDS:
+                self.wrong("chatter", f"{manager.name} was given {len(recent)} commands about {job} in {LOOKS_S:g} s")
 
     # ------------------------------------------------------------ what is stored
 
     def committed(self) -> None:
         """A transaction was made."""
         rows = self._world.eye.execute(
-            "SELECT id, phase, losses, step, generation FROM jobs ORDER BY id"
+            "SELECT id, phase, failures, preemptions, generation FROM jobs ORDER BY id"
         ).fetchall()
         told = self._world.eye.execute(
-            "SELECT id, kind, job FROM events WHERE id > ? ORDER BY id", (self._last_event,)
+            "SELECT id, kind, job, facts FROM events WHERE id > ? ORDER BY id", (self._last_event,)
         ).fetchall()
-        for number, kind, job in told:
+        for number, kind, job, facts in told:
             self._last_event = number
             self._world.trace("event", kind, job)
             if job is not None:
                 self.stir(job)
-            if kind == "worker-lost":
-                self.jobs[job].losses += 1
+            if kind == "job-failing" and '"reason":"worker-' in facts:
+                self.jobs[job].failures += 1
+            if kind == "job-queued" and '"outcome":"preempted"' in facts:
+                self.jobs[job].preemptions += 1
             if kind in _TOUCHED and not self.jobs[job].disturbed and not self._planned_badly(job):
                 self.wrong("undisturbed-touched", f"{job}: {kind}, and nothing befell it or its nodes")
-        for job, phase, losses, step, generation in rows:
+        for job, phase, failures, preemptions, generation in rows:
             known = self.jobs[job]
             if (phase, generation) != known.phase:
                 self._world.trace("job", job, phase, generation)
                 known.phase = (phase, generation)
                 self.stir(job)
-            if step > known.step:
-                known.step, known.losses = step, min(known.losses, losses)
-                if not any(kind == "worker-lost" and job == of for _, kind, of in told):
-                    known.losses = 0
-            if losses > known.losses:
-                self.wrong("losses", f"{job}: {losses} losses are counted, {known.losses} were since step {step}")
+            if (failures, preemptions) != (known.failures, known.preemptions):
+                self.wrong("counts", f"{job}: {failures} failures and {preemptions} preemptions are counted, "
+                                     f"{known.failures} and {known.preemptions} were told")  # fmt: skip
             if self._ended.get(job, phase) != phase:
                 self.wrong("ended-changes", f"{job} was {self._ended[job]} and is {phase}")
             if phase in ("succeeded", "failed", "cancelled"):
@@ -213,6 +220,7 @@ class Truth:
                 self.wrong("not-heard", text)
         for leader in world.leaders:
             leader.check()
+        world.supervisor.check()
         for job, truth in sorted(self.jobs.items()):
             self._standing(job, truth)
             self._looked_at_in_vain(job, truth)
@@ -235,7 +243,7 @@ class Truth:
         last = world.last_meeting(job)
         stands = (last is not None and not truth.acting and job not in self._ended
                   and all(one.left_generation == last.generation and not one.ended
-                          for one in last.present.values()))  # fmt: skip
+                          and world.machines[one.manager.name].well for one in last.present.values()))  # fmt: skip
         if not stands:
             truth.idle_since_s = None
         elif truth.idle_since_s is None:
@@ -276,11 +284,11 @@ class Truth:
         for name, machine in sorted(world.machines.items()):
             if machine.manager is not None and len(machine.manager.unheard) > MOST_LEFT:
                 self.wrong("not-heard", f"{name} keeps {len(machine.manager.unheard)} events that nobody acknowledged")
-        each: dict[str, int] = {}
-        for node, count in world.eye.execute("SELECT node, count(*) FROM node_cursors GROUP BY node").fetchall():
-            each[node] = count
-        if any(count > MOST_CURSORS_EACH for count in each.values()):
-            self.wrong("cursors", f"cursors are kept of node managers that are gone: {each}")
+        long_ago_s = min(world.loop.now_s, self.steady_since_s + METERED_WITHIN_S) - GONE_S - METERED_WITHIN_S
+        cursors = world.eye.execute("SELECT node, incarnation FROM node_cursors ORDER BY 1, 2").fetchall()
+        for node, incarnation in cursors:
+            if world.gone_s.get(incarnation, world.loop.now_s) < long_ago_s:
+                self.wrong("cursors", f"the cursor of {incarnation} of {node} is kept, which is gone for long")
         self._times()
 
     def _true_end(self, job: str, phase: str, message: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fairlead import wire
-from fairlead.control import carry_out, internal_errors, usage_meter
+from fairlead.control import carry_out, gone_incarnations, internal_errors, usage_meter
 from fairlead.control import loop as loops
 from fairlead.control.loop import Controller
 from fairlead.control.measured import Measured
@@ -17,7 +17,7 @@ from fairlead.control.records import Job
 from fairlead.control.store import Store
 from fairlead.control.store.patience import outlast
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
-from tests.storm.invariants import LEADS_WITHIN_S, MOST_INBOX
+from tests.storm.invariants import GONE_S, LEADS_WITHIN_S, MOST_INBOX
 from tests.storm.local_seam import simulated_backend
 from tests.storm.virtual_loop import PROCESS, Process
 
@@ -118,14 +118,19 @@ class Leader:
             await outlast(store.renew, "renewing the lease")
 
     def _count_looks(self, controller: Controller) -> None:
-        views, looked = controller._views, self.world.truth.looked
-        usual = views.of
+        views: Any = controller._gangs._views
+        looked, usual, usual_each = self.world.truth.looked, views.of, views.of_each
 
         async def of(job: str) -> Any:
             looked(job)
             return await usual(job)
 
-        views.of = of  # type: ignore[method-assign]
+        async def of_each(jobs: Any) -> Any:
+            for job in jobs:
+                looked(job)
+            return await usual_each(jobs)
+
+        views.of, views.of_each = of, of_each
 
     # ------------------------------------------------------------ what befalls it
 
@@ -161,6 +166,7 @@ class Supervisor:
         self.kill_at: str | None = None  # the failpoint at which the leader ends next ...
         self.away_s = RESTART_S  # ... and how long nobody leads then
         self.store_well_since_s = 0.0
+        self.struck_s = 0.0  # when the storm last kept the leader from leading, or the end of that
         self._away_since_s: float | None = 0.0
 
     def start(self) -> None:
@@ -184,6 +190,7 @@ class Supervisor:
 
     def resumed(self, leader: Leader) -> None:
         """It was stopped, and goes on as if nothing had been."""
+        self.struck_s = max(self.struck_s, self._world.loop.now_s)
         if leader.process.alive:
             self._world.loop.resume(leader.process)
         if self.present is not None:
@@ -218,6 +225,14 @@ class Supervisor:
         if self._away_since_s is None:
             self._away_since_s = self._world.loop.now_s
 
+    def check(self) -> None:
+        """That nobody leads is the storm's own doing, or soon over."""
+        now_s = self._world.loop.now_s
+        since_s = max(self.store_well_since_s, self.struck_s)
+        well = not self._world.trouble.silent and not self._world.trouble.slow_s
+        if well and self.present is None and now_s - since_s > LEADS_WITHIN_S + LEASE_S:
+            self._world.wrong("nobody-leads", f"nobody leads for {now_s - since_s:.1f} s, and nothing is in the way")
+
     def failpoint(self, name: str) -> None:
         """Named places between a store write and its side effect, where the storm may end the leader."""
         if self.kill_at == name:
@@ -232,7 +247,9 @@ class Supervisor:
     def kill(self, leader: Leader) -> None:
         leader.kill()
         self.unsteady()
-        self.start_later(self._world.chance.uniform(*self.away_s))
+        away_s = self._world.chance.uniform(*self.away_s)
+        self.struck_s = self._world.loop.now_s + away_s
+        self.start_later(away_s)
         self.away_s = RESTART_S
 
 
@@ -254,6 +271,7 @@ def watched(world: World) -> list[Any]:
     patches = [mock.patch.object(internal_errors, "log", _ToldErrors(world))]
     patches += [mock.patch.object(room, "failpoint", world.supervisor.failpoint)
                 for room in (carry_out, loops, usage_meter)]  # fmt: skip
+    patches += [mock.patch.object(gone_incarnations, "GONE_S", GONE_S)]
     return patches
 
 

@@ -14,11 +14,15 @@ from fairlead.backends.local import keeper as keepers
 from fairlead.backends.local.keeper import NodeKeeper
 from fairlead.backends.local.link import NodeGone, NodeLink
 from fairlead.backends.local.records import socket_path
-from fairlead.control import carry_out
+from fairlead.control import carry_out, worker_deaths
 from fairlead.control import rendezvous as meetings
+from fairlead.control.gang_sweep import GangSweep
+from fairlead.control.gone_incarnations import GoneIncarnations
+from fairlead.control.inbox import Inbox
 from fairlead.control.loop import Controller
 from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.store import generations
+from fairlead.training.resumption import Resumption
 
 Revert = Callable[[], AbstractContextManager[Any]]
 
@@ -46,15 +50,54 @@ def _acknowledgements_awaited() -> AbstractContextManager[Any]:
     return mock.patch.object(Controller, "_store_worker_events", stored)
 
 
-def _counted_from_what_was_seen() -> AbstractContextManager[Any]:
-    """4: losses are counted on from the job as it was before an await."""
-    usual: Any = carry_out._unmoved
+def _every_gang_in_every_pass() -> AbstractContextManager[Any]:
+    """3: each pass looks at each gang on its way."""
+    usual = GangSweep.look
+
+    async def look(self: GangSweep, busy: Any) -> Any:
+        self.hurry()
+        return await usual(self, busy)
+
+    return mock.patch.object(GangSweep, "look", look)
+
+
+@contextmanager
+def _counted_from_what_was_seen() -> Iterator[None]:
+    """4: deaths and preemptions are counted on from the job as it was before an await."""
+    usual, do, seen = carry_out._unmoved, carry_out.CarryOut.do, dict[str, Any]()
+
+    async def noted(self: Any, action: Any, view: Any) -> None:
+        seen[view.job.id] = view.job
+        await do(self, action, view)
 
     def unmoved(connection: Any, job: Any) -> Any:
-        found = usual(connection, job)
-        return job if found and not isinstance(found, bool) else found
+        return job if usual(connection, job) is not None else None
 
-    return mock.patch.object(carry_out, "_unmoved", unmoved)
+    stored = worker_deaths._stored
+    with (
+        mock.patch.object(carry_out, "_unmoved", unmoved),
+        mock.patch.object(carry_out.CarryOut, "do", noted),
+        mock.patch.object(worker_deaths, "_stored", lambda connection, job: seen.get(job) or stored(connection, job)),
+    ):
+        yield
+
+
+@contextmanager
+def _nothing_bounded() -> Iterator[None]:
+    """8: the inbox keeps whatever is said, the store the cursors of all node managers that ever were."""
+
+    async def forget(self: GoneIncarnations) -> None: ...
+
+    def put(self: Inbox, event: Any) -> None:
+        self._add(event)
+
+    with mock.patch.object(GoneIncarnations, "forget", forget), mock.patch.object(Inbox, "put", put):
+        yield
+
+
+def _nobody_resumes() -> AbstractContextManager[Any]:
+    """17: a gang that left waits until somebody leads again."""
+    return mock.patch.object(Resumption, "resumes", lambda self: False)
 
 
 def _sleep_unguarded() -> AbstractContextManager[Any]:
@@ -109,8 +152,9 @@ def _clocks_of_nodes_believed() -> AbstractContextManager[Any]:
 
 
 REVERTS: dict[int, Revert] = {
-    1: _ports_drawn_anew, 2: _acknowledgements_awaited, 4: _counted_from_what_was_seen, 6: _sleep_unguarded,
-    9: _links_left_open, 10: _ports_in_use_given_out, 11: _clocks_of_nodes_believed,
+    1: _ports_drawn_anew, 2: _acknowledgements_awaited, 3: _every_gang_in_every_pass, 4: _counted_from_what_was_seen,
+    6: _sleep_unguarded, 8: _nothing_bounded, 9: _links_left_open, 10: _ports_in_use_given_out,
+    11: _clocks_of_nodes_believed, 17: _nobody_resumes,
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from tests.storm.local_seam import machine_room
 from tests.storm.simulated_store import Database
 from tests.storm.virtual_loop import PROCESS, Stuck, virtual_world
 from tests.storm.workload import Clients
-from tests.storm.world import Report, World
+from tests.storm.world import Report, World, Wrong
 
 STORM_S, CALM_S = 120.0, 240.0
 TAKE_BACK_S = 60.0  # into the calm, jobs whose workers lied are cancelled: nothing is promised to them but an end
@@ -41,30 +41,34 @@ def quiet() -> Iterator[None]:
 def run_seed(seed: int, database: Database, *, keep_trace: bool = False) -> Report:
     """Play one seed; what was wrong is in the report."""
     world = World(seed, database, keep_trace=keep_trace)
+    try:
+        play(world, _scene)
+    except Stuck as error:
+        world.found.append(Wrong(world.loop.now_s, "stuck", str(error)))
+    return world.report()
+
+
+def play(world: World, scene: Callable[[World], Awaitable[None]]) -> World:
+    """Play a scene in this world, and close it."""
     with ExitStack() as stack:
-        stack.enter_context(virtual_world(world.loop, Random(f"{seed}/names")))
+        stack.enter_context(virtual_world(world.loop, Random(f"{world.seed}/names")))
         stack.enter_context(machine_room(world))
         stack.enter_context(quiet())
         for patch in watched(world):
             stack.enter_context(patch)
-        token = PROCESS.set(world.process)
-        was_enabled = gc.isenabled()
+        token, was_enabled = PROCESS.set(world.process), gc.isenabled()
         gc.disable()  # what is collected in the midst of a storm would depend on what ran before it
         try:
-            ends = world.loop.run_until_complete(_scene(world))
-        except Stuck as error:
-            world.wrong("stuck", str(error))
-            ends = {}
+            world.loop.run_until_complete(scene(world))
         finally:
-            report = world.report(ends if "ends" in locals() else {})
             world.close()
             PROCESS.reset(token)
             if was_enabled:
                 gc.enable()
-    return report
+    return world
 
 
-async def _scene(world: World) -> dict[str, str]:
+async def _scene(world: World) -> None:
     clients = Clients(world)
     storm = Storm(world, clients)
     ticking = asyncio.create_task(_tick(world))
@@ -78,7 +82,6 @@ async def _scene(world: World) -> dict[str, str]:
     await _settle(world, clients)
     ticking.cancel()
     world.truth.settled()
-    return dict(world.eye.execute("SELECT id, phase FROM jobs ORDER BY id").fetchall())
 
 
 async def _tick(world: World) -> None:

@@ -136,6 +136,7 @@ class Manager:
 
     def die(self) -> None:
         self.process.kill()
+        self.world.gone_s[self.incarnation] = self.world.loop.now_s
         for worker in list(self.workers.values()):
             worker.vanish()
             self.world.truth.given_back(worker)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlead import wire
+from fairlead.training.listening import calls_away
+from fairlead.training.resumption import Resumption, patience_s
 from tests.storm.virtual_loop import Process
 
 if TYPE_CHECKING:
@@ -31,31 +33,52 @@ class Behaviour:
     fault_step: int = 0
 
 
+class Decisions:
+    """The store in which a generation met, as far as its ranks decide there whether to resume it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self._kept[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self._kept for key in keys)
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        return self._kept.setdefault(key, desired).encode()
+
+
 class Meeting:
     """One generation of a training as its workers live it: it acts from when all are there until one is missing."""
 
     def __init__(self, world: World, job: str, join: wire.Join) -> None:
         self.job, self.generation, self.ranks = job, join.generation, dict(join.ranks)
         self.present: dict[str, SimWorker] = {}
+        self.here: set[str] = set()  # who is there, or there again
         self.acting = self.over = False
-        self.step = 0
+        self.step = self.resumed = 0
+        self.decisions = Decisions()
         self._world, self._beats, self._leave_asked = world, 0, False
 
     def come(self, worker: SimWorker) -> None:
+        """It waits for the others; the last one begins. Ranks that left come again when they resume."""
         self.present[worker.name] = worker
-        if self.present.keys() == self.ranks.keys() and not self.over:
+        self.here.add(worker.name)
+        if self.here == self.ranks.keys() and not self.over:
             self._begin()
 
     def _begin(self) -> None:
         world = self._world
-        self.acting = True
+        self.acting, self._leave_asked = True, False
         self.step = max([world.durable.get(self.job, 0), *(worker.step for worker in self.present.values())])
         world.acted[self.job] = self
         world.truth.acts(self)
         for worker in self._ranked():
             worker.state = "training"
             worker.step = self.step
-            worker.say(wire.Joined(self.generation, self.step))
+            if not self.resumed:
+                worker.say(wire.Joined(self.generation, self.step))
         self._beat_later()
         for worker in self._ranked():
             worker.follow()
@@ -111,6 +134,7 @@ class Meeting:
 
     def _stop_acting(self) -> None:
         self.acting, self.over = False, True
+        self.here.clear()
         self._world.truth.rests(self)
 
     def ask_to_leave(self, leave: wire.Leave) -> None:
@@ -126,23 +150,24 @@ class Meeting:
         self._stop_acting()
         if leave.snapshot:
             self._world.durable[self.job] = max(self.step, self._world.durable.get(self.job, 0))
+        self.over = False  # it may be resumed
+        self.decisions = Decisions()
         for worker in self._ranked():
-            worker.left(leave)
+            worker.left(leave, self)
+        self.resumed += 1
 
     def gone(self, worker: SimWorker) -> None:
         """It ended, or gave up waiting: nobody of this generation takes another step."""
-        was_acting = self.acting
-        self.over = True
-        if was_acting:
+        if self.acting:
             self._stop_acting()
-            for peer in self._ranked():
-                if peer is not worker:
-                    world = self._world
-                    world.loop.within(peer.process, world.chance.uniform(0.05, 1.0), peer.notice, self)
-
-    def hopeless(self) -> bool:
-        """Whether somebody is missing who will never be there again."""
-        return self.over
+        elif not self.resumed:
+            self.over = True
+            return  # the others wait until they are called away
+        self.over = True
+        for peer in self._ranked():
+            if peer is not worker:
+                world = self._world
+                world.loop.within(peer.process, world.chance.uniform(0.05, 1.0), peer.notice, self)
 
 
 class SimWorker:
@@ -162,7 +187,10 @@ class SimWorker:
         self.behaviour: Behaviour = world.behaviours[job]
         self.state, self.called, self.step = "loading", 0, 0
         self.inbox: list[wire.ToWorker] = []
+        self.kept_back: list[wire.ToWorker] = []  # until the generation is resumed
         self.meeting: Meeting | None = None
+        self.former: tuple[Meeting, Resumption] | None = None  # left in order, and perhaps resumed
+        self.resumed = False  # whether the present one was left before
         self.left_generation = 0  # that it left in order, and has not been called from since
 
     @property
@@ -207,7 +235,10 @@ class SimWorker:
     def follow(self) -> None:
         """Do what was said, as far as it can be done now."""
         while self.state == "idle" and self.inbox:
-            match self.inbox.pop(0):
+            message = self.inbox.pop(0)
+            if not self._may_follow(message):
+                continue
+            match message:
                 case wire.Quit():
                     self.exit_soon(code=0)
                 case wire.Join() as join if join.generation > self.called:
@@ -221,13 +252,51 @@ class SimWorker:
             for message in self.inbox:
                 if isinstance(message, wire.Leave) and message.generation == self.called:
                     self.meeting.ask_to_leave(message)
-        if self.state == "meeting" or (self.state == "training" and self.meeting and self.meeting.over):
-            newer = [m for m in self.inbox if isinstance(m, wire.Join) and m.generation > self.called]
-            if newer or any(isinstance(message, wire.Quit) for message in self.inbox):
+        if self.state in ("meeting", "training"):
+            calls = [m for m in self.inbox if isinstance(m, wire.Join) and m.generation > self.called]
+            away = [m for m in calls if calls_away(m, self.called, resumed=self.resumed)]
+            self.inbox = [m for m in self.inbox if m not in calls or m in away]  # it refuses the others
+            if away or any(isinstance(message, wire.Quit) for message in self.inbox):
                 self._break_off()
 
+    def _may_follow(self, message: wire.ToWorker) -> bool:
+        """Whether the generation that was left is over, or this message does not end it (``training/worker.py``)."""
+        if self.former is None or self.former[1].over:
+            return True
+        resumption = self.former[1]
+        match message:
+            case wire.Join(generation=generation, breaks=breaks) if generation > self.called:
+                over = resumption.goes() or breaks >= self.called
+            case wire.Leave(generation=generation) as leave if generation > self.called or _ends_some(leave):
+                over = resumption.goes()
+            case wire.Quit():
+                over = resumption.goes()
+            case _:
+                return True
+        if over:
+            self.former = None
+        elif not isinstance(message, wire.Join):
+            self.kept_back.append(message)
+        return over
+
+    def _ask_to_resume(self, former: tuple[Meeting, Resumption]) -> None:
+        meeting, resumption = former
+        if self.former is not former or self.state != "idle" or resumption.over:
+            return
+        if not resumption.resumes():
+            self._world.loop.within(self.process, resumption.pause_s, self._ask_to_resume, former)
+            return
+        self.former, self.resumed, self.left_generation = None, True, 0
+        self.state, self.meeting = "meeting", meeting
+        self.inbox, self.kept_back = [*self.kept_back, *self.inbox], []
+        self.say(wire.Joined(self.called, self.step, resumed=True))
+        if meeting.over:
+            self.notice(meeting)
+        else:
+            meeting.come(self)
+
     def _join(self, join: wire.Join) -> None:
-        self.called, self.left_generation = join.generation, 0
+        self.called, self.left_generation, self.resumed, self.former = join.generation, 0, False, None
         if self.name not in join.ranks:
             return
         self._world.truth.met(self.job, join.generation, join.rendezvous, self.name)
@@ -244,7 +313,7 @@ class SimWorker:
 
     def notice(self, meeting: Meeting) -> None:
         """A peer is gone."""
-        if self.state == "training" and self.meeting is meeting:
+        if self.state in ("training", "meeting") and self.meeting is meeting:
             self._break_off()
 
     def _break_off(self) -> None:
@@ -255,8 +324,15 @@ class SimWorker:
         self.say(wire.Broken(self.called, self.step, "a peer is gone"))
         self._world.loop.within(self.process, 0.0, self.follow)
 
-    def left(self, leave: wire.Leave) -> None:
+    def left(self, leave: wire.Leave, meeting: Meeting | None = None) -> None:
+        """In order: together with all others, or alone where the generation was over already."""
         self.state, self.meeting = "idle", None
+        if meeting is not None and not _ends_some(leave):
+            size, clock = len(meeting.ranks), self._world.loop.time
+            store = meeting.decisions if size > 1 else None
+            wait_s = patience_s(meeting.resumed)
+            self.former = meeting, Resumption(store, meeting.ranks[self.name], size, wait_s, clock)
+            self._world.loop.within(self.process, self.former[1].pause_s, self._ask_to_resume, self.former)
         self.left_generation = leave.generation
         self.inbox = [m for m in self.inbox if not (isinstance(m, wire.Leave) and m == leave)]
         self.say(wire.Left(leave.generation, self.step, leave.snapshot))
@@ -294,6 +370,10 @@ class SimWorker:
             meeting.gone(self)
         self.state = "over"
         self._world.commands.gone(self)
+
+
+def _ends_some(leave: wire.Leave) -> bool:
+    return leave.snapshot or bool(leave.exits)
 
 
 class Commands:

@@ -44,7 +44,6 @@ class Report:
     faults: int
     jobs: int
     lines: list[str] = field(default_factory=list)
-    ends: dict[str, str] = field(default_factory=dict)
 
 
 class World:
@@ -64,6 +63,7 @@ class World:
         self.durable: dict[str, int] = {}
         self.cancelled: set[str] = set()
         self.commands = Commands(self)
+        self.gone_s: dict[str, float] = {}  # when node managers ended, by incarnation
         self.acted: dict[str, Meeting] = {}  # by job: the generation that acted last
         self.truth = Truth(self)
         self.found: list[Wrong] = []
@@ -135,10 +135,10 @@ class World:
         delays = Random(f"{self.seed}/store/{process.name}")
         return self.database.opened(self.loop, lambda: self.wall_s(process), self.trouble, delays, self.truth.committed)
 
-    def report(self, ends: dict[str, str]) -> Report:
+    def report(self) -> Report:
         return Report(
             self.seed, self.found, self._digest.hexdigest(), self.loop.now_s, self.faults, len(self.behaviours),
-            self.lines, ends,
+            self.lines,
         )  # fmt: skip
 
     def close(self) -> None:

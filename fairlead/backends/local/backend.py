@@ -78,7 +78,10 @@ class LocalBackend:
     # ------------------------------------------------------------ life
 
     async def open(self, epoch: int) -> None:
-        """Start or adopt all nodes; without nodes of its own those of the last time, or one for the whole machine."""
+        """Start or adopt all nodes; without nodes of its own those of the last time, or one for the whole machine.
+
+        Nodes that do not answer, or cannot be started, keep nobody waiting, as long as there is another one.
+        """
         self._home.create()
         self._home.create_memory()
         remembered = self._home.run / "nodes.json"
@@ -109,11 +112,12 @@ class LocalBackend:
         for keeper in self._keepers.values():
             await keeper.settled.wait()
         failures = [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
-        if failures:
-            if len(failures) == len(self._keepers) and not isinstance(failures[0], LostLeadership):
+        lost = next((failure for failure in failures if isinstance(failure, LostLeadership)), None)
+        if lost is not None or len(failures) == len(self._keepers):
+            if lost is None:
                 await self.shutdown()  # not one is there: leave no host waiting
             await self.close()
-            raise failures[0]
+            raise lost or failures[0]
         self._note_isolation()
         if self.capabilities.isolation == "sandbox":  # tenants come to count on it: a node without is better not there
             for keeper in self._keepers.values():

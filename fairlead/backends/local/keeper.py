@@ -42,6 +42,7 @@ class NodeKeeper:
         self.status: wire.NodeStatus | None = None
         self.telemetry: wire.Telemetry | None = None
         self.pid = 0  # of its node manager
+        self._was_outdated = False  # when it was last reached
         self.isolation = ""  # as of the last change of its fork server
         self.settled = asyncio.Event()  # the first attempt is over
         self.failure: FairleadError | None = None
@@ -50,6 +51,8 @@ class NodeKeeper:
         self._delay_s = self._first_delay_s
         self._preload, self._isolation = preload, isolation
         self._host: HostRecord | None = None  # that would start it anew
+        self._fenced = False  # nothing of it lives: known before it is started anew
+        self._told_lost = False
         self._delivered = 0  # the newest event of this incarnation that was passed on
         self.asleep = False  # as it was told; its processes are ended, and start again when it is woken
         self.wake_s = WAKE_S  # how long that takes, as measured when it was last started
@@ -84,21 +87,27 @@ class NodeKeeper:
             self.failure = error if isinstance(error, FairleadError) else Unavailable(str(error))
             self.settled.set()
             self._not_woken(str(error))
+            if self._fenced and not self._told_lost:  # else its gangs would wait for it
+                self._told_lost = True
+                self._emit(NodeLost(self.shape.name, "", f"it does not come up: {error}"))
             return
-        self.failure, born_s = None, time.monotonic()
+        self.failure, self._was_outdated, born_s = None, False, time.monotonic()
         incarnation, self.isolation = self.status.incarnation, self.status.isolation
         record = read_record(self._home, self.shape.name)
         self.pid = 0 if record is None else record.process.pid
         self._delivered = 0
         workers, sequence, woken_in_s = tuple(self.status.workers), self.status.sequence, self._woken_in_s()
         self._emit(NodeJoined(self.shape.name, incarnation, workers, sequence, woken_in_s))
+        self._told_lost = False
         self._listen(incarnation)
         self.settled.set()
         why = await self._until_lost()
+        self._was_outdated = self.outdated
         self.status = self.telemetry = None
         await self._fence_surely()
         name = self.shape.name
         self._emit(NodeSlept(name, incarnation) if self.asleep else NodeLost(name, incarnation, why))
+        self._told_lost = True
         if time.monotonic() - born_s > _LONG_LIFE_S:
             self._delay_s = self._first_delay_s
 
@@ -115,6 +124,7 @@ class NodeKeeper:
 
     async def _reach(self) -> wire.NodeStatus:
         """Take command of the node that runs, or start it."""
+        self._fenced = False
         self.look_at_host()
         record = read_record(self._home, self.shape.name)
         if record is not None and processes.alive(record.process) and self._fits(record):
@@ -126,6 +136,7 @@ class NodeKeeper:
             except NodeGone:
                 log.warning("%s could not be adopted", self.shape.name)
         await self._fence()
+        self._fenced = True
         home, began_s = self._home, time.monotonic()
         await hosting.start_node(
             home,
@@ -160,6 +171,8 @@ class NodeKeeper:
                 reply = await self.link.request(wire.Status(), timeout_s=3.0)
             except (OSError, NodeGone) as error:
                 await self._let_go()
+                if adopted is not None:
+                    self.settled.set()  # it lives and does not answer: nobody waits for it
                 if time.monotonic() > deadline_s or (adopted is not None and not processes.alive(adopted)):
                     raise NodeGone(f"{self.shape.name}: {error}") from None
                 await asyncio.sleep(0.01)
@@ -241,8 +254,13 @@ class NodeKeeper:
 
     @property
     def outdated(self) -> bool:
-        """Whether the node manager is of another version: it keeps what runs, and gets nothing new."""
-        return self.status is not None and (self.status.protocol != wire.PROTOCOL or self._behind(self.status))
+        """Whether the node manager is of another version: it keeps what runs, and gets nothing new.
+
+        One that is being ended stays so until it is reached anew: its loss may not have been heard of yet.
+        """
+        if self.status is None:
+            return self._was_outdated and not self.asleep
+        return self.status.protocol != wire.PROTOCOL or self._behind(self.status)
 
     def _behind(self, status: wire.NodeStatus | None) -> bool:
         """Whether a node manager that was started anew would be another: one as the host would fork it is not.
