@@ -96,6 +96,9 @@ def test_a_block_is_what_was_committed_first(make: Make) -> None:
     assert (placed.header, placed.kind, placed.nbytes) == (1000, "table", 1000) and store.has(A)
     entry = store.catalogue.entries[A]
     assert (entry.label, entry.cost_s, entry.session, entry.state) == ("mine", 2.5, "", RESIDENT)
+    store.reserve("s", D, 1000)
+    store.commit("s", Commit(D, 100, "k"))
+    assert store.catalogue.info(store.catalogue.entries[D]).nbytes == 900, "without its header"
     assert store.commit("s", Commit(A, 5, "other")) == placed  # said again: its answer was lost
     with pytest.raises(Refusal, match="was not reserved"):
         store.commit("s", Commit(B, 0, "k"))

@@ -22,6 +22,8 @@ def test_plans_take_turns_and_one_that_cannot_run_says_why(tmp_path: Path) -> No
     )
     assert single.error == together.error == "" and len(single.step_s) == len(together.step_s) == 2
     assert [len(ranks) for ranks in together.cpu_s] == [2, 2] and min(single.step_s) > 0
+    for step_s, ranks in zip(together.step_s, together.cpu_s, strict=True):
+        assert all(0 < cpu_s <= 4 * step_s + 0.01 for cpu_s in ranks), "of one step"
     assert "changes the maths" in refused.error and refused.step_s == []
 
 
