@@ -33,7 +33,7 @@ WORKERS = 2  # of each gang
 TEAMS = 10
 EVERY_S = 10.0
 AT_ONCE = 500  # gangs written in one transaction
-STARTED = 20  # gangs that are ended and started beside those that run
+STARTED = 10  # gangs that are ended and started beside those that run
 SETTLE_S = 20.0
 
 
@@ -212,7 +212,7 @@ async def _beside(store: Store, agents: HollowAgents, controller: Controller, pe
 
 
 async def _in_phase(store: Store, controller: Controller, job_id: str, phase: JobPhase) -> None:
-    until_s = time.monotonic() + 60.0
+    until_s = time.monotonic() + 300.0
     while (await store.read(lambda connection: jobs.get(connection, job_id))).phase is not phase:  # type: ignore[union-attr]
         if time.monotonic() > until_s:
             raise TimeoutError(f"{job_id} is not {phase}")

@@ -42,7 +42,7 @@ class Leave(msgspec.Struct, tag="leave", frozen=True):
 
     generation: int
     snapshot: bool = False  # the gang goes away whole: put the state where the next generation finds it
-    exits: list[str] = []  # workers that end after leaving
+    exits: list[str] = []  # workers that end when the others go on without them; at once with a snapshot
 
 
 class Quit(msgspec.Struct, tag="quit", frozen=True):

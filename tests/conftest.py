@@ -26,7 +26,7 @@ FIRST = ("test_house", "test_specs")  # a plain mistake shows at once
 TOGETHER = ("api", "cli", "control", "escape", "chaos")  # rooms whose files share a platform or a database server, but
 APART = (  # for those that start their own
     "api/test_fuzz", "cli/test_second_tenant", "cli/test_foreground", "control/test_outage", "chaos/test_failpoints",
-    "chaos/test_random_kills", "chaos/test_upgrade", "chaos/test_keeping",
+    "chaos/test_random_kills", "chaos/test_upgrade", "chaos/test_keeping", "chaos/test_campaign",
 )  # fmt: skip
 EACH = ("storm",)  # tests of these rooms share nothing: each runs wherever there is time
 WAITING = (*TOGETHER, "test_demo", "live", "browser", "backends", "outside")  # platforms, the longest first

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,12 +12,10 @@ from sqlalchemy import Connection
 from fairlead import silence, wire
 from fairlead.backends.protocol import Backend, LaunchOrder, NodeAction
 from fairlead.cluster import Gang, Node
-from fairlead.control import gangs, ledger, worker_deaths
-from fairlead.control.company import Company
+from fairlead.control import gang_actions, ledger, worker_deaths
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.locality import Resident
-from fairlead.control.measured import Measured
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.plans import BETTER_PLAN, Plans
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.rendezvous import Rendezvous, draw
@@ -29,68 +27,6 @@ from fairlead.errors import FairleadError, Refused
 START_WITHIN_S = 5.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
-
-
-@dataclass
-class Gangs:
-    """What this control plane knows in memory of all gangs; built anew from the backend after a restart."""
-
-    workers: dict[str, dict[str, WorkerFact]]
-    told: dict[str, set[str]]
-    cooling_until_s: dict[str, float]
-    exits: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
-    cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
-    used: Measured = field(default_factory=Measured)
-    company: Company = field(default_factory=Company)
-    resident: Resident = field(default_factory=dict)
-
-    def observe(self, telemetry: wire.Telemetry) -> None:
-        """Take in what a node says about its workers, but of jobs that are gone: nobody would ever forget that."""
-        known = [usage for usage in telemetry.workers if usage.job in self.workers]
-        if len(known) < len(telemetry.workers):
-            telemetry = msgspec.structs.replace(telemetry, workers=known)
-        self.cpu.observe(telemetry)
-        self.used.observe(telemetry)
-
-    def ended(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
-        """A worker ended then and had used so much in its whole life; its job may be gone by now."""
-        if job in self.workers:
-            self.cpu.ended(job, worker, cpu_s)
-            self.exits.setdefault(job, {})[worker] = at_s
-
-    def of(self, job: str) -> dict[str, WorkerFact]:
-        return self.workers.setdefault(job, {})
-
-    def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
-        """Until when a job that ends has held its devices: what finished gave them to others at once, the rest held
-        them until the last process was gone, as its node saw it."""
-        if outcome == "finished":
-            return min(now_s, job.since_s)
-        exits = self.exits.get(job.id, {})
-        ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
-        return min(now_s, max(ends, default=now_s))
-
-    def back_off(self, active: Sequence[Job], now_s: float) -> None:
-        """Let jobs that back off cool, as it is stored."""
-        for job in active:
-            until_s = job.back_off_until_s
-            if until_s is not None and until_s > max(now_s, self.cooling_until_s.get(job.id, 0.0)):
-                self.cooling_until_s[job.id] = until_s
-
-    def resumed(self, job: str, generation: int) -> None:
-        """Workers take part in this generation again: calls to leave it and to join later ones are void."""
-        told = self.told.get(job, set())
-        told -= {f"leave:{generation}"} | {f"join:{number}" for number in _joins(told) if number > generation}
-
-    def forget(self, job: str) -> None:
-        for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
-            memory.pop(job, None)
-        self.cpu.forget(job)
-        self.used.forget(job)
-
-
-def _joins(told: Iterable[str]) -> list[int]:
-    return [int(mark.removeprefix("join:")) for mark in told if mark.startswith("join:")]
 
 
 def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:
@@ -121,42 +57,42 @@ class CarryOut:
         self._secrets_for = secrets_for
         self._plans = plans or Plans(store, nodes, clock)
 
-    async def do(self, action: gangs.Action, view: GangView) -> None:
+    async def do(self, action: gang_actions.Action, view: GangView) -> None:
         """Carry out one action. Raises nothing that a later look at the facts would not mend."""
         job = view.job
         match action:
-            case gangs.WakeNodes(generation, nodes):
+            case gang_actions.WakeNodes(generation, nodes):
                 for node in nodes:
                     await self._backend.node(node, NodeAction.WAKE)
                 self._mark(job, f"wake:{generation.number}")
-            case gangs.Start(generation):
+            case gang_actions.Start(generation):
                 await self._start(job, generation, view.generations[-2] if len(view.generations) > 1 else None)
-            case gangs.TellLeave(generation, exits, snapshot):
+            case gang_actions.TellLeave(generation, exits, snapshot):
                 message = wire.Leave(generation.number, snapshot=snapshot, exits=list(exits))
                 self._known.resumed(job.id, generation.number)  # a call to a later one may have been refused
                 await self._tell(job, generation, message, mark=f"leave:{generation.number}", point="leave-told")
-            case gangs.BeginJoin(generation, former):
+            case gang_actions.BeginJoin(generation, former):
                 await self._begin_join(job, generation, former)
-            case gangs.TellJoin(generation, breaks):
+            case gang_actions.TellJoin(generation, breaks):
                 await self._tell_join(job, generation, breaks)
-            case gangs.MarkRunning(generation):
+            case gang_actions.MarkRunning(generation):
                 await self._mark_running(job, generation)
-            case gangs.MarkBroken(generation, lost):
+            case gang_actions.MarkBroken(generation, lost):
                 await self._mark_broken(job, generation, lost)
-            case gangs.Abandon(generation, why):
+            case gang_actions.Abandon(generation, why):
                 former = view.generations[-2] if len(view.generations) > 1 else None
                 await self._abandon(job, generation, why, former)
-            case gangs.BeginStop(JobPhase.QUEUED, "worker-lost") if view.generations:
+            case gang_actions.BeginStop(JobPhase.QUEUED, "worker-lost") if view.generations:
                 await self._give_up(job, view.generations[-1])
-            case gangs.BeginStop(then, outcome, message, at_s):
+            case gang_actions.BeginStop(then, outcome, message, at_s):
                 await self._begin_stop(job, then, outcome, message, at_s)
-            case gangs.StopWorkers(workers, grace_s):
+            case gang_actions.StopWorkers(workers, grace_s):
                 await self._backend.stop(job.id, self._places(job, workers), grace_s)
                 self._mark(job, "stop")
                 failpoint("stop-told")
-            case gangs.ReleaseWorkers(workers, forget_memory):
+            case gang_actions.ReleaseWorkers(workers, forget_memory):
                 await self._release(job, workers, forget_memory=forget_memory)
-            case gangs.Conclude(then, outcome):
+            case gang_actions.Conclude(then, outcome):
                 await self._conclude(job, view.generations, then, outcome)
 
     # ------------------------------------------------------------ bringing a generation up

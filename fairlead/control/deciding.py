@@ -10,12 +10,12 @@ from sqlalchemy import Connection
 
 from fairlead.cluster import Node, nodes_of, same_seats
 from fairlead.control.budgets import Spending, spendings, tell, used_up_by
-from fairlead.control.carry_out import Gangs
 from fairlead.control.company import sittings
 from fairlead.control.curving import Pace
 from fairlead.control.fairness import tell_fairness
 from fairlead.control.gangs import WorkerFact
-from fairlead.control.internal_errors import stays_what_it_is
+from fairlead.control.internal_errors import stays_what_it_is, told
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.locality import Labels, Resident, near_data, with_data
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Tenant
@@ -54,6 +54,10 @@ class RoundInput:
     spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
     poison: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
 
+    def forgetful(self) -> RoundInput:
+        """The same, but the policy remembers nothing."""
+        return replace(self, cluster=replace(self.cluster, memory={}))
+
     def without(self, some: Collection[str]) -> RoundInput:
         """The same, but these jobs only hold what they hold."""
         if not some:
@@ -78,6 +82,17 @@ class Outlook:
         """Whether the memory of this round has to be stored: much in it changes all the time and may be a bit old."""
         old = now_s - self.stored_s >= REMEMBER_S
         return old or self.memory is None or promises(self.memory) != promises(decided.memory)
+
+
+def _recalled(connection: Connection) -> dict[str, Any]:
+    """What the policy remembered when it was stored; nothing, if no sense can be made of it."""
+    try:
+        return recalled(memory.load(connection))
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        told("recalling what the policy remembers", error)
+        return {}
 
 
 async def read_state(
@@ -105,7 +120,7 @@ async def read_state(
             generations.current(connection, busy),
             teams,
             ledger.attained(connection, now_s, DEFAULTS.under(sharing).forget_s),
-            recalled(memory.load(connection)) if remembers is None else dict(remembers),
+            _recalled(connection) if remembers is None else dict(remembers),
             spendings(connection, teams, now_s),
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import structlog
 from msgspec import structs
 
+from fairlead.control.internal_errors import stays_what_it_is, told
 from fairlead.errors import FairleadError
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.forecast import forecast
@@ -51,10 +52,15 @@ class Forecasts:
 
     async def _play(self, decided_s: float, now_s: float, state: State) -> None:
         try:
-            told, cost_s = await asyncio.to_thread(_played, await state())
-            self.start_s, self.decided_s, self.again_s = told, decided_s, now_s + cost_s / PART
+            found, cost_s = await asyncio.to_thread(_played, await state())
+            self.start_s, self.decided_s, self.again_s = found, decided_s, now_s + cost_s / PART
         except FairleadError as error:  # the pages show the forecast before this one; the next who looks asks again
             log.warning("no forecast", error=str(error))
+        except Exception as error:
+            if stays_what_it_is(error):
+                raise
+            told("playing a forecast", error)  # pages are shown without it, until another round has been decided
+            self.decided_s = decided_s
         finally:
             self.playing = None
 

@@ -10,11 +10,12 @@ from typing import Protocol
 import structlog
 from structlog.contextvars import bind_contextvars
 
-from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.carry_out import CarryOut
 from fairlead.control.gang_sweep import GangSweep
 from fairlead.control.gang_timers import GangTimers
 from fairlead.control.gang_views import GangViews, touches
 from fairlead.control.gangs import GangView, changes_s, contradiction, frees_or_asks, next_action
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.quarantine import Quarantine
 from fairlead.control.roster import Roster
 from fairlead.control.store.engine import Store

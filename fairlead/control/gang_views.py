@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy import Connection
 
-from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import GangView
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.roster import Roster
 from fairlead.control.store import generations, jobs

@@ -9,6 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlead.control.gang_actions import (
+    Abandon,
+    Action,
+    BeginJoin,
+    BeginStop,
+    Conclude,
+    MarkBroken,
+    MarkRunning,
+    ReleaseWorkers,
+    Start,
+    StopWorkers,
+    TellJoin,
+    TellLeave,
+    WakeNodes,
+)
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
 
 AFTERMATH_S = 2.0  # how long a command's exit waits to be judged: a lost node may be its cause, and is told later
@@ -59,97 +74,6 @@ class GangView:
     reachable: frozenset[str]  # nodes on which workers can be started now
     asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
     ended: Generation | None = None  # one that the store calls ended, in which workers still take part
-
-
-@dataclass(frozen=True, slots=True)
-class WakeNodes:
-    """Some of its members are to sit on nodes that sleep."""
-
-    generation: Generation
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Have the members started that are not alive yet."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class TellLeave:
-    generation: Generation
-    exits: tuple[str, ...]
-    snapshot: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BeginJoin:
-    """The former generation is over: let the newest one meet."""
-
-    generation: Generation
-    former: Generation | None
-
-
-@dataclass(frozen=True, slots=True)
-class TellJoin:
-    generation: Generation
-    breaks: int = 0  # members that still take part in generations up to this one need not leave them first
-
-
-@dataclass(frozen=True, slots=True)
-class MarkRunning:
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class MarkBroken:
-    generation: Generation
-    lost: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    """A planned generation cannot come up: the former one, if any, stays."""
-
-    generation: Generation
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class BeginStop:
-    """End the gang; the job then becomes what ``then`` says."""
-
-    then: JobPhase
-    outcome: str
-    message: str | None = None
-    at_s: float | None = None  # when the job ended, if that was before now
-
-
-@dataclass(frozen=True, slots=True)
-class StopWorkers:
-    workers: tuple[str, ...]
-    grace_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ReleaseWorkers:
-    workers: tuple[str, ...]
-    forget_memory: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """All workers are gone and released: the job becomes what was wanted."""
-
-    then: JobPhase
-    outcome: str
-
-
-Action = (
-    WakeNodes | Start | TellLeave | BeginJoin | TellJoin | MarkRunning | MarkBroken | Abandon
-    | BeginStop | StopWorkers | ReleaseWorkers | Conclude
-)  # fmt: skip
 
 
 def frees_or_asks(action: Action, workers: Mapping[str, WorkerFact]) -> bool:
@@ -218,8 +142,10 @@ def changes_s(view: GangView) -> float | None:
     Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
     """
     moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
+    moments += [float(death["time_s"]) + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
     if view.job.phase is JobPhase.STOPPING:
         moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    moments += [death["time_s"] + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
     return min((moment for moment in moments if moment > view.now_s), default=None)
 
 
@@ -379,6 +305,8 @@ def _mend(view: GangView, newest: Generation) -> Action | None:
 def _departed(view: GangView, newest: Generation) -> Action | None:
     """Workers that are not part of the newest generation any more give their devices back."""
     staying = {member.worker for member in newest.members}
+    if view.ended is not None and _is_whole(view, view.ended):
+        staying |= {member.worker for member in view.ended.at_work}  # they train: first they are told to leave
     others = tuple(sorted(worker for worker in view.workers if worker not in staying))
     return ReleaseWorkers(others) if others else None
 

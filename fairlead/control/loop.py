@@ -17,13 +17,14 @@ from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node
 from fairlead.control import tracing
-from fairlead.control.carry_out import CarryOut, Gangs, no_secrets
+from fairlead.control.carry_out import CarryOut, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gang_tasks import GangTasks
 from fairlead.control.gone_incarnations import GoneIncarnations
 from fairlead.control.inbox import Inbox
 from fairlead.control.internal_errors import apart
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.metrics import live
 from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events

@@ -317,7 +317,9 @@ def _recovered(connection: Connection, job: Job, generation: Generation, stepped
 def _ended_by(exited: wire.Exited) -> str | None:
     if exited.cause == "silent":
         return "silent for too long"
-    return None if exited.signal is None else signal_name(exited.signal)
+    if exited.signal is not None:
+        return signal_name(exited.signal)
+    return f"exit code {exited.code}" if exited.code else None
 
 
 def fail(connection: Connection, job: Job, worker: str, error: str, *, permanent: bool, now_s: float) -> None:

@@ -81,10 +81,11 @@ class Quarantine:
                 raise
             told("setting a job aside", again, job=job)
 
-    async def decided(
-        self, state: RoundInput, decide: Callable[[RoundInput], Round]
-    ) -> tuple[RoundInput, Round]:
-        """The round's decisions. A job that they cannot be made with is set aside, and they are made without it."""
+    async def decided(self, state: RoundInput, decide: Callable[[RoundInput], Round]) -> tuple[RoundInput, Round]:
+        """The round's decisions. A job that they cannot be made with is set aside, and they are made without it.
+
+        What the policy remembers is forgotten if they cannot be made even without jobs.
+        """
         for job in self._doing.keys() - state.jobs.keys():
             self.forget(job)
         for job, error in state.poison.items():
@@ -95,8 +96,12 @@ class Quarantine:
                 found = decide(state)
             except Exception as error:
                 guilty = culprit(names, _decidable(state, names, decide))
-                if guilty is None:
-                    raise
+                if guilty is None:  # it fails with nobody
+                    if stays_what_it_is(error) or not state.cluster.memory:
+                        raise
+                    told("deciding with what the policy remembers, which it forgets", error)
+                    state = state.forgetful()
+                    continue
                 await self.set_aside(guilty, DECIDING, error)
                 names.remove(guilty)
                 state = state.without([guilty])

@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 from fairlead import wire
 from fairlead.backends.protocol import Backend, NodeAction, NodeChange, NodeJoined, NodeLost, NodeSlept
 from fairlead.cluster import Node, NodeState
-from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.internal_errors import apart
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.locality import held
 from fairlead.control.store import events, generations, jobs, nodes, rests
 from fairlead.control.store.engine import Store

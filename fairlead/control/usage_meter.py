@@ -8,9 +8,9 @@ from functools import partial
 from sqlalchemy import Connection
 
 from fairlead.cluster import Node
-from fairlead.control.carry_out import Gangs
 from fairlead.control.failpoints import failpoint
 from fairlead.control.internal_errors import stays_what_it_is
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.ledger import meter, meterable
 from fairlead.control.quarantine import Quarantine
 from fairlead.control.store.engine import Store

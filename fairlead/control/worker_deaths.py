@@ -108,20 +108,21 @@ def answer(
         _progress_s(connection, job, former, now_s), planners_plan(connection, job),
     ))  # fmt: skip
     plan = blame_plan(connection, job, verdict.text) if verdict.without_plan else None
-    changes = _changes(job, verdict, now_s)
+    changes = _changes(job, verdict, now_s, min(now_s, max(death.time_s for death in fresh)))
     done = [replace(death, answered=True, spared=verdict.spares, counted=verdict.counts) for death in fresh]
     _keep(connection, job, () if verdict.forgets else former, done, **changes)
     _tell(connection, job, verdict, plan, now_s)
     return verdict
 
 
-def _changes(job: Job, verdict: Verdict, now_s: float) -> dict[str, Any]:
+def _changes(job: Job, verdict: Verdict, now_s: float, died_s: float) -> dict[str, Any]:
+    """A job that fails has ended when its worker died: nobody may have led at that time."""
     changes: dict[str, Any] = {"failures": (0 if verdict.forgets else job.failures) + verdict.counts}
     rests = verdict.after_s > 0 and verdict.action is Action.START_OVER
     changes["back_off_until_s"] = now_s + verdict.after_s if rests else None
     changes["back_off_why"] = verdict.text[:LONGEST_WHY] if rests else None
     if verdict.action is Action.FAIL:
-        changes |= stop_changes(JobPhase.FAILED, "failed", verdict.text, now_s)
+        changes |= stop_changes(JobPhase.FAILED, "failed", verdict.text, died_s)
     elif verdict.action is Action.START_OVER:
         outcome = "failed" if verdict.counts else "plan-failed" if verdict.without_plan else "worker-lost"
         changes |= stop_changes(JobPhase.QUEUED, outcome, verdict.text if verdict.counts else None, now_s)

@@ -4,7 +4,7 @@ A control plane that dies between Leave and Join would leave the gang idle until
 for a while resume their generation by themselves. The decision is one key in the store in which the generation met,
 written once by compare-and-set: ``resume`` only after every rank has said that its patience is over, ``go`` by the
 first rank that follows another call. Whichever comes first holds for all ranks, so a gang never splits between two
-generations.
+generations. Ranks that the next generation does not need take part in the decision, and end after ``go``.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ class Resumption:
     """One rank's view of the decision, from the moment at which it left the generation."""
 
     def __init__(
-        self, store: Store | None, rank: int, size: int, wait_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Without a store the rank is alone and decides for itself."""
-        self._store, self._rank, self._size, self._clock = store, rank, size, clock
+        self, store: Store | None, rank: int, size: int, wait_s: float, clock: Callable[[], float] = time.monotonic,
+        *, ends: bool = False,
+    ) -> None:  # fmt: skip
+        """Without a store the rank is alone and decides for itself; one that ``ends`` waits only to be let go."""
+        self._store, self._rank, self._size, self._clock, self._ends = store, rank, size, clock, ends
         self._patient_until_s = clock() + wait_s
         self._ready = False
         self._decided: str | None = None
@@ -53,7 +54,7 @@ class Resumption:
     @property
     def pause_s(self) -> float:
         """How long the rank may wait for a message before it asks again whether to resume."""
-        return max(POLL_S, self._patient_until_s - self._clock())
+        return POLL_S if self._ends else max(POLL_S, self._patient_until_s - self._clock())
 
     @property
     def over(self) -> bool:
@@ -62,8 +63,8 @@ class Resumption:
 
     def resumes(self) -> bool:
         """Whether the ranks have decided to resume; says that this rank is ready once its patience is over."""
-        if self._decided is None and self._clock() >= self._patient_until_s:
-            self._decided = self._ask()
+        if self._decided is None and (self._ends or self._clock() >= self._patient_until_s):
+            self._decided = self._ask(ready=self._clock() >= self._patient_until_s)
         return self._decided == _RESUME
 
     def goes(self) -> bool:
@@ -72,11 +73,11 @@ class Resumption:
             self._decided = self._settle(_GO)
         return self._decided == _GO
 
-    def _ask(self) -> str | None:
+    def _ask(self, *, ready: bool) -> str | None:
         if self._store is None:
-            return _RESUME
+            return _RESUME if ready else None
         try:
-            if not self._ready:
+            if ready and not self._ready:
                 self._store.set(f"ready-{self._rank}", "1")
                 self._ready = True
             if self._store.check([f"ready-{rank}" for rank in range(self._size)]):

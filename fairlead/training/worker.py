@@ -77,6 +77,7 @@ class _Former:
     group: Group
     shares: tuple[float, ...]
     resumption: Resumption
+    ends: bool  # whether this worker ends as soon as the others go on without it
 
 
 class _Life:
@@ -147,7 +148,7 @@ class _Life:
             if message is not None:
                 return message if self._may_follow(message, former) else None
         self._former = None
-        return self._line.take()
+        return wire.Quit() if former is not None and former.ends else self._line.take()
 
     def _may_follow(self, message: wire.ToWorker, former: _Former) -> bool:
         """Whether the generation that was left is over, or this message does not end it; else it is resumed."""
@@ -197,10 +198,7 @@ class _Life:
                 self._line.send(wire.Joined(group.generation, self._session.step))
             self._snapshots.rearm(writes=group.rank == 0)
             loop = self._loop(group, join, () if former is None else former.shares)
-            over = self._end(group, loop, loop.run())
-            if not over:
-                self._may_resume(join, group, loop)
-            return over
+            return self._end(join, group, loop, loop.run())
         except PeerLost as lost:
             self._broken(group, loop, str(lost))
             return False
@@ -212,13 +210,11 @@ class _Life:
         plan = None if join.plan is None else plan_from(join.plan)
         return Loop(self._session, group, self._line, self._snapshots, plan, shares)
 
-    def _may_resume(self, join: wire.Join, group: Group, loop: Loop | OwnLoop) -> None:
-        """All ranks left and all of them wait: without a call for some time they take up again where they left."""
-        if loop.leave is None or _ends_some(loop.leave):
-            return
+    def _resumable(self, join: wire.Join, group: Group, shares: tuple[float, ...], *, ends: bool) -> _Former:
+        """All ranks have left and wait, those that are to end as well: without a call they go on where they left."""
         store = group.store("after") if group.size > 1 else None
-        resumption = Resumption(store, group.rank, group.size, patience_s(group.resumed))
-        self._former = _Former(join, group, loop.shares, resumption)
+        resumption = Resumption(store, group.rank, group.size, patience_s(group.resumed), ends=ends)
+        return _Former(join, group, shares, resumption, ends)
 
     def _write_result(self) -> list[str]:
         session, folder = self._session, self._folder
@@ -228,7 +224,7 @@ class _Life:
         session = self._session
         return session.history.last if isinstance(session, OwnSession) else final_metrics(session)
 
-    def _end(self, group: Group, loop: Loop | OwnLoop, outcome: Outcome) -> bool:
+    def _end(self, join: wire.Join, group: Group, loop: Loop | OwnLoop, outcome: Outcome) -> bool:
         session = self._session
         if outcome.end is End.FINISHED:
             artifacts = self._write_result() if group.rank == 0 else []
@@ -251,7 +247,11 @@ class _Life:
             self._snapshots.write(session.step, session.whole(), wait=True)
         loop.reporter.flush()
         group.close()
-        return self._left(leave)
+        goes = self._left(leave)
+        if leave.snapshot:
+            return goes
+        self._former = self._resumable(join, group, loop.shares, ends=goes)
+        return False
 
     def _close_finished(self, group: Group) -> None:
         """The result is written and every rank knows it: who is lost from here on is not missed."""
@@ -309,7 +309,7 @@ class _Life:
 
 
 def _ends_some(leave: wire.Leave) -> bool:
-    """Whether some ranks end when they have left, so that the generation cannot be resumed."""
+    """Whether this call, told to ranks that have left already, lets some of them end."""
     return leave.snapshot or bool(leave.exits)
 
 

@@ -279,13 +279,20 @@ def test_what_a_killed_worker_left_half_unpacked_is_done_again(tmp_path: Path) -
     assert (folder / "train.py").read_text() == "changed by the job", "unpacked once per job"
 
 
+def stored(home: Home, *members: tarfile.TarInfo) -> None:
+    """Put a bundle of the digest ``b`` where the control plane keeps those of this tenant."""
+    path = home.bundle("vision", "b")
+    path.parent.mkdir(parents=True)
+    bundle(path, *members)
+
+
 def test_workers_of_a_gang_share_one_unpacked_bundle(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "4") as here:
             members = [entry(f"f{number}") for number in range(50)]
-            path = bundle(here.home.bundles / "b.tar.gz", *members)
+            stored(here.home, *members)
             nodes = [f"node-{number}" for number in range(4)]
-            await here.start("j", nodes, "sh", "-c", "ls | wc -l; id -u", bundle=str(path))
+            await here.start("j", nodes, "sh", "-c", "ls | wc -l; id -u", bundle="b")
             ends = await here.some(wire.Exited, 4)
             assert [end.code for end in ends] == [0] * 4
             assert (await here.log("j")).split() == ["50", str(UID if UID is not None else os.getuid())] * 4
@@ -296,8 +303,8 @@ def test_workers_of_a_gang_share_one_unpacked_bundle(home: Path) -> None:
 def test_a_bad_bundle_fails_the_job_for_good(home: Path) -> None:
     async def scene() -> None:
         async with platform(home, "1") as here:
-            path = bundle(here.home.bundles / "b.tar.gz", entry("../evil"))
-            await here.start("j", ["node-0"], "true", bundle=str(path), cpu=1.0)
+            stored(here.home, entry("../evil"))
+            await here.start("j", ["node-0"], "true", bundle="b", cpu=1.0)
             (raised,) = await here.some(wire.Raised)
             assert raised.permanent and "bundle" in raised.error and not (here.home.job("j") / "evil").exists()
 

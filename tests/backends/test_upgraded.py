@@ -79,9 +79,11 @@ def test_what_an_older_version_runs_goes_on_and_nothing_new_is_started_by_it(hom
 
             await there.backend.stop("j", {"w0": "node-0"}, 0.0)
             await there.some(wire.Exited, job="j")
+            keeper, seen = there.backend._keepers["node-0"], list[bool]()
             await there.backend.release("j", {"w0": "node-0"})
+            await until(lambda: seen.append(keeper.outdated) or there.of(NodeLost))  # type: ignore[func-returns-value]
             (lost,) = await there.some(NodeLost)
-            assert "another version" in lost.why
+            assert "another version" in lost.why and all(seen), "nothing new comes to a node that is being ended"
             await there.some(NodeJoined, 3)
             assert not any(node.outdated for node in (await there.backend.inventory()).nodes)
         finally:

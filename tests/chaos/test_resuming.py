@@ -8,6 +8,7 @@ import math
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -38,6 +39,19 @@ def passes(platform: Crashable, job: str) -> int:
     return sum(path.stat().st_size for path in (platform.home / "jobs" / job / "output").glob("passes-*"))
 
 
+def sizes(platform: Crashable, job: str) -> list[int]:
+    """How many workers each generation had that came to run."""
+    return [len(one.members) for one in platform.call(lambda c: c.detail(job).generations) if one.running_s is not None]
+
+
+@pytest.fixture(autouse=True)
+def _all_nodes_back(platform: Crashable) -> Iterator[None]:
+    yield
+    platform.failpoints = []
+    for node in platform.call(lambda c: c.nodes()):
+        platform.call(lambda c, node=node: c.uncordon(node.name))
+
+
 def leads_on_to(platform: Crashable, *failpoints: str) -> None:
     """The control plane is started again, to die at these places."""
     platform.failpoints = ["none-yet", *failpoints]
@@ -48,6 +62,11 @@ def leads_on_to(platform: Crashable, *failpoints: str) -> None:
 def uncordon(platform: Crashable, node: str) -> None:
     with contextlib.suppress(Unavailable):
         platform.client.uncordon(node)
+
+
+def drain(platform: Crashable, node: str) -> None:
+    with contextlib.suppress(Unavailable):
+        platform.client.drain(node)
 
 
 def usage(platform: Crashable, job: str) -> list[tuple[int, str, float, float]]:
@@ -78,7 +97,7 @@ def test_a_gang_trains_on_while_nobody_leads_and_grows_when_somebody_does(
 
     platform.failpoints = []
     platform.up()
-    wait_until(lambda: platform.view(job.id).workers == 2 and platform.state(job.id) == "running", 60, "it has grown")
+    wait_until(lambda: sizes(platform, job.id) == [1, 2], 60, "it has grown")
     said = [event.text for event in platform.call(lambda c: list(c.events(job=job.id)))]
     assert any("resumed generation 1: it left, and no call to the next one came" in text for text in said), said
     platform.hurry(job.id)
@@ -87,7 +106,33 @@ def test_a_gang_trains_on_while_nobody_leads_and_grows_when_somebody_does(
     same_curve(platform.losses(job.id), undisturbed)
     assert "contradiction" not in platform.log()
     all_is_charged_once(usage(platform, job.id))
-    platform.call(lambda c: c.uncordon("node-2"))
+
+
+@pytest.mark.timeout(300)
+def test_a_gang_that_was_to_leave_a_node_trains_on_while_nobody_leads_and_leaves_later(
+    platform: Crashable, undisturbed: dict[int, float]
+) -> None:
+    params = {"steps": STEPS, "pause_s": 4 * PAUSE_S}  # three workers share a step
+    fields = {"tenant": "alpha", "workers": "1:3", "name": "shrinks", "params": params}
+    job = platform.submit("counted.py:training", "shrinks", folder=PROGRAMS, **fields)
+    wait_until(lambda: platform.view(job.id).step > 3 and platform.view(job.id).workers == 3, 60, "it trains on all")
+    leads_on_to(platform, "leave-told")
+    asking = threading.Thread(target=drain, args=(platform, "node-2"))
+    asking.start()
+    idle_s = longest_pause_s(platform, job.id)
+    asking.join()
+    print(f"shrinking: without a control plane the gang stood for {idle_s:.2f} s of {AWAY_S:g}")
+    assert RESUME_AFTER_S - 0.5 < idle_s < RESUME_AFTER_S + SLACK_S < AWAY_S
+
+    platform.failpoints = []
+    platform.up()
+    wait_until(lambda: sizes(platform, job.id)[-1] == 2, 60, f"it has shrunk: {platform.view(job.id)}")
+    assert "node-2" not in platform.view(job.id).nodes
+    platform.hurry(job.id)
+    platform.wait_for_end(job.id)
+    assert platform.state(job.id) == "succeeded", platform.view(job.id).message
+    same_curve(platform.losses(job.id), undisturbed)
+    assert "contradiction" not in platform.log()
 
 
 def longest_pause_s(platform: Crashable, job: str) -> float:

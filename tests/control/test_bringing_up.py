@@ -14,8 +14,9 @@ import pytest
 from fairlead import wire
 from fairlead.backends.protocol import LaunchOrder, NotStarted
 from fairlead.cluster import DEVICE, Gang, Node
-from fairlead.control.carry_out import COOLING_S, Gangs
+from fairlead.control.carry_out import COOLING_S
 from fairlead.control.deciding import apply_round, read_state
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.records import JobPhase
 from fairlead.control.store import generations, jobs
 from fairlead.scheduling.decide import decide
@@ -83,7 +84,8 @@ def test_a_gang_that_could_not_be_started_is_not_tried_again_at_once(db: Opened,
 
         async def start(gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
             asked_s.append(clock())
-            return NotStarted("busy") if len(asked_s) < 3 else await really(gang, order, within_s)
+            refused = NotStarted(gang.job, gang.generation, "busy")
+            return refused if len(asked_s) < 3 else await really(gang, order, within_s)
 
         platform.backend.start = start  # type: ignore[method-assign]
         async with platform:

@@ -9,8 +9,9 @@ from sqlalchemy import Connection
 
 from fairlead.backends.protocol import Backend, NotStarted
 from fairlead.control import gangs
-from fairlead.control.carry_out import COOLING_S, CarryOut, Gangs
+from fairlead.control.carry_out import COOLING_S, CarryOut
 from fairlead.control.gangs import GangView, WorkerFact
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs, ledger
@@ -171,6 +172,7 @@ def test_only_a_failed_reservation_keeps_a_queued_job_waiting(
 
 def test_a_back_off_is_known_again_after_a_restart() -> None:
     known = Gangs({}, {}, {})
-    rests, grown = made.job(back_off_until_s=200.0), made.job(id="other", back_off_until_s=90.0)
-    known.back_off([rests, grown], 100.0)
-    assert known.cooling_until_s == {JOB: 200.0}
+    over = made.job(id="over", back_off_until_s=90.0)
+    of_tomorrow = made.job(id="tomorrow", back_off_until_s=9e4)  # by a clock that was set back since
+    known.back_off([made.job(back_off_until_s=140.0), over, of_tomorrow], 100.0)
+    assert known.cooling_until_s == {JOB: 140.0}

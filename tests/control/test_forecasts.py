@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from fairlead.control import forecasts
 from fairlead.control.forecasts import FEW, PART, Forecasts, expecting
+from fairlead.control.metrics.live import REGISTRY
 from fairlead.errors import Unavailable
 from fairlead.scheduling.state import ClusterState, Hold, Reason
 from tests.scheduling import clusters
@@ -100,6 +102,22 @@ def test_a_state_that_cannot_be_read_leaves_the_forecast_before() -> None:
 
     assert asyncio.run(told.starts(1, 50.0, 100.0, unreadable)) == {"waits": 7.0}
     assert told.decided_s < 0
+
+
+def test_a_job_that_no_forecast_can_be_played_with_keeps_no_page_from_anybody() -> None:
+    told, cluster = Forecasts({"waits": 7.0}), Cluster()
+    poisonous = replace(cluster.state.jobs[0], id="poisonous", demand={"cpu": "many"}, seats=())
+    cluster.state = replace(cluster.state, jobs=(*cluster.state.jobs, poisonous))
+    before = errors()
+    for _ in range(3):
+        assert asyncio.run(told.starts(1, 50.0, 100.0, cluster)) == {"waits": 7.0}
+    assert errors() == before + 1, "told once, and not tried again before another round"
+    assert asyncio.run(told.starts(1, 53.0, 103.0, cluster)) == {"waits": 7.0}
+    assert errors() == before + 2
+
+
+def errors() -> float:
+    return REGISTRY.get_sample_value("fairlead_internal_errors_total", {"reason": "playing a forecast"}) or 0.0
 
 
 def test_who_was_told_nothing_better_keeps_what_the_round_said() -> None:

@@ -7,11 +7,11 @@ from typing import cast
 from sqlalchemy import Connection, event
 
 from fairlead.backends.protocol import Backend
-from fairlead.control.carry_out import Gangs
 from fairlead.control.gang_sweep import SWEEP_S, GangSweep
 from fairlead.control.gang_timers import GangTimers
 from fairlead.control.gang_views import GangViews
 from fairlead.control.gangs import LEAVE_GRACE_S, STOP_GRACE_S, WorkerFact
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.control.roster import Roster
 from fairlead.control.store import generations, jobs

@@ -90,10 +90,10 @@ class Model:
                 for m in generation.members:
                     if m.worker not in self.workers or self.workers[m.worker].phase == "asked":
                         self.workers[m.worker] = WorkerFact(m.node, "starting", device=m.device)
-            case gangs.TellLeave(generation, exits, snapshot):
+            case gangs.TellLeave(generation, _, snapshot):
                 self.told -= {mark for mark in self.told if mark.startswith("join:")}
                 self.told.add(f"leave:{generation.number}")
-                (self.staying.discard if exits or snapshot else self.staying.add)(generation.number)
+                (self.staying.discard if snapshot else self.staying.add)(generation.number)
             case gangs.BeginJoin(generation, former):
                 training = [f for f in self.workers.values() if f.alive and f.phase == "joined"]
                 assert not training or (former and former.broken_s is not None), "the former one still trains"
@@ -122,7 +122,9 @@ class Model:
                         self.workers[worker] = replace(self.workers[worker], exited=True)
             case gangs.ReleaseWorkers(workers, _):
                 for worker in workers:
-                    self.workers.pop(worker, None)
+                    gone = self.workers.pop(worker, None)
+                    assert gone is None or not self.trains_whole(gone) or self.job.phase in (JobPhase.QUEUED, *ENDED)
+                    self.unheard.pop(worker, None)
             case gangs.Conclude(then, _):
                 assert not [f for f in self.workers.values() if f.alive], "concluded while a worker lives"
                 for generation in self.live():
@@ -161,6 +163,11 @@ class Model:
     def follows(self, fact: WorkerFact) -> bool:
         """Whether a worker that is called joins: one that takes part in another generation refuses."""
         return fact.phase in gangs.OUT_OF_GENERATION or (fact.phase == "joined" and fact.generation <= self.breaks)
+
+    def trains_whole(self, gone: WorkerFact) -> bool:
+        """Whether a living worker was taken away from peers that train with it."""
+        peers = [(fact.phase, fact.generation) for fact in self.workers.values() if fact.alive]
+        return gone.alive and gone.phase == "joined" and ("joined", gone.generation) in peers
 
     def is_whole(self, number: int) -> bool:
         members = next(g for g in self.generations if g.number == number).at_work

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fairlead.control.gauging import IDLE_S, Gauging, HomeGauge
 from fairlead.control.records import KnownModel
@@ -55,3 +59,24 @@ def test_the_machine_is_measured_only_when_it_is_quiet_and_somebody_needs_it(db:
     assert not due(IDLE_S + 2)  # quiet again, but only just
     assert due(2 * IDLE_S + 2)
     assert not due(2 * IDLE_S + 3, loaded=1e6)
+
+
+def test_a_measurement_that_failed_or_makes_no_sense_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gauge, folder = HomeGauge(Home(tmp_path), shared=True), tmp_path / "profiles"
+    really = asyncio.create_subprocess_exec
+    ends = "true"
+
+    async def instead(*_: str, **how: Any) -> asyncio.subprocess.Process:
+        return await really(ends, **how)
+
+    monkeypatch.setattr("fairlead.control.gauging.asyncio.create_subprocess_exec", instead)
+    assert not run(gauge.measure()) and not (folder / "node.json").exists(), "it wrote nothing"
+    gauge.doubt()
+    (folder / "node.part").write_text(json.dumps(MEASURED))
+    ends = "false"
+    assert not run(gauge.measure()) and gauge.wanted
+    ends = "true"
+    assert run(gauge.measure()) and gauge.machine().sure and not gauge.wanted
+    assert [path.name for path in folder.iterdir()] == ["node.json"], "it is not in doubt any more"

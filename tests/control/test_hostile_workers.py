@@ -13,14 +13,14 @@ from sqlalchemy import Connection
 
 from fairlead import wire
 from fairlead.control import pipeline_quarantine
-from fairlead.control.carry_out import Gangs
 from fairlead.control.knowing import model_key
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.pipeline_quarantine import PipelineQuarantine
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.pipelines import Pipelines
 from fairlead.control.quarantine import Quarantine
 from fairlead.control.records import Job, JobPhase, KnownModel
-from fairlead.control.store import events, generations, jobs, ledger, metrics, models, pipelines
+from fairlead.control.store import events, generations, jobs, ledger, memory, metrics, models, pipelines
 from fairlead.control.usage_meter import UsageMeter
 from fairlead.planning.profiles import to_plain
 from tests.control import made
@@ -151,7 +151,7 @@ def test_parameters_that_cannot_be_sent_fail_their_job_and_not_the_platform(db: 
 
     def order(connection: Connection, job: Job) -> wire.WorkerSpec:
         given = jobs.spec(connection, job.id).get("params", {})
-        return wire.WorkerSpec(job.id, job.tenant, None, "t.py:f", None, given, {}, None, None, "", "", 1.0)
+        return wire.WorkerSpec(job.id, job.tenant, None, "t.py:f", None, given, {}, None, None, 1.0)
 
     async def scene() -> None:
         async with Platform(db.store, clock, order) as platform:
@@ -228,6 +228,25 @@ def test_a_stored_profile_that_no_planner_understands_means_whole_copies_and_is_
     assert generation.plan is not None
     assert "whole copies" in str(generation.plan["reason"])
     assert "planner-failed" in [event.kind for event in db.read(events.after, 0, 1000)]
+
+
+@pytest.mark.parametrize("remembered", [
+    {"finished": 7, "seen": []}, {"seen": {"gone-abc234": ["kind"]}}, {"seen": {"gone": ["kind", "much", 1.0, 1.0]}},
+    {"accounts": {"vision": ["much"] * 9}}, {"promised": 5},
+], ids=str)  # fmt: skip
+def test_what_the_policy_remembers_and_cannot_be_decided_with_is_forgotten(
+    db: Opened, remembered: dict[str, Any]
+) -> None:
+    clock = Hurried()
+    db.write(memory.save, remembered)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            good = await platform.submit(waits(clock, "good", "text"))
+            (ended,) = await platform.ended(good)
+            assert ended.phase is JobPhase.SUCCEEDED
+
+    run(scene())
 
 
 def test_a_pipeline_that_cannot_be_read_is_set_aside_and_fails_after_several_tries(db: Opened) -> None:

@@ -131,3 +131,24 @@ def test_holes_of_a_file_are_neither_packed_nor_filled(home: Home, tmp_path: Pat
 def test_places_of_bytes_that_make_no_sense_are_damage(home: Home, tmp_path: Path, text: str) -> None:
     with (tmp_path / "file").open("wb") as file, pytest.raises(ValueError, match=r"parts|int"):
         holes.Sink(file, text).write(b"12345")
+
+
+def test_progress_says_how_much_there_is_and_never_that_more_was_read(home: Home, tmp_path: Path) -> None:
+    output = home.job("done-1") / "output"
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "model").write_bytes(os.urandom(3 << 20))
+    for way in ("packing", "unpacking"):
+        told: list[tuple[int, int]] = []
+
+        def report(done: int, total: int, what: str, told: list[tuple[int, int]] = told, way: str = way) -> None:
+            if what == way:
+                told.append((done, total))
+
+        if way == "packing":
+            backup(home, tmp_path / "b.tar", progress=report)
+        else:
+            restore(tmp_path / "b.tar", Home(tmp_path / "new"), progress=report)
+        assert told or way == "packing"
+        if told:
+            assert told == sorted(told) and all(done <= total for done, total in told)
+            assert told[0][0] < told[0][1], "not all of it at once"

@@ -13,10 +13,11 @@ from sqlalchemy import event
 
 from fairlead import wire
 from fairlead.backends.protocol import NodeJoined, NodeLost
-from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.carry_out import CarryOut
 from fairlead.control.gangs import GangView, TellLeave, WorkerFact
 from fairlead.control.gone_incarnations import GONE_S, GoneIncarnations
 from fairlead.control.inbox import MOST_OF_ONE
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.store import jobs, nodes
 from tests.control import made
@@ -153,7 +154,6 @@ def test_what_nodes_tell_of_jobs_that_are_gone_is_not_kept() -> None:
     for number in range(1000):
         used = [wire.WorkerUsage(job, "w0", 5.0, 1 << 20) for job in ("lives", f"gone-{number}")]
         known.observe(wire.Telemetry(0.5, 0, used))
-        known.ended(f"gone-{number}", "w0", 5.0)
     assert list(known.cpu._used) == list(known.used._workers) == list(known.used._memory) == ["lives"]
     known.forget("lives")
     assert not (known.cpu._used or known.cpu._metered or known.used._workers or known.used._memory or known.workers)

@@ -8,8 +8,8 @@ from typing import Any, cast
 from fairlead import wire
 from fairlead.backends.protocol import Backend, Inventory, NodeAction, NodeJoined, NodeLost, NodeSlept
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.control.carry_out import Gangs
 from fairlead.control.gangs import WorkerFact
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.records import JobPhase
 from fairlead.control.roster import Roster
 from fairlead.control.store import jobs, rests

@@ -12,8 +12,9 @@ from sqlalchemy import Connection
 
 from fairlead.backends.protocol import Backend, LaunchOrder
 from fairlead.control import gangs
-from fairlead.control.carry_out import CarryOut, Gangs
+from fairlead.control.carry_out import CarryOut
 from fairlead.control.gangs import GangView
+from fairlead.control.known_gangs import Gangs
 from fairlead.control.orders import launch_secrets
 from fairlead.control.records import GenerationPhase, Job, JobPhase, Secret
 from fairlead.control.service.secrets import check_secret

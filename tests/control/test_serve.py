@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from fairlead.control.serve import sleep_after, store_url, write_profile
+from fairlead.control import identity
+from fairlead.control.records import Role
+from fairlead.control.serve import _admin_token, sleep_after, store_url, write_profile
+from fairlead.control.store import tokens
 from fairlead.home import Home
+
+from .stores import Opened, run
 
 
 def test_a_home_goes_on_with_its_last_store(tmp_path: Path) -> None:
@@ -25,3 +30,20 @@ def test_a_home_goes_on_letting_its_nodes_sleep_until_it_is_told_otherwise(tmp_p
     assert sleep_after(None, home) == 90.0 and sleep_after(5.0, home) == 5.0
     write_profile(home, "http://127.0.0.1:1", "fl_a_b", None, sleep_after_s=sleep_after(math.inf, home))
     assert sleep_after(None, home) == math.inf
+
+
+def test_clients_of_this_machine_keep_their_token_as_long_as_it_is_good(db: Opened, tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    bearer, fresh = run(_admin_token(db.store, home))
+    assert fresh
+    home.profile.parent.mkdir(parents=True, exist_ok=True)
+    write_profile(home, "http://127.0.0.1:1", bearer, None)
+    assert run(_admin_token(db.store, home)) == (bearer, False)
+    id, _ = identity.parse(bearer)
+    token = db.read(tokens.get, id)
+    assert token is not None and (token.role, token.tenant, token.expires_s) == (Role.ADMIN, None, None)
+    db.write(tokens.revoke, id, 1.0)
+    again, fresh = run(_admin_token(db.store, home))
+    assert fresh and again != bearer
+    write_profile(home, "http://127.0.0.1:1", again[:-1] + ("0" if again[-1] != "0" else "1"), None)
+    assert run(_admin_token(db.store, home))[1]

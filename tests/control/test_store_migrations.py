@@ -132,3 +132,13 @@ def test_opening_a_current_store_does_not_import_alembic(tmp_path: Path) -> None
     code = f"import sys, fairlead.control.store as s; s.Store.open({address!r}); print('alembic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_numbers_are_given_out_once_where_the_schema_says_so(db: Opened) -> None:
+    """A follower's place, too: SQLite gives the number of the last row again, once that row is gone."""
+    made = db.read(lambda conn: conn.dialect.name == "sqlite" and dict(
+        conn.exec_driver_sql("SELECT name, sql FROM sqlite_master WHERE type = 'table'").all()
+    ))  # fmt: skip
+    for table in schema.metadata.tables.values() if made else ():
+        wanted = bool(table.dialect_kwargs.get("sqlite_autoincrement"))
+        assert ("AUTOINCREMENT" in made[table.name]) is wanted, table.name

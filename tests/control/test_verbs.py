@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,6 +171,15 @@ def test_a_tenant_comes_with_a_token_an_event_and_a_line_of_the_audit(asked: Ask
         asked.ask(asked.platform.create_tenant(asked.admin, TenantSpec(name="audio")))
     with pytest.raises(Forbidden):
         asked.ask(asked.platform.create_tenant(asked.boss, TenantSpec(name="more")))
+
+
+def test_a_second_tenant_is_taken_where_tenants_are_kept_apart_or_the_operator_chose_otherwise(asked: Asked) -> None:
+    usual = asked.backend.capabilities
+    asked.backend.capabilities = replace(usual, isolation="none")
+    with pytest.raises(Conflict, match="a second tenant beside vision needs a sandbox, and the isolation here is none"):
+        asked.ask(asked.platform.create_tenant(asked.admin, TenantSpec(name="audio")))
+    asked.backend.capabilities = replace(usual, isolation="none", isolation_chosen=True)
+    assert asked.ask(asked.platform.create_tenant(asked.admin, TenantSpec(name="audio"))).tenant.name == "audio"
 
 
 def test_a_tenant_is_changed_in_what_is_named_and_stays_as_it_is_otherwise(asked: Asked) -> None:

@@ -355,6 +355,13 @@ def test_a_job_is_shown_with_what_it_has_and_why() -> None:
     assert plan_view(None) is None and plan_view(new) is None
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("elastic", [True, False])
+def test_only_a_training_can_change_its_size(training: bool, elastic: bool) -> None:
+    seen = job_state(a_job(training=training, elastic=elastic), (), {}, cooling=False)
+    assert seen.elastic is (training and elastic)
+
+
 # ---------------------------------------------------------------- where data lies
 
 RESIDENT = {

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fairlead import wire
-from fairlead.control.gangs import AFTERMATH_S, GangView, MarkBroken, ReleaseWorkers, WorkerFact, next_action
+from fairlead.control.gangs import AFTERMATH_S, GangView, MarkBroken, ReleaseWorkers, WorkerFact, changes_s, next_action
 from fairlead.control.present import reason_of
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
@@ -273,10 +273,12 @@ def test_deaths_while_nobody_leads_are_counted(db: Opened) -> None:
             node = platform.backend.where(job.id)["w0"]
         platform = Platform(db.store, clock)
         platform.backend.adopt(job.id, "w0", node, wire.WorkerStatus(job.id, "w0", 0, 1, "gone"))
+        died_s = clock()
         platform.backend.say(job.id, "w0", SEGV)
         async with platform:
             (ended,) = await platform.ended(job.id)
             assert "was killed by SIGSEGV" in (ended.message or "")
+            assert ended.finished_s == pytest.approx(died_s, abs=0.5), "not when a leader came to look"
 
     run(play())
 
@@ -327,7 +329,8 @@ GONE = WorkerFact("node-1", "joined", 1, exited=True, cause="exited")
 
 def test_the_exit_of_a_command_is_judged_when_a_lost_node_would_have_been_told() -> None:
     command = made.job(training=False, deaths=[stored_death()])
-    assert next_action(view(command, PAIR, w0=HERE, w1=GONE)) is None
+    early = view(command, PAIR, w0=HERE, w1=GONE)
+    assert next_action(early) is None and changes_s(early) == 99.0 + AFTERMATH_S
     later = next_action(view(command, PAIR, 99.0 + AFTERMATH_S, w0=HERE, w1=GONE))
     assert later == MarkBroken(PAIR, ("w1",))
 

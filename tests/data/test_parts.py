@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from fairlead.data.parts import Part, split
+from fairlead.data.recipes.packing import canonical, content_hash, packed, unpacked
 from fairlead.errors import InvalidSpec
 
 ROWS = pa.record_batch({"customer": [f"c{i % 500}" for i in range(10_000)], "n": range(10_000)})
@@ -53,3 +56,39 @@ def test_rows_of_a_key_are_in_one_part_and_those_without_one_too() -> None:
 
 def test_another_seed_parts_otherwise() -> None:
     assert not np.array_equal(Part(0.0, 0.5, seed=0).mask(0, ROWS), Part(0.0, 0.5, seed=1).mask(0, ROWS))
+
+
+# ---------------------------------------------------------------- what was learned, as JSON
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(512.0), np.arange(513, dtype=np.int32), np.arange(6, dtype=">f4").reshape(2, 3),
+     np.zeros((0, 4), np.uint8),
+     np.array([], np.float64), np.arange(20)[::2], np.arange(1030, dtype=np.int16)[::2]],
+)  # fmt: skip
+def test_arrays_come_back_from_json_as_they_were(value: np.ndarray) -> None:
+    written = json.loads(json.dumps(packed({"a": {"b": [value]}})))
+    readable = value.ndim == 1 and len(value) <= 512
+    assert isinstance(written["a"]["b"][0], list) is readable
+    back = np.asarray(unpacked(written)["a"]["b"][0])
+    assert np.array_equal(back, value) and back.shape == value.shape
+    if not readable:
+        assert back.dtype == value.dtype.newbyteorder("<")
+
+
+def test_plain_values_stay_and_what_is_no_array_is_refused() -> None:
+    plain = {"1": [np.float32(0.5), True, None, "x", (1, 2)], "$array": 3, "other": 4}
+    assert packed(plain) == {"1": [0.5, True, None, "x", [1, 2]], "$array": 3, "other": 4}
+    assert unpacked({"$array": 3, "other": 4}) == {"$array": 3, "other": 4}
+    sound = packed(np.zeros((1, 3), np.uint8))["$array"]
+    for change in ({"data": "AA!AA"}, {"data": "A"}, {"shape": [2, 2]}, {"dtype": "O"}):
+        with pytest.raises((ValueError, TypeError)):
+            unpacked({"$array": {**sound, **change}})
+
+
+def test_one_content_has_one_name() -> None:
+    assert canonical({"b": 1, "a": [1.5, "ü"]}) == '{"a":[1.5,"ü"],"b":1}'
+    assert content_hash({"b": 1, "a": 2}) == content_hash({"a": 2, "b": 1}) != content_hash({"a": 2, "b": 2})
+    with pytest.raises(ValueError):
+        canonical(float("nan"))

@@ -67,13 +67,16 @@ def test_values_are_counted_exactly_until_there_are_too_many_of_them() -> None:
 
 def test_a_sample_stays_small_and_its_texts_short() -> None:
     schema = pa.schema([("n", pa.int64()), ("t", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.int8()))])
-    sample = Sample(schema, seed=2)
+    sample, prunes = Sample(schema, seed=2), list[int]()
+    really = sample._prune
+    sample._prune = lambda: (prunes.append(1), really())[1]  # type: ignore[method-assign]
     assert sample.table() is None
     for begin in range(0, 20 * ROWS, 1_000):
         numbers = list(range(begin, begin + 1_000))
         rows = {"n": numbers, "t": ["x" * 500] * 1_000, "b": [b"x"] * 1_000, "l": [[1]] * 1_000}
         sample.add(pa.record_batch(rows, schema=schema))
         assert sample._rows <= 2 * ROWS + 1_000
+    assert len(prunes) < 10, "it is put in order now and then, not with every batch"
     drawn = sample.table()
     assert drawn is not None and drawn.num_rows == ROWS and drawn.column_names == ["n", "t"]
     assert set(drawn.column("t").to_pylist()) == {"x" * WORD}
@@ -110,3 +113,22 @@ def test_moments_are_described_in_any_zone() -> None:
     assert [(str(each.min), str(each.max)) for each in found.columns] == [
         ("1970-01-01 00:00:00", "1970-01-01 01:00:00")
     ] * 2
+
+
+def test_shares_by_length_need_no_more_turns_than_there_are_samples() -> None:
+    from fairlead.data.partitioning import _turns
+
+    for shares in ([0.5, 0.5], [0.2, 0.3, 0.5], [0.9, 0.1]):
+        turns = _turns(1_000, np.array(shares))
+        assert len(turns) == 1_000
+        assert np.bincount(turns) == pytest.approx(1_000 * np.array(shares), abs=1)
+
+
+def test_published_pictures_are_read_many_at_a_time_and_never_more_than_fit(tmp_path: Path) -> None:
+    records = np.random.default_rng(0).integers(0, 10, (1_000, 3_073), np.uint8)
+    records.tofile(tmp_path / "data_batch_1.bin")
+    for how, rows in (({"batch_rows": 300}, [300, 300, 300, 100]), ({"memory_bytes": 8 * 500 * 3_073}, [500, 500])):
+        batches = list(read(tmp_path / "data_batch_1.bin", **how).batches())  # type: ignore[arg-type]
+        assert [batch.num_rows for batch in batches] == rows
+    first = batches[0].column(0)[0].as_py()
+    assert first[:6] == [int(records[0, 1 + plane * 1024 + pixel]) for pixel in (0, 1) for plane in (0, 1, 2)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image as Pillow
 from pydantic import ValidationError
 
-from fairlead.data import read
+from fairlead.data import BadData, read
+from fairlead.data.named import dataset
 from fairlead.data.options import MIB, Options
 from fairlead.data.recipes import Assemble, Encode, Impute, Normalise, Pad, Recipe
 from fairlead.data.recipes.frame import Frame, within
@@ -151,3 +154,46 @@ def test_rows_left_out_leave_every_kind_of_column() -> None:
     assert 195 <= kept < 201
     assert made.column("t").to_pylist() == [[1, 2, 0]] * kept
     assert 10_000.0 not in [row[0] for row in made.column("features").to_pylist()]
+
+
+def test_what_is_selected_comes_once_and_the_target_with_it_unless_columns_are_named() -> None:
+    select = STEPS["select"]
+    for columns, target, meant in (
+        (("*",), "y", ["age", "rate_a", "rate_b", "name", "numeric", "y"]), (("*", "y"), "y", None),
+        (("rate_*",), "y", ["rate_a", "rate_b", "y"]), (("age",), "y", ["age"]),
+        (("rate_*",), None, ["rate_a", "rate_b"]),
+        (("rate_*",), "gone", ["rate_a", "rate_b"]), (("numeric",), None, ["age", "rate_a", "rate_b", "y", "numeric"]),
+    ):  # fmt: skip
+        found = select(columns=columns).resolve(frame(), target)
+        assert len(found) == len(set(found))
+        assert meant is None or found == meant
+
+
+def test_images_are_pixels_however_they_are_kept() -> None:
+    pixels = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
+    files = []
+    for image in pixels:
+        into = io.BytesIO()
+        Pillow.fromarray(image).save(into, "PNG")
+        files.append(into.getvalue())
+    step = STEPS["image"]()
+    for kind in (pa.binary(), pa.large_binary()):
+        table = Frame({"image": pa.array(files, kind)}, np.arange(2))
+        assert np.array_equal(step.pixels(table, "image", None), pixels)  # type: ignore[attr-defined]
+        assert step.pixels(table, "image", (2, 3)).shape == (2, 2, 3, 3)  # type: ignore[attr-defined]
+    for arrays in (pixels, pixels.transpose(0, 3, 1, 2)):
+        assert np.array_equal(step.pixels(Frame({"i": arrays}, np.arange(2)), "i", None), pixels)  # type: ignore[attr-defined]
+    assert step.pixels(Frame({"i": pixels}, np.arange(2)), "i", (2, 3)).shape == (2, 2, 3, 3)  # type: ignore[attr-defined]
+    grey = pixels[..., 0]
+    assert np.array_equal(step.pixels(Frame({"i": grey}, np.arange(2)), "i", None), grey[..., None].repeat(3, 3))  # type: ignore[attr-defined]
+    one = STEPS["image"](channels=1)
+    assert one.pixels(Frame({"i": pixels}, np.arange(2)), "i", None).shape == (2, 4, 6, 1)  # type: ignore[attr-defined]
+    for wrong in (pixels.astype(np.float32), pixels[0, 0]):
+        with pytest.raises(BadData, match="not pixels"):
+            step.pixels(Frame({"i": wrong}, np.arange(len(wrong))), "i", None)  # type: ignore[attr-defined]
+    with pytest.raises(BadData, match="neither files nor pixels"):
+        step.pixels(Frame({"i": pa.array(["text"])}, np.arange(1)), "i", None)  # type: ignore[attr-defined]
+
+
+def test_a_data_set_is_written_with_its_version_if_one_is_meant() -> None:
+    assert str(dataset("bank")) == "bank" and str(dataset("bank@abcd1234")) == "bank@abcd1234"

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pytest
 
 from fairlead.errors import Conflict, FairleadError, Forbidden, InvalidSpec, NotFound, Refused, TooLarge
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
+from fairlead.grid.alone import Alone, alone
 from fairlead.grid.values import BlockId
 from tests.grid.conftest import MB
 from tests.waiting import until
@@ -200,3 +201,43 @@ def test_an_arena_that_was_handed_out_to_read_cannot_be_written_or_cut(grids: Ma
         os.ftruncate(arena, 1 << 50)
     assert os.fstat(reading).st_mode & 0o777 == 0o600
     assert hashlib.sha256(os.pread(reading, 64, 0)).hexdigest()
+
+
+def test_tensors_that_are_computed_in_place_keep_their_shape_type_and_what_is_said_of_them(grids: Make) -> None:
+    grid = grids().connect()
+
+    def fill(room: dict[str, Any]) -> None:
+        room["x"][:] = np.arange(6).reshape(2, 3)
+        room["y"][...] = True
+
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"x": ("<f4", (2, 3)), "y": ("|b1", ())}
+    block = grid.make_tensors(shapes, fill, label="l", cost_s=2.0, meta={"made": "here"})
+    opened = grid.open(block)
+    assert opened.meta["made"] == "here"
+    found = opened.tensors()
+    assert found["x"].tolist() == [[0, 1, 2], [3, 4, 5]] and bool(found["y"]) and found["y"].dim() == 0
+    (info,) = grid.blocks()
+    assert (info.label, info.cost_s, info.kind) == ("l", 2.0, opened.kind)
+
+
+def test_a_grid_by_itself_has_the_quota_it_was_asked_for_and_leaves_nothing(tmp_path: Path) -> None:
+    with alone(tmp_path, 3 * MB) as running:
+        grid = running.connect()
+        assert grid.usage().quota == 3 * MB
+        grid.put([b"x"], kind="k", meta={})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_block_is_intact_while_its_bytes_are_those_that_were_put(grids: Make) -> None:
+    alone = grids()
+    grid = alone.connect()
+    block = grid.put([b"abc", b"defg"], kind="k", meta={"a": 1})
+    assert grid.open(block).intact(), "nothing is known of its sum yet"
+    until(lambda: grid.blocks()[0].digest, what="summed")
+    opened = grid.open(block)
+    assert opened.intact() and opened.nbytes == 7
+    whole, header = opened.whole()
+    assert whole.readonly and bytes(whole[:3]) == b"abc" and 0 < header < len(whole)
+    assert hashlib.blake2b(whole, digest_size=32).hexdigest() == grid.blocks()[0].digest
+    grid._line.writing().view(0, 1)[:] = b"X"
+    assert not opened.intact() and not grid.open(block).intact()

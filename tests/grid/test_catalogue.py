@@ -112,3 +112,20 @@ def test_what_is_counted_is_what_is_there_and_survives_its_process(steps: list[t
     for again in (Catalogue(past=said), Catalogue(past=catalogue.everything())):
         assert (again.entries, again.sessions, again.pins) == (catalogue.entries, catalogue.sessions, catalogue.pins)
         assert (again.used, again.spilled) == (catalogue.used, catalogue.spilled)
+
+
+def test_a_block_that_nobody_uses_any_more_goes_before_those_that_are_worth_more() -> None:
+    """Also when the order was made while it was in use."""
+    for ends in (Unpin("s/1", "a"), Ended("s/1")):
+        catalogue = Catalogue()
+        catalogue.apply(Session("s/1", 1, 1, "job"))
+        for block, cost_s in (("a", 1.0), ("b", 5.0), ("c", 9.0), ("d", 9.5)):
+            catalogue.apply(resident(block, cost_s))
+        catalogue.apply(Pin("s/1", "a"))
+        first = catalogue.victim()
+        assert first is not None and first.id == "b"
+        catalogue.went(first)
+        catalogue.apply(Gone("b"))
+        catalogue.apply(ends)
+        second = catalogue.victim()
+        assert second is not None and second.id == "a"

@@ -369,3 +369,13 @@ def test_a_label_says_whose_state_it_is(label: str, snapshot: bool, job: str | N
     assert (is_snapshot(label), snapshot_job(label)) == (snapshot, job)
     assert snapshot_job(snapshot_label("train-x")) == "train-x"
     assert [aligned(n) for n in (0, 1, 64, 65)] == [0, 64, 64, 128] and aligned(5, 4) == 8
+
+
+def test_a_process_is_known_whatever_it_calls_itself() -> None:
+    code = "import ctypes, sys; ctypes.CDLL(None).prctl(15, b'\\xff) Z 1 (', 0, 0, 0); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stdin is not None
+        child.stdout.readline()
+        since = born(child.pid)
+        assert since > 0 and lives(child.pid, since)
+        child.stdin.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Iterable, Sequence
@@ -35,7 +36,7 @@ class Verdict:
 def chosen(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
     """Tests that reach the changed function, in the order in which they run; without any, those of its module."""
     sound = [test for test in tests if test.passes]
-    return _in_order(mutant, _once(_nearest(mutant, sound) or sound))
+    return _in_order(mutant, _once(_nearest(mutant, sound) or _naming(mutant, sound) or sound))
 
 
 def within(limit_s: float, tests: Sequence[Test]) -> list[Test]:
@@ -60,6 +61,14 @@ def _nearest(mutant: Mutant, tests: list[Test]) -> list[Test]:
     return [test for test in tests if mutant.module in test.modules]
 
 
+def _naming(mutant: Mutant, tests: list[Test]) -> list[Test]:
+    """Tests in files that import the module: for one without functions, such as a schema."""
+    name = re.compile(rf"import .*\b{Path(mutant.module).stem}\b|^from .*\b{Path(mutant.module).stem} import", re.M)
+    files = {test.file for test in tests}
+    naming = {file for file in files if (CHECKOUT / file).exists() and name.search((CHECKOUT / file).read_text())}
+    return [test for test in tests if test.file in naming]
+
+
 def _once(tests: list[Test]) -> list[Test]:
     """Without the same test on another database."""
     names = {test.name for test in tests}
@@ -82,6 +91,12 @@ def _in_order(mutant: Mutant, tests: list[Test]) -> list[Test]:
     return [test for file in turns for test in sorted(files[file], key=lambda test: test.s)]
 
 
+def _shortest(tests: Sequence[Test], noticed: str) -> list[Test]:
+    """Of a file that could not be imported the test that takes least: it tells whether that is the mutant's doing."""
+    of_file = [test for test in tests if test.file == noticed]
+    return [min(of_file, key=lambda test: test.s)] if of_file else list(tests)
+
+
 class Judge:
     """Judges mutants in one tree. What is known of tests on the unchanged tree is shared with other judges."""
 
@@ -102,7 +117,7 @@ class Judge:
             self._tree.restore()
             if noticed is None:
                 return Verdict(SURVIVED, "", len(left), unrun)
-            accused = [test for test in left if test.name == noticed] or left
+            accused = [test for test in left if test.name == noticed] or _shortest(left, noticed)
             if self._passes(room, accused):
                 return Verdict(KILLED, noticed, len(left), unrun)
             left = [test for test in left if test not in accused]

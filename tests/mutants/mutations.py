@@ -22,15 +22,7 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd, ast.LShift: ast.RShift,
 }  # fmt: skip
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "ceil": "floor", "floor": "ceil"}
-TRANSPARENT = (
-    "sorted",
-    "max",
-    "min",
-    "abs",
-    "round",
-    "list",
-    "reversed",
-)  # calls that their first argument can replace
+TRANSPARENT = ("sorted", "max", "min", "abs", "round", "reversed")  # calls that their first argument can replace
 # How a value is built or printed, or a thread is named: no behaviour that a test should see.
 FORM = ("frozen", "slots", "kw_only", "eq", "strict", "name", "daemon", "gc", "description", "help")
 SILENT = ("log", "_log", "logger", "warnings", "print")  # statements that only tell
@@ -197,7 +189,7 @@ def _only_tells(node: ast.stmt) -> bool:
 def _is_a_type(node: ast.Subscript) -> bool:
     """`dict[str, int]` outside of annotations."""
     return isinstance(node.value, ast.Name) and (
-        node.value.id[0].isupper() or node.value.id in ("dict", "list", "set", "tuple", "type")
+        node.value.id[0].isupper() or node.value.id in ("dict", "set", "tuple", "type")
     )
 
 
@@ -319,7 +311,7 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Change]]:
     if (
         len(node.args) == 2
         and all(isinstance(arg, ast.Name | ast.Attribute) for arg in node.args)
-        and name != "isinstance"
+        and name not in ("isinstance", "issubclass", "suppress")
     ):
         yield "order", lambda node: ast.Call(node.func, node.args[::-1], node.keywords)
     for index, keyword in enumerate(node.keywords):

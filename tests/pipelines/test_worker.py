@@ -16,6 +16,13 @@ from fairlead.pipelines import carry, worker
 from fairlead.pipelines.places import Shared
 
 
+def placed(run: str, folder: Path) -> wire.PlacedSpec:
+    """A stage's worker with all its folders in one."""
+    return wire.PlacedSpec(
+        "j", "t", None, run, None, {}, {}, None, None, 1.0, folder=str(folder), memory_folder=str(folder)
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "permanent"),
     [
@@ -33,8 +40,7 @@ def test_what_may_pass_is_tried_again(
 
     monkeypatch.setattr(worker._Life, "run", fails)
     monkeypatch.setattr(worker, "Channel", lambda _: SimpleNamespace(send=said.append))
-    places = str(tmp_path), str(tmp_path)
-    spec = wire.WorkerSpec("j", "t", None, "flow.py:one", None, {}, {}, None, None, *places, 1.0)
+    spec = placed("flow.py:one", tmp_path)
     assert worker.main(spec, "w", None) == 1  # type: ignore[arg-type]
     assert [(type(each), each.permanent) for each in said] == [(wire.Raised, permanent)]
 
@@ -72,8 +78,7 @@ def test_a_stage_gives_as_many_values_as_it_says(tmp_path: Path, monkeypatch: py
     (tmp_path / "three_values.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [*sys.path])
-    places = str(tmp_path), str(tmp_path)
-    spec = wire.WorkerSpec("j", "t", None, "three_values.py:three", None, {}, {}, None, None, *places, 1.0)
+    spec = placed("three_values.py:three", tmp_path)
     with pytest.raises(InvalidSpec, match="returned 3 values, and outputs says 2"):
         worker.Work(spec, carry.Folder(tmp_path)).call()
 

@@ -199,3 +199,19 @@ def test_the_fitted_recipe_lies_beside_the_model(tmp_path: Path) -> None:
 def test_a_target_that_is_no_column_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSpec, match="no column poor"):
         loaded(source=str(people(tmp_path / "p.csv", 10)), name="people", target="poor")
+
+
+def test_content_that_is_loaded_again_leaves_no_old_blocks_and_what_is_appended_to_stays(tmp_path: Path) -> None:
+    def held() -> set[str]:
+        grid = Grid.of_this_worker()
+        assert grid is not None
+        return {block.id for block in grid.blocks()}
+
+    before, path = held(), people(tmp_path / "again.csv", 100)
+    first = loaded(source=str(path), name="again", target="rich", workers=1).sets[0]["manifest"]
+    again = loaded(source=str(path), name="again", target="rich", workers=1).sets[0]["manifest"]
+    assert again["version"] == first["version"]
+    assert held() - before == {block["id"] for block in again["blocks"]}
+    people(path, 30, seed=1, append=True)
+    child = loaded(source=str(path), name="again", append=True, workers=1).sets[0]["manifest"]
+    assert held() - before == {block["id"] for block in child["blocks"]} > {block["id"] for block in again["blocks"]}

@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from fairlead.errors import InvalidSpec
+from fairlead.planning.plan import Plan
 from fairlead.training.evaluation import _together
 from fairlead.training.judgement import Judgement
+from fairlead.training.pipelines import places, schedule_of
 from fairlead.training.probe import (
     check_gradient,
     check_loss,
@@ -259,3 +261,30 @@ def test_a_mask_keeps_its_share_and_depends_on_sample_and_key_alone(keep: float)
     assert sample_mask(1, some, Layout(0, 1), torch.Size((2, 9)), 1.0).all()
     heads = sample_mask(1, some, Layout(0, 4), torch.Size((8, 125)), keep)
     assert torch.equal(heads.reshape(2, 500), mask[some])
+
+
+# ---------------------------------------------------------------- which schedule a plan means
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "name", "held"),
+    [
+        ("gpipe", 1, "ScheduleGPipe", (1,)), ("gpipe", 3, "ScheduleLoopedBFS", (1, 4, 7)),
+        ("1f1b", 1, "Schedule1F1B", (1,)), ("interleaved", 2, "ScheduleInterleaved1F1B", (1, 4)),
+        ("interleaved", 3, "ScheduleInterleaved1F1B", (1, 4, 7)),
+        ("zero-bubble", 1, "ScheduleInterleavedZeroBubble", (1,)), ("zero-bubble", 2, "ScheduleZBVZeroBubble", (1, 4)),
+        ("1f1b", 2, None, ()), ("interleaved", 1, None, ()), ("zero-bubble", 3, None, ()),
+    ],
+)  # fmt: skip
+def test_a_schedule_is_torchs_own_and_says_which_stages_a_worker_holds(
+    schedule: Any, chunks: int, name: str | None, held: tuple[int, ...]
+) -> None:
+    cuts = tuple(map(str, range(1, 3 * chunks)))
+    plan = Plan(pipeline=3, microbatches=6, schedule=schedule, chunks=chunks, cuts=cuts)  # type: ignore[arg-type]
+    if name is None:
+        with pytest.raises(InvalidSpec, match=f"{schedule} does not go with {chunks} stages per worker"):
+            schedule_of(plan)
+        return
+    assert schedule_of(plan).__name__ == name
+    assert tuple(places(plan, 1)) == held
+    assert sorted(stage for worker in range(3) for stage in places(plan, worker)) == list(range(3 * chunks))

@@ -94,6 +94,17 @@ def test_without_the_store_nobody_resumes() -> None:
     assert not rank.resumes() and rank.over and rank.goes()
 
 
+def test_a_rank_that_is_to_end_hears_at_once_that_it_may(tmp_path: Path) -> None:
+    clock = Clock()
+    staying, other = ranks(tmp_path / "meet", 2, clock)
+    store = c10d.PrefixStore("after", c10d.FileStore(str(tmp_path / "meet"), 2))
+    ending = Resumption(store, 1, 2, 2.0, clock, ends=True)
+    assert not ending.resumes() and not ending.over
+    assert staying.goes()
+    assert not ending.resumes() and ending.over
+    assert not other.resumes() and not other.over, "who stays need not look before its patience is over"
+
+
 def test_patience_doubles_so_that_a_slow_control_plane_gets_through() -> None:
     assert [patience_s(times) for times in (0, 1, 2, 3, 9)] == [2.0, 4.0, 8.0, 16.0, 30.0]
 
@@ -152,7 +163,7 @@ def resumed(gang: Gang, times: int = 1) -> None:
     gang.until(all_of_them, "everybody resumed")
 
 
-@pytest.mark.parametrize("plan", [None, Plan(data=2, sync="allreduce", buckets=True)], ids=str)
+@pytest.mark.parametrize("plan", [None, Plan(data=2, sync="allreduce", buckets=True)], ids=["replicas", "ddp"])
 def test_a_gang_that_is_told_to_leave_and_nothing_else_trains_on_exactly(
     make_gang: MakeGang, plan: Plan | None
 ) -> None:
@@ -225,20 +236,25 @@ def test_a_resumed_generation_refuses_the_late_call_until_it_has_left_again(make
     assert_same_result(train(make_gang(SMALL, STEPS), 1), gang, 1e-9)
 
 
-def test_a_gang_of_which_a_member_ends_waits(make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resumption, "RESUME_AFTER_S", 0.1)
-    gang = make_gang(SMALL, STEPS | {"slow": 0.01})
+def test_a_gang_that_was_to_shrink_resumes_with_all_and_shrinks_when_it_is_called(
+    make_gang: MakeGang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumption, "RESUME_AFTER_S", 0.5)
+    gang = make_gang(SMALL, STEPS | {"slow": 0.02})
     gang.start("a", "b")
     gang.ready("a", "b")
     gang.join("a", "b")
     gang.reach(5)
     gang.leave(exits=["b"])
-    gang.until(lambda: gang.workers["b"].code == 0, "it ends")
-    at = gang.step()
-    gang.listen_for(1.0)
-    assert gang.step() == at and not any(one.resumed for one in gang.workers["a"].heard(wire.Joined))
+    resumed(gang)
+    gang.reach(gang.step() + 5)
+    gang.tell(wire.Leave(1, exits=["b"]), "a", "b")
+    gang.until(lambda: all(len(gang.workers[name].heard(wire.Left)) == 2 for name in "ab"), "both left again")
+    assert gang.workers["b"].code is None, "it ends when the others go on without it"
     gang.join("a")
+    gang.until(lambda: gang.workers["b"].code == 0, "it ends")
     gang.finish()
+    assert_same_result(train(make_gang(SMALL, STEPS), 1), gang, 1e-9)
 
 
 def test_a_gang_of_which_a_member_dies_while_it_waits_waits_on(

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.servers.clocks import Clocks
+from fairlead.training.servers.clocks import Clocks, Turn
 from fairlead.training.servers.shard import dealt
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
@@ -234,3 +234,32 @@ def test_an_error_in_a_piece_is_told_with_rank_and_step_and_nobody_waits(make_ga
     peer = next(w for w in gang.workers.values() if w is not failed)
     assert re.search(r"KeyError: 'odd' \(train.py:\d+\), rank [01], step \d+", failed.last(wire.Raised).error)
     gang.until(lambda: bool(peer.heard(wire.Broken) or peer.heard(wire.Raised)), "the other one noticed")
+
+
+def test_pieces_are_handed_out_in_turn_and_nobody_runs_further_ahead_than_allowed() -> None:
+    clocks = Clocks(2, staleness=1, first=5)
+    assert [clocks.take(0, 5, leaving=False).piece, clocks.take(1, 5, leaving=False).piece] == [0, 1]
+    assert clocks.take(0, 5, leaving=False) == Turn(finished=0, complete=5), "all of this step are taken"
+    assert clocks.take(0, 6, leaving=False).piece == 0, "one step ahead"
+    assert clocks.take(0, 7, leaving=False) == Turn(wait=True, finished=0, complete=5)
+    clocks.done(0, 5, 1.0, 0.25, 0.1)
+    assert clocks.close(5).loss == 4.0, "of what is known, by its part of the batch"
+    assert (clocks.complete, clocks.finished) == (5, 1)
+    clocks.done(1, 5, 2.0, 0.75, 0.3)
+    assert (clocks.complete, clocks.losses(5), clocks.losses(6)) == (6, [3.0], [])
+    assert clocks.take(0, 7, leaving=False).piece == 0 and clocks.take(1, 5, leaving=False).piece is None
+    clocks.done(0, 6, 0.5, 0.5, 0.5)
+    closed = clocks.close(6)
+    assert (closed.loss, closed.compute_s, closed.pieces, closed.leave) == (1.0, (0.3, 0.3), (2, 1), False)
+    assert clocks.close(7).loss == 1.0, "nothing is known of it yet"
+    assert clocks.close(5).loss == 3.0
+
+
+def test_all_leave_after_the_furthest_step_that_anybody_has_entered() -> None:
+    clocks = Clocks(2, staleness=3, first=0)
+    clocks.take(0, 0, leaving=False)
+    assert not clocks.close(0).leave
+    clocks.take(0, 1, leaving=True)
+    assert not clocks.close(1).leave, "one alone does not leave"
+    clocks.take(1, 0, leaving=True)
+    assert not clocks.close(1).leave and clocks.close(2).leave and clocks.close(3).leave

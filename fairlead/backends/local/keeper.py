@@ -42,6 +42,7 @@ class NodeKeeper:
         self.status: wire.NodeStatus | None = None
         self.telemetry: wire.Telemetry | None = None
         self.pid = 0  # of its node manager
+        self._was_outdated = False  # when it was last reached
         self.isolation = ""  # as of the last change of its fork server
         self.settled = asyncio.Event()  # the first attempt is over
         self.failure: FairleadError | None = None
@@ -90,7 +91,7 @@ class NodeKeeper:
                 self._told_lost = True
                 self._emit(NodeLost(self.shape.name, "", f"it does not come up: {error}"))
             return
-        self.failure, born_s = None, time.monotonic()
+        self.failure, self._was_outdated, born_s = None, False, time.monotonic()
         incarnation, self.isolation = self.status.incarnation, self.status.isolation
         record = read_record(self._home, self.shape.name)
         self.pid = 0 if record is None else record.process.pid
@@ -101,6 +102,7 @@ class NodeKeeper:
         self._listen(incarnation)
         self.settled.set()
         why = await self._until_lost()
+        self._was_outdated = self.outdated
         self.status = self.telemetry = None
         await self._fence_surely()
         name = self.shape.name
@@ -252,8 +254,13 @@ class NodeKeeper:
 
     @property
     def outdated(self) -> bool:
-        """Whether the node manager is of another version: it keeps what runs, and gets nothing new."""
-        return self.status is not None and (self.status.protocol != wire.PROTOCOL or self._behind(self.status))
+        """Whether the node manager is of another version: it keeps what runs, and gets nothing new.
+
+        One that is being ended stays so until it is reached anew: its loss may not have been heard of yet.
+        """
+        if self.status is None:
+            return self._was_outdated and not self.asleep
+        return self.status.protocol != wire.PROTOCOL or self._behind(self.status)
 
     def _behind(self, status: wire.NodeStatus | None) -> bool:
         """Whether a node manager that was started anew would be another: one as the host would fork it is not.

@@ -23,7 +23,7 @@ NEAR = 1e-4
 """How far losses may lie from those of an undisturbed run where the plans were others."""
 
 MOST_HITS = 2
-"""Workers of one command or stage that are killed: it takes no steps, so four losses in a row would mean itself."""
+"""Workers of one command or stage that are killed: it takes no steps, so three losses in a row would mean itself."""
 
 COMMAND = """
 life=$FAIRLEAD_WORKER-$(cut -c1-8 /proc/sys/kernel/random/uuid)

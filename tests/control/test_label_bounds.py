@@ -1,0 +1,22 @@
+"""Labels of metrics that strangers can make up stay few, and those that an administrator makes are all told."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead.control.metrics import live
+from fairlead.control.metrics.families import Family
+
+
+@pytest.mark.parametrize(("label", "most"), [("reason", live.REASONS), ("route", 4 * live.REASONS)])
+def test_what_nobody_foresaw_is_told_as_other_once_there_is_too_much_of_it(
+    label: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_seen", {})
+    family = Family("made_up", "counter", "For this test.", (label, "tenant", "node"))
+    told = [live.bounded(family, (f"r{n}", f"t{n}", f"n{n}")) for n in range(most + 5)]
+    assert told[:most] == [(f"r{n}", f"t{n}", f"n{n}") for n in range(most)]
+    assert told[most:] == [("other", f"t{n}", f"n{n}") for n in range(most, most + 5)]
+    assert live.bounded(family, ("r0", "t", "n")) == ("r0", "t", "n"), "what is known already stays"
+    another = Family("another", "counter", "For this test.", (label,))
+    assert live.bounded(another, ("new",)) == ("new",)
