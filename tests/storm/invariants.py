@@ -284,7 +284,8 @@ class Truth:
         for name, machine in sorted(world.machines.items()):
             if machine.manager is not None and len(machine.manager.unheard) > MOST_LEFT:
                 self.wrong("not-heard", f"{name} keeps {len(machine.manager.unheard)} events that nobody acknowledged")
-        long_ago_s = min(world.loop.now_s, self.steady_since_s + METERED_WITHIN_S) - GONE_S - METERED_WITHIN_S
+        takes_s = GONE_S + METERED_WITHIN_S
+        long_ago_s = world.loop.now_s - takes_s if world.loop.now_s - self.steady_since_s > takes_s else 0.0
         cursors = world.eye.execute("SELECT node, incarnation FROM node_cursors ORDER BY 1, 2").fetchall()
         for node, incarnation in cursors:
             if world.gone_s.get(incarnation, world.loop.now_s) < long_ago_s:
