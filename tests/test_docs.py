@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -133,12 +134,66 @@ def test_every_test_that_is_named_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", "\n".join(TEXTS.values())))
     sources = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/test_*.py"))
     assert not [name for name in named if f"def {name}(" not in sources]
+    files = set(re.findall(r"`(test_\w+\.py)`", "\n".join(TEXTS.values())))
+    assert not [name for name in files if not list(ROOT.glob(f"tests/**/{name}"))]
 
 
 def test_every_file_that_is_named_exists() -> None:
     every = "\n".join(TEXTS.values())
     named = set(re.findall(r"`((?:fairlead|tests|benchmarks|examples)/(?!v1)[\w./*-]+)`", every))
     assert not [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
+
+
+_PLACE = re.compile(r"`((?:fairlead|tests|benchmarks)/[\w/]+\.py):([\w.]+)`")
+
+
+def definition(path: str, name: str) -> str | None:
+    """The source of this class, method or function of a file; None if there is none."""
+    file = ROOT / path
+    if not file.exists():
+        return None
+    source = file.read_text(encoding="utf-8")
+    node: ast.AST | None = ast.parse(source)
+    for part in name.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        inner = [each for each in ast.iter_child_nodes(node) if isinstance(each, kinds)]
+        node = next((each for each in inner if each.name == part), None)
+        if node is None:
+            return None
+    return ast.get_source_segment(source, node)
+
+
+def test_every_function_that_is_named_with_its_file_exists() -> None:
+    named = {(found[1], found[2]) for text in TEXTS.values() for found in _PLACE.finditer(text)}
+    assert len(named) > 50
+    assert not sorted(f"{path}:{name}" for path, name in named if definition(path, name) is None)
+
+
+def test_every_arrow_between_two_functions_is_a_call() -> None:
+    """``→``: the first one calls the second. A socket, a queue or a callback in between is written ``⇢``."""
+    untrue, arrows = [], 0
+    for text in TEXTS.values():
+        found = list(_PLACE.finditer(text))
+        for caller, called in pairwise(found):
+            if not re.fullmatch(r"\s*(\([^()]*\))?\s*→\s*", text[caller.end() : called.start()]):
+                continue
+            arrows += 1
+            body = (definition(caller[1], caller[2]) or "").partition("\n")[2]
+            if not re.search(rf"\b{called[2].rpartition('.')[2]}\b", body):
+                untrue.append(f"{caller[1]}:{caller[2]} does not call {called[2]}")
+    assert not untrue
+    assert arrows > 30
+
+
+def test_every_benchmark_and_target_that_is_named_exists() -> None:
+    every = "\n".join(text for path, text in TEXTS.items() if path.name != "CHANGELOG.md")
+    modules = set(re.findall(r"python -m ((?:benchmarks|tests)(?:\.\w+)+)", every))
+    places = {module: ROOT / module.replace(".", "/") for module in modules}
+    assert modules
+    runs = [place.with_suffix(".py").exists() or (place / "__main__.py").exists() for place in places.values()]
+    assert all(runs), sorted(places)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert not set(re.findall(r"(?:^|`)make ([a-z-]+)", every, re.MULTILINE)) - targets
 
 
 _COMMAND = re.compile(r"fairlead ((?:[a-z]+ ?){1,2})([^\n`\"',;.(]*)")

@@ -145,7 +145,6 @@ def changes_s(view: GangView) -> float | None:
     moments += [float(death["time_s"]) + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
     if view.job.phase is JobPhase.STOPPING:
         moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
-    moments += [death["time_s"] + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
     return min((moment for moment in moments if moment > view.now_s), default=None)
 
 
