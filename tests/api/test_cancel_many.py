@@ -12,7 +12,7 @@ from fairlead.errors import FairleadError, Forbidden, InvalidSpec, NotFound
 from fairlead.sdk.client import Client
 from tests.waiting import until
 
-from .conftest import Served, Team
+from .conftest import Served, Team, team
 
 CANCEL = "/api/v1/jobs/cancel"
 
@@ -39,11 +39,23 @@ def cancellations(team: Team, after: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def alpha(platform_server: Served, admin: httpx.Client) -> Team:
+    """A tenant of this file's own: all that it has is cancelled here."""
+    return team(platform_server, admin, "sweep-alpha")
+
+
+@pytest.fixture(scope="module")
+def beta(platform_server: Served, admin: httpx.Client) -> Team:
+    return team(platform_server, admin, "sweep-beta")
+
+
 @pytest.fixture
 def sweep(alpha: Team, beta: Team) -> Iterator[dict[str, list[str]]]:
     """Jobs of two tenants that all could be meant."""
     label = {"labels": {"sweep": "many"}}
-    found = {team.name: [submit(team, f"many-{n}", **label) for n in range(3)] for team in (alpha, beta)}
+    teams = {"alpha": alpha, "beta": beta}
+    found = {name: [submit(team, f"many-{n}", **label) for n in range(3)] for name, team in teams.items()}
     found["other"] = [submit(alpha, "other")]
     yield found
     for team, jobs in ((alpha, found["alpha"] + found["other"]), (beta, found["beta"])):  # a failed test leaves none
@@ -78,7 +90,7 @@ def test_a_tenant_cancels_all_that_fit_and_nothing_of_anybody_else(
     ({}, InvalidSpec), ({"all": False}, InvalidSpec), ({"all": True, "state": "succeeded"}, InvalidSpec),
     ({"state": "nonsense"}, InvalidSpec), ({"state": "queued,ended"}, InvalidSpec), ({"unknown": 1}, InvalidSpec),
     ({"labels": {'a"b': "x"}}, InvalidSpec), ({"labels": {"a": 1}}, InvalidSpec),
-    ({"all": True, "tenant": "beta"}, NotFound),
+    ({"all": True, "tenant": "sweep-beta"}, NotFound),
     ({"all": True, "tenant": "nobody"}, NotFound), ({"labels": {str(n): "x" for n in range(9)}}, InvalidSpec),
     ({"name": ""}, InvalidSpec), ({"name": "x" * 41}, InvalidSpec),
 ])  # fmt: skip

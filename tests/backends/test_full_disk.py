@@ -32,7 +32,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_no_room_before_the_code_began_is_no_failure_of_the_code(small: Path) -> None:
     async def scene() -> None:
         async with platform(small / "home", "1") as here:
-            bundle = pack(here.home.bundles / "b.tar.gz", train="#" * (200 << 20))  # more than the disk holds
+            bundle = pack(here.home, train="#" * (200 << 20))  # more than the disk holds
             await here.start("unpacks", ["node-0"], "true", bundle=bundle)
             (end,) = await here.some(wire.Exited, job="unpacks")
             assert end.cause == "no-room" and "No space left on device" in end.detail

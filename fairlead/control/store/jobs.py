@@ -32,7 +32,7 @@ _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
 )
 """In which order the queue tells of jobs: phases, and whether the oldest comes first."""
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
-_PHASE, _THEN, _SPEEDS = _AT["phase"], _AT["then"], _AT["speeds"]
+_PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT["deaths"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
 _BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
@@ -395,4 +395,5 @@ def _job(row: Iterable[Any]) -> Job:
         values[_THEN] = _PHASES[values[_THEN]]
     if values[_SPEEDS]:  # JSON knows only strings as keys
         values[_SPEEDS] = {int(workers): speed for workers, speed in values[_SPEEDS].items()}
+    values[_DEATHS] = tuple(values[_DEATHS])
     return Job(*values)
