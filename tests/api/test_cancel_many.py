@@ -58,9 +58,9 @@ def sweep(alpha: Team, beta: Team) -> Iterator[dict[str, list[str]]]:
     found = {name: [submit(team, f"many-{n}", **label) for n in range(3)] for name, team in teams.items()}
     found["other"] = [submit(alpha, "other")]
     yield found
-    for team, jobs in ((alpha, found["alpha"] + found["other"]), (beta, found["beta"])):  # a failed test leaves none
+    for one, jobs in ((alpha, found["alpha"] + found["other"]), (beta, found["beta"])):  # a failed test leaves none
         for job in jobs:
-            team.member.post(f"/api/v1/jobs/{job}/cancel")
+            one.member.post(f"/api/v1/jobs/{job}/cancel")
 
 
 def test_a_tenant_cancels_all_that_fit_and_nothing_of_anybody_else(
@@ -80,10 +80,10 @@ def test_a_tenant_cancels_all_that_fit_and_nothing_of_anybody_else(
     (entry,) = cancellations(alpha, before[0])
     assert entry["target"] == "3 jobs" and set(entry["detail"]["jobs"]) == set(sweep["alpha"])
     assert cancellations(beta, before[1]) == []
-    for team, jobs in ((beta, sweep["beta"]), (alpha, sweep["other"])):
-        with Client(platform_server.url, team.tokens["member"]) as own:
+    for one, jobs in ((beta, sweep["beta"]), (alpha, sweep["other"])):
+        with Client(platform_server.url, one.tokens["member"]) as own:
             assert own.cancel_jobs(all=True).cancelled >= len(jobs)
-        until(lambda caller=team.member, ids=jobs: set(states(caller, ids)) == {"cancelled"})  # type: ignore[misc]
+        until(lambda caller=one.member, ids=jobs: set(states(caller, ids)) == {"cancelled"})  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("body", "error"), [
