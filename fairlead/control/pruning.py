@@ -22,7 +22,7 @@ from fairlead.control.store.pruning import End
 from fairlead.errors import LostLeadership, Unavailable
 from fairlead.home import Home
 from fairlead.removal import Removal
-from fairlead.specs import Policy
+from fairlead.specs import Policy, Retention
 from fairlead.units import shown_duration
 
 log = structlog.get_logger()
@@ -125,8 +125,8 @@ class Pruner:
             await self._prune_folders(tenant, "logs", "logs", keeps.logs)
             await self._prune_folders(tenant, "results", "output", keeps.results)
             await self._prune_metrics(tenant, keeps.metrics)
-            await self._prune_bundles(tenant, keeps.results)
             await self._prune_jobs(tenant, keeps.rows)
+            await self._prune_bundles(tenant, keeps)
         await self._keepsakes.bound(present)
         await self._prune_ledger()
         while await self._store.write(vacuum.give_back):
@@ -168,7 +168,10 @@ class Pruner:
             count += rows > 0
         await self._tell(tenant, "metrics", count, keep_s)
 
-    async def _prune_bundles(self, tenant: Tenant, keep_s: float | None) -> None:
+    async def _prune_bundles(self, tenant: Tenant, keeps: Retention) -> None:
+        """Code goes with the results of the jobs that ran it, and with those jobs at the latest."""
+        rows_s = None if keeps.rows is None else max(keeps.rows, pruning.JOBS_S)
+        keep_s = min((kept_s for kept_s in (keeps.results, rows_s) if kept_s is not None), default=None)
         if keep_s is None:
             return
         before_s = self._clock() - keep_s

@@ -177,6 +177,23 @@ def test_code_that_no_job_needs_goes_with_the_results(db: Opened, home: Home, pr
     assert db.read(bundles.has, "vision", OTHER) and home.bundle("vision", OTHER).exists(), "a job waits for it"
 
 
+def test_code_goes_with_its_last_job_also_where_no_time_is_set_for_results(
+    db: Opened, home: Home, pruner: Pruner, clock: Clock
+) -> None:
+    db.write(bundles.add, "vision", CODE, 1, 1.0)
+    home.bundle("vision", CODE).parent.mkdir(parents=True, exist_ok=True)
+    home.bundle("vision", CODE).write_text("x")
+    ended = a_job("ended", phase=JobPhase.SUCCEEDED, finished_s=clock() - 2 * DAY)
+    db.write(jobs.insert, ended, {"code": CODE}, {}, None, "d")
+    keep(db, jobs=3 * DAY)
+    run(pruner.prune())
+    assert db.read(bundles.has, "vision", CODE)
+    clock.advance(2 * DAY)
+    run(pruner.prune())
+    assert db.read(jobs.get, ended.id) is None
+    assert not db.read(bundles.has, "vision", CODE) and not home.bundle("vision", CODE).exists()
+
+
 def test_events_go_with_the_last_of_what_they_tell_of(
     db: Opened, home: Home, pruner: Pruner, clock: Clock
 ) -> None:
