@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
@@ -17,7 +17,8 @@ anew when it is empty. So is one of the same protocol that runs older code (its 
 pipelines and the grid; 5: the grid of a node says what is wrong with it, and drops data by label; a model is looked at
 before a plan that was asked for by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
 ages of events, no paths of the leader's machine; ends tell of full disks and lost fork servers, a training that died
-tells each step where it did, and ranks that wait in vain for the next call resume their generation.
+tells each step where it did, and ranks that wait in vain for the next call resume their generation;
+7: a worker's status says that it finished, also when its process is gone.
 """
 
 # ---------------------------------------------------------------- to a worker
@@ -295,6 +296,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     device: int
     generation: int  # the newest it has been part of; 0 before the first
     phase: str  # starting, ready, joined, left, broken, finished, gone
+    finished_ago_s: float | None = None  # since it said that it finished, which may be stored nowhere; None: it has not
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

@@ -285,6 +285,7 @@ class Controller:
                 self._gangs.want_all()
                 await self._parts.do(f"taking in {first.node}", partial(self.roster.take, first))
                 self._gone.note(first, self.nodes)
+                self._heard_of(first.node, first.incarnation)
                 del batch[0]
             else:
                 said = list(takewhile(lambda event: not isinstance(event, NodeChange), batch))
@@ -315,6 +316,13 @@ class Controller:
             self._round_due = self._round_due or any(asks_for_a_round(event) for event in fresh)
         for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
             self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
+            self._heard_of(node, incarnation)
+
+    def _heard_of(self, node: str, incarnation: str) -> None:
+        """Gangs of this node that were left alone until its workers' last words were known go on."""
+        if self.roster.heard(node, incarnation, self._seen.get((node, incarnation), 0)):
+            self._gangs.want_all()
+            self._round_due = True
 
     def _hear(self, event: WorkerEvent) -> None:
         """What is kept in memory of an event that was stored."""
@@ -331,7 +339,7 @@ class Controller:
     def _take_fact(self, event: WorkerEvent) -> None:
         joined = self.roster.joined.get(event.node)
         reflected = joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence
-        if reflected and not isinstance(event.body, wire.Finished):  # of a worker that is gone, only this says how
+        if reflected and not isinstance(event.body, wire.Finished | wire.Exited):  # how and when it ended
             return  # the phases that the node reported when it joined already include this
         known = self.known.workers.get(event.job, {})
         if event.worker in known:

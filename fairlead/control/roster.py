@@ -23,6 +23,9 @@ from fairlead.errors import FairleadError, LostLeadership
 from fairlead.grid.values import snapshot_job
 from fairlead.scheduling.state import Sleep, Wake
 
+CATCH_UP_S = 10.0
+"""So long gangs wait for a node to tell what was said there while nobody listened; then they are judged without."""
+
 _UNNEEDED_S = 86_400.0  # for so long nodes that come back are told what nobody needs any more
 _MOST_UNNEEDED = 10_000  # ... and no more than so many things: tenants drop as much as they like
 
@@ -44,6 +47,7 @@ class Roster:
         self.telemetry: dict[str, wire.Telemetry] = {}
         self._asleep: set[str] = set()
         self._lost: set[str] = set()
+        self._unheard: dict[str, tuple[NodeJoined, float]] = {}  # nodes that have last words to tell, and since when
         self._discarding: asyncio.Future[None] | None = None
         self._commands: set[asyncio.Task[None]] = set()  # under way
         self._unneeded: dict[tuple[str, str], float] = {}  # tenants and labels of blocks, and since when
@@ -60,8 +64,18 @@ class Roster:
 
     @property
     def undecided(self) -> frozenset[str]:
-        """Nodes of which it is not known yet whether they live: jobs with workers there are left alone."""
-        return frozenset(self.nodes) - self.joined.keys() - self._asleep - self._lost
+        """Nodes of which it is not known yet if they live, or how workers there ended: their jobs are left alone."""
+        now_s = self._clock()
+        unheard = {name for name, (_, since_s) in self._unheard.items() if 0.0 <= now_s - since_s < CATCH_UP_S}
+        return (frozenset(self.nodes) - self.joined.keys() - self._asleep - self._lost) | unheard
+
+    def heard(self, node: str, incarnation: str, sequence: int) -> bool:
+        """Events of a node up to this one were taken in. Says whether its gangs were left alone until now."""
+        joined, _ = self._unheard.get(node, (None, 0.0))
+        if joined is None or joined.incarnation != incarnation or sequence < joined.sequence:
+            return False
+        del self._unheard[node]
+        return True
 
     def resident(self, tenant: str, labels: Iterable[str]) -> dict[str, int]:
         """Bytes under these labels that each node holds in memory, as they last said."""
@@ -87,6 +101,8 @@ class Roster:
         match event:
             case NodeJoined():
                 woken_in_s = event.woken_in_s
+                if any(status.phase == "gone" for status in event.workers):
+                    self._unheard[name] = event, self._clock()
                 self.joined[name] = event
                 await self._adopt(event)
                 kind, text = "node-joined", f"{name} joined"
@@ -117,6 +133,7 @@ class Roster:
         if isinstance(event, NodeJoined):
             return
         self.joined.pop(event.node, None)
+        self._unheard.pop(event.node, None)
         self.telemetry.pop(event.node, None)
         (self._asleep if isinstance(event, NodeSlept) else self._lost).add(event.node)
 
@@ -208,12 +225,8 @@ class Roster:
         for status in event.workers:
             wanted = {m.worker for generation in live.get(status.job, []) for m in generation.members}
             if status.worker in wanted:
-                gone = status.phase == "gone"
-                phase = "left" if gone else status.phase
-                cause = "unknown" if gone else None  # unless its own last event tells
-                fact = WorkerFact(event.node, phase, status.generation, status.device, exited=gone, cause=cause)
-                self._known.of(status.job)[status.worker] = fact
-                if phase == "joined":
+                self._known.of(status.job)[status.worker] = adopted(event.node, status, self._clock())
+                if status.phase == "joined":
                     self._known.resumed(status.job, status.generation)
                 self._known.cpu.adopt(status.job, status.worker)
             else:
@@ -222,6 +235,21 @@ class Roster:
             log.info("ending workers that no job needs any more", job=job, workers=sorted(workers))
             ended = self._backend.release(job, workers, forget_memory=True)
             self._beside(ended, "workers that no job needs could not be ended", event.node)
+
+
+def adopted(node: str, status: wire.WorkerStatus, now_s: float) -> WorkerFact:
+    """What is known of a worker by what its node says when it joins.
+
+    Of one that is gone its own last event tells more, unless a leader has stored that before.
+    """
+    gone, ago_s = status.phase == "gone", status.finished_ago_s
+    finished_s = None if ago_s is None else now_s - ago_s
+    if not gone:
+        return WorkerFact(node, status.phase, status.generation, status.device, finished_s=finished_s)
+    phase, cause = ("left", "unknown") if finished_s is None else ("finished", None)
+    return WorkerFact(
+        node, phase, status.generation, status.device, exited=True, cause=cause, finished_s=finished_s
+    )  # fmt: skip
 
 
 def _states(resident: Iterable[str]) -> set[str]:

@@ -99,7 +99,15 @@ def test_lives_of_a_command_beside_each_other_are_seen() -> None:
     apart = [Run("a", 1, 2, False), Run("b", 3, 4, True)]
     assert own_logs.beside_each_other(apart) == []
     assert own_logs.beside_each_other([Run("a", 1, 3.5, False), Run("b", 3, 4, True)]) == [("a", "b")]
-    assert own_logs.begun_after_done([*apart, Run("c", 5, 6, True)]) == 1
+
+
+def test_a_command_that_began_again_after_its_end_is_seen_and_excused_where_a_fault_hid_the_end() -> None:
+    done, again = Run("w0-b", 30, 44, True), Run("w1-c", 50, 66, True)
+    lived = [Run("w0-a", 1, 20, False), done, again]
+    assert own_logs.begun_after_done(lived) == [done] and own_logs.begun_after_done(lived[:2]) == []
+    assert own_logs.unexcused([done], []) == [done]
+    assert own_logs.unexcused([done], [("w0", 29.0), ("w1", 40.0), ("w0", 49.5)]) == [done]
+    assert own_logs.unexcused([done], [("w0", 31.0)]) == own_logs.unexcused([done], [("w0", 48.5)]) == []
 
 
 def test_a_recovery_is_the_first_step_that_was_made_without_the_lost_worker() -> None:

@@ -150,13 +150,14 @@ class PuppetBackend:
         """The node is back, with nobody on it."""
         self._events.put_nowait(NodeJoined(node, self._incarnation, []))
 
-    def adopt(self, job: str, worker: str, node: str, status: wire.WorkerStatus) -> None:
-        """Before the leader begins: its node has this worker still, and what it says from now on is new to him."""
+    def adopt(self, status: wire.WorkerStatus, node: str, pending: int = 0) -> None:
+        """Before the leader begins: its node has this worker still, and so many events that it will tell him again."""
         waiting = [self._events.get_nowait() for _ in range(self._events.qsize())]
         for event in waiting:
-            here = isinstance(event, NodeJoined) and event.node == node
-            self._events.put_nowait(NodeJoined(node, self._incarnation, [status], 10) if here else event)
-        self._alive[job, worker] = node
+            if isinstance(event, NodeJoined) and event.node == node:
+                event = NodeJoined(node, self._incarnation, [*event.workers, status], event.sequence + pending)
+            self._events.put_nowait(event)
+        self._alive[status.job, status.worker] = node
 
     def where(self, job: str) -> dict[str, str]:
         """The workers of this job that live, and their nodes."""

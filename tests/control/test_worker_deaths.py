@@ -272,7 +272,7 @@ def test_deaths_while_nobody_leads_are_counted(db: Opened) -> None:
             await seen(platform, job.id, running)
             node = platform.backend.where(job.id)["w0"]
         platform = Platform(db.store, clock)
-        platform.backend.adopt(job.id, "w0", node, wire.WorkerStatus(job.id, "w0", 0, 1, "gone"))
+        platform.backend.adopt(wire.WorkerStatus(job.id, "w0", 0, 1, "gone"), node, pending=1)
         died_s = clock()
         platform.backend.say(job.id, "w0", SEGV)
         async with platform:

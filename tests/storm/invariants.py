@@ -55,6 +55,7 @@ class JobTruth:
     failures: int = 0  # that were told and counted against it
     preemptions: int = 0
     phase: tuple[Any, ...] = ()
+    seated_badly: bool = False  # a generation was planned on a machine that was in trouble and not lost yet
     idle_since_s: float | None = None
     stirred_s: float = 0.0  # when something happened to it that asks for a look
 
@@ -176,6 +177,7 @@ class Truth:
             if (phase, generation) != known.phase:
                 self._world.trace("job", job, phase, generation)
                 known.phase = (phase, generation)
+                known.seated_badly = known.seated_badly or self._waits_for_a_machine(job)
                 self.stir(job)
             if (failures, preemptions) != (known.failures, known.preemptions):
                 self.wrong("counts", f"{job}: {failures} failures and {preemptions} preemptions are counted, "
@@ -196,6 +198,14 @@ class Truth:
         recent_s = self._world.loop.now_s - TROUBLE_LASTS_S
         return any(f'"{name}"' in members and at_s > recent_s
                    for members, in found for name, at_s in self.calm_since_s.items())  # fmt: skip
+
+    def _waits_for_a_machine(self, job: str) -> bool:
+        """Whether a seat of its newest generation is on a machine that does not answer: it is charged meanwhile."""
+        found = self._world.eye.execute(
+            "SELECT members FROM generations WHERE job = ? ORDER BY number DESC LIMIT 1", (job,)
+        ).fetchall()
+        return any(f'"{name}"' in members and not machine.well
+                   for members, in found for name, machine in self._world.machines.items())  # fmt: skip
 
     # ------------------------------------------------------------ now and then
 
@@ -316,7 +326,8 @@ class Truth:
         slack_s = sum(sizes) * LEDGER_SLACK_S + max(sizes, default=0) * world.leaderless_s
         held = self.jobs[job].held.device_s
         world.figures.append((job, round(charged, 2), round(held, 2), round(slack_s, 2)))
-        if not self.jobs[job].disturbed and abs(charged - held) > slack_s:
+        calm = not self.jobs[job].disturbed and not self.jobs[job].seated_badly
+        if calm and abs(charged - held) > slack_s:
             text = f"{job}: {charged:.1f} device seconds are charged, it held {held:.1f} (± {slack_s:.1f})"
             self.wrong("ledger", text)
 

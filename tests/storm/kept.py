@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-KEPT: tuple[int, ...] = (128, 2010, 2014)
+KEPT: tuple[int, ...] = (61, 86, 128, 161, 293, 2010, 2014)
 """Played again each time, with what they showed:
 
+- 61: a job that was planned on a node that hung already was charged from then on: no fault, it had that device
+- 86, 161, 293: commands that finished while nobody led were run again, as their nodes said that they were gone before
+  they told what had been said there
 - 128: jobs that ended while nobody led were charged until somebody did
 - 2010: a gang could not be judged when deaths of the generation planned to follow it had been passed over
 - 2014: a gang with a silent node and a quick one was told to leave, and answered, hundreds of times

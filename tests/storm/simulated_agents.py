@@ -261,7 +261,7 @@ class Manager:
         return wire.Reply(number)
 
     def _status(self) -> wire.NodeStatus:
-        told = [wire.WorkerStatus(one.job, one.name, one.device, one.generation, one.phase)
+        told = [wire.WorkerStatus(one.job, one.name, one.device, one.generation, one.phase, one.finished_ago_s)
                 for one in self.workers.values()]  # fmt: skip
         return wire.NodeStatus(
             self.name, self.incarnation, self.control.epoch, dict(self.capacity), "cpu", told, True, "sandbox",
@@ -279,7 +279,8 @@ class Manager:
 
     def _say(self, worker: SimWorker, body: wire.FromWorker | wire.Exited) -> None:
         worker.phase = _PHASES.get(type(body), worker.phase)
-        worker.finished = worker.finished or isinstance(body, wire.Finished)
+        if isinstance(body, wire.Finished) and worker.finished_s is None:
+            worker.finished_s = self.world.loop.now_s
         event = self.outbox.add(time.time(), worker.job, worker.name, body, time.monotonic())
         if not isinstance(body, wire.Progress | wire.Snapshot):
             self.world.truth.stir(worker.job)

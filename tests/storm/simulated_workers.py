@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.storm.world import World
 
 LINE_S = 0.001
+RANKS_APART = 0.2  # each rank of a command takes so much longer than the one before
 BEAT_S, QUIET_BEATS = 3.0, 3  # rank 0 tells how far it is so often, the others every third time
 
 
@@ -176,7 +177,8 @@ class SimWorker:
     def __init__(self, manager: Manager, job: str, name: str, device: int, demand: Mapping[str, float]) -> None:
         self.manager, self.job, self.name, self.device, self.demand = manager, job, name, device, demand
         self.generation, self.phase = 0, "starting"
-        self.started = self.finished = self.leaving = self.ended = False
+        self.started = self.leaving = self.ended = False
+        self.finished_s: float | None = None  # when its node heard so
         self.gone = asyncio.Event()
         self.cause: str | None = None
         self.early: list[wire.ToWorker] = []
@@ -196,6 +198,14 @@ class SimWorker:
     @property
     def key(self) -> tuple[str, str]:
         return self.job, self.name
+
+    @property
+    def finished(self) -> bool:
+        return self.finished_s is not None
+
+    @property
+    def finished_ago_s(self) -> float | None:
+        return None if self.finished_s is None else self._world.loop.now_s - self.finished_s
 
     def __repr__(self) -> str:
         return f"{self.job}/{self.name} on {self.manager.name}"
@@ -388,8 +398,8 @@ class Commands:
         there = self._there.setdefault(key, {})
         there[worker.name] = worker
         if len(there) == int(worker.environment.get("WORLD_SIZE", "1")):
-            lasts_s = worker.behaviour.lasts_s
-            for each in there.values():
+            for rank, each in enumerate(there.values()):  # one after the other
+                lasts_s = worker.behaviour.lasts_s * (1.0 + RANKS_APART * rank)
                 self._world.loop.within(each.process, lasts_s, each.die, 0, None)
 
     def gone(self, worker: SimWorker) -> None:

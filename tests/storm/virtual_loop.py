@@ -92,7 +92,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def end(self) -> None:
         """Close whatever waits still: what it says when it is closed, nobody hears."""
-        for task in asyncio.all_tasks(self):
+        for task in sorted(asyncio.all_tasks(self), key=lambda task: int(task.get_name().rpartition("-")[2])):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             for _ in range(MOST_CLOSES):
                 try:

@@ -71,7 +71,8 @@ class Worker:
         self._unsent: list[wire.ToWorker] = []
         self._cause: str | None = None
         self._detail = ""
-        self._leaving = self._raised = self._ending = self._finished = self._hurried = False
+        self._leaving = self._raised = self._ending = self._hurried = False
+        self._finished_s: float | None = None  # when it said so
         self._heard_s: float | None = None  # since it trains
         self._step_s = 0.0
 
@@ -86,7 +87,7 @@ class Worker:
     @property
     def finished(self) -> bool:
         """Whether it has said that it finished: its seat may be given to another, who begins when it is gone."""
-        return self._finished
+        return self._finished_s is not None
 
     @property
     def _command(self) -> bool:
@@ -102,7 +103,8 @@ class Worker:
         return self.group.pids() or {self.pid, *processes.descendants(self.pid)}
 
     def status(self) -> wire.WorkerStatus:
-        return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase)
+        ago_s = None if self._finished_s is None else time.monotonic() - self._finished_s
+        return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase, ago_s)
 
     # ------------------------------------------------------------ start
 
@@ -190,7 +192,8 @@ class Worker:
             return True
         self.phase = _PHASES.get(type(message), self.phase)
         self._raised = self._raised or isinstance(message, wire.Raised)
-        self._finished = self._finished or isinstance(message, wire.Finished)
+        if isinstance(message, wire.Finished) and self._finished_s is None:
+            self._finished_s = time.monotonic()
         return self._emit(self, message)
 
     def tell(self, message: wire.ToWorker) -> None:
@@ -235,7 +238,7 @@ class Worker:
 
     def see_out(self) -> None:
         """Somebody waits for its seat: what it said was its last word, so it is not left the time to linger."""
-        if self._finished and not self._hurried:
+        if self.finished and not self._hurried:
             self._hurried = True
             asyncio.get_running_loop().call_later(LINGER_S, self._kill_if_alive)
 

@@ -135,10 +135,8 @@ class Campaign:
             self._remember()
 
     def _judge(self, entry: Entry) -> None:
-        stopped = {worker.partition("/")[2] for fault in self.state.faults if fault.for_s
-                   for worker in fault.workers if worker.startswith(f"{entry.id}/")}  # fmt: skip
         assert self.state.undisturbed is not None
-        entry.verdict = self.work.judged(entry, stopped, self.state.undisturbed)
+        entry.verdict = self.work.judged(entry, self.state.faults, self.state.undisturbed)
         for trouble in entry.verdict.trouble:
             self._say(f"  TROUBLE with {entry.id} ({entry.kind}, hit {entry.hits} times): {trouble}")
         self._remember()

@@ -35,6 +35,10 @@ class Fault:
     for_s: float = 0.0  # how long it stood still
     back_s: float | None = None  # until the API answered again, of a control plane
 
+    def workers_of(self, job: str) -> list[str]:
+        """The workers of this job that it hit."""
+        return [name for owner, _, name in (worker.partition("/") for worker in self.workers) if owner == job]
+
     @property
     def away_s(self) -> float:
         """How long the victim did nothing, if others rely on it."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+KNOWN_WITHIN_S = 5.0
+"""So long after its last line a life may end, and its node hand that on: what hits it meanwhile may hide its end."""
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class Step:
@@ -96,9 +99,19 @@ def beside_each_other(lived: Sequence[Run]) -> list[tuple[str, str]]:
     return [(before.life, after.life) for before, after in pairwise(lived) if after.begun_s < before.last_s]
 
 
-def begun_after_done(lived: Sequence[Run]) -> int:
-    """How often a command began again although it had come to its end."""
-    return sum(run.done for run in lived[:-1])
+def begun_after_done(lived: Sequence[Run]) -> list[Run]:
+    """The lives of a command that had come to their end, and after which it began again all the same."""
+    return [run for run in lived[:-1] if run.done]
+
+
+def unexcused(ended: Sequence[Run], hits: Sequence[tuple[str, float]]) -> list[Run]:
+    """Those of these lives that no fault (worker, time) hit before it could be known that they had ended."""
+
+    def hit(run: Run) -> bool:
+        own = (at_s for worker, at_s in hits if worker == run.life.rpartition("-")[0])
+        return any(run.begun_s <= at_s <= run.last_s + KNOWN_WITHIN_S for at_s in own)
+
+    return [run for run in ended if not hit(run)]
 
 
 def recovered_s(made: Sequence[Step], workers: Collection[str], hit_s: float) -> float | None:

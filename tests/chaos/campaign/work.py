@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.campaign import own_logs
+from tests.chaos.campaign.faults import Fault
 from tests.chaos.crashable import PROGRAMS, Crashable, wait_until
 
 TENANTS = {"alpha": 2.0, "beta": 1.0, "gamma": 1.0}
@@ -145,10 +146,10 @@ class Work:
 
     # ------------------------------------------------------------ when it has ended
 
-    def judged(self, entry: Entry, stopped: set[str], undisturbed: Undisturbed) -> Verdict:
-        """``stopped``: workers of it that stood still for a time."""
+    def judged(self, entry: Entry, faults: Sequence[Fault], undisturbed: Undisturbed) -> Verdict:
+        """How it came out of all faults so far."""
         if entry.kind == "pipeline":
-            return self._judged_pipeline(entry)
+            return self._judged_pipeline(entry, faults)
         detail = self.platform.call(lambda c: c.detail(entry.id))
         verdict = Verdict(detail.state, generations=len(detail.generations), lost=detail.state != "succeeded")
         if verdict.lost:
@@ -158,9 +159,10 @@ class Work:
             if value != str(self.size.ticks * 3):
                 verdict.trouble.append(f"its value is {value!r}")
         else:
+            stopped = {worker for fault in faults if fault.for_s for worker in fault.workers_of(entry.id)}
             self._judge_steps(entry, stopped, verdict)
             self._judge_losses(entry, undisturbed, verdict)
-        self._judge_runs(entry.id, verdict)
+        self._judge_runs(entry.id, faults, verdict)
         return verdict
 
     def _judge_steps(self, entry: Entry, stopped: set[str], verdict: Verdict) -> None:
@@ -195,7 +197,7 @@ class Work:
         self.platform.wait_for_end(job, 180)
         return self.platform.call(lambda c: c.lineage(job)).same_weights is True
 
-    def _judged_pipeline(self, entry: Entry) -> Verdict:
+    def _judged_pipeline(self, entry: Entry, faults: Sequence[Fault]) -> Verdict:
         run = self.platform.call(lambda c: c.pipeline(entry.id))
         verdict = Verdict(run.state, lost=run.state != "succeeded")
         if verdict.lost:
@@ -204,12 +206,17 @@ class Work:
             verdict.trouble.append(f"its value is {run.stages['third'].value!r}")
         for stage in run.view.stages:
             if stage.job is not None:
-                self._judge_runs(stage.job, verdict)
+                self._judge_runs(stage.job, faults, verdict)
         return verdict
 
-    def _judge_runs(self, job: str, verdict: Verdict) -> None:
+    def _judge_runs(self, job: str, faults: Sequence[Fault], verdict: Verdict) -> None:
         lived = own_logs.runs(self.output(job))
-        verdict.begun_after_done += own_logs.begun_after_done(lived)
+        ended = own_logs.begun_after_done(lived)
+        verdict.begun_after_done += len(ended)
+        hits = [(worker, fault.at_s) for fault in faults for worker in fault.workers_of(job)]
+        if again := own_logs.unexcused(ended, hits):
+            verdict.doubled = True
+            verdict.trouble.append(f"ran again after its end, which nothing hid: {_few([run.life for run in again])}")
         if both := own_logs.beside_each_other(lived):
             verdict.doubled = True
             verdict.trouble.append(f"ran beside itself: {both}")
