@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead import wire
+from fairlead.backends.protocol import NodeChange, NodeLost
 from fairlead.control import pipeline_quarantine
 from fairlead.control.knowing import model_key
 from fairlead.control.known_gangs import Gangs
@@ -20,6 +22,7 @@ from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageReco
 from fairlead.control.pipelines import Pipelines
 from fairlead.control.quarantine import Quarantine
 from fairlead.control.records import Job, JobPhase, KnownModel
+from fairlead.control.roster import Roster
 from fairlead.control.store import events, generations, jobs, ledger, memory, metrics, models, pipelines
 from fairlead.control.usage_meter import UsageMeter
 from fairlead.planning.profiles import to_plain
@@ -287,3 +290,42 @@ def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(db: 
     assert quarantine.held() == {"bad"}
     assert [line.device_s for line in db.read(ledger.by_job, "good")] == [10.0]
     assert db.read(ledger.by_job, "bad") == []
+
+
+def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go_on(
+    db: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hurried()
+    failed: list[str] = []
+    take = Roster.take
+
+    async def at_first_not(self: Roster, event: NodeChange) -> None:
+        if isinstance(event, NodeLost) and len(failed) < 3:
+            failed.append(event.node)
+            raise ValueError("ours")
+        await take(self, event)
+
+    monkeypatch.setattr(Roster, "take", at_first_not)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            first = await platform.submit(waits(clock, "first"))
+            await platform.ended(first)
+            platform.backend.lose("node-1")
+            platform.backend.join("node-1")
+            while not failed:
+                await platform.controller.news(0.05)
+            good = await platform.submit(waits(clock, "good", "text"))
+            await platform.ended(good)
+            until_s = time.monotonic() + 20
+            while len(await node_events()) < 3:
+                platform.lives()
+                assert time.monotonic() < until_s
+                await platform.controller.news(0.05)
+
+    async def node_events() -> list[str]:
+        found = await db.store.read(lambda connection: events.after(connection, 0, 1000))
+        return [event.kind for event in found if event.node == "node-1"]
+
+    run(scene())
+    assert run(node_events()) == ["node-joined", "node-lost", "node-joined"]
