@@ -36,6 +36,7 @@ _PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT[
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
 _BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
+_PHASES_OF = select(jobs.c.id, jobs.c.phase, jobs.c.then).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
 _ENDED_OF = select(jobs.c.id).where(
     jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.phase.in_([phase.value for phase in ENDED])
 )
@@ -131,6 +132,16 @@ def on_their_way(conn: Connection) -> list[str]:
 def get(conn: Connection, job_id: str) -> Job | None:
     row = conn.execute(_BY_ID, {"wanted": job_id}).one_or_none()
     return None if row is None else _job(row)
+
+
+def phases(conn: Connection, ids: Collection[str]) -> dict[str, tuple[str, str | None]]:
+    """By id, of those of these jobs that there are: the phase, and what comes then if it is ending."""
+    found: dict[str, tuple[str, str | None]] = {}
+    wanted = sorted(ids)
+    for begin in range(0, len(wanted), _ONE_STATEMENT):
+        rows = conn.execute(_PHASES_OF, {"ids": wanted[begin : begin + _ONE_STATEMENT]})
+        found |= {job: (phase, then) for job, phase, then in rows}
+    return found
 
 
 def several(conn: Connection, ids: Collection[str]) -> dict[str, Job]:
