@@ -39,6 +39,8 @@ LONGEST_S = 0.25
 """So long a round waits for pipelines; what is left then is done before the next one, which follows at once."""
 FORGOTTEN_S = 300.0
 """A pipeline that nothing was heard of for so long is looked at all the same, one in each pass."""
+_NEWEST = 2**31 - 1
+"""No generation has a number as large."""
 LARGE_BYTES = 1 << 20
 """Of a result: a smaller one is copied to another node sooner than anybody notices."""
 
@@ -339,7 +341,8 @@ def _homes(connection: Connection, seen: Seen, given: Mapping[str, Mapping[str, 
     held: Counter[str] = Counter()
     for other, size in large.items():
         maker = makers.get(seen.stages[other].fingerprint, seen.stages[other])
-        for generation in generations.of_job(connection, maker.job or "")[-1:]:
+        generation = generations.before(connection, maker.job or "", _NEWEST)
+        if generation is not None and generation.members:
             held[generation.members[0].node] += size
     most = max(held.values(), default=0)
     return {node for node, size in held.items() if 2 * size >= most}

@@ -15,7 +15,7 @@ from fairlead.control.knowing import blame_plan, planners_plan
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, stop_changes
 from fairlead.control.store import events, generations, jobs
 from fairlead.recovery.deaths import OTHERS, Cause, Death, cause_of, signal_name
-from fairlead.recovery.policy import decide
+from fairlead.recovery.policy import FORGET_S, decide
 from fairlead.recovery.verdicts import Action, Policy, Situation, Verdict
 from fairlead.units import shown_size
 
@@ -146,13 +146,7 @@ def _progress_s(connection: Connection, job: Job, former: Sequence[Death], now_s
     if not own and not job.failures:
         return 0.0
     since_s = max(own, default=job.submitted_s)
-    total_s = 0.0
-    for generation in generations.of_job(connection, job.id):
-        if generation.running_s is None or (job.training and generation.first_step is None):
-            continue
-        end_s = min(moment for moment in (generation.broken_s, generation.ended_s, now_s) if moment is not None)
-        total_s += max(0.0, end_s - max(generation.running_s, since_s))
-    return total_s
+    return generations.worked_s(connection, job.id, since_s, now_s, stepped=job.training, enough_s=FORGET_S)
 
 
 def _tell(connection: Connection, job: Job, verdict: Verdict, plan: str | None, now_s: float) -> None:
