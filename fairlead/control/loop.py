@@ -33,7 +33,7 @@ from fairlead.control.plans import Gauge, Plans
 from fairlead.control.quarantine import Parts, Quarantine
 from fairlead.control.records import Job
 from fairlead.control.roster import Roster
-from fairlead.control.store import neighbours, nodes
+from fairlead.control.store import damage, events, neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
@@ -162,6 +162,7 @@ class Controller:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
         self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
+        damage.forget()  # whoever leads tells of it
         self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
@@ -219,7 +220,18 @@ class Controller:
         if live and not self._paused:
             self._parts.beside("reviewing plans", lambda: self._review(live))
         await self._gangs.look()
+        await self._tell_damage()
         self.publish()
+
+    async def _tell_damage(self) -> None:
+        """Tell of rows of the store that no sense could be made of."""
+        found, now_s = damage.untold(), self.clock()
+        for text in found:
+            log.error("a row of the store is damaged", what=text)
+        if found:
+            await self.store.write(lambda connection: [
+                events.append(connection, time_s=now_s, kind="store-damaged", text=text) for text in found
+            ])  # fmt: skip
 
     def _forget_cooled(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""

@@ -153,7 +153,7 @@ class Pipelines:
         names = {name for name, _, _ in running}
         for memory in (self._specs, self._lasting, self._resting, self._turns):
             for name in memory.keys() - names:
-                del memory[name]  # type: ignore[attr-defined]
+                del memory[name]
         if not running:
             return []
         watched = {job for resting in self._resting.values() for job in resting.courses}

@@ -13,7 +13,7 @@ from fairlead import wire
 from fairlead.control.gangs import WorkerFact, loss, loss_s
 from fairlead.control.knowing import blame_plan, planners_plan
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, stop_changes
-from fairlead.control.store import events, generations, jobs
+from fairlead.control.store import damage, events, generations, jobs
 from fairlead.recovery.deaths import OTHERS, Cause, Death, cause_of, signal_name
 from fairlead.recovery.policy import FORGET_S, decide
 from fairlead.recovery.verdicts import Action, Policy, Situation, Verdict
@@ -30,7 +30,18 @@ POLICY: Policy = decide
 
 def known(job: Job) -> tuple[Death, ...]:
     """All deaths that are stored with this job, the newest last."""
-    return msgspec.convert(list(job.deaths), tuple[Death, ...])
+    try:
+        return msgspec.convert(list(job.deaths), tuple[Death, ...])
+    except msgspec.ValidationError:
+        return tuple(death for each in job.deaths if (death := _readable(job, each)) is not None)
+
+
+def _readable(job: Job, stored: Mapping[str, Any]) -> Death | None:
+    try:
+        return msgspec.convert(stored, Death)
+    except msgspec.ValidationError:
+        damage.note("jobs", job.id, "one of its deaths cannot be read")
+        return None
 
 
 def last_step(job: Job) -> int | None:

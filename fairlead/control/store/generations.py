@@ -13,6 +13,7 @@ from sqlalchemy import update as update_rows
 from fairlead.cluster import Member, Placement
 from fairlead.control.records import Generation, GenerationPhase
 from fairlead.control.rendezvous import Rendezvous, draw
+from fairlead.control.store import damage
 from fairlead.control.store.rows import column_values, fields
 from fairlead.control.store.schema import generations
 from fairlead.control.store.schema import jobs as job_rows
@@ -23,6 +24,7 @@ _GENERATION = [generations.c[name] for name in Generation.__slots__]
 _IS = (generations.c.job == bindparam("of_job")) & (generations.c.number == bindparam("of_number"))
 _UPDATE, _THIS = update_rows(generations).where(_IS), select(*_GENERATION).where(_IS)  # built once
 _AT = {name: place for place, name in enumerate(Generation.__slots__)}
+_SHAPE = damage.Shape(Generation, "generations", phase=GenerationPhase.ENDED.value)
 _BY_JOB = select(*_GENERATION).order_by(generations.c.job, generations.c.number)
 _OF_JOB = _BY_JOB.where(generations.c.job == bindparam("of_job"))
 _BEFORE = (
@@ -149,7 +151,18 @@ def _seats(members: Placement) -> list[dict[str, Any]]:
 
 
 def _generation(row: Iterable[Any]) -> Generation:
+    """The generation of a row; one that cannot be read has no members, which no other has."""
     values = list(row)
-    values[_AT["phase"]] = GenerationPhase(values[_AT["phase"]])
-    values[_AT["members"]] = tuple(Member(**seat) for seat in values[_AT["members"]])
+    key = f"{values[0]}/{values[1]}"
+    _SHAPE.mend(key, values)
+    try:
+        values[_AT["phase"]] = GenerationPhase(values[_AT["phase"]])
+        values[_AT["members"]] = tuple(Member(**seat) for seat in values[_AT["members"]])
+    except (TypeError, ValueError):
+        damage.note("generations", key, "its phase or its members cannot be read")
+        values[_AT["phase"]], values[_AT["members"]] = _phase(values[_AT["phase"]]), ()
     return Generation(*values)
+
+
+def _phase(stored: str) -> GenerationPhase:
+    return GenerationPhase(stored) if stored in set(GenerationPhase) else GenerationPhase.ENDED
