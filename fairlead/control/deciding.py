@@ -134,17 +134,31 @@ async def read_state(
     cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
     unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
     jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
-    poison: dict[str, Exception] = {}
+    poison = _damaged(active, live)
+    held = {*aside, *poison}
     cluster = cluster_state(
         now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
         used_up_by(teams, budgets),
-        {name: known.used.facts(name) for name in facts}, curves, aside, poison,
+        {name: known.used.facts(name) for name in facts}, curves, held, poison,
     )  # fmt: skip
     near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
     cluster = replace(cluster, colocation=known.company.table or None, jobs=near, sharing=sharing)
     stopping = any(job.phase is JobPhase.STOPPING for job in active)
     departing = stopping or any(len(of_job) > 1 for of_job in live.values())
     return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets, poison)
+
+
+def _damaged(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) -> dict[str, Exception]:
+    """Jobs of which something cannot be read that a decision depends on; about one that ends there is none."""
+    found: dict[str, Exception] = {}
+    for job in active:
+        if is_over(job):
+            continue
+        if jobs.DAMAGED in job.facts:
+            found[job.id] = ValueError(f"cannot be read: {', '.join(job.facts[jobs.DAMAGED])}")
+        elif any(not generation.members for generation in live.get(job.id, ())):
+            found[job.id] = ValueError("its generation cannot be read")
+    return found
 
 
 def _near_data(job: JobState, resident: Resident, labels: Labels, poison: dict[str, Exception]) -> JobState:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from fairlead.control.gang_timers import GangTimers
 from fairlead.control.gang_views import GangViews, touches
 from fairlead.control.gangs import changes_s, next_action
+from fairlead.control.internal_errors import stays_what_it_is
 from fairlead.control.roster import Roster
 from fairlead.control.store import jobs
 from fairlead.control.store.engine import Store
@@ -72,8 +73,14 @@ class GangSweep:
         for view in await self._views.of_each(some):
             if touches(view, undecided):
                 continue
-            if next_action(view) is not None:
+            try:
+                waits, at_s = next_action(view) is None, changes_s(view)
+            except Exception as error:
+                if stays_what_it_is(error):
+                    raise
+                waits, at_s = False, None  # its own task finds the same, and sets it aside
+            if not waits:
                 asked.add(view.job.id)
-            elif (at_s := changes_s(view)) is not None:
+            elif at_s is not None:
                 self._timers.arm(view.job.id, at_s, view.now_s)
         return asked

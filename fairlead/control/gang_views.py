@@ -75,8 +75,8 @@ def _found(connection: Connection, job: Job, live: list[Generation], training: s
     odd = training - {generation.number for generation in live}
     if not odd:
         return job, live, None
-    earlier = reversed(generations.of_job(connection, job.id))
-    return job, live, next((generation for generation in earlier if generation.number in odd), None)
+    earlier = (generations.get(connection, job.id, number) for number in sorted(odd, reverse=True))
+    return job, live, next((generation for generation in earlier if generation is not None), None)
 
 
 def touches(view: GangView, nodes: frozenset[str]) -> bool:

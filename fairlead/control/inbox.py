@@ -9,6 +9,7 @@ so that acknowledging that one acknowledges both.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -75,11 +76,17 @@ class Inbox:
         if kind is not None:
             worker.reports[kind] = self._last
 
-    def take(self) -> list[BackendEvent]:
-        """What is to be taken in now: all of it, but of no node more than its turn."""
+    def waits(self, but: Collection[str] = ()) -> bool:
+        """Whether anything waits of a node other than these."""
+        return any(event.node not in but for event in self._events.values()) if but else bool(self._events)
+
+    def take(self, but: Collection[str] = ()) -> list[BackendEvent]:
+        """What is to be taken in now: all of it, but of no node more than its turn, and nothing of these."""
         taken: Counter[str] = Counter()
         found = []
         for place, event in self._events.items():
+            if event.node in but:
+                continue
             taken[event.node] += 1
             if taken[event.node] <= MOST_OF_A_NODE:
                 found.append((place, event))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 
 import structlog
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError
 
 from fairlead.control.metrics import families, live
 from fairlead.errors import Unavailable
@@ -21,10 +22,20 @@ FIRST_S, LONGEST_S = 1.0, 300.0
 
 
 def stays_what_it_is(error: BaseException) -> bool:
-    """Whether it is no job's: lost leadership, or trouble of the store."""
+    """Whether it is no job's: lost leadership, or trouble of the store.
+
+    What one job's data can make of a statement is the job's: a value that a column cannot hold, that breaks a rule of
+    its table, or that the driver cannot bind. A connection that is gone is the store's, whatever the error is called.
+    """
     if isinstance(error, Unavailable):  # LostLeadership among them
         return True
-    return isinstance(error, DBAPIError) and not isinstance(error, DataError | IntegrityError)
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    if isinstance(error, InterfaceError):  # SQLite's about values; PostgreSQL's driver says so of its connection
+        return not isinstance(error.orig, sqlite3.InterfaceError)
+    return not isinstance(error, DataError | IntegrityError | ProgrammingError | NotSupportedError)
 
 
 def told(doing: str, error: BaseException, **facts: object) -> str:

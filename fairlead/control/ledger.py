@@ -91,10 +91,10 @@ def end_generation(
     One that ended before its members met held its devices all the same: those of newcomers since it was planned, the
     others since the generation before ended.
     """
-    known = generations.of_job(connection, job.id)
-    stored = next(g for g in known if g.number == generation.number)
+    stored = generations.get(connection, job.id, generation.number)
+    assert stored is not None
     if stored.metered_s is None:
-        former = max((g for g in known if g.number < generation.number), key=lambda g: g.number, default=None)
+        former = generations.before(connection, job.id, generation.number)
         charge_newcomers(connection, job, stored, former, nodes, now_s)
         since_s = None if former is None else former.ended_s
         stored = replace(stored, metered_s=since_s, members=_staying(stored, former))

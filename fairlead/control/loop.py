@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 
 import structlog
 from sqlalchemy import Connection
@@ -33,7 +33,7 @@ from fairlead.control.plans import Gauge, Plans
 from fairlead.control.quarantine import Parts, Quarantine
 from fairlead.control.records import Job
 from fairlead.control.roster import Roster
-from fairlead.control.store import neighbours, nodes
+from fairlead.control.store import damage, events, neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
@@ -89,6 +89,7 @@ class Controller:
         self._seen: dict[tuple[str, str], int] = {}
         self._gone = GoneIncarnations(store, self._seen, clock)
         self._inbox = Inbox()
+        self._behind: frozenset[str] = frozenset()  # nodes whose last change could not be taken in yet
         self._nudged = asyncio.Event()
         self._urgent = asyncio.Event()  # something that reports are not gathered any longer for
         self._storing_s = 0.0  # what the last events took
@@ -161,6 +162,7 @@ class Controller:
         """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
         fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
         self._metered_s = self.clock()  # not before the nodes have told which jobs ended while nobody led
+        damage.forget()  # whoever leads tells of it
         self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
         await outlast(self.refresh, "nodes")
         self.known.company.table = await outlast(lambda: self.store.read(neighbours.table), "neighbours")
@@ -194,10 +196,10 @@ class Controller:
     async def _reconcile_forever(self) -> None:
         batch: list[BackendEvent] = []
         while True:
-            if batch:  # what the last pass did not get to comes first, and no more is taken on top of it
+            if all(event.node in self._behind for event in batch):
+                batch += await self._next_batch()
+            else:  # what the last pass did not get to comes first, and no more is taken on top of it
                 await asyncio.sleep(TICK_S)
-            else:
-                batch = await self._next_batch()
             await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
 
     async def _reconcile(self, batch: list[BackendEvent]) -> None:
@@ -218,7 +220,18 @@ class Controller:
         if live and not self._paused:
             self._parts.beside("reviewing plans", lambda: self._review(live))
         await self._gangs.look()
+        await self._tell_damage()
         self.publish()
+
+    async def _tell_damage(self) -> None:
+        """Tell of rows of the store that no sense could be made of."""
+        found, now_s = damage.untold(), self.clock()
+        for text in found:
+            log.error("a row of the store is damaged", what=text)
+        if found:
+            await self.store.write(lambda connection: [
+                events.append(connection, time_s=now_s, kind="store-damaged", text=text) for text in found
+            ])  # fmt: skip
 
     def _forget_cooled(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""
@@ -234,7 +247,7 @@ class Controller:
     async def _next_batch(self) -> list[BackendEvent]:
         """Wait for something to do; progress alone may wait a little for company."""
         under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or self._gangs.busy
-        soon = under_way or self._unfinished or self._round_due
+        soon = under_way or self._unfinished or self._round_due or bool(self._behind)
         busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
         idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
         if not self._nudged.is_set():
@@ -269,28 +282,46 @@ class Controller:
     def _drain(self) -> list[BackendEvent]:
         self._nudged.clear()
         self._urgent.clear()
-        batch = self._inbox.take()
-        if self._inbox:  # a node had more to say than its turn
+        batch = self._inbox.take(self._behind)
+        if self._inbox.waits(self._behind):  # a node had more to say than its turn
             self._nudged.set()
         return batch
 
     # ------------------------------------------------------------ taking in
 
     async def _absorb(self, batch: list[BackendEvent]) -> None:
-        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch."""
-        while batch:
-            first = batch[0]
-            if isinstance(first, NodeChange):
-                self._round_due = True
-                self._gangs.want_all()
-                await self._parts.do(f"taking in {first.node}", partial(self.roster.take, first))
-                self._gone.note(first, self.nodes)
-                self._heard_of(first.node, first.incarnation)
-                del batch[0]
+        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch.
+
+        A change of a node that could not be taken in stays, with all that this node says later: without it nobody would
+        ever know that the node is lost, or there.
+        """
+        behind: set[str] = set()
+        place = 0
+        while place < len(batch):
+            first = batch[place]
+            if first.node in behind:
+                place += 1
+            elif isinstance(first, NodeChange):
+                if await self._take_change(first):
+                    del batch[place]
+                else:
+                    behind.add(first.node)
             else:
-                said = list(takewhile(lambda event: not isinstance(event, NodeChange), batch))
+                further = islice(batch, place, None)
+                said = list(takewhile(lambda e: not isinstance(e, NodeChange) and e.node not in behind, further))
                 await self._store_worker_events([event for event in said if isinstance(event, WorkerEvent)])
-                del batch[: len(said)]
+                del batch[place : place + len(said)]
+        self._behind = frozenset(behind)
+
+    async def _take_change(self, change: NodeChange) -> bool:
+        """Whether a node's change was taken in; the gangs of all nodes are looked at then."""
+        if not await self._parts.do(f"taking in {change.node}", partial(self.roster.take, change)):
+            return False
+        self._round_due = True
+        self._gangs.want_all()
+        self._gone.note(change, self.nodes)
+        self._heard_of(change.node, change.incarnation)
+        return True
 
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
         fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]

@@ -299,12 +299,7 @@ def measured_speed(job: Job, generation: Generation, step: int, now_s: float) ->
 
 def _recovered(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
     """The first step after a loss closes the recovery: FRT is the time from the loss to here."""
-    lost: list[float] = []
-    for earlier in reversed([g for g in generations.of_job(connection, job.id) if g.number < generation.number]):
-        if earlier.broken_s is not None:
-            lost.append(earlier.broken_s)
-        if earlier.first_step is not None:
-            break  # it had recovered from anything before
+    lost = generations.losses_before(connection, job.id, generation.number)
     if not lost:
         return {}
     took_s = max(0.0, stepped_s - min(lost))

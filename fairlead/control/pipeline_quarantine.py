@@ -27,31 +27,19 @@ class PipelineQuarantine:
 
     async def advance(self) -> set[str] | None:
         """Do what can be done for all that are not aside. The jobs touched; None when there was nothing to do."""
-        held = {str(name) for name in self._backoff.held()}
-        if not self._backoff:
-            try:
-                return await self._inner.advance()
-            except Exception as error:
-                if stays_what_it_is(error):
-                    raise
-        return await self._one_by_one(held)
+        if self._backoff:
+            self._backoff.keep(await self._inner.running())
+        return await self._inner.advance(but={str(name) for name in self._backoff.held()}, drive=self._drive)
 
-    async def _one_by_one(self, held: set[str]) -> set[str] | None:
-        every = await self._inner.running()
-        self._backoff.keep(every)
-        touched: set[str] = set()
-        for name in every:
-            if name in held:
-                continue
-            try:
-                touched |= await self._inner.advance(but=set(every) - {name}) or set()
-            except Exception as error:
-                if stays_what_it_is(error):
-                    raise
-                touched |= await self._set_aside(name, error)
-            else:
-                self._backoff.passed(name)
-        return touched or None
+    async def _drive(self, name: str) -> set[str] | None:
+        try:
+            touched = await self._inner.drive(name)
+        except Exception as error:
+            if stays_what_it_is(error):
+                raise
+            return await self._set_aside(name, error)
+        self._backoff.passed(name)
+        return touched
 
     async def _set_aside(self, pipeline: str, error: Exception) -> set[str]:
         mark = told(DOING, error, pipeline=pipeline)

@@ -7,8 +7,9 @@ Everything it knows is in the store: after a crash the next leader goes on from 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from fairlead.control.failpoints import failpoint
 from fairlead.control.observe import stop_changes
 from fairlead.control.pipeline_records import PipelineRecord, StageRecord
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.service.submitting import new_job
+from fairlead.control.service.submitting import new_job, room_left
 from fairlead.control.store import events, generations, jobs, pipelines, tenants, tokens
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError
@@ -33,6 +34,13 @@ NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
 STEPS_AT_ONCE = 50
 """In one transaction: a stage's job is handed in within a millisecond or two."""
 BITES = 100
+"""Transactions of one pipeline before the next one has its turn."""
+LONGEST_S = 0.25
+"""So long a round waits for pipelines; what is left then is done before the next one, which follows at once."""
+FORGOTTEN_S = 300.0
+"""A pipeline that nothing was heard of for so long is looked at all the same, one in each pass."""
+_NEWEST = 2**31 - 1
+"""No generation has a number as large."""
 LARGE_BYTES = 1 << 20
 """Of a result: a smaller one is copied to another node sooner than anybody notices."""
 
@@ -46,6 +54,7 @@ class Seen:
     stages: Mapping[str, StageRecord]
     jobs: Mapping[str, JobFact]
     earlier: Mapping[str, StageRecord]  # by stage: whose result may stand for it
+    courses: Mapping[str, Course]  # of the jobs of its active stages
 
     def next(self) -> list[steps.Step]:
         states = {name: stage.state for name, stage in self.stages.items()}
@@ -53,85 +62,165 @@ class Seen:
         return steps.next_steps(self.spec.upstream, states, self.jobs, frozenset(self.earlier), cancelled=cancelled)
 
 
-class Pipelines:
-    """The leader's."""
+Course = tuple[str, str | None]
+"""The phase of a job, and what comes then if it is ending."""
+GONE: Course = ("gone", None)
+_UNDER_WAY: Course = ("under way", None)
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store, self._clock = store, clock
+
+@dataclass(frozen=True, slots=True)
+class Resting:
+    """A pipeline in which there was nothing to do, and what would change that."""
+
+    tenant: str
+    cancelled: bool
+    courses: Mapping[str, Course]  # of the jobs of its active stages
+    wanted: frozenset[str]  # fingerprints of stages that an earlier result would stand for
+    crowded: bool  # a stage could start if its tenant had not so many jobs
+    looked_s: float
+
+
+class Pipelines:
+    """The leader's. It looks only at pipelines that something happened to, each in transactions of its own."""
+
+    def __init__(
+        self, store: Store, clock: Callable[[], float], wake: Callable[[], None] = lambda: None
+    ) -> None:  # fmt: skip
+        """``wake`` is called when more could be done than one pass should wait for."""
+        self._store, self._clock, self._wake = store, clock, wake
         self._specs: dict[str, PipelineSpec] = {}
+        self._lasting: dict[str, frozenset[str]] = {}
+        self._resting: dict[str, Resting] = {}
+        self._turns: dict[str, int] = {}  # by pipeline: when it last had a turn; the longest ago is the next
+        self._turn = 0
 
     async def running(self) -> list[str]:
         """The pipelines that have not ended."""
         return await self._store.read(pipelines.running)
 
-    async def advance(self, but: Collection[str] = ()) -> set[str] | None:
-        """Do what can be done, ``but`` for these. The jobs that it touched; None when there was nothing to do."""
+    async def advance(
+        self, but: Collection[str] = (), drive: Callable[[str], Awaitable[set[str] | None]] | None = None
+    ) -> set[str] | None:  # fmt: skip
+        """Do what can be done, ``but`` for these. The jobs that it touched; None when there was nothing to do.
+
+        ``drive`` does it for one pipeline instead of :meth:`drive`.
+        """
         due = await self._store.read(partial(self._due, but=but))
-        if not due:
-            return None
         touched: set[str] = set()
-        for _ in range(BITES):  # nobody's write waits for a whole pipeline; what is left then is done next time
-            if not due:
+        done, began_s = False, time.monotonic()
+        for place, name in enumerate(due):
+            if place and time.monotonic() - began_s > LONGEST_S:
+                self._wake()
+                break
+            self._turn += 1
+            self._turns[name] = self._turn
+            more = await (drive or self.drive)(name)
+            done = done or more is not None
+            touched |= more or set()
+        return touched if done else None
+
+    async def drive(self, name: str) -> set[str] | None:
+        """The same for one pipeline: looked at beside the writer, which gets no more than some steps at once."""
+        touched: set[str] = set()
+        done, began_s = False, time.monotonic()
+        for _ in range(BITES):
+            seen, planned = await self._store.read(partial(self._look, name=name))
+            if seen is None:
+                break
+            if not planned:
+                self._rest(seen, crowded=False)
+                break
+            if done and time.monotonic() - began_s > LONGEST_S:
+                self._wake()
                 break
             now_s = self._clock()
-            more, due = await self._store.write(partial(self._advance, due=due, now_s=now_s))
+            bite = planned[:STEPS_AT_ONCE]
+            jobs_of_it, acted, crowded = await self._store.write(partial(_act, seen=seen, bite=bite, now_s=now_s))
             failpoint("pipeline-stored")
-            touched |= more
-        return touched
+            touched |= jobs_of_it
+            done = done or acted
+            self._rouse(seen, bite)
+            if crowded and not acted:
+                self._rest(seen, crowded=True)
+                break
+        return touched if done else None
+
+    # ------------------------------------------------------------ whom to look at
 
     def _due(self, connection: Connection, but: Collection[str]) -> list[str]:
-        running = set(pipelines.running(connection)).difference(but)
-        self._specs = {name: spec for name, spec in self._specs.items() if name in running}
-        seen = self._seen(connection, running)
-        return [each.record.id for each in seen if each.next()]
+        """The pipelines that something may have happened to since they were looked at, in turn."""
+        running = pipelines.on_their_way(connection)
+        names = {name for name, _, _ in running}
+        for memory in (self._specs, self._lasting, self._resting, self._turns):
+            for name in memory.keys() - names:
+                del memory[name]
+        if not running:
+            return []
+        watched = {job for resting in self._resting.values() for job in resting.courses}
+        courses = {job: _course(*each) for job, each in jobs.phases(connection, watched).items()}
+        room: dict[str, bool] = {}
+        due, forgotten = [], []
+        for name, tenant, cancelled in running:
+            resting = self._resting.get(name)
+            if name in but:
+                continue
+            if resting is None or self._happened(resting, courses, cancelled=cancelled):
+                due.append(name)
+            elif resting.crowded and tenant not in room:
+                room[tenant] = _room(connection, tenant) > 0
+                due += [name] if room[tenant] else []
+            elif not 0.0 <= self._clock() - resting.looked_s < FORGOTTEN_S:
+                forgotten.append(name)
+        due += sorted(forgotten, key=lambda name: self._turns.get(name, 0))[:1]
+        return sorted(due, key=lambda name: self._turns.get(name, 0))
 
-    def _advance(self, connection: Connection, due: Collection[str], now_s: float) -> tuple[set[str], list[str]]:
-        """The jobs touched, and the pipelines in which there is more to do than one transaction should hold.
+    def _happened(self, resting: Resting, courses: Mapping[str, Course], *, cancelled: bool) -> bool:
+        changed = any(courses.get(job, GONE) != course for job, course in resting.courses.items())
+        return changed or resting.cancelled != cancelled
 
-        One step may make another possible at once, such as a row of stages that need not run again. Only to start a
-        stage makes nothing else possible, and then nobody has to look again.
-        """
-        touched: set[str] = set()
-        left = STEPS_AT_ONCE
-        while True:
-            ready = [(each, each.next()) for each in self._seen(connection, due)]
-            if not any(planned for _, planned in ready):
-                return touched, []
-            if left <= 0:
-                return touched, [each.record.id for each, planned in ready if planned]
-            started = True
-            for seen, planned in ready:
-                wanted, left = planned[: max(0, left)], left - len(planned)
-                started = started and len(wanted) == len(planned)
-                for step in wanted:
-                    jobs_of_it = _do(connection, seen, step, now_s)
-                    started = started and isinstance(step, steps.Start) and bool(jobs_of_it)
-                    touched |= jobs_of_it
-            if started:
-                return touched, []
+    def _rest(self, seen: Seen, *, crowded: bool) -> None:
+        wanted = {stage.fingerprint for name, stage in seen.stages.items()
+                  if stage.phase is StagePhase.WAITING and name in self._lasting.get(seen.record.id, ())}  # fmt: skip
+        cancelled = seen.record.cancelled_by is not None
+        self._resting[seen.record.id] = Resting(
+            seen.record.tenant, cancelled, seen.courses, frozenset(wanted), crowded, self._clock()
+        )
+
+    def _rouse(self, seen: Seen, bite: Sequence[steps.Step]) -> None:
+        """What a stage has given may stand for a stage of another pipeline."""
+        self._resting.pop(seen.record.id, None)
+        given = {seen.stages[s.stage].fingerprint for s in bite if isinstance(s, steps.Settle) and s.phase in DONE}
+        for name, resting in list(self._resting.items()) if given else ():
+            if resting.tenant == seen.record.tenant and not given.isdisjoint(resting.wanted):
+                del self._resting[name]
 
     # ------------------------------------------------------------ looking
 
-    def _seen(self, connection: Connection, wanted: Collection[str]) -> list[Seen]:
-        records = [each for each in (pipelines.get(connection, name) for name in sorted(wanted)) if each is not None]
-        running = [each for each in records if each.finished_s is None]
-        own = pipelines.stages_of(connection, [each.id for each in running])
-        return [self._look(connection, each, own[each.id]) for each in running]
+    def _look(self, connection: Connection, name: str) -> tuple[Seen | None, list[steps.Step]]:
+        record = pipelines.get(connection, name)
+        if record is None or record.finished_s is not None:
+            return None, []
+        if name not in self._specs:
+            self._specs[name] = stored_pipeline(record.spec)
+            self._lasting[name] = lasting(self._specs[name])
+        own = pipelines.stages_of(connection, [name])[name]
+        active = {stage.job: each for each, stage in own.items() if stage.phase is StagePhase.ACTIVE and stage.job}
+        found = jobs.several(connection, active)
+        facts = {active[job.id]: fact_of(job) for job in found.values()}
+        courses = {job: _course(found[job].phase, found[job].then) if job in found else GONE for job in active}
+        may = [each for each in self._lasting[name] if own[each].phase is StagePhase.WAITING]
+        wanted = {each: own[each].fingerprint for each in may}
+        known = pipelines.reusable(connection, record.tenant, sorted(set(wanted.values())))
+        earlier = {each: known[mark] for each, mark in wanted.items() if mark in known}
+        seen = Seen(record, self._specs[name], own, facts, earlier, courses)
+        return seen, sorted(seen.next(), key=lambda step: isinstance(step, steps.Start))  # what needs no room first
 
-    def _look(self, connection: Connection, record: PipelineRecord, own: Mapping[str, StageRecord]) -> Seen:
-        if record.id not in self._specs:
-            self._specs[record.id] = stored_pipeline(record.spec)
-        spec = self._specs[record.id]
-        facts = {}
-        for name, stage in own.items():
-            job = jobs.get(connection, stage.job) if stage.phase is StagePhase.ACTIVE and stage.job else None
-            if job is not None:
-                facts[name] = fact_of(job)
-        may = [name for name in lasting(spec) if own[name].phase is StagePhase.WAITING]
-        wanted = {name: own[name].fingerprint for name in may}
-        found = pipelines.reusable(connection, record.tenant, sorted(set(wanted.values())))
-        earlier = {name: found[mark] for name, mark in wanted.items() if mark in found}
-        return Seen(record, spec, own, facts, earlier)
+
+def _course(phase: str, then: str | None) -> Course:
+    """As far as a pipeline is concerned: a job that waits, comes up, runs or starts over is under way."""
+    if phase == JobPhase.STOPPING and then != JobPhase.QUEUED:
+        return str(phase), None if then is None else str(then)
+    return (str(phase), None) if phase in ENDED else _UNDER_WAY
 
 
 def fact_of(job: Job) -> JobFact:
@@ -145,6 +234,62 @@ def fact_of(job: Job) -> JobFact:
 
 
 # ---------------------------------------------------------------- doing
+
+
+def _act(
+    connection: Connection, seen: Seen, bite: Sequence[steps.Step], now_s: float
+) -> tuple[set[str], bool, bool]:  # fmt: skip
+    """Carry out these steps within the transaction, as far as nobody was faster and the tenant has room for their jobs.
+
+    The jobs touched, whether anything was done, and whether there was no room for a job.
+    """
+    record = pipelines.get(connection, seen.record.id)
+    if record is None or (record.phase, record.cancelled_by) != (seen.record.phase, seen.record.cancelled_by):
+        return set(), True, False  # it is looked at once more
+    names = {name for step in bite for name in _stages_in(step)}
+    standing = pipelines.standing(connection, seen.record.id, names)
+    room = _room(connection, seen.record.tenant) if any(isinstance(step, steps.Start) for step in bite) else 0
+    touched: set[str] = set()
+    acted = crowded = False
+    for step in bite:
+        if any(standing.get(name) != _stood(seen.stages[name]) for name in _stages_in(step)):
+            acted = True
+        elif isinstance(step, steps.Start) and room <= 0:
+            _hold(connection, seen, step.stage)
+            crowded = True
+        else:
+            own = _do(connection, seen, step, now_s)
+            room -= isinstance(step, steps.Start) and bool(own)
+            touched |= own
+            acted = True
+    return touched, acted, crowded
+
+
+def _stages_in(step: steps.Step) -> tuple[str, ...]:
+    match step:
+        case steps.End():
+            return ()
+        case steps.Rebuild(name, for_stage):
+            return name, for_stage
+        case _:
+            return (step.stage,)
+
+
+def _stood(stage: StageRecord) -> tuple[str, str | None]:
+    return stage.phase.value, stage.job
+
+
+def _room(connection: Connection, tenant: str) -> int:
+    """How many more jobs the tenant may have that run or wait."""
+    own = tenants.get(connection, tenant)
+    return 0 if own is None else room_left(connection, own)
+
+
+def _hold(connection: Connection, seen: Seen, name: str) -> None:
+    """It could start, but its tenant has as many jobs as it may."""
+    why = f"waits: tenant {seen.record.tenant} has as many jobs that run or wait as it may"
+    if seen.stages[name].message != why:
+        pipelines.update_stage(connection, seen.record.id, name, message=why)
 
 
 def _do(connection: Connection, seen: Seen, step: steps.Step, now_s: float) -> set[str]:
@@ -196,7 +341,8 @@ def _homes(connection: Connection, seen: Seen, given: Mapping[str, Mapping[str, 
     held: Counter[str] = Counter()
     for other, size in large.items():
         maker = makers.get(seen.stages[other].fingerprint, seen.stages[other])
-        for generation in generations.of_job(connection, maker.job or "")[-1:]:
+        generation = generations.before(connection, maker.job or "", _NEWEST)
+        if generation is not None and generation.members:
             held[generation.members[0].node] += size
     most = max(held.values(), default=0)
     return {node for node, size in held.items() if 2 * size >= most}

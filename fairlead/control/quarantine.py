@@ -179,10 +179,11 @@ class Parts:
         finally:
             del self._beside[doing]
 
-    async def do(self, doing: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do it, unless it rests. An error of our own is told; lost leadership and trouble of the store are raised."""
+    async def do(self, doing: str, work: Callable[[], Awaitable[object]]) -> bool:
+        """Do it, unless it rests; whether it was done. An error of our own is told; lost leadership and trouble of the
+        store are raised."""
         if self._backoff.holds(doing):
-            return
+            return False
         try:
             await work()
         except Exception as error:
@@ -194,8 +195,9 @@ class Parts:
             await self._store.write(lambda connection: events.append(
                 connection, time_s=now_s, kind="platform-error", text=text, facts=facts
             ))  # fmt: skip
-        else:
-            self._backoff.passed(doing)
+            return False
+        self._backoff.passed(doing)
+        return True
 
 
 def culprit(names: Sequence[str], works: Callable[[frozenset[str]], bool]) -> str | None:

@@ -157,7 +157,9 @@ async def _lead_on(
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
             sharing=settings.sharing,
         )  # fmt: skip
-        controller.orchestrate = PipelineQuarantine(Pipelines(store, time.time), store, time.time).advance
+        controller.orchestrate = PipelineQuarantine(
+            Pipelines(store, time.time, controller.nudge), store, time.time
+        ).advance
         gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
         follower = Follower(store, controller)
         await follower.begin()

@@ -13,9 +13,9 @@ from fairlead import wire
 from fairlead.control.gangs import WorkerFact, loss, loss_s
 from fairlead.control.knowing import blame_plan, planners_plan
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, stop_changes
-from fairlead.control.store import events, generations, jobs
+from fairlead.control.store import damage, events, generations, jobs
 from fairlead.recovery.deaths import OTHERS, Cause, Death, cause_of, signal_name
-from fairlead.recovery.policy import decide
+from fairlead.recovery.policy import FORGET_S, decide
 from fairlead.recovery.verdicts import Action, Policy, Situation, Verdict
 from fairlead.units import shown_size
 
@@ -30,7 +30,18 @@ POLICY: Policy = decide
 
 def known(job: Job) -> tuple[Death, ...]:
     """All deaths that are stored with this job, the newest last."""
-    return msgspec.convert(list(job.deaths), tuple[Death, ...])
+    try:
+        return msgspec.convert(list(job.deaths), tuple[Death, ...])
+    except msgspec.ValidationError:
+        return tuple(death for each in job.deaths if (death := _readable(job, each)) is not None)
+
+
+def _readable(job: Job, stored: Mapping[str, Any]) -> Death | None:
+    try:
+        return msgspec.convert(stored, Death)
+    except msgspec.ValidationError:
+        damage.note("jobs", job.id, "one of its deaths cannot be read")
+        return None
 
 
 def last_step(job: Job) -> int | None:
@@ -146,13 +157,7 @@ def _progress_s(connection: Connection, job: Job, former: Sequence[Death], now_s
     if not own and not job.failures:
         return 0.0
     since_s = max(own, default=job.submitted_s)
-    total_s = 0.0
-    for generation in generations.of_job(connection, job.id):
-        if generation.running_s is None or (job.training and generation.first_step is None):
-            continue
-        end_s = min(moment for moment in (generation.broken_s, generation.ended_s, now_s) if moment is not None)
-        total_s += max(0.0, end_s - max(generation.running_s, since_s))
-    return total_s
+    return generations.worked_s(connection, job.id, since_s, now_s, stepped=job.training, enough_s=FORGET_S)
 
 
 def _tell(connection: Connection, job: Job, verdict: Verdict, plan: str | None, now_s: float) -> None:

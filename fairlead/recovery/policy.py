@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import floor
 
 from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death, sentence, telling
 from fairlead.recovery.verdicts import Action, Situation, Verdict
@@ -19,6 +20,12 @@ FORGET_S = 600.0
 FIRST_S, LONGEST_S = 1.0, 60.0
 """Of the back-off; it doubles with every repetition."""
 
+OFTEN = 6
+"""So many deaths of the same cause soon after each other are no reason to wait if there was progress in between."""
+
+SPACING_S = 10.0
+"""... and one more for every such stretch in which the job was at work."""
+
 
 def decide(situation: Situation) -> Verdict:
     """What the deaths of one generation mean for its job."""
@@ -26,7 +33,7 @@ def decide(situation: Situation) -> Verdict:
     rounds = _rounds(asked)
     death = rounds[-1]
     again = _again(rounds)
-    verdict = _spared(asked, death, rounds) or _judged(asked, again)
+    verdict = _spared(asked, death, rounds) or _judged(asked, again, _often_s(rounds))
     text = _told(asked, again, counted=verdict.counts or verdict.action is Action.FAIL)
     return replace(verdict, code=f"worker-{death.cause}", text=text, forgets=asked is not situation)
 
@@ -34,6 +41,23 @@ def decide(situation: Situation) -> Verdict:
 def back_off_s(times: int) -> float:
     """The pause after so many repetitions: none before the first."""
     return 0.0 if times <= 0 else min(LONGEST_S, FIRST_S * 2.0 ** min(times - 1, 30))
+
+
+def _often_s(rounds: list[Death]) -> float:
+    """The pause after deaths of the same cause that come often, whatever was done between them.
+
+    Kills from outside that come now and then cost nothing. A job that dies again as soon as it has made a step waits
+    ever longer: the time that it was at work makes up for former deaths, the time that it waited does not.
+    """
+    level, pause_s = 0.0, 0.0
+    before_s: float | None = None
+    for death in rounds:
+        if death.spared or not _alike(death, rounds[-1]):
+            continue
+        worked_s = 0.0 if before_s is None else max(0.0, death.time_s - before_s - pause_s)
+        level, before_s = max(0.0, level - worked_s / SPACING_S) + 1.0, death.time_s
+        pause_s = back_off_s(floor(level) - OFTEN)
+    return pause_s
 
 
 def _after_progress(situation: Situation) -> Situation:
@@ -97,8 +121,8 @@ def _spared(asked: Situation, death: Death, rounds: list[Death]) -> Verdict | No
     return Verdict(Action.GO_ON, "", "", after_s=back_off_s(times), spares=True)
 
 
-def _judged(asked: Situation, again: list[Death]) -> Verdict:
-    death, pause_s = again[0], back_off_s(len(again) - 1)
+def _judged(asked: Situation, again: list[Death], often_s: float) -> Verdict:
+    death, pause_s = again[0], max(back_off_s(len(again) - 1), often_s)
     doubtful = death.cause in DOUBTFUL
     without_plan = asked.plan is not None and (
         death.cause in OWN | FINAL or (doubtful and len(again) >= BLAME_PLAN_AFTER)
@@ -110,7 +134,7 @@ def _judged(asked: Situation, again: list[Death]) -> Verdict:
             return Verdict(Action.FAIL, "", "", counts=True, without_plan=without_plan)
         return Verdict(Action.START_OVER, "", "", after_s=pause_s, counts=True, without_plan=without_plan)
     enough = asked.survivors >= max(1, asked.min_workers)
-    if asked.training and (enough or (asked.survivors > 0 and len(again) == 1)):
+    if asked.training and (enough or (asked.survivors > 0 and len(again) == 1)) and not often_s:
         return Verdict(Action.GO_ON, "", "", without_plan=without_plan)
     return Verdict(Action.START_OVER, "", "", after_s=pause_s, without_plan=without_plan)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead import wire
+from fairlead.backends.protocol import NodeChange, NodeLost
+from fairlead.control import ledger as control_ledger
 from fairlead.control import pipeline_quarantine
 from fairlead.control.knowing import model_key
 from fairlead.control.known_gangs import Gangs
@@ -20,6 +23,7 @@ from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageReco
 from fairlead.control.pipelines import Pipelines
 from fairlead.control.quarantine import Quarantine
 from fairlead.control.records import Job, JobPhase, KnownModel
+from fairlead.control.roster import Roster
 from fairlead.control.store import events, generations, jobs, ledger, memory, metrics, models, pipelines
 from fairlead.control.usage_meter import UsageMeter
 from fairlead.planning.profiles import to_plain
@@ -273,17 +277,142 @@ def test_a_pipeline_that_cannot_be_read_is_set_aside_and_fails_after_several_tri
     assert kinds.count("pipeline-set-aside") == pipeline_quarantine.TRIES - 1
 
 
-def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(db: Opened) -> None:
+def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(
+    db: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     now_s = clock()
-    for name, metered_s in (("bad", "never"), ("good", now_s - 10.0)):
+    usage_lines = control_ledger.usage_lines
+
+    def lines(job: Job, *given: Any) -> Any:
+        if job.id == "bad":
+            raise ValueError("ours")
+        return usage_lines(job, *given)
+
+    monkeypatch.setattr(control_ledger, "usage_lines", lines)
+    for name in ("bad", "good"):
         job = submit(db, a_job(name, phase=JobPhase.RUNNING, id=name))
-        one = made.generation(("w0", "node-0"), job=job.id, running_s=now_s - 20.0, metered_s=now_s - 20.0)
+        one = made.generation(("w0", "node-0"), job=job.id, running_s=now_s - 20.0, metered_s=now_s - 10.0)
         db.write(generations.insert, one)
-        db.sql(f"update generations set metered_s = '{metered_s}' where job = '{name}'")
     quarantine = Quarantine(db.store, clock)
     meter = UsageMeter(db.store, Gangs({}, {}, {}), dict, clock, quarantine)
     run(meter.measure(["bad", "good"]))
     assert quarantine.held() == {"bad"}
     assert [line.device_s for line in db.read(ledger.by_job, "good")] == [10.0]
     assert db.read(ledger.by_job, "bad") == []
+
+
+def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go_on(
+    db: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Hurried()
+    failed: list[str] = []
+    take = Roster.take
+
+    async def at_first_not(self: Roster, event: NodeChange) -> None:
+        if isinstance(event, NodeLost) and len(failed) < 3:
+            failed.append(event.node)
+            raise ValueError("ours")
+        await take(self, event)
+
+    monkeypatch.setattr(Roster, "take", at_first_not)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            first = await platform.submit(waits(clock, "first"))
+            await platform.ended(first)
+            platform.backend.lose("node-1")
+            platform.backend.join("node-1")
+            while not failed:
+                await platform.controller.news(0.05)
+            good = await platform.submit(waits(clock, "good", "text"))
+            await platform.ended(good)
+            until_s = time.monotonic() + 20
+            while len(await node_events()) < 3:
+                platform.lives()
+                assert time.monotonic() < until_s
+                await platform.controller.news(0.05)
+
+    async def node_events() -> list[str]:
+        found = await db.store.read(lambda connection: events.after(connection, 0, 1000))
+        return [event.kind for event in found if event.node == "node-1"]
+
+    run(scene())
+    assert run(node_events()) == ["node-joined", "node-lost", "node-joined"]
+
+
+DAMAGED: dict[str, tuple[str, bool]] = {
+    "deaths are no JSON": ("deaths = 'no'", True), "a death says nothing": ("deaths = '[{}]'", True),
+    "speeds are a number": ("speeds = '5'", True), "a rest without end": ("back_off_until_s = 'x'", True),
+    "facts are a number": ("facts = '5'", False), "what then": ("\"then\" = 'nowhere'", True),
+    "a demand of words": ("demand = '{\"cpu\": \"much\"}'", False),
+    "a generation of no number": ("generation = 'x'", False),
+}  # fmt: skip
+"""What is damaged, and whether its job can go on."""
+
+
+@pytest.mark.parametrize("phase", [JobPhase.QUEUED, JobPhase.RUNNING])
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_row_of_a_job_stops_nobody_else_and_is_told(db: Opened, name: str, phase: JobPhase) -> None:
+    clock = Hurried()
+    change, goes_on = DAMAGED[name]
+    bad = waits(clock, "bad", id="bad-aaaaaa", phase=phase, generation=int(phase is JobPhase.RUNNING))
+    submit(db, bad)
+    if phase is JobPhase.RUNNING:
+        moments = dict.fromkeys(("running_s", "created_s", "metered_s"), clock())
+        db.write(generations.insert, made.generation(("w0", "node-0"), job=bad.id, **moments))
+    db.sql(f"update jobs set {change} where id = 'bad-aaaaaa'")
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            good = await platform.submit(waits(clock, "good", "text"))
+            ended = await platform.ended(good, bad.id)
+            assert ended[0].phase is JobPhase.SUCCEEDED
+            assert goes_on or ended[1].phase is JobPhase.FAILED
+
+    run(scene())
+    told = db.read(events.after, 0, 1000)
+    assert any(event.kind == "store-damaged" and "bad-aaaaaa" in event.text for event in told)
+    assert goes_on or any(event.kind == "job-set-aside" for event in told)
+
+
+@pytest.mark.parametrize("statement", [
+    "insert into node_states(node, state) values('node-0', 'resting')",
+    "update tenants set policy = 'nonsense' where name = 'vision'",
+    "update tenants set policy = '{\"jobs\": \"all\"}' where name = 'vision'",
+    "update tenants set budget = '[1]' where name = 'vision'",
+    "update tenants set budget = '{\"device_hours\": \"x\"}' where name = 'vision'",
+    "update tenants set guarantee = '5' where name = 'vision'",
+    "update tenants set guarantee = '{\"cpu\": \"x\"}' where name = 'vision'",
+    "update tenants set weight = -1 where name = 'vision'",
+    "insert into node_cursors(node, incarnation, sequence) values('node-0', 'i', 'x')",
+])  # fmt: skip
+def test_a_damaged_row_of_a_tenant_or_a_node_stops_nobody_and_is_told(db: Opened, statement: str) -> None:
+    clock = Hurried()
+    db.sql(statement)
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            one = await platform.submit(waits(clock, "one"))
+            good = await platform.submit(waits(clock, "good", "text"))
+            ended = await platform.ended(one, good)
+            assert [job.phase for job in ended] == [JobPhase.SUCCEEDED] * 2
+
+    run(scene())
+    assert "store-damaged" in [event.kind for event in db.read(events.after, 0, 1000)]
+
+
+def test_a_generation_that_cannot_be_read_fails_its_job_alone(db: Opened) -> None:
+    clock = Hurried()
+    bad = submit(db, waits(clock, "bad", id="bad-aaaaaa", phase=JobPhase.RUNNING, generation=1))
+    moments = dict.fromkeys(("running_s", "created_s", "metered_s"), clock())
+    db.write(generations.insert, made.generation(("w0", "node-0"), job=bad.id, **moments))
+    db.sql("update generations set members = '[{\"worker\": 1}]'")
+
+    async def scene() -> None:
+        async with Platform(db.store, clock) as platform:
+            good = await platform.submit(waits(clock, "good", "text"))
+            ended = await platform.ended(good, bad.id)
+            assert [job.phase for job in ended] == [JobPhase.SUCCEEDED, JobPhase.FAILED]
+
+    run(scene())

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.control.pipelines import LARGE_BYTES, Pipelines
+from fairlead.control.pipelines import FORGOTTEN_S, LARGE_BYTES, Pipelines
 from fairlead.control.records import Job, JobPhase
+from fairlead.control.service import pipelining
 from fairlead.control.store import generations, jobs, pipelines
+from fairlead.errors import Refused
 from fairlead.pipelines.graph import parse_pipeline
 from fairlead.pipelines.steps import StagePhase
 
@@ -192,3 +194,101 @@ def test_others_go_on_while_one_is_left_alone(asked: Asked) -> None:
     assert run(flow.pipelines.advance([first])) == {stage.job for stage in flow.stages().values() if stage.job}
     left = asked.db.read(pipelines.stages_of, [first])[first]
     assert {stage.phase for stage in left.values()} == {StagePhase.WAITING}
+
+
+def looked_at(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which pipelines are looked at from now on."""
+    looked: list[str] = []
+    look = Pipelines._look
+
+    def counted(self: Pipelines, connection: Any, name: str) -> Any:
+        looked.append(name)
+        return look(self, connection, name)
+
+    monkeypatch.setattr(Pipelines, "_look", counted)
+    return looked
+
+
+def test_only_pipelines_that_something_happened_to_are_looked_at(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Flow(asked, {"a": {"command": ["a"], "cache": False}, "b": {"command": ["b"], "after": ["a"]}})
+    one = flow.id
+    others = [flow.again({"x": {"command": ["x", str(n)]}}) for n in range(5)]
+    flow.step()
+    looked = looked_at(flow, monkeypatch)
+    assert flow.step() is None and looked == []
+    flow.id = one
+    flow.end("a")
+    flow.step()
+    assert set(looked) == {one} and flow.phases() == {"a": "succeeded", "b": "active"}
+    looked.clear()
+    asked.ask(asked.platform.cancel_pipeline(asked.ann, others[0]))
+    flow.step()
+    assert set(looked) == {others[0]}
+    looked.clear()
+    fresh = flow.again({"y": {"command": ["y"]}})
+    flow.step()
+    assert set(looked) == {fresh}
+    looked.clear()
+    asked.clock.advance(FORGOTTEN_S + 1)
+    flow.step()
+    assert len(looked) == 1, "one that nothing was heard of for long"
+
+
+def test_a_result_stands_at_once_for_the_same_stage_of_a_pipeline_that_waits(asked: Asked) -> None:
+    flow = Flow(asked, {"a": {"command": ["a"]}})
+    one = flow.id
+    flow.step()
+    other = flow.again({"slow": {"command": ["s"]}, "b": {"command": ["b"], "after": ["slow"]}})
+    flow.step()
+    mark = asked.db.read(pipelines.stages_of, [other])[other]["b"].fingerprint
+    asked.db.sql(f"update stages set fingerprint = '{mark}' where pipeline = '{one}'")
+    flow.pipelines = Pipelines(asked.db.store, asked.clock)
+    flow.step()
+    assert flow.phases()["b"] == "waiting"
+    flow.id = one
+    flow.end("a")
+    flow.step()
+    flow.id = other
+    flow.step()
+    assert flow.phases()["b"] == "cached"
+
+
+def test_a_stage_waits_with_a_reason_while_its_tenant_has_as_many_jobs_as_it_may(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked.db.sql("update tenants set policy = '{\"jobs\": 2}' where name = 'vision'")
+    flow = Flow(asked, {name: {"command": [name], "cache": False} for name in ("a", "b", "c", "d")})
+    flow.step()
+    assert flow.phases() == {"a": "active", "b": "active", "c": "waiting", "d": "waiting"}
+    assert "as many jobs that run or wait as it may" in flow.stages()["c"].message
+    looked = looked_at(flow, monkeypatch)
+    assert flow.step() is None and looked == []
+    flow.end("a")
+    flow.step()
+    assert flow.phases() == {"a": "succeeded", "b": "active", "c": "active", "d": "waiting"}
+    assert flow.stages()["c"].message is None
+    for name in ("b", "c"):
+        flow.end(name)
+        flow.step()
+    flow.end("d")
+    flow.step()
+    assert flow.record().phase == "succeeded"
+
+
+def test_a_tenant_has_no_more_running_pipelines_and_stages_than_it_may(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipelining, "MOST_RUNNING", 2)
+    flow = Flow(asked, {"a": {"command": ["a"]}})
+    flow.again({"a": {"command": ["a"]}})
+    with pytest.raises(Refused, match="2 pipelines that run") as refused:
+        flow.again({"a": {"command": ["a"]}})
+    assert "cancel some" in (refused.value.fix or "")
+    monkeypatch.setattr(pipelining, "MOST_RUNNING", 100)
+    asked.db.sql("update tenants set policy = '{\"jobs\": 3}' where name = 'vision'")
+    with pytest.raises(Refused, match="4 stages in all") as refused:
+        flow.again({"a": {"command": ["a"]}, "b": {"command": ["b"]}})
+    assert "--jobs 6" in (refused.value.fix or "")
+    assert len(asked.db.read(pipelines.running)) == 2

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead.control import identity
+from fairlead.control import pipelines as control_pipelines
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.pipelines import STEPS_AT_ONCE, Pipelines
 from fairlead.control.records import Role
@@ -48,6 +49,7 @@ def transactions(db: Opened, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(db.store, "write", write)
     monkeypatch.setattr(pipelines, "update_stage", update_stage)
+    monkeypatch.setattr(control_pipelines, "LONGEST_S", 1e9)
     run(Pipelines(db.store, lambda: 1_000_001.0).advance())
     return changed
 
@@ -100,3 +102,38 @@ def test_a_pipeline_of_before_the_bounds_is_still_read(db: Opened) -> None:
     record = db.read(lambda connection: pipelines.get(connection, "flow-x"))
     assert record is not None
     assert len(db.read(lambda connection: _detail(connection, record)).stages) == 111
+
+
+def test_what_takes_longer_than_a_round_may_wait_goes_on_in_the_next_which_follows_at_once(
+    db: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_pipelines, "LONGEST_S", 0.0)
+    stored(db, {f"s{n:03}": {"command": ["true"]} for n in range(MANY)})
+    woken: list[int] = []
+    driver = Pipelines(db.store, lambda: 1_000_001.0, lambda: woken.append(1))
+    handed_in = [len(run(driver.advance()) or ()) for _ in range(4)]
+    assert handed_in == [50, 50, 20, 0] and len(woken) == 2
+
+
+def test_the_writer_reads_no_whole_pipeline(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(db, {f"s{n:03}": {"command": ["true"]} for n in range(MANY)})
+    real_write, real_read, writing = db.store.write, pipelines.stages_of, [False]
+
+    async def write(work: Any, **options: Any) -> Any:
+        def marked(connection: Connection) -> Any:
+            writing[0] = True
+            try:
+                return work(connection)
+            finally:
+                writing[0] = False
+
+        return await real_write(marked, **options)
+
+    def stages_of(*given: Any) -> Any:
+        assert not writing[0]
+        return real_read(*given)
+
+    monkeypatch.setattr(db.store, "write", write)
+    monkeypatch.setattr(pipelines, "stages_of", stages_of)
+    monkeypatch.setattr(control_pipelines, "LONGEST_S", 1e9)
+    assert len(run(Pipelines(db.store, lambda: 1_000_001.0).advance()) or ()) == MANY

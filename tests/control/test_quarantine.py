@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 
 import pytest
-from sqlalchemy.exc import DataError, IntegrityError, OperationalError
+from sqlalchemy import String, literal, select
+from sqlalchemy.exc import (
+    DatabaseError,
+    DataError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 
 from fairlead.control import internal_errors
 from fairlead.control.internal_errors import Backoff, go_on, stays_what_it_is
@@ -14,7 +24,7 @@ from fairlead.control.records import JobPhase
 from fairlead.control.rounds import cluster_state
 from fairlead.errors import InvalidSpec, LostLeadership, Unavailable
 from tests.control import made
-from tests.control.stores import Clock, run
+from tests.control.stores import Clock, Opened, run
 
 
 def test_a_job_whose_facts_cannot_be_understood_keeps_what_it_holds() -> None:
@@ -90,11 +100,20 @@ def test_no_more_names_are_remembered_than_there_is_room_for(
 
 def test_lost_leadership_and_trouble_of_the_store_are_no_jobs_errors() -> None:
     cause = Exception()
-    for error in (LostLeadership(""), Unavailable(""), OperationalError("", {}, cause)):
+    gone = ProgrammingError("", {}, cause, connection_invalidated=True)
+    for error in (LostLeadership(""), Unavailable(""), OperationalError("", {}, cause), DatabaseError("", {}, cause),
+                  InternalError("", {}, cause), InterfaceError("", {}, cause), gone):  # fmt: skip
         assert stays_what_it_is(error)
-    for error in (ValueError(), RecursionError(), InvalidSpec(""), DataError("", {}, cause),
-                  IntegrityError("", {}, cause)):  # fmt: skip
+    unbound = InterfaceError("", {}, sqlite3.InterfaceError("Error binding parameter 1 - probably unsupported type"))
+    for error in (ValueError(), RecursionError(), InvalidSpec(""), DataError("", {}, cause), unbound,
+                  IntegrityError("", {}, cause), ProgrammingError("", {}, cause)):  # fmt: skip
         assert not stays_what_it_is(error)
+
+
+def test_what_the_driver_cannot_bind_is_the_fault_of_whoever_wrote_it(db: Opened) -> None:
+    with pytest.raises(Exception, match=r"(?i)type 'set'|adapt type 'set'") as raised:
+        db.write(lambda connection: connection.execute(select(literal({1}, String()))))
+    assert not stays_what_it_is(raised.value)
 
 
 def test_what_goes_on_beside_the_loop_begins_again_after_an_error_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:

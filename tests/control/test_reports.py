@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -104,13 +104,25 @@ def test_a_report_that_makes_no_sense_fails_its_own_job_only(db: Opened, clock: 
 
 
 def test_a_job_whose_rows_cannot_be_read_does_not_keep_the_reports_of_others_from_being_stored(
-    db: Opened, clock: Clock
+    db: Opened, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standing(db, clock)
-    db.sql("update generations set members = '[{\"nobody\": 1}]' where job = 'job-007'")
+    get, current = generations.get, generations.current
+
+    def unless_seven(real: Callable[..., Any]) -> Callable[..., Any]:
+        def read(connection: Connection, jobs: Any, *more: Any) -> Any:
+            if "job-007" in ([jobs] if isinstance(jobs, str) else jobs):
+                raise ValueError("unreadable")
+            return real(connection, jobs, *more)
+
+        return read
+
+    monkeypatch.setattr(generations, "get", unless_seven(get))
+    monkeypatch.setattr(generations, "current", unless_seven(current))
     with capture_logs():
         found = taken(db, told(clock), clock)
     assert found.touched == {"job-007"}
+    monkeypatch.undo()
     assert all(job.step == 12 for job, _ in rows(db, [name for name in NAMES if name != "job-007"]))
 
 

@@ -19,6 +19,7 @@ from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.worker_deaths import MOST_KEPT, answer, known
 from fairlead.recovery.deaths import Cause, Death
+from fairlead.recovery.policy import OFTEN
 from tests.control import made
 from tests.control.puppets import WITHIN_S, Body, Hurried, Platform, Says, honest, quick_loop
 from tests.control.stores import Opened, a_job, run, submit
@@ -300,6 +301,58 @@ def test_steps_in_between_let_a_doubtful_death_pass(db: Opened) -> None:
             assert (await seen(platform, job.id, running)).failures == 0
 
     run(play())
+
+
+def test_a_job_whose_worker_dies_after_each_step_backs_off_in_the_end(db: Opened) -> None:
+    async def play() -> None:
+        clock = Hurried()
+        step = 0
+
+        def says(told: wire.ToWorker | None) -> Sequence[Body]:
+            nonlocal step
+            match told:
+                case None:
+                    return [wire.Ready(samples=10**6, epochs=1, batch_size=10, parameters=10)]
+                case wire.Join(generation=number):
+                    step += 1
+                    row = {"step": float(step), "time_s": clock(), "loss": 1.0}
+                    return [wire.Joined(number, 0), wire.Progress(number, step, 10**5, steps=[row]), KILL]
+                case wire.Leave(generation=number):
+                    return [wire.Left(number, step)]
+                case _:
+                    return [wire.Exited(0)]
+
+        async with Platform(db.store, clock) as platform:
+            job = a_job("restless", submitted_s=clock(), max_workers=1)
+            await platform.submit(job, says)
+            found = await seen(platform, job.id, lambda job: job.back_off_until_s is not None)
+            assert found.failures == 0 and "SIGKILL" in (found.back_off_why or "")
+            assert await generations_of(platform, job.id) > OFTEN
+
+    run(play())
+
+
+def test_only_what_is_needed_is_read_of_a_job_with_many_generations(db: Opened) -> None:
+    job = submit(db, a_job("old"))
+    for number in range(1, 61):
+        at_s = 100.0 * number
+        moments = {"created_s": at_s, "running_s": at_s, "broken_s": at_s + 50, "ended_s": at_s + 60}
+        one = made.generation(("w0", "node-0"), job=job.id, number=number, phase=GenerationPhase.ENDED,
+                              first_step=1 if number % 5 == 0 else None, **moments)  # fmt: skip
+        db.write(generations.insert, one)
+    assert db.read(generations.losses_before, job.id, 58) == [5750.0, 5650.0, 5550.0]
+    assert db.read(generations.losses_before, job.id, 1) == []
+    former = db.read(generations.before, job.id, 58)
+    assert former is not None and former.number == 57 and db.read(generations.before, job.id, 1) is None
+
+    def worked_s(stepped: bool, enough_s: float = 1e9, since_s: float = 0.0) -> float:
+        return db.read(lambda connection: generations.worked_s(
+            connection, job.id, since_s, 1e6, stepped=stepped, enough_s=enough_s
+        ))  # fmt: skip
+
+    assert (worked_s(False), worked_s(True)) == (60 * 50.0, 12 * 50.0)
+    assert worked_s(False, since_s=5925.0) == 25.0 + 50.0
+    assert worked_s(False, enough_s=100.0) == 100.0
 
 
 def test_deaths_that_are_kept_have_a_bound(db: Opened) -> None:

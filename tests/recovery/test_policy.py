@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.recovery.deaths import DOUBTFUL, FINAL, OTHERS, OWN, Cause, Death
-from fairlead.recovery.policy import FORGET_S, LONGEST_S, TIMES, back_off_s, decide
+from fairlead.recovery.policy import FORGET_S, LONGEST_S, OFTEN, SPACING_S, TIMES, back_off_s, decide
 from fairlead.recovery.verdicts import Action, Situation, Verdict
 
 
@@ -265,3 +265,38 @@ def test_a_gang_that_dies_after_some_were_passed_over_is_judged_by_its_own_death
     last = Death("w0", Cause.CRASHED, 1, "SIGSEGV", time_s=2.0, joined=False)
     verdict = decide(Situation("j", True, (last,), (former,)))
     assert verdict.action is Action.FAIL and "w0 was killed by SIGSEGV" in verdict.text
+
+
+@pytest.mark.parametrize("cause", ordered(OWN | DOUBTFUL | OTHERS))
+def test_deaths_that_come_again_and_again_back_off_whatever_step_was_made_in_between(cause: Cause) -> None:
+    job = Played(retries=100)
+    for step in range(1, 25):
+        job.dies(cause, step=step)
+    pauses = [verdict.after_s for verdict in job.verdicts]
+    assert pauses[:OFTEN] == [0.0] * OFTEN, "kills now and then cost nothing"
+    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_S
+    assert all(verdict.action is Action.START_OVER for verdict in job.verdicts if verdict.after_s)
+
+
+def test_a_gang_with_survivors_starts_over_when_it_loses_workers_all_the_time() -> None:
+    job = Played(min_workers=1)
+    for step in range(1, 21):
+        job.dies(Cause.LOST_TOUCH, step=step, survivors=1)
+    assert {verdict.action for verdict in job.verdicts[:OFTEN]} == {Action.GO_ON}
+    assert job.verdicts[-1].action is Action.START_OVER and job.verdicts[-1].after_s > 0
+
+
+def test_kills_from_outside_now_and_then_never_slow_an_honest_training_down() -> None:
+    job = Played(min_workers=2)
+    for step in range(1, 101):
+        job.dies(Cause.KILLED, step=step, survivors=1, progress_s=SPACING_S)
+    assert {verdict.after_s for verdict in job.verdicts} == {0.0}
+
+
+def test_work_makes_up_for_former_deaths_and_waiting_does_not() -> None:
+    job = Played()
+    for step in range(1, OFTEN + 4):
+        job.dies(Cause.KILLED, step=step)
+    assert job.verdicts[-1].after_s == 2.0
+    job.dies(Cause.KILLED, step=50, progress_s=5 * SPACING_S)
+    assert job.verdicts[-1].after_s == 0.0

@@ -17,7 +17,7 @@ from fairlead.control.failpoints import failpoint
 from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.records import Job, Role, Tenant, Token
 from fairlead.control.service.core import tenant_named
-from fairlead.control.service.submitting import SubmitVerbs, need_room, need_secrets, new_job
+from fairlead.control.service.submitting import SubmitVerbs, jobs_allowed, need_room, need_secrets, new_job
 from fairlead.control.store import datasets, events, jobs, pipelines
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
 from fairlead.pipelines.graph import PipelineSpec, order, stage_job, stored_pipeline
@@ -26,6 +26,8 @@ from fairlead.pipelines.steps import StagePhase
 from fairlead.pipelineviews import PipelineDetail, PipelinePage, PipelineView, StageView
 
 LONGEST_KEY = 255
+MOST_RUNNING = 100
+"""Pipelines of one tenant that have not ended."""
 
 
 class PipelineVerbs(SubmitVerbs):
@@ -63,6 +65,7 @@ class PipelineVerbs(SubmitVerbs):
             stored, created = pipelines.insert(connection, made, own)
             if created:
                 need_room(connection, tenant, more=1)
+                _need_pipelines(connection, tenant)
                 afford(connection, tenant, now_s)
                 self._audit(connection, who, "pipeline.run", stored.id, tenant=owner)
                 events.append(connection, time_s=now_s, kind="pipeline-submitted", tenant=owner,
@@ -127,6 +130,20 @@ class PipelineVerbs(SubmitVerbs):
         self._core.controller.nudge()
         self._core.controller.publish()
         return view
+
+
+def _need_pipelines(connection: Connection, tenant: Tenant) -> None:
+    """Refuse what is one pipeline too many, with it counted already: each of its stages becomes a job in time."""
+    running, stages = pipelines.unfinished(connection, tenant.name)
+    fix = "wait for some to end, or cancel some: fairlead pipeline list"
+    if running > MOST_RUNNING:
+        raise Refused(f"tenant {tenant.name} has {MOST_RUNNING} pipelines that run, and more are not allowed", fix=fix)
+    allowed = jobs_allowed(tenant)
+    if stages > allowed and running > 1:
+        raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
+        raise Refused(f"the pipelines of tenant {tenant.name} that run would have {stages} stages in all, and no more "
+                      f"are allowed than jobs: {allowed}",
+                      fix=f"{fix}; or let an admin allow more: {raised}")  # fmt: skip
 
 
 def _pinned(connection: Connection, spec: PipelineSpec, tenant: str) -> PipelineSpec:

@@ -242,9 +242,19 @@ def _need_time(spec: JobSpec, now_s: float) -> None:
         raise InvalidSpec(f"{said} is past", field="sla.deadline", value=said, fix="write a time to come, or like 2h")
 
 
+def jobs_allowed(tenant: Tenant) -> int:
+    """How many jobs of the tenant may run and wait at once."""
+    return Policy.model_validate(dict(tenant.policy)).jobs
+
+
+def room_left(connection: Connection, tenant: Tenant) -> int:
+    """How many more jobs of the tenant may run or wait; less than none when an admin has lowered the bound."""
+    return jobs_allowed(tenant) - jobs.unfinished(connection, tenant.name)
+
+
 def need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
     """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
-    allowed = Policy.model_validate(dict(tenant.policy)).jobs
+    allowed = jobs_allowed(tenant)
     if jobs.unfinished(connection, tenant.name) + more > allowed:
         raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
         raise Refused(f"tenant {tenant.name} has {allowed} jobs that run or wait, and more are not allowed",

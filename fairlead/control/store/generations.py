@@ -13,6 +13,7 @@ from sqlalchemy import update as update_rows
 from fairlead.cluster import Member, Placement
 from fairlead.control.records import Generation, GenerationPhase
 from fairlead.control.rendezvous import Rendezvous, draw
+from fairlead.control.store import damage
 from fairlead.control.store.rows import column_values, fields
 from fairlead.control.store.schema import generations
 from fairlead.control.store.schema import jobs as job_rows
@@ -23,8 +24,15 @@ _GENERATION = [generations.c[name] for name in Generation.__slots__]
 _IS = (generations.c.job == bindparam("of_job")) & (generations.c.number == bindparam("of_number"))
 _UPDATE, _THIS = update_rows(generations).where(_IS), select(*_GENERATION).where(_IS)  # built once
 _AT = {name: place for place, name in enumerate(Generation.__slots__)}
+_SHAPE = damage.Shape(Generation, "generations", phase=GenerationPhase.ENDED.value)
 _BY_JOB = select(*_GENERATION).order_by(generations.c.job, generations.c.number)
 _OF_JOB = _BY_JOB.where(generations.c.job == bindparam("of_job"))
+_BEFORE = (
+    select(*_GENERATION)
+    .where(generations.c.job == bindparam("of_job"), generations.c.number < bindparam("of_number"))
+    .order_by(generations.c.number.desc())
+)
+_MOST_WORKED = 500  # generations: more since the last death of its own only say that it did not work long
 _EVERY_LIVE = _BY_JOB.where(generations.c.phase.in_(_LIVE))
 # Asked for by job: the phase is no word for the index here, as nearly all that live would be read for a few.
 _LIVE_OF = _BY_JOB.where(
@@ -66,6 +74,44 @@ def of_job(conn: Connection, job: str) -> list[Generation]:
     return [_generation(row) for row in conn.execute(_OF_JOB, {"of_job": job})]
 
 
+def before(conn: Connection, job: str, number: int) -> Generation | None:
+    """The last generation of the job that came before this one."""
+    row = conn.execute(_BEFORE.limit(1), {"of_job": job, "of_number": number}).one_or_none()
+    return None if row is None else _generation(row)
+
+
+def losses_before(conn: Connection, job: str, number: int, most: int = 100) -> list[float]:
+    """When the generations before this one broke, the newest first, back to one that had made a step."""
+    query = _BEFORE.with_only_columns(generations.c.broken_s, generations.c.first_step).limit(most)
+    found: list[float] = []
+    for broken_s, first_step in conn.execute(query, {"of_job": job, "of_number": number}):
+        found += [] if broken_s is None else [broken_s]
+        if first_step is not None:
+            break  # it had recovered from anything before
+    return found
+
+
+def worked_s(conn: Connection, job: str, since_s: float, now_s: float, *, stepped: bool, enough_s: float) -> float:
+    """For how long its gangs ran since then; where ``stepped``, only those that made a step.
+
+    No more is read than it takes to find ``enough_s``, the newest first.
+    """
+    columns = [generations.c[name] for name in ("running_s", "broken_s", "ended_s", "first_step")]
+    since = (generations.c.ended_s.is_(None)) | (generations.c.ended_s > since_s)
+    own = (generations.c.job == job) & generations.c.running_s.is_not(None) & since
+    total_s = 0.0
+    for running_s, broken_s, ended_s, first_step in conn.execute(
+        select(*columns).where(own).order_by(generations.c.number.desc()).limit(_MOST_WORKED)
+    ):
+        if stepped and first_step is None:
+            continue
+        end_s = min(moment for moment in (broken_s, ended_s, now_s) if moment is not None)
+        total_s += max(0.0, end_s - max(running_s, since_s))
+        if total_s >= enough_s:
+            break
+    return total_s
+
+
 def current(conn: Connection, jobs: Collection[str]) -> dict[str, list[Generation]]:
     """The generations that have not ended, ascending, of each of these jobs that has any."""
     wanted = sorted(set(jobs))
@@ -105,7 +151,18 @@ def _seats(members: Placement) -> list[dict[str, Any]]:
 
 
 def _generation(row: Iterable[Any]) -> Generation:
+    """The generation of a row; one that cannot be read has no members, which no other has."""
     values = list(row)
-    values[_AT["phase"]] = GenerationPhase(values[_AT["phase"]])
-    values[_AT["members"]] = tuple(Member(**seat) for seat in values[_AT["members"]])
+    key = f"{values[0]}/{values[1]}"
+    _SHAPE.mend(key, values)
+    try:
+        values[_AT["phase"]] = GenerationPhase(values[_AT["phase"]])
+        values[_AT["members"]] = tuple(Member(**seat) for seat in values[_AT["members"]])
+    except (TypeError, ValueError):
+        damage.note("generations", key, "its phase or its members cannot be read")
+        values[_AT["phase"]], values[_AT["members"]] = _phase(values[_AT["phase"]]), ()
     return Generation(*values)
+
+
+def _phase(stored: str) -> GenerationPhase:
+    return GenerationPhase(stored) if stored in set(GenerationPhase) else GenerationPhase.ENDED

@@ -15,7 +15,7 @@ from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.store import usage_spans
+from fairlead.control.store import damage, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.retention_schema import ended_jobs
 from fairlead.control.store.rows import column_values, fields, insert_into
@@ -33,9 +33,20 @@ _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
 """In which order the queue tells of jobs: phases, and whether the oldest comes first."""
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
 _PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT["deaths"]
+_DEMAND, _FACTS = _AT["demand"], _AT["facts"]
+_THENS = {*_PHASES, None}
+DAMAGED = "damaged"
+"""The fact of a job of which something cannot be read that a decision depends on."""
+_HARMLESS = frozenset({
+    "deaths", "speeds", "result", "loss", "message", "back_off_until_s", "back_off_why", "recovery_s", "recoveries",
+    "samples_per_s", "since_s", "epoch", "preemptions", "resizes", "started_s", "outcome",
+})  # fmt: skip
+"""Columns without which a job can go on: they are written anew, or only shown."""
+_SHAPE = damage.Shape(Job, "jobs", min_workers=1, max_workers=1, phase=JobPhase.FAILED.value)
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
 _BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
+_PHASES_OF = select(jobs.c.id, jobs.c.phase, jobs.c.then).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
 _ENDED_OF = select(jobs.c.id).where(
     jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.phase.in_([phase.value for phase in ENDED])
 )
@@ -131,6 +142,16 @@ def on_their_way(conn: Connection) -> list[str]:
 def get(conn: Connection, job_id: str) -> Job | None:
     row = conn.execute(_BY_ID, {"wanted": job_id}).one_or_none()
     return None if row is None else _job(row)
+
+
+def phases(conn: Connection, ids: Collection[str]) -> dict[str, tuple[str, str | None]]:
+    """By id, of those of these jobs that there are: the phase, and what comes then if it is ending."""
+    found: dict[str, tuple[str, str | None]] = {}
+    wanted = sorted(ids)
+    for begin in range(0, len(wanted), _ONE_STATEMENT):
+        rows = conn.execute(_PHASES_OF, {"ids": wanted[begin : begin + _ONE_STATEMENT]})
+        found |= {job: (phase, then) for job, phase, then in rows}
+    return found
 
 
 def several(conn: Connection, ids: Collection[str]) -> dict[str, Job]:
@@ -389,11 +410,39 @@ def _jobs(rows: Iterable[Any]) -> list[Job]:
 
 
 def _job(row: Iterable[Any]) -> Job:
+    """The job of a row, whatever is in it: what cannot be read is as in a new job, and told (:mod:`damage`)."""
     values = list(row)
+    bad = _SHAPE.mend(str(values[0]), values)
+    if values[_PHASE] not in _PHASES or values[_THEN] not in _THENS:
+        bad += _unknown_phase(values)
     values[_PHASE] = _PHASES[values[_PHASE]]
     if values[_THEN] is not None:
         values[_THEN] = _PHASES[values[_THEN]]
     if values[_SPEEDS]:  # JSON knows only strings as keys
-        values[_SPEEDS] = {int(workers): speed for workers, speed in values[_SPEEDS].items()}
+        values[_SPEEDS] = _speeds(values[_SPEEDS])
     values[_DEATHS] = tuple(values[_DEATHS])
+    if not all(type(death) is dict and "worker" in death and "answered" in death for death in values[_DEATHS]):
+        values[_DEATHS] = ()
+        damage.note("jobs", str(values[0]), "deaths cannot be read")
+    if not all(isinstance(each, int | float) for each in values[_DEMAND].values()):
+        values[_DEMAND] = {}
+        damage.note("jobs", str(values[0]), "demand cannot be read")
+        bad.append("demand")
+    if bad and (grave := sorted(set(bad) - _HARMLESS)):
+        values[_FACTS] = {**values[_FACTS], DAMAGED: grave}
     return Job(*values)
+
+
+def _unknown_phase(values: list[Any]) -> list[str]:
+    """A job in a phase that does not exist has failed; one that ends, and then becomes what does not exist, will."""
+    damage.note("jobs", str(values[0]), "it is in no phase that exists")
+    if values[_PHASE] not in _PHASES:
+        values[_PHASE], values[_THEN] = JobPhase.FAILED.value, None
+        return ["phase"]
+    ends = values[_PHASE] == JobPhase.STOPPING.value
+    values[_THEN] = JobPhase.FAILED.value if ends else None
+    return []
+
+
+def _speeds(stored: Mapping[str, Any]) -> dict[int, float]:
+    return {int(workers): speed for workers, speed in stored.items() if workers.isdecimal()}

@@ -35,7 +35,7 @@ def all(conn: Connection) -> list[Known]:
 
 def table(conn: Connection) -> dict[tuple[str, str], float]:
     """The part of its speed that a class loses, by itself and whom it is beside."""
-    return {(known.kind, known.beside): known.lost for known in all(conn)}
+    return {(known.kind, known.beside): known.lost for known in all(conn) if isinstance(known.lost, int | float)}
 
 
 def note(conn: Connection, lost: Mapping[tuple[str, str], float], now_s: float) -> None:

@@ -8,16 +8,24 @@ from functools import cache
 from sqlalchemy import Connection, bindparam, delete, select
 
 from fairlead.cluster import NodeState
+from fairlead.control.store import damage
 from fairlead.control.store.rows import Insert, insert_into
 from fairlead.control.store.schema import node_cursors, node_states
 
+_STATES = {state.value: state for state in NodeState}
 _FORGET = delete(node_cursors).where(
     node_cursors.c.node == bindparam("of_node"), node_cursors.c.incarnation == bindparam("of_incarnation")
 )
 
 
 def states(conn: Connection) -> dict[str, NodeState]:
-    return {node: NodeState(state) for node, state in conn.execute(select(node_states.c.node, node_states.c.state))}
+    """By node; one whose state makes no sense gets nothing new until somebody sets it anew."""
+    found = {}
+    for node, state in conn.execute(select(node_states.c.node, node_states.c.state)):
+        if state not in _STATES:
+            damage.note("node_states", str(node), "its state is none that exists; it is taken for cordoned")
+        found[str(node)] = _STATES.get(state, NodeState.CORDONED)
+    return found
 
 
 def set_state(conn: Connection, node: str, state: NodeState) -> None:
@@ -28,7 +36,13 @@ def set_state(conn: Connection, node: str, state: NodeState) -> None:
 def cursors(conn: Connection) -> dict[tuple[str, str], int]:
     """The newest event taken in, by node and incarnation of its manager."""
     query = select(node_cursors.c.node, node_cursors.c.incarnation, node_cursors.c.sequence)
-    return {(node, incarnation): sequence for node, incarnation, sequence in conn.execute(query)}
+    found = {}
+    for node, incarnation, sequence in conn.execute(query):
+        if isinstance(sequence, int):
+            found[node, incarnation] = sequence
+        else:  # its node tells all again
+            damage.note("node_cursors", str(node), "sequence is no number")
+    return found
 
 
 def advance(conn: Connection, node: str, incarnation: str, sequence: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 from sqlalchemy import insert as insert_rows
 from sqlalchemy import update as update_rows
 
@@ -75,6 +75,28 @@ def running(conn: Connection) -> list[str]:
     """Ids of the pipelines that have not ended, oldest first."""
     query = select(pipelines.c.id).where(pipelines.c.phase == RUNNING).order_by(pipelines.c.submitted_s, pipelines.c.id)
     return list(conn.execute(query).scalars())
+
+
+def on_their_way(conn: Connection) -> list[tuple[str, str, bool]]:
+    """Of the pipelines that have not ended, oldest first: id, tenant, and whether somebody has taken it back."""
+    columns = pipelines.c.id, pipelines.c.tenant, pipelines.c.cancelled_by.is_not(None)
+    query = select(*columns).where(pipelines.c.phase == RUNNING).order_by(pipelines.c.submitted_s, pipelines.c.id)
+    return [(name, tenant, bool(cancelled)) for name, tenant, cancelled in conn.execute(query)]
+
+
+def unfinished(conn: Connection, tenant: str) -> tuple[int, int]:
+    """How many pipelines of the tenant have not ended, and how many stages they have in all."""
+    own = (pipelines.c.tenant == tenant) & (pipelines.c.phase == RUNNING)
+    count = conn.execute(select(func.count()).select_from(pipelines).where(own)).scalar_one()
+    of_them = stages.c.pipeline.in_(select(pipelines.c.id).where(own))
+    return int(count), int(conn.execute(select(func.count()).select_from(stages).where(of_them)).scalar_one())
+
+
+def standing(conn: Connection, pipeline: str, names: Collection[str]) -> dict[str, tuple[str, str | None]]:
+    """The phase and the job of these stages, by name."""
+    columns = stages.c.name, stages.c.phase, stages.c.job
+    query = select(*columns).where(stages.c.pipeline == pipeline, stages.c.name.in_(list(names)))
+    return {name: (phase, job) for name, phase, job in conn.execute(query)}
 
 
 def newest(conn: Connection, tenant: str | None, limit: int) -> list[PipelineRecord]:

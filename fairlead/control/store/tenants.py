@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, bindparam, func, select
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
 from fairlead.control.records import Tenant
+from fairlead.control.store import damage
 from fairlead.control.store.rows import column_values, fields
 from fairlead.control.store.schema import tenants
 from fairlead.errors import Conflict, NotFound
-from fairlead.specs import TenantSpec
+from fairlead.specs import STORED, Budget, Policy, Sla, TenantSpec
 
-_BY_NAME = select(tenants).where(tenants.c.name == bindparam("wanted"))  # built once: every submission asks it
+_TENANT = [tenants.c[name] for name in Tenant.__slots__]
+_BY_NAME = select(*_TENANT).where(tenants.c.name == bindparam("wanted"))  # built once: every submission asks it
 
 
 def insert(conn: Connection, spec: TenantSpec, created_s: float | None = None) -> Tenant:
@@ -67,7 +70,7 @@ def path(conn: Connection, tenant: Tenant) -> list[Tenant]:
 
 def all(conn: Connection) -> list[Tenant]:
     """Every tenant, the oldest first."""
-    return [_tenant(row) for row in conn.execute(select(tenants).order_by(tenants.c.number))]
+    return [_tenant(row) for row in conn.execute(select(*_TENANT).order_by(tenants.c.number))]
 
 
 def update(conn: Connection, name: str, **changes: Any) -> Tenant:
@@ -81,4 +84,37 @@ def update(conn: Connection, name: str, **changes: Any) -> Tenant:
 
 
 def _tenant(row: Iterable[Any]) -> Tenant:
-    return Tenant(*row)
+    """The tenant of a row; what cannot be read of it is as of a new tenant, with the strictest policy, and told."""
+    values = list(row)
+    key = str(values[_AT["name"]])
+    _SHAPE.mend(key, values)
+    for name, good in _GOOD.items():
+        if values[_AT[name]] and not good(values[_AT[name]]):
+            values[_AT[name]] = {}
+            damage.note("tenants", key, f"{name} makes no sense")
+    if not 0 < values[_AT["weight"]] < float("inf"):
+        values[_AT["weight"]] = 1.0
+        damage.note("tenants", key, "weight makes no sense")
+    return Tenant(*values)
+
+
+def _fits(spec: type[BaseModel]) -> Callable[[Mapping[str, Any]], bool]:
+    def good(stored: Mapping[str, Any]) -> bool:
+        try:
+            spec.model_validate(dict(stored), context=STORED)
+        except ValidationError:
+            return False
+        return True
+
+    return good
+
+
+def _counts(stored: Mapping[str, Any]) -> bool:
+    return not any(type(count) is not int or count < 0 for count in stored.values())
+
+
+_AT = {name: place for place, name in enumerate(Tenant.__slots__)}
+_SHAPE = damage.Shape(Tenant, "tenants", weight=1.0)
+_GOOD: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
+    "policy": _fits(Policy), "budget": _fits(Budget), "sla": _fits(Sla), "guarantee": _counts, "most": _counts,
+}  # fmt: skip
