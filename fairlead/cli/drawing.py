@@ -75,7 +75,8 @@ def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: i
     for least, chosen in stages:
         giving = [place for place, gives in enumerate(chosen) if gives and widths[place] > least]
         if giving and sum(widths) > room:
-            for place, given in zip(giving, _levelled([widths[p] for p in giving], least, sum(widths) - room), strict=True):
+            levelled = _levelled([widths[place] for place in giving], least, sum(widths) - room)
+            for place, given in zip(giving, levelled, strict=True):
                 widths[place] = given
     return widths
 

@@ -251,7 +251,7 @@ def _sound(header: dict[str, Any]) -> bool:
 
 
 def loads(text: bytes, what: str) -> Any:
-    """JSON out of a backup, which anybody may have written: what cannot be read is damage, nesting too deep for it too."""
+    """JSON out of a backup, which anybody may have written: what cannot be read, or is nested too deep, is damage."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

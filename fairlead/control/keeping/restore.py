@@ -178,7 +178,8 @@ def _fill(
             rows.finish(connection, state["schema"], state["sequences"], max(int(state["epoch"]), int(time.time())) + 1)
             settled = settle(connection, header["taken_s"], time.time())
             return settled, _owners(connection, home)
-    except (CommandError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:  # rows or columns that are none
+    # rows or columns that are none
+    except (CommandError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
         raise archive.damaged(f"its store makes no sense: {error!r}") from error
     except DBAPIError as error:
         told = shown(error)
