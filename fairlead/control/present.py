@@ -110,7 +110,8 @@ def job_fields(
         "samples_per_s": job.samples_per_s, "recoveries": job.recoveries, "preemptions": job.preemptions,
         "resizes": job.resizes, "recovery_s": job.recovery_s / job.recoveries if job.recoveries else None,
         "reason": reason_of(job, newest, hold, tenant), "message": job.message,
-        "metrics": job.result.get("metrics", {}), "plan": plan_view(seated),
+        "metrics": job.result.get("metrics", {}), "metrics_left_out": job.result.get("left_out", 0),
+        "plan": plan_view(seated),
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate, islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Update, bindparam, func, select, tuple_
@@ -34,6 +35,8 @@ _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
 _PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT["deaths"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
+_RESULT = _AT["result"]
+_LISTED = [jobs.c.result["metrics"] if name == "result" else jobs.c[name] for name in Job.__slots__]
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
 _BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
 _ENDED_OF = select(jobs.c.id).where(
@@ -53,6 +56,9 @@ _COUNT = {
 }
 _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MIN_PREFIX = 4
+LISTED_METRICS = 16
+LISTED_NAMES = 1000
+"""Of the metrics of a job in a list: how many, and the characters of their names; ``find`` has all."""
 _LONGEST_KEY = 255
 
 
@@ -196,6 +202,7 @@ def page(
     """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all.
 
     In the order of the queue: those on their way, those that wait, the oldest first, and those that have ended.
+    Of a result only the first metrics are read, and how many were left out.
     """
     where: list[ColumnElement[bool]] = []
     if tenant is not None:
@@ -222,10 +229,20 @@ def _ordered(
     """So many of these jobs after this position."""
     place = tuple_(jobs.c.submitted_s, jobs.c.id)
     by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
-    query = select(*_JOB).where(*where).order_by(*by).limit(limit)
+    query = select(*_LISTED).where(*where).order_by(*by).limit(limit)
     if at is not None:
         query = query.where(place > tuple_(*at) if oldest else place < tuple_(*at))
-    return _jobs(conn.execute(query))
+    return [_listed(row) for row in conn.execute(query)]
+
+
+def _listed(row: Iterable[Any]) -> Job:
+    values = list(row)
+    told: dict[str, Any] = values[_RESULT] or {}
+    first = islice(zip(told, accumulate(map(len, told)), strict=True), LISTED_METRICS)
+    shown = {name: told[name] for name, end in first if end <= LISTED_NAMES}
+    left_out = {"left_out": len(told) - len(shown)} if len(told) > len(shown) else {}
+    values[_RESULT] = {"metrics": shown, **left_out} if told else {}
+    return _job(values)
 
 
 def _queue(
