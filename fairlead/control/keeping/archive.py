@@ -247,7 +247,7 @@ def _check_name(member: tarfile.TarInfo) -> None:
 
 def _sound(header: dict[str, Any]) -> bool:
     """Whether its moment is one and its size, too."""
-    return 0 <= header["taken_s"] < 1e11 and 0 <= header["bytes"] < 1 << 62
+    return bool(0 <= header["taken_s"] < 1e11 and 0 <= header["bytes"] < 1 << 62)
 
 
 def loads(text: bytes, what: str) -> Any:

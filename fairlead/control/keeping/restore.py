@@ -126,10 +126,11 @@ def _state(stage: Path, header: dict[str, Any]) -> dict[str, Any]:
     """What belongs to the moment of the store's rows, with all that is read of it."""
     place = stage / "state.json"
     state = archive.loads(place.read_bytes(), "what belongs to its store") if place.exists() else None
-    counted = isinstance(state, dict) and all(_numbers(state.get(name)) for name in ("rows", "sequences"))
-    if not counted or state["schema"] != header["schema"]:
+    if not isinstance(state, dict) or not all(_numbers(state.get(name)) for name in ("rows", "sequences")):
         raise archive.damaged("what belongs to its store is not in it")
-    return dict(state)
+    if state.get("schema") != header["schema"]:
+        raise archive.damaged("what belongs to its store is of another schema")
+    return state
 
 
 def _numbers(named: Any) -> bool:

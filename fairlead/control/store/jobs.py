@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import accumulate, islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Update, bindparam, func, select, tuple_
@@ -16,7 +15,7 @@ from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.store import usage_spans
+from fairlead.control.store import listing, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.retention_schema import ended_jobs
 from fairlead.control.store.rows import column_values, fields, insert_into
@@ -35,8 +34,6 @@ _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
 _PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT["deaths"]
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
-_RESULT = _AT["result"]
-_LISTED = [jobs.c.result["metrics"] if name == "result" else jobs.c[name] for name in Job.__slots__]
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
 _BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
 _ENDED_OF = select(jobs.c.id).where(
@@ -56,9 +53,6 @@ _COUNT = {
 }
 _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MIN_PREFIX = 4
-LISTED_METRICS = 16
-LISTED_NAMES = 1000
-"""Of the metrics of a job in a list: how many, and the characters of their names; ``find`` has all."""
 _LONGEST_KEY = 255
 
 
@@ -202,7 +196,7 @@ def page(
     """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all.
 
     In the order of the queue: those on their way, those that wait, the oldest first, and those that have ended.
-    Of a result only the first metrics are read, and how many were left out.
+    Their results are cut: :mod:`.listing`.
     """
     where: list[ColumnElement[bool]] = []
     if tenant is not None:
@@ -229,20 +223,10 @@ def _ordered(
     """So many of these jobs after this position."""
     place = tuple_(jobs.c.submitted_s, jobs.c.id)
     by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
-    query = select(*_LISTED).where(*where).order_by(*by).limit(limit)
+    query = select(*listing.COLUMNS).where(*where).order_by(*by).limit(limit)
     if at is not None:
         query = query.where(place > tuple_(*at) if oldest else place < tuple_(*at))
-    return [_listed(row) for row in conn.execute(query)]
-
-
-def _listed(row: Iterable[Any]) -> Job:
-    values = list(row)
-    told: dict[str, Any] = values[_RESULT] or {}
-    first = islice(zip(told, accumulate(map(len, told)), strict=True), LISTED_METRICS)
-    shown = {name: told[name] for name, end in first if end <= LISTED_NAMES}
-    left_out = {"left_out": len(told) - len(shown)} if len(told) > len(shown) else {}
-    values[_RESULT] = {"metrics": shown, **left_out} if told else {}
-    return _job(values)
+    return [_job(listing.brief(row)) for row in conn.execute(query)]
 
 
 def _queue(
@@ -399,10 +383,6 @@ def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
     for tenant, person, phase, count in conn.execute(query.group_by(*who)):
         found.setdefault((tenant, person), {})[phase] = count
     return found
-
-
-def _jobs(rows: Iterable[Any]) -> list[Job]:
-    return [_job(row) for row in rows]
 
 
 def _job(row: Iterable[Any]) -> Job:
