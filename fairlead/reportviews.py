@@ -36,6 +36,7 @@ class JobReport(View):
     recoveries: int = 0
     recovery_s: float | None = None
     metrics: dict[str, float | None] = Field(default_factory=dict)
+    metrics_left_out: int = 0  # beside the first ones; the job's result has all
 
 
 class FairnessView(View):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -47,6 +47,10 @@ def _parse_deadline(value: Any) -> Any:
             raise ValueError("is too far away; write it like 2h or 30d") from None
     return value
 
+
+LONGEST_DEADLINE = timedelta(days=3653)
+LAST_DEADLINE = datetime(2200, 1, 1, tzinfo=UTC)
+"""Nothing is promised for a time beyond: forecasts and calendars end somewhere."""
 
 STORED: Mapping[str, Any] = {"stored": True}
 """Context for specs that were taken in before: what is stored is read, whatever the bounds were then."""
@@ -140,6 +144,19 @@ class Sla(Spec):
     strict: bool | None = Field(default=None, strict=True)  # whether a job whose deadline cannot be kept is refused
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("deadline")
+    @classmethod
+    def _within_sight(cls, value: datetime | timedelta | None, info: ValidationInfo) -> datetime | timedelta | None:
+        if isinstance(value, timedelta) and value > LONGEST_DEADLINE:
+            value, words = LONGEST_DEADLINE, "is more than ten years away; write it like 2h or 30d"
+        elif isinstance(value, datetime) and value.year >= LAST_DEADLINE.year:
+            value, words = LAST_DEADLINE, f"is after the year {LAST_DEADLINE.year - 1}; write it like 2h or 30d"
+        else:
+            return value
+        if info.context is STORED:
+            return value
+        raise ValueError(words)
 
     @model_validator(mode="after")
     def _one_promise(self) -> Self:

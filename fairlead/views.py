@@ -98,6 +98,7 @@ class JobView(View):
     reason: ReasonView | None = None  # why it waits, or why it runs on what it has
     message: str | None = None  # why it failed
     metrics: dict[str, float | None] = Field(default_factory=dict)  # final ones; None: it was no number
+    metrics_left_out: int = 0  # by a list, which shows the first ones; the job's own view and its result have all
     promise: PromiseView | None = None  # as it is submitted, if something was promised
     plan: PlanView | None = None  # of the generation that runs
 

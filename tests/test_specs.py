@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
-from fairlead.specs import JobSpec, Sla, Workers, parse_duration, parse_job, parse_size, parse_tenant
+from fairlead.specs import (
+    LAST_DEADLINE,
+    LONGEST_DEADLINE,
+    STORED,
+    JobSpec,
+    Sla,
+    Workers,
+    parse_duration,
+    parse_job,
+    parse_size,
+    parse_tenant,
+)
 
 GOOD = {"name": "digits", "run": "train.py:training"}
 COMMAND = {"name": "digits", "command": ["python", "x.py"]}
@@ -84,6 +95,8 @@ BAD_JOBS: list[tuple[Any, str, str, str]] = [  # what was written, field, part o
     (GOOD | {"sla": {"deadline": "-5m"}}, "sla.deadline", "'-5m'", "2h, 30m"),
     (GOOD | {"sla": {"deadline": "0s"}}, "sla.deadline", "as soon as", "like 2h"),
     (GOOD | {"sla": {"deadline": "99999999999d"}}, "sla.deadline", "too far away", "30d"),
+    (GOOD | {"sla": {"deadline": "99999999d"}}, "sla.deadline", "ten years", "30d"),
+    (GOOD | {"sla": {"deadline": "9999-01-01T00:00:00Z"}}, "sla.deadline", "after the year 2199", "30d"),
     (GOOD | {"sla": {"deadline": [1]}}, "sla.deadline", "neither a time nor a duration", "2h"),
     (GOOD | {"sla": {"deadline": "2030-01-01T00:00:00"}}, "sla.deadline", "no time zone", "+02:00"),
     (GOOD | {"priority": 1001}, "priority", "1001 is too large", "at most 1000"),
@@ -210,6 +223,13 @@ def test_a_job_survives_the_way_through_json() -> None:
 
 def test_promises_become_times() -> None:
     assert Sla(deadline=timedelta(hours=1)).finish_by_s(100.0) == 3700.0
+    assert Sla(deadline=timedelta(days=3653)).finish_by_s(0.0) == 3653 * 86400.0
+
+
+@pytest.mark.parametrize("deadline", ["99999999d", "9999-01-01T00:00:00Z"])
+def test_a_deadline_beyond_the_bounds_that_was_stored_before_is_the_last_that_can_be(deadline: str) -> None:
+    sla = Sla.model_validate({"deadline": deadline}, context=STORED)
+    assert (sla.finish_by_s(0.0) or 0.0) in (LONGEST_DEADLINE.total_seconds(), LAST_DEADLINE.timestamp())
     new_year = datetime(2030, 1, 1, tzinfo=UTC)
     assert Sla(deadline=new_year).finish_by_s(0.0) == new_year.timestamp()
     assert parse_job(GOOD | {"sla": {"class": "gold"}}).sla == Sla(class_="gold")

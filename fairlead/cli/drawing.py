@@ -37,6 +37,11 @@ class Cell:
     style: str = ""
 
 
+def most_columns(width: int) -> int:
+    """How many columns a table can have and still fit."""
+    return max(1, (width + GAP) // (NARROWEST + GAP))
+
+
 def draw(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int, *, colours: bool) -> list[str]:
     """The lines of the table, none wider than ``width`` as long as that can be; titles and cells steer no terminal."""
     columns = [replace(column, title=_plain(column.title)) for column in columns]
@@ -68,12 +73,28 @@ def _fitted(columns: Sequence[Column], wanted: Sequence[Sequence[int]], width: i
     stages = [(NARROWEST_TEXT, [column.grows for column in columns]), (NARROWEST_SPARE, [c.spare for c in columns]),
               (NARROWEST, [not column.grows for column in columns])]  # fmt: skip
     for least, chosen in stages:
-        giving = [place for place, gives in enumerate(chosen) if gives]
-        while sum(widths) > room and any(widths[place] > least for place in giving):
-            widest = max(giving, key=lambda place: widths[place])
-            others = max((widths[place] for place in giving if place != widest), default=0)
-            widths[widest] -= min(sum(widths) - room, max(1, widths[widest] - max(others, least)))
+        giving = [place for place, gives in enumerate(chosen) if gives and widths[place] > least]
+        if giving and sum(widths) > room:
+            levelled = _levelled([widths[place] for place in giving], least, sum(widths) - room)
+            for place, given in zip(giving, levelled, strict=True):
+                widths[place] = given
     return widths
+
+
+def _levelled(widths: Sequence[int], least: int, over: int) -> list[int]:
+    """The widths without so many columns in all, as far as none gets narrower than ``least``: the widest give first."""
+    low, high = least, max(widths)
+    while low < high:  # the highest level that all give enough above
+        level = (low + high + 1) // 2
+        enough = sum(width - level for width in widths if width > level) >= over
+        low, high = (level, high) if enough else (low, level - 1)
+    spare = sum(width - low for width in widths if width > low) - over
+    levelled = []
+    for width in reversed(widths):  # the last ones keep what is left over
+        keeps = width > low and spare > 0
+        spare -= keeps
+        levelled.append(min(width, low) + keeps)
+    return levelled[::-1]
 
 
 def _pieces(text: str, room: int, column: Column) -> list[str]:
@@ -83,9 +104,16 @@ def _pieces(text: str, room: int, column: Column) -> list[str]:
     if column.grows:
         return textwrap.wrap(text, room, break_on_hyphens=False)
     ending = text[-column.ends :] if column.ends and room > column.ends + 1 else ""
-    while text and _width(text) > room - 1 - _width(ending):
-        text = text[:-1]
-    return [f"{text}…{ending}"]
+    return [f"{_cut(text, room - 1 - _width(ending))}…{ending}"]
+
+
+def _cut(text: str, room: int) -> str:
+    """As much of the text as has room."""
+    for place, char in enumerate(text):
+        room -= _width(char)
+        if room < 0:
+            return text[:place]
+    return text
 
 
 def _padded(part: str, style: str, room: int, right: bool) -> str:

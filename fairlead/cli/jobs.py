@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fairlead.cli import show
-from fairlead.cli.drawing import Column
+from fairlead.cli.drawing import Column, most_columns
 from fairlead.cli.options import JobRef, Json, Tenant, client
 
 if TYPE_CHECKING:
@@ -250,10 +250,13 @@ def metrics(
         return
     tail = tail or 20
     names = list(dict.fromkeys(name for step in steps for name in step))
-    rows = ([_figure(name, step.get(name)) for name in names] for step in steps[-tail:])
-    show.table([Column(name, right=True) for name in names], rows, empty="no steps yet")
+    shown = names[: most_columns(show.screen().columns)]
+    rows = ([_figure(name, step.get(name)) for name in shown] for step in steps[-tail:])
+    show.table([Column(name, right=True) for name in shown], rows, empty="no steps yet")
     if len(steps) > tail:
         show.line(f"the last {tail} of {len(steps)} steps")
+    if len(names) > len(shown):
+        show.line(f"the first {len(shown)} of {len(names)} metrics; --json has all")
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -13,7 +13,7 @@ from fairlead.cli.options import Json, client
 SLOWER = 0.1
 
 if TYPE_CHECKING:
-    from fairlead.reportviews import Report
+    from fairlead.reportviews import JobReport, Report
     from fairlead.views import EventView
 
 
@@ -119,11 +119,18 @@ def _jobs(answer: Report) -> None:
             each.job, each.tenant, show.state(each.state), show.duration(each.wait_s), show.duration(each.jct_s),
             show.number(each.samples_per_s),
             f"{each.recoveries} in {show.duration(each.recovery_s)}" if each.recoveries else "–",
-            " ".join(f"{name}{FIXED_SPACE}{show.number(value)}" for name, value in each.metrics.items()) or "–",
+            _metrics(each),
         ]
         for each in answer.jobs
     )  # fmt: skip
     show.table(columns, rows, empty="no jobs")
+
+
+def _metrics(job: JobReport) -> str:
+    told = [f"{name}{FIXED_SPACE}{show.number(value)}" for name, value in job.metrics.items()]
+    if job.metrics_left_out:
+        told.append(f"and{FIXED_SPACE}{job.metrics_left_out}{FIXED_SPACE}more")
+    return " ".join(told) or "–"
 
 
 def whoami(as_json: Json = False) -> None:

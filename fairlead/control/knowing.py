@@ -94,8 +94,11 @@ def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: 
         profile, why_not = None, f"what its worker found out cannot be used: {error}"
     plain = None if profile is None else msgspec.to_builtins(profile)
     why_not = "" if plain else why_not or "it could not be looked at"
+    known = models.get(connection, job.tenant, model_key(job))
+    if known is not None and known.profile is not None:
+        return
     models.put(connection, KnownModel(job.tenant, model_key(job), plain, why_not, {}, {}, now_s))
-    if plain is None:
+    if plain is None and events.last(connection, job.id, "planner-blind") is None:
         text = f"{job.id} runs as whole copies, because the planner could not look at its model: {why_not}"
         events.append(connection, time_s=now_s, kind="planner-blind", text=text, tenant=job.tenant, job=job.id)
 

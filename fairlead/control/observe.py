@@ -19,7 +19,7 @@ from fairlead.control.metrics import families, live
 from fairlead.control.records import ENDED, Generation, Job, JobPhase
 from fairlead.control.records import stop_changes as stop_changes
 from fairlead.control.store import events, generations, jobs, metrics, nodes
-from fairlead.control.worker_messages import MOST_MISSING, Nonsense, checked
+from fairlead.control.worker_messages import MOST_MISSING, SLACK_S, Nonsense, checked
 from fairlead.recovery.deaths import Cause, Death, cause_of, signal_name
 
 log = structlog.get_logger()
@@ -156,7 +156,7 @@ def _reports(
             return None
         if isinstance(body, wire.Snapshot):
             found.snapshots.append(body)
-            found.change({"snapshot_step": max(body.step, found.job.snapshot_step)})
+            found.change({"snapshot_step": _snapshot_step(found.job, body)})
         elif isinstance(body, wire.Progress) and body.steps:
             generation = next((each for each in standing if each.number == body.generation), None)
             if generation is None or generation.first_step is None:
@@ -215,8 +215,11 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
         case wire.Ready(samples=samples, epochs=epochs, batch_size=batch, plan=said) if batch:
             steps = epochs * -(-samples // batch)
             wants = {"facts": {**job.facts, "plan": said}} if said != "auto" and "plan" not in job.facts else {}
-            jobs.update(connection, job.id, batch_size=batch, total_steps=steps, **wants)
+            total = steps if steps >= job.step else 0  # not known, if it has made more
+            jobs.update(connection, job.id, batch_size=batch, total_steps=total, **wants)
         case wire.Joined(resumed=True) as joined if _is_leader(connection, event):
+            if _resumed(connection, joined, job):
+                return
             text = f"{job.id} resumed generation {joined.generation}: it left, and no call to the next one came"
             events.append(connection, time_s=event.time_s, kind="generation-resumed", text=text, tenant=job.tenant,
                           job=job.id, facts={"generation": joined.generation, "step": joined.step})  # fmt: skip
@@ -224,11 +227,11 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             _store_progress(connection, event, job, progress)
         case wire.Snapshot() as snapshot:
             _observe_snapshot(job, snapshot)
-            jobs.update(connection, job.id, snapshot_step=max(snapshot.step, job.snapshot_step))
-        case wire.Finished() as finished if job.training and _is_leader(connection, event):
-            result = {"metrics": _finite(finished.metrics), "artifacts": finished.artifacts}
+            jobs.update(connection, job.id, snapshot_step=_snapshot_step(job, snapshot))
+        case wire.Finished() as finished if job.training and not _told(job) and _is_leader(connection, event):
+            result: dict[str, Any] = {"metrics": _finite(finished.metrics)}
             result |= {"value": finished.value} if finished.value else {}
-            changes: dict[str, Any] = {"result": result, "step": finished.step}
+            changes: dict[str, Any] = {"result": result, "step": _within_total(finished.step, job)}
             if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
                 changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, ended_s)
             jobs.update(connection, job.id, **changes)
@@ -243,6 +246,26 @@ def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: fl
             worker_deaths.note(connection, job, event.worker, exited, ended_s)
 
 
+def _told(job: Job) -> bool:
+    """Whether it is known what it came to: a result is told once."""
+    return "metrics" in job.result
+
+
+def _resumed(connection: Connection, joined: wire.Joined, job: Job) -> bool:
+    """Whether it is known that its gang resumed this generation."""
+    known = events.last(connection, job.id, "generation-resumed")
+    return known is not None and known.facts.get("generation") == joined.generation
+
+
+def _within_total(step: int, job: Job) -> int:
+    """No more steps than there are, as far as that is known."""
+    return min(step, job.total_steps) if job.total_steps else step
+
+
+def _snapshot_step(job: Job, snapshot: wire.Snapshot) -> int:
+    return max(_within_total(snapshot.step, job), job.snapshot_step)
+
+
 def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
     metrics.append(connection, job.id, progress.generation, progress.steps)
     generation = _generation(connection, job.id, progress.generation)
@@ -250,7 +273,8 @@ def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progre
     own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
     if generation is not None and generation.first_step is None and own:  # it may first tell of the former
         generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
-        stepped_s = min(float(own[0].get("time_s", event.time_s)), event.time_s)  # its word, which may be any number
+        # Its word may be any number, but a first step is told at once.
+        stepped_s = min(max(float(own[0].get("time_s", event.time_s)), event.time_s - SLACK_S), event.time_s)
         live.observe(families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
         changes |= _recovered(connection, job, generation, stepped_s)
     jobs.update(connection, job.id, **changes)

@@ -31,6 +31,8 @@ from fairlead.views import (
     TokenView,
 )
 
+FURTHEST_S = 10 * 366 * 86_400.0
+
 
 def sla_met(job: Job, now_s: float) -> bool | None:
     """Whether what was promised was kept; None while it is open or when nothing was promised."""
@@ -102,19 +104,28 @@ def job_fields(
         "priority": job.priority, "workers": len(members), "min_workers": job.min_workers,
         "max_workers": job.max_workers, "nodes": [member.node for member in members], "generation": job.generation,
         "submitted_s": job.submitted_s, "submitted_by": job.submitted_by, "started_s": job.started_s,
-        "finished_s": job.finished_s, "expected_start_s": _expected_s(job, hold),
+        "finished_s": job.finished_s, "expected_start_s": _expected_s(job, hold, now_s),
         "sla": {name: value for name, value in sla.items() if value is not None}, "sla_met": sla_met(job, now_s),
         "step": job.step, "total_steps": job.total_steps, "epoch": job.epoch, "loss": job.loss,
         "samples_per_s": job.samples_per_s, "recoveries": job.recoveries, "preemptions": job.preemptions,
         "resizes": job.resizes, "recovery_s": job.recovery_s / job.recoveries if job.recoveries else None,
         "reason": reason_of(job, newest, hold, tenant), "message": job.message,
-        "metrics": job.result.get("metrics", {}), "plan": plan_view(seated),
+        "metrics": job.result.get("metrics", {}), "metrics_left_out": job.result.get("left_out", 0),
+        "plan": plan_view(seated),
     }  # fmt: skip
 
 
-def _expected_s(job: Job, hold: Hold | None) -> float | None:
+def foreseen(at_s: float | None, now_s: float) -> float | None:
+    """A moment that a forecast names, None where it is further away than anybody can tell.
+
+    It may rest on what somebody else's job says is left of its work, which may be any number.
+    """
+    return at_s if at_s is not None and at_s - now_s <= FURTHEST_S else None
+
+
+def _expected_s(job: Job, hold: Hold | None, now_s: float) -> float | None:
     if hold is not None:
-        return hold.expected_start_s
+        return foreseen(hold.expected_start_s, now_s)
     return job.back_off_until_s if backs_off(job) else None
 
 

@@ -28,6 +28,7 @@ def job_report(job: Job) -> JobReport:
         recoveries=job.recoveries,
         recovery_s=job.recovery_s / job.recoveries if job.recoveries else None,
         metrics=dict(job.result.get("metrics", {})),
+        metrics_left_out=job.result.get("left_out", 0),
     )
 
 

@@ -22,13 +22,15 @@ LARGEST_VALUE = 64 << 10  # bytes of a reference to what a stage gave
 DEEPEST = 32  # of values in values
 MOST_PARTS = 1_000_000  # of one value, all levels together
 MOST_STEPS = 100_000  # in one message
-MOST_METRICS = 4096  # of one step, or of a result
+MOST_METRICS = 1024  # of one step, or of a result
+LONGEST_METRIC = 200  # characters of its name
+METRIC_NAMES_BYTES = 24 << 10  # of all names of a step together
 LONGEST_NAME = 500
 LONGEST_PATH = 4096
 MOST_ARTIFACTS = 100_000
 MOST_MISSING = 500
 STEPS_PER_S = 1e6  # no step takes no time
-SLACK_S = 3600.0  # clocks of machines differ, and are set
+SLACK_S = 5.0  # that a job may seem younger than it is
 
 
 class Nonsense(ValueError):
@@ -36,33 +38,39 @@ class Nonsense(ValueError):
 
 
 def checked(body: wire.FromWorker | wire.Exited, since_s: float, now_s: float) -> wire.FromWorker | wire.Exited:
-    """The message as it can be believed: times lie between ``since_s``, when its job was submitted, and now.
+    """The message as it can be believed: times and steps lie between ``since_s``, when its job was submitted, and now.
 
     Raises :class:`Nonsense` for what no honest worker would say.
     """
+    age_s = max(0.0, now_s - since_s) + SLACK_S
     match body:
         case wire.Ready():
             _ready(body)
+            _steps(body.resumable_step, age_s)
         case wire.Progress():
-            _progress(body, max(0.0, now_s - since_s))
+            _progress(body, age_s)
             return replace(
                 body, total_steps=body.total_steps if body.step <= body.total_steps else 0,  # not known
-                steps=[_timed(step, since_s, now_s) for step in body.steps],
+                slow_s=min(body.slow_s, age_s), steps=[_timed(step, since_s, now_s) for step in body.steps],
             )  # fmt: skip
         case wire.Profiled():
             _seconds(seconds=body.seconds)
             plain_value(body.profile, "the profile")
         case wire.Snapshot():
-            _counts(generation=body.generation, step=body.step, size_bytes=body.size_bytes)
+            _counts(generation=body.generation, size_bytes=body.size_bytes)
+            _steps(body.step, age_s)
             _seconds(seconds=body.seconds, waited_s=body.waited_s)
+            return replace(body, seconds=min(body.seconds, age_s), waited_s=min(body.waited_s, age_s))
         case wire.Finished():
             _finished(body)
+            _steps(body.step, age_s)
         case wire.Raised():
             _names("missing stages", body.missing[:MOST_MISSING], MOST_MISSING)
         case wire.Exited():  # its node's words
             pass
         case _:  # Joined, Left, Broken, and whatever comes to be said of a generation
-            _counts(generation=body.generation, step=body.step)
+            _counts(generation=body.generation)
+            _steps(body.step, age_s)
     return body
 
 
@@ -82,13 +90,12 @@ def _ready(body: wire.Ready) -> None:
 
 
 def _progress(body: wire.Progress, age_s: float) -> None:
-    _counts(generation=body.generation, step=body.step, total_steps=body.total_steps, epoch=body.epoch)
+    _counts(generation=body.generation, total_steps=body.total_steps, epoch=body.epoch)
+    _steps(body.step, age_s)
     _seconds(step_s=body.step_s, compute_s=body.compute_s, slow_s=body.slow_s)
     _within("samples_per_s", body.samples_per_s, MOST)
     _within("share", body.share, 1.000001)
-    most = STEPS_PER_S * (age_s + SLACK_S)
-    if body.step > most:
-        raise Nonsense(f"says that it has made {body.step} steps, more than anybody could in its time")
+    most = STEPS_PER_S * age_s
     if len(body.steps) > MOST_STEPS:
         raise Nonsense(f"tells of {len(body.steps)} steps at once, more than {MOST_STEPS}")
     for step in body.steps:
@@ -104,11 +111,11 @@ def _timed(step: Mapping[str, float], since_s: float, now_s: float) -> dict[str,
         return dict(step)
     if not (math.isfinite(time_s) and abs(time_s - now_s) <= MOST_SECONDS):
         raise Nonsense("tells of a step at a time that never was")
-    return {**step, "time_s": min(max(time_s, since_s - SLACK_S), now_s + SLACK_S)}
+    return {**step, "time_s": min(max(time_s, since_s), now_s)}
 
 
 def _finished(body: wire.Finished) -> None:
-    _counts(generation=body.generation, step=body.step)
+    _counts(generation=body.generation)
     _figures(body.metrics)
     _names("artifacts", body.artifacts, MOST_ARTIFACTS, LONGEST_PATH)
     for what, value in (("its lineage", body.lineage), ("its data sets", body.made)):
@@ -157,13 +164,22 @@ def _parts(value: Any, what: str) -> Sequence[Any]:
 def _figures(named: Mapping[str, float]) -> None:
     if len(named) > MOST_METRICS:
         raise Nonsense(f"tells {len(named)} metrics, more than {MOST_METRICS}")
-    if any(len(name) > LONGEST_NAME for name in named):
-        raise Nonsense(f"names a metric in more than {LONGEST_NAME} characters")
+    if any(len(name) > LONGEST_METRIC for name in named):
+        raise Nonsense(f"names a metric in more than {LONGEST_METRIC} characters")
+    if sum(len(name.encode(errors="replace")) for name in named) > METRIC_NAMES_BYTES:
+        raise Nonsense(f"names metrics in more than {METRIC_NAMES_BYTES} bytes together")
 
 
 def _names(what: str, names: Sequence[str], most: int, longest: int = LONGEST_NAME) -> None:
     if len(names) > most or any(len(name) > longest for name in names):
         raise Nonsense(f"names {what}: more than {most}, or in more than {longest} characters")
+
+
+def _steps(step: int, age_s: float) -> None:
+    """Every word of a step: none is made in no time."""
+    _within("step", step, MOST)
+    if step > STEPS_PER_S * age_s:
+        raise Nonsense(f"says that it has made {step} steps, more than anybody could in its time")
 
 
 def _counts(**named: int) -> None:

@@ -33,6 +33,7 @@ VALUES = "fairlead_values"
 """The folder of a bundle with arguments that went by value."""
 
 MOST_ARTIFACTS = 1000
+LONGEST_NAME = 200  # of a figure that is shown
 _PASSING = (Unavailable, Refused, RateLimited)
 """A grid that cannot be reached or has no room now: another try may find it otherwise."""
 
@@ -198,7 +199,7 @@ def figures(value: Any) -> dict[str, float]:
 
 
 def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and carry.is_text(name)
+    return isinstance(name, str) and len(name) <= LONGEST_NAME and carry.is_text(name)
 
 
 def _is_figure(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.browser.conftest import PHONE, Running, Visitor
+from tests.browser.conftest import PHONE, Running, Visit, Visitor
 from tests.waiting import until
 
 VIEWS = ("cluster", "queue", "pipelines", "tenants", "events")
@@ -227,6 +227,53 @@ def test_what_strangers_write_stays_text(platform: Running, visit: Visitor) -> N
     assert not window.errors
     assert page.evaluate("try { document.body.innerHTML = '<b>x</b>'; 'made' } catch { 'refused' }") == "refused"
     assert "TrustedHTML" in window.errors.pop()  # the browser itself would not let a string become markup
+
+
+def _told(window: Visit, change: dict[str, Any]) -> None:
+    """Have each answer about jobs say something else about all of them."""
+
+    def answer(route: Any) -> None:
+        real = route.fetch()
+        told = real.json()
+        for job in [told, *told.get("items", []), told.get("job", {})]:
+            job.update({name: value for name, value in change.items() if name in job})
+        route.fulfill(response=real, json=told)
+
+    window.page.route(re.compile(r"/api/v1/jobs(\?|/[^/?]+(/why)?(\?|$))"), answer)
+
+
+@pytest.mark.parametrize("far_s", [3.8e15, -3.8e15, 1e300])
+def test_a_time_beyond_all_calendars_leaves_the_page_as_it_is(
+    far_s: float, platform: Running, visit: Visitor
+) -> None:
+    job = platform.command("far-off", "sleep 86400", workers=2)
+    later = platform.command("later", "true", workers=2)
+    window = visit(platform.url)
+    _told(window, {"expected_start_s": far_s, "started_s": far_s, "sla": {"finish_by_s": far_s}})
+    window.log_in(platform.tokens["vision"], "queue")
+    window.page.get_by_role("link", name="later", exact=True).click()
+    window.page.get_by_role("heading", name="later", level=1).wait_for()
+    window.page.get_by_text("Expected start: not known").wait_for()
+    window.page.get_by_text("end by –").wait_for()
+    window.page.unroute_all(behavior="ignoreErrors")
+    platform.end(job, later)
+
+
+def test_a_view_that_cannot_be_drawn_leaves_the_rest_of_the_page(platform: Running, visit: Visitor) -> None:
+    job = platform.command("broken", "true")
+    until(lambda: platform.state(job) == "succeeded")
+    window = visit(platform.url)
+    _told(window, {"sla": None})
+    window.log_in(platform.tokens["vision"], f"job/{job}")
+    page = window.page
+    page.get_by_role("heading", name="This view cannot be shown", level=1).wait_for()
+    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("heading", name="This view cannot be shown", level=1).wait_for()
+    page.get_by_role("link", name="Cluster", exact=True).click()
+    page.locator(".node").first.wait_for()
+    page.unroute_all(behavior="ignoreErrors")
+    assert window.errors and all("TypeError" in error for error in window.errors)
+    window.errors.clear()
 
 
 def test_everything_is_reached_by_keyboard(platform: Running, visit: Visitor) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from fairlead.cli import reports, show
+from fairlead.cli import jobs, reports, show
 from fairlead.cli.drawing import FIXED_SPACE, Cell, Column, draw
 from fairlead.cli.jobs import _explain, _figure
 from fairlead.cli.options import plain_value, sla
@@ -213,6 +215,39 @@ def test_colours_are_for_terminals_and_take_no_room() -> None:
 def test_a_table_of_many_columns_in_a_narrow_terminal_still_ends() -> None:
     lines = drawn([Column(f"C{n}") for n in range(20)], ["word"] * 20, width=20)
     assert len(lines) == 2
+
+
+def calls(columns: int) -> int:
+    """How many functions are called to draw so many columns with long names."""
+    counted = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        drawn([Column(f"{n:04d}{'x' * 496}", right=True) for n in range(columns)], ["1"] * columns)
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_to_draw_twice_as_many_columns_takes_twice_the_work() -> None:
+    assert calls(200) < 2.5 * calls(100)
+
+
+def test_metrics_shows_as_many_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    step = {"step": 1.0, "loss": 0.5} | {f"m{n}": 0.1 for n in range(300)}
+    told = SimpleNamespace(metrics=lambda job: [step] * 3)
+    monkeypatch.setattr(jobs, "client", lambda: told)
+    monkeypatch.setattr(show, "screen", lambda: SimpleNamespace(columns=80))
+    jobs.metrics("x")
+    titles, *_, note = capsys.readouterr().out.splitlines()
+    assert titles.split()[:3] == ["step", "loss", "m0"] and len(titles) <= 80
+    assert note == "the first 13 of 302 metrics; --json has all"
 
 
 def test_a_cell_cannot_become_a_formula_in_a_spreadsheet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ def platform_home(root: Path) -> Home:
     run(store.resign())
     run(store.close())
     (home.run / "nodes.json").write_text('[{"name":"node-0","cpu":1,"memory_bytes":5,"devices":1}]')
-    (home.root / "profile.json").write_text(json.dumps({"url": "http://x", "token": "fl_a_b", "pid": 1}))
+    profile = {"url": "http://x", "token": "fl_a_b0123456789abcdef", "pid": 1}
+    (home.root / "profile.json").write_text(json.dumps(profile))
     home.secret_key.write_text("the key\n")
     put(home.bundles / "vision" / "abc.tar.gz", b"code")
     put(home.job("runs-1") / "snapshots" / "snapshot-40.pt", b"state of step 40")

@@ -98,7 +98,7 @@ def test_keys_and_tokens_go_along_only_when_asked(home: Home, tmp_path: Path) ->
     assert (having.secrets_without_key, having.admin_token) == (0, True)
     key = tmp_path / "having" / "secret.key"
     assert key.read_text() == "the key\n" and stat.S_IMODE(key.stat().st_mode) == 0o600
-    assert json.loads((tmp_path / "having" / "profile.json").read_text()) == {"token": "fl_a_b"}
+    assert json.loads((tmp_path / "having" / "profile.json").read_text()) == {"token": "fl_a_b0123456789abcdef"}
 
 
 # ---------------------------------------------------------------- what it means to come back

@@ -16,6 +16,7 @@ import pytest
 from fairlead.control.keeping import archive, tree
 from fairlead.control.keeping.restore import restore
 from fairlead.control.keeping.take import backup
+from fairlead.control.serve import store_url
 from fairlead.errors import Refused
 from fairlead.home import Home
 
@@ -217,13 +218,20 @@ def test_a_second_name_of_a_file_of_the_machine_is_not_given_away(canary: Path, 
     assert {(tmp_path / "given" / name).lstat().st_uid for name in ("own", "link", ".")} == {4321}
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
 @pytest.mark.parametrize(("name", "data"), [
     ("state.json", b"[]"), ("state.json", b"{}"), ("state.json", b"nothing"), ("store/jobs.jsonl", b""),
     ("store/jobs.jsonl", b'["nonsense"]\n[1]\n'), ("store/jobs.jsonl", b"[]\n[1]\n"), ("store/jobs.jsonl", b"{"),
     (archive.HEADER, b'{"format": 1}'), (archive.HEADER, b"[]"),
     (archive.HEADER, b'{"format": 1, "schema": "0001", "version": "x", "taken_s": 1e308, "bytes": 1}'),
     (archive.HEADER, b'{"format": 1, "schema": "no such", "version": "x", "taken_s": 1, "bytes": 1}'),
-])  # fmt: skip
+    (archive.HEADER, b'{"format": 1, "schema": "0001", "version": "x", "taken_s": 1' + b"0" * 400 + b', "bytes": 1}'),
+    ("state.json", DEEP), (archive.HEADER, DEEP), ("store/jobs.jsonl", b'["id"]\n' + DEEP), ("profile.json", DEEP),
+    ("profile.json", b"[]"), ("profile.json", b'"x"'), ("profile.json", b"{"), ("profile.json", b'{"token": "x y"}'),
+    ("profile.json", b'{"token": 5}'),
+], ids=lambda value: value[:60])  # fmt: skip
 def test_words_that_make_no_sense_are_damage(name: str, data: bytes, taken: Path, tmp_path: Path) -> None:
     def change(members: Members) -> Members:
         return [(each, data if each.name == name else old) for each, old in members]
@@ -231,6 +239,20 @@ def test_words_that_make_no_sense_are_damage(name: str, data: bytes, taken: Path
     with pytest.raises(Refused):
         restore(forged(taken, tmp_path / "f.tar", change), Home(tmp_path / "new"))
     assert not list(tmp_path.glob("*new*"))
+
+
+def test_an_archive_chooses_neither_the_store_nor_the_address_of_the_next_start(taken: Path, tmp_path: Path) -> None:
+    token = "fl_abc123_" + "0" * 48
+    evil = {"token": token, "store": f"sqlite:///{tmp_path}/evil.db", "url": "http://evil.example:1", "pid": 1,
+            "certificate": "/tmp/x.pem", "sharing": {"fair": 1e9}}  # fmt: skip
+
+    def change(members: Members) -> Members:
+        return [(each, json.dumps(evil).encode() if each.name == "profile.json" else old) for each, old in members]
+
+    home = Home(tmp_path / "new")
+    restore(forged(taken, tmp_path / "f.tar", change), home)
+    assert json.loads(home.profile.read_text()) == {"token": token}
+    assert store_url(None, home) == f"sqlite:///{home.database}"
 
 
 @pytest.mark.parametrize("moment", ["1e300", "nan", "-1e300"])

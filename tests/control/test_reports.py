@@ -138,7 +138,7 @@ def test_the_first_step_of_a_generation_is_noted_and_closes_a_recovery_in_a_batc
 
     db.write(broke)
     fresh = wire.Progress(2, 6, 100, steps=[{"step": 6.0, "time_s": clock() - 30.0}])
-    batch = [*told(clock, NAMES[1:2]), WorkerEvent("node-0", "i1", 50, clock(), NAMES[0], "w0", fresh)]
+    batch = [*told(clock, NAMES[1:2]), WorkerEvent("node-0", "i1", 50, clock() - 30.0, NAMES[0], "w0", fresh)]
     taken(db, batch, clock)
     again = db.read(generations.get, NAMES[0], 2)
     assert again is not None and again.first_step == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -287,3 +288,20 @@ def test_the_queue_tells_what_runs_what_waits_and_what_has_ended_page_by_page(db
 def test_a_cursor_of_another_order_is_refused(db: Opened, cursor: str) -> None:
     with pytest.raises(InvalidSpec, match="is not a cursor"):
         db.read(jobs.page, order="queue", before=cursor)
+
+
+def test_a_list_shows_the_first_metrics_and_says_how_many_it_leaves_out(db: Opened) -> None:
+    plain = {f"m{at}": 0.5 for at in range(16)}
+    results: dict[str, dict[str, Any]] = {
+        "few": {"metrics": {"loss": 0.5}, "value": {"kind": "plain"}},
+        "many": {"metrics": plain | {"more": 1.0, "b": 2.0}},
+        "long": {"metrics": {"x" * 600: 1.0, "y" * 600: 2.0, "z": 3.0}}, "none": {}, "missing": {"missing": ["a"]},
+    }  # fmt: skip
+    for name, result in results.items():
+        submit(db, a_job(name, id=name, result=result))
+    found, _, _ = db.read(lambda conn: jobs.page(conn))
+    assert {job.id: job.result for job in found} == {
+        "few": {"metrics": {"loss": 0.5}}, "many": {"metrics": plain, "left_out": 2},
+        "long": {"metrics": {"x" * 600: 1.0}, "left_out": 2}, "none": {}, "missing": {},
+    }  # fmt: skip
+    assert all((job := db.read(jobs.get, name)) is not None and job.result == results[name] for name in results)

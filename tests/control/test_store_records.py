@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
+from sqlalchemy import Text, cast, func, select
 
 from fairlead.cluster import NodeState
 from fairlead.control import identity
 from fairlead.control.records import Role
 from fairlead.control.store import audit, bundles, events, memory, metrics, nodes, tenants, tokens
+from fairlead.control.store.schema import metrics as rows
 from fairlead.errors import Conflict, NotFound, Unauthenticated
 from fairlead.specs import Sla, parse_tenant
 
@@ -110,6 +113,65 @@ def test_a_step_done_again_counts_as_it_was_done_last(db: Opened) -> None:
         {"step": 1, "loss": 3.0}, {"step": 2, "loss": 1.9}, {"step": 3, "loss": None},
     ]  # fmt: skip
     assert db.read(metrics.history, "nobody") == []
+
+
+def told(first: int, last: int, **more: float) -> list[dict[str, float]]:
+    return [{"step": float(step), "time_s": 1.8e9 + step, "loss": 1.0 / step} | more for step in range(first, last + 1)]
+
+
+def stored_bytes(db: Opened, job: str) -> int:
+    query = select(func.coalesce(func.sum(func.length(cast(rows.c.points, Text))), 0)).where(rows.c.job == job)
+    return db.read(lambda conn: int(conn.execute(query).scalar_one()))
+
+
+def test_a_history_that_goes_on_for_ever_keeps_its_shape_within_a_budget(
+    db: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "MOST_ROWS", 32)
+    job, other = submit(db, a_job()), submit(db, a_job())
+    db.write(metrics.append, other.id, 1, told(1, 3))
+    for message in range(120):
+        begin = message * 200
+        points = told(begin + 1, begin + 200)
+        points[-1]["accuracy"] = message / 100
+        db.write(metrics.append, job.id, 1, points)
+        assert stored_bytes(db, job.id) < metrics.MOST_ROWS * metrics.ROW_BYTES
+    found = db.read(metrics.history, job.id)
+    steps = [point["step"] for point in found]
+    assert steps == sorted(set(steps)) and steps[-1] == 24_000
+    assert [point["accuracy"] for point in found if "accuracy" in point] == pytest.approx([n / 100 for n in range(120)])
+    assert all(point["loss"] == pytest.approx(1.0 / point["step"], rel=0.1) for point in found[50:])
+    assert steps[-500:] == list(range(23_501, 24_001)) and max(b - a for a, b in pairwise(steps)) < 200
+    assert db.read(metrics.history, other.id) == told(1, 3)
+
+
+def test_wide_points_count_by_their_bytes(db: Opened) -> None:
+    job = submit(db, a_job())
+    for message in range(40):
+        wide = {f"{message}-{n:03d}{'x' * 20}": 0.123 for n in range(600)}
+        db.write(metrics.append, job.id, 1, told(10 * message + 1, 10 * message + 10, **wide))
+    assert stored_bytes(db, job.id) < 13_000_000
+    found = db.read(metrics.history, job.id, 50)
+    assert len(found) <= 50 and all(len(point) <= metrics.MOST_NAMES + 600 for point in found)
+
+
+def test_small_reports_are_packed_and_none_is_lost(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MOST_ROWS", 16)
+    job = submit(db, a_job())
+    for step in range(1, 101):
+        db.write(metrics.append, job.id, 1 + step // 40, told(step, step))
+    assert db.read(metrics.history, job.id) == told(1, 100)
+    count = select(func.count()).where(rows.c.job == job.id)
+    assert db.read(lambda conn: int(conn.execute(count).scalar_one())) <= metrics.MOST_ROWS
+
+
+def test_what_a_former_generation_said_too_late_changes_nothing(db: Opened) -> None:
+    job = submit(db, a_job())
+    db.write(metrics.append, job.id, 1, told(1, 9))
+    db.write(metrics.append, job.id, 2, told(5, 12))
+    db.write(metrics.append, job.id, 1, told(8, 10, late=1.0))
+    db.write(metrics.append, job.id, 2, told(13, 14))
+    assert db.read(metrics.history, job.id) == told(1, 14)
 
 
 def test_the_last_state_of_a_node_counts(db: Opened) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,7 +52,9 @@ def nested(depth: int) -> Any:
         wire.Progress(1, 10**10, 10**10), wire.Progress(1, 2, 9, steps=[{"loss": 1.0}]),
         wire.Progress(1, 2, 9, steps=[ROW | {"step": 1e12}]), wire.Progress(1, 2, 9, steps=[ROW | {"time_s": 5.0}]),
         wire.Progress(1, 2, 9, steps=[ROW | {"time_s": math.nan}]),
-        wire.Progress(1, 2, 9, steps=[ROW | {"x" * 501: 1.0}]),
+        wire.Progress(1, 2, 9, steps=[ROW | {"x" * 201: 1.0}]),
+        wire.Progress(1, 2, 9, steps=[ROW | {f"m{at}": 1.0 for at in range(1024)}]),
+        wire.Finished(1, 2, {f"{at:03d}" + "x" * 190: 1.0 for at in range(130)}),
         wire.Profiled({"a": nested(DEEPEST)}), wire.Profiled(seconds=math.inf), wire.Snapshot(1, 1, "disk", -1, 0.0),
         wire.Snapshot(1, 1, "disk", 1, 0.0, math.inf), wire.Finished(1, 1, artifacts=["x" * 5000]),
         wire.Finished(1, 1, made={"a": b"x"}), wire.Finished(1, 1, lineage={"a": {1: 2}}),
@@ -70,10 +73,36 @@ def test_a_total_that_was_passed_is_not_known(total: int) -> None:
 
 
 def test_times_are_brought_between_submission_and_now() -> None:
-    slack_s = worker_messages.SLACK_S
-    rows = [ROW | {"time_s": time_s} for time_s in (SINCE_S - 1e6, SINCE_S, NOW_S, NOW_S + 1e6)]
+    rows = [ROW | {"time_s": time_s} for time_s in (SINCE_S - 1e6, SINCE_S, NOW_S, NOW_S + 1.0, NOW_S + 1e6)]
     times = [row["time_s"] for row in says(wire.Progress(1, 3, 9, steps=rows)).steps]
-    assert times == [SINCE_S - slack_s, SINCE_S, NOW_S, NOW_S + slack_s]
+    assert times == [SINCE_S, SINCE_S, NOW_S, NOW_S, NOW_S]
+
+
+MOST_STEPS = int(worker_messages.STEPS_PER_S * (NOW_S - SINCE_S + worker_messages.SLACK_S))
+
+
+@pytest.mark.parametrize("said", [
+    lambda step: wire.Finished(1, step), lambda step: wire.Snapshot(1, step, "disk", 5, 1.0),
+    lambda step: wire.Joined(1, step), lambda step: wire.Left(1, step), lambda step: wire.Broken(1, step, "x"),
+    lambda step: wire.Progress(1, step, 2**53), lambda step: wire.Ready(resumable_step=step),
+])  # fmt: skip
+def test_every_word_of_a_step_has_the_same_bound(said: Callable[[int], Any]) -> None:
+    assert says(said(MOST_STEPS)) == said(MOST_STEPS)
+    for step in (MOST_STEPS + 1, 2**53, -1):
+        with pytest.raises(Nonsense, match="step"):
+            says(said(step))
+
+
+def test_nothing_took_longer_than_the_job_is_old() -> None:
+    longest_s = NOW_S - SINCE_S + worker_messages.SLACK_S
+    snapshot = says(wire.Snapshot(1, 3, "disk", 9, 1e8, 1e7))
+    assert (snapshot.seconds, snapshot.waited_s) == (longest_s, longest_s)
+    assert says(wire.Progress(1, 3, 9, slow_s=1e8)).slow_s == longest_s
+
+
+def test_the_metrics_of_a_model_of_a_thousand_classes_are_honest() -> None:
+    row = ROW | {f"accuracy_n{at:08d}": 0.5 for at in range(1000)}
+    assert len(says(wire.Progress(1, 3, 9, steps=[row])).steps[0]) == 1004
 
 
 def test_values_are_bounded_in_depth_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:

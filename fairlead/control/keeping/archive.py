@@ -159,7 +159,7 @@ class Reader:
             raise damaged("it is no backup of Fairlead")
         text = data.read()
         self._seen[HEADER] = hashlib.sha256(text).hexdigest()
-        header = json.loads(text)
+        header = loads(text, "what it says of itself")
         found = header.get("format") if isinstance(header, dict) else None
         if found != FORMAT:
             why = f"the backup has format {found}, and this Fairlead reads {FORMAT}"
@@ -176,7 +176,7 @@ class Reader:
             if member.name == CHECKSUMS:
                 pieces: list[bytes] = []
                 self._pour(member, pieces.append)
-                promised = json.loads(b"".join(pieces))
+                promised = loads(b"".join(pieces), "its checksums")
                 if not isinstance(promised, dict):
                     raise damaged("its checksums are none")
                 del self._seen[CHECKSUMS]
@@ -211,7 +211,7 @@ def read(path: Path, moved: Moved) -> Iterator[Reader]:
         if error.filename not in (str(path), path):
             raise
         raise NotFound(f"there is no file {path}", field="FILE", value=str(path), fix="name a backup") from None
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError, json.JSONDecodeError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
         raise damaged(str(error) or type(error).__name__) from error
 
 
@@ -247,7 +247,15 @@ def _check_name(member: tarfile.TarInfo) -> None:
 
 def _sound(header: dict[str, Any]) -> bool:
     """Whether its moment is one and its size, too."""
-    return 0 <= float(header["taken_s"]) < 1e11 and 0 <= int(header["bytes"]) < 1 << 62
+    return bool(0 <= header["taken_s"] < 1e11 and 0 <= header["bytes"] < 1 << 62)
+
+
+def loads(text: bytes, what: str) -> Any:
+    """JSON out of a backup, which anybody may have written: what cannot be read, or is nested too deep, is damage."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise damaged(f"{what} cannot be read: {error}") from None
 
 
 def damaged(why: str) -> Refused:

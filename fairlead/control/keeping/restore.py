@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fairlead.backends.local.folders import TENANT_FOLDERS
+from fairlead.control import identity
 from fairlead.control.keeping import archive, holes, rows
 from fairlead.control.keeping.settle import Settled, settle
 from fairlead.control.keeping.take import Progress
@@ -27,7 +28,7 @@ from fairlead.control.orders import tenant_uid
 from fairlead.control.store import jobs, tenants
 from fairlead.control.store.connections import connect, shown
 from fairlead.control.store.migrate import HEAD
-from fairlead.errors import FairleadError, Refused
+from fairlead.errors import FairleadError, Refused, Unauthenticated
 from fairlead.home import Home
 
 _FILES = re.compile(  # every place that a backup has; a job's files lie in one of these folders of it
@@ -124,14 +125,17 @@ def _unpack(path: Path, stage: Path, progress: Progress) -> tuple[dict[str, Any]
 def _state(stage: Path, header: dict[str, Any]) -> dict[str, Any]:
     """What belongs to the moment of the store's rows, with all that is read of it."""
     place = stage / "state.json"
-    try:
-        state: Any = json.loads(place.read_bytes()) if place.exists() else None
-    except ValueError as error:
-        raise archive.damaged("what belongs to its store cannot be read") from error
-    counted = isinstance(state, dict) and all(isinstance(state.get(name), dict) for name in ("rows", "sequences"))
-    if not counted or state["schema"] != header["schema"]:
+    state = archive.loads(place.read_bytes(), "what belongs to its store") if place.exists() else None
+    if not isinstance(state, dict) or not all(_numbers(state.get(name)) for name in ("rows", "sequences")):
         raise archive.damaged("what belongs to its store is not in it")
-    return dict(state)
+    if state.get("schema") != header["schema"]:
+        raise archive.damaged("what belongs to its store is of another schema")
+    return state
+
+
+def _numbers(named: Any) -> bool:
+    """Whether each of these names has a whole number that a database can count to."""
+    return isinstance(named, dict) and all(isinstance(each, int) and 0 <= each < 1 << 62 for each in named.values())
 
 
 def _refuse_newer(header: dict[str, Any]) -> None:
@@ -175,7 +179,8 @@ def _fill(
             rows.finish(connection, state["schema"], state["sequences"], max(int(state["epoch"]), int(time.time())) + 1)
             settled = settle(connection, header["taken_s"], time.time())
             return settled, _owners(connection, home)
-    except (CommandError, KeyError, StopIteration, TypeError, ValueError) as error:  # rows or columns that are none
+    # rows or columns that are none
+    except (CommandError, KeyError, OverflowError, StopIteration, TypeError, ValueError) as error:
         raise archive.damaged(f"its store makes no sense: {error!r}") from error
     except DBAPIError as error:
         told = shown(error)
@@ -247,7 +252,8 @@ def _finish(stage: Path, store: str | None) -> bool:
     shutil.rmtree(stage / _STORE, ignore_errors=True)
     (stage / "state.json").unlink()
     kept = stage / "profile.json"
-    profile = json.loads(kept.read_bytes()) if kept.exists() else {}
+    profile = {} if not kept.exists() else _kept(archive.loads(kept.read_bytes(), "its profile"))
+    kept.unlink(missing_ok=True)
     if store is not None:
         profile["store"] = store
     if profile:
@@ -257,6 +263,20 @@ def _finish(stage: Path, store: str | None) -> bool:
         with opened(stage / "tls") as folder:
             os.fchmod(folder, 0o700)
     return "token" in profile
+
+
+def _kept(profile: Any) -> dict[str, str]:
+    """Of a profile only the token: its archive may name no store, address or file of this machine."""
+    if not isinstance(profile, dict):
+        raise archive.damaged("its profile is none")
+    token = profile.get("token")
+    if token is None:
+        return {}
+    try:
+        name, secret = identity.parse(str(token))
+    except Unauthenticated:
+        raise archive.damaged("the token in its profile is none") from None
+    return {"token": f"fl_{name}_{secret}"}
 
 
 def _appear(stage: Path, home: Home) -> None:

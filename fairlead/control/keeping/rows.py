@@ -10,6 +10,7 @@ from typing import IO, Any
 from sqlalchemy import Connection, LargeBinary, MetaData, Table, func, insert, inspect, select, text
 from sqlalchemy.types import TypeEngine
 
+from fairlead.control.keeping import archive
 from fairlead.control.store.migrate import HEAD, upgrade, version_of
 from fairlead.errors import Refused
 
@@ -68,7 +69,7 @@ def dump(connection: Connection, table: Table, out: IO[bytes]) -> int:
 
 def load(connection: Connection, table: Table, lines: Iterable[bytes]) -> int:
     """Insert what :func:`dump` wrote. Returns how many rows."""
-    rows = (json.loads(line) for line in lines)
+    rows = (archive.loads(line, f"the store's {table.name}") for line in lines)
     names = next(rows)
     decoders = [_decoder(table.c[name].type) for name in names]
     count, batch = 0, []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fairlead.control.present import reason_view
+from fairlead.control.present import foreseen, reason_view
 from fairlead.errors import Refused
 from fairlead.scheduling.admission import Answer, admission
 from fairlead.scheduling.classes import Share, bound, observed, purpose, signature
@@ -16,7 +16,7 @@ from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.score import resource_score
 from fairlead.scheduling.state import ClusterState, JobState
 from fairlead.scheduling.words import second
-from fairlead.specs import Sla
+from fairlead.specs import STORED, Sla
 from fairlead.views import PromiseView
 
 FEW = 200
@@ -59,30 +59,30 @@ def profile(state: ClusterState, job_id: str) -> dict[str, Any]:
     }
 
 
-def promise_view(answer: Answer, tenant: str | None) -> PromiseView | None:
+def promise_view(answer: Answer, tenant: str | None, now_s: float) -> PromiseView | None:
     """As this tenant may read it (None: as it is); None where nothing was promised."""
     if answer.why.code == "no-promise":
         return None
     return PromiseView(
         kept=answer.kept,
-        earliest_deadline_s=answer.earliest_deadline_s,
+        earliest_deadline_s=foreseen(answer.earliest_deadline_s, now_s),
         gang=answer.gang,
         reason=reason_view(answer.why, tenant),
     )
 
 
-def expectations(answer: Answer, tenant: str | None) -> dict[str, Any]:
+def expectations(answer: Answer, tenant: str | None, now_s: float) -> dict[str, Any]:
     """The fields of a view that look ahead."""
     return {
-        "expected_start_s": answer.expected_start_s,
-        "expected_finish_s": answer.expected_finish_s,
-        "promise": promise_view(answer, tenant),
+        "expected_start_s": foreseen(answer.expected_start_s, now_s),
+        "expected_finish_s": foreseen(answer.expected_finish_s, now_s),
+        "promise": promise_view(answer, tenant, now_s),
     }
 
 
 def sla_of(spec: Sla | None, tenant: Mapping[str, Any]) -> Sla:
     """What is promised for a job: what it says, or else what its tenant has for all."""
-    return spec if spec is not None else Sla.model_validate(dict(tenant))
+    return spec if spec is not None else Sla.model_validate(dict(tenant), context=STORED)
 
 
 def refusal(answer: Answer) -> Refused:

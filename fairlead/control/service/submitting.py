@@ -25,7 +25,7 @@ from fairlead.control.queues import beyond
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
 from fairlead.control.rounds import job_state
 from fairlead.control.service.core import Verbs, tenant_named
-from fairlead.control.service.promising import FEW, PAUSE, asked, at_once, expectations, promise_view, refusal, sla_of
+from fairlead.control.service.promising import FEW, PAUSE, asked, at_once, expectations, refusal, sla_of
 from fairlead.control.store import bundles, events, generations, jobs, lineage, models, secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
 from fairlead.planning.choosing import CUTS, objection
@@ -109,8 +109,8 @@ class SubmitVerbs(Verbs):
                 connection, time_s=now_s, kind="promise-in-doubt", text=text, tenant=job.tenant, job=job.id,
                 facts={"earliest_deadline_s": answer.earliest_deadline_s},
             ))  # fmt: skip
-        looks_ahead = {"expected_start_s": answer.expected_start_s, "promise": promise_view(answer, job.tenant)}
-        return view.model_copy(update=looks_ahead)
+        looks_ahead = expectations(answer, job.tenant, begun_s)
+        return view.model_copy(update={name: looks_ahead[name] for name in ("expected_start_s", "promise")})
 
     def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
         """Refuse at once what can never run here."""
@@ -167,7 +167,7 @@ class SubmitVerbs(Verbs):
         reason = found.why if decision is None else decision.reason
         return DryRun(
             admitted=found.admitted, reason=reason_view(reason, scope(who)), nodes=list(found.seats),
-            **expectations(found, scope(who)),
+            **expectations(found, scope(who), now_s),
         )  # fmt: skip
 
     async def cancel(self, who: Token, ref: str) -> JobView:

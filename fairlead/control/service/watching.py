@@ -20,6 +20,7 @@ from fairlead.control.forecasts import expecting
 from fairlead.control.log_tails import LogReader, LogTails
 from fairlead.control.present import (
     event_view,
+    foreseen,
     generation_views,
     job_fields,
     job_view,
@@ -116,7 +117,7 @@ class WatchVerbs(Verbs):
             state = await self._seen()
             answer = explain(state, job.id)
             if answer is not None and answer.reason is not None:
-                unblocks, expected_s = list(answer.would_help), answer.expected_start_s
+                unblocks, expected_s = list(answer.would_help), foreseen(answer.expected_start_s, now_s)
                 ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
                 said = reason_view(answer.reason, own)
                 reason = said if job.phase is JobPhase.QUEUED else _stays(reason, said)
@@ -129,16 +130,14 @@ class WatchVerbs(Verbs):
         view = job_view(job, detail.labels, live, hold, now_s, own)
         why = Why(job=view, reason=reason, unblocks=unblocks, ahead=visible, expected_start_s=expected_s,
                   generations=detail.generations, profile=kind)  # fmt: skip
-        return why if promise is None else why.model_copy(update=expectations(promise, own))
+        return why if promise is None else why.model_copy(update=expectations(promise, own, now_s))
 
     async def metrics(self, who: Token, ref: str, points: int | None = None) -> MetricsView:
         """The history per step, or thinned out to about so many points."""
         job, _ = await self._find(who, ref)
-        steps = await self._read(lambda connection: metrics.history(connection, job.id))
+        steps = await self._read(lambda connection: metrics.history(connection, job.id, points))
         if not steps and job.step and job.phase in ENDED:
             raise removed(job, "metrics")
-        if points is not None:
-            steps = metrics.thinned(steps, points)
         return MetricsView(job=job.id, steps=steps, batch_size=job.batch_size)
 
     async def result(self, who: Token, ref: str) -> ResultView:

@@ -15,7 +15,7 @@ from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.store import damage, usage_spans
+from fairlead.control.store import damage, listing, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.retention_schema import ended_jobs
 from fairlead.control.store.rows import column_values, fields, insert_into
@@ -217,6 +217,7 @@ def page(
     """Jobs newest (or oldest) first, the cursor of the next page (None: this is the last) and how many in all.
 
     In the order of the queue: those on their way, those that wait, the oldest first, and those that have ended.
+    Their results are cut: :mod:`.listing`.
     """
     where: list[ColumnElement[bool]] = []
     if tenant is not None:
@@ -243,10 +244,10 @@ def _ordered(
     """So many of these jobs after this position."""
     place = tuple_(jobs.c.submitted_s, jobs.c.id)
     by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
-    query = select(*_JOB).where(*where).order_by(*by).limit(limit)
+    query = select(*listing.COLUMNS).where(*where).order_by(*by).limit(limit)
     if at is not None:
         query = query.where(place > tuple_(*at) if oldest else place < tuple_(*at))
-    return _jobs(conn.execute(query))
+    return [_job(listing.brief(row)) for row in conn.execute(query)]
 
 
 def _queue(
@@ -403,10 +404,6 @@ def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
     for tenant, person, phase, count in conn.execute(query.group_by(*who)):
         found.setdefault((tenant, person), {})[phase] = count
     return found
-
-
-def _jobs(rows: Iterable[Any]) -> list[Job]:
-    return [_job(row) for row in rows]
 
 
 def _job(row: Iterable[Any]) -> Job:

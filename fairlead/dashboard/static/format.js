@@ -7,6 +7,13 @@ const whole = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyl
 
 export const NONE = "–";
 
+const LAST_S = 8.64e12; // either way from 1970: no Date holds a moment beyond
+
+// The moment as a Date, or null for what is none.
+export function instant(seconds) {
+  return seconds != null && Math.abs(seconds) <= LAST_S ? new Date(seconds * 1000) : null;
+}
+
 export function number(value) {
   return value == null ? NONE : group.format(value);
 }
@@ -39,7 +46,7 @@ export function bytes(value) {
 }
 
 export function duration(seconds) {
-  if (seconds == null) return NONE;
+  if (seconds == null || !(Math.abs(seconds) <= LAST_S)) return NONE;
   const s = Math.max(0, seconds);
   if (s < 9.95) return `${s.toFixed(1)} s`;
   if (s < 60) return `${Math.round(s)} s`;
@@ -49,14 +56,15 @@ export function duration(seconds) {
 }
 
 export function time(seconds) {
-  if (seconds == null) return NONE;
-  const date = new Date(seconds * 1000);
+  const date = instant(seconds);
+  if (date === null) return NONE;
   const today = date.toDateString() === new Date().toDateString();
   return today ? clock.format(date) : `${day.format(date)} ${clock.format(date)}`;
 }
 
 export function moment(seconds) {
-  return seconds == null ? "" : whole.format(new Date(seconds * 1000));
+  const date = instant(seconds);
+  return date === null ? "" : whole.format(date);
 }
 
 export function plural(count, one, many = `${one}s`) {

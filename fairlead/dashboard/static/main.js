@@ -3,10 +3,10 @@
 import { askWho, logOut, who } from "./api.js";
 import { forget, link, on, start } from "./live.js";
 import { forgetAll, loadTenants } from "./model.js";
-import { Messages, Shape, complain } from "./parts.js";
+import { Messages, Shape, Trouble, complain } from "./parts.js";
 import { route } from "./router.js";
 import { theme, toggle } from "./theme.js";
-import { coalesced, html, own, render, useCell, useEffect, useRef, useState } from "./ui.js";
+import { Boundary, coalesced, html, own, render, useCell, useEffect, useRef, useState } from "./ui.js";
 import { ClusterView } from "./views/cluster.js";
 import { EventsView } from "./views/events.js";
 import { JobView } from "./views/job.js";
@@ -95,6 +95,13 @@ function Me({ me }) {
   </div>`;
 }
 
+// A view that cannot be drawn takes neither the others with it nor the way to them.
+const unseen = (error, again) => html`<h1 tabindex="-1">This view cannot be shown</h1>
+  <${Trouble} again=${again} problem=${{
+    message: `Something that it was told is not as it should be: ${error.message}`,
+    fix: "the other views go on; a newer page may know what this is: reload it",
+  }} />`;
+
 function Frame({ me }) {
   const { view, rest, query } = useCell(route);
   const main = useRef(null), first = useRef(true);
@@ -119,7 +126,7 @@ function Frame({ me }) {
     <main class="main" id="main" ref=${main}>
       <${Away} />
       ${chosen
-        ? html`<${chosen} key=${place} id=${rest[0]} query=${query} />`
+        ? html`<${Boundary} key=${place} instead=${unseen}><${chosen} id=${rest[0]} query=${query} /><//>`
         : html`<h1 tabindex="-1">There is no such view</h1><p><a href="#/cluster">To the cluster</a></p>`}
     </main>
     <${Messages} />

@@ -52,8 +52,9 @@ export function Meter({ part, tone = "" }) {
 }
 
 export function Time({ at }) {
-  if (at == null) return html`<span class="dim">${format.NONE}</span>`;
-  return html`<time datetime=${new Date(at * 1000).toISOString()} title=${format.moment(at)}>${format.time(at)}</time>`;
+  const date = format.instant(at);
+  if (date === null) return html`<span class="dim">${format.NONE}</span>`;
+  return html`<time datetime=${date.toISOString()} title=${format.moment(at)}>${format.time(at)}</time>`;
 }
 
 export function Figure({ label, value, note, tone = "" }) {

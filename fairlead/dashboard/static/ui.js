@@ -53,6 +53,21 @@ export function memo(draw) {
   };
 }
 
+// Draws what stands in it, or, when that fails, what ``instead`` makes of the error and a way to try again.
+export class Boundary extends Component {
+  static getDerivedStateFromError(error) {
+    return { error };
+  }
+
+  componentDidCatch(error) {
+    console.error(error);
+  }
+
+  render({ children, instead }, { error }) {
+    return error ? instead(error, () => this.setState({ error: null })) : children;
+  }
+}
+
 // Runs the work soon, and again at most once in so many milliseconds, however often it is asked for.
 // While it is under way nothing else of it starts; what is asked for meanwhile comes after.
 export function coalesced(work, every) {

@@ -122,7 +122,7 @@ function Reason({ job, why }) {
     <h2 id="why-title">${job.state === "queued" ? "Why it waits" : ended(job) ? "How it ended" : "Why it is so"}</h2>
     <p>${job.state === "failed" && job.message ? job.message : reason?.text}</p>
     ${job.state === "queued" ? html`<ul class="plain">
-      <li>Expected start: ${expected == null ? "not known" : html`<b><${Time} at=${expected} /></b>`}</li>
+      <li>Expected start: ${format.instant(expected) === null ? "not known" : html`<b><${Time} at=${expected} /></b>`}</li>
       ${(why?.unblocks ?? []).map((text) => html`<li key=${text}>Would help: ${text}</li>`)}
       ${why?.ahead?.length ? html`<li>${format.plural(why.ahead.length, "job")} ahead of it</li>` : null}
     </ul>` : null}

@@ -130,7 +130,7 @@ export function Progress({ job }) {
 
 function Expected({ job }) {
   const now = useNow();
-  if (job.state !== "queued" || job.expected_start_s == null) return null;
+  if (job.state !== "queued" || format.instant(job.expected_start_s) === null) return null;
   const left = job.expected_start_s - now;
   return html`<span class="expected" title=${format.moment(job.expected_start_s)}>${left > 1 ? `in ${format.duration(left)}` : "now"}</span>`;
 }
