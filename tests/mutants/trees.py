@@ -24,8 +24,10 @@ UNUSED = ("cacheprovider", "schemathesis", "anyio", "xdist")  # plugins that tak
 # environment, imports the copy.
 ENTER = """
 set -e
-mkdir -p "$0/.venv"
-mount --bind "$1/.venv" "$0/.venv"
+if [ -d "$1/.venv" ]; then
+    mkdir -p "$0/.venv"
+    mount --bind "$1/.venv" "$0/.venv"
+fi
 mount --rbind "$0" "$1"
 cd "$1"
 shift
