@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.mutants import coverage_map, sampler
@@ -96,11 +97,9 @@ def _judge_all(run: Run, tests: dict[str, list[Test]], trees: list[Tree]) -> Non
             where = f"{mutant.module}:{mutant.line} {mutant.function}"
             print(f"{found.verdict:<9} {where}: {mutant.change[:120]}  {found.by}", flush=True)
 
-    threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(trees)) as pool:
+        for ended in [pool.submit(work, tree) for tree in trees]:
+            ended.result()
 
 
 def main() -> int:

@@ -106,6 +106,7 @@ def _looked_at(room: str, files: list[str], trees: Sequence[Tree]) -> Iterator[t
         finally:
             (tree.place / "fairlead" / "_recorder.py").unlink(missing_ok=True)
             tree.restore()
+            tree.end_servers()
             found.put(None)
 
     threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]

@@ -58,7 +58,7 @@ class Outcomes:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.spent[report.nodeid] = self.spent.get(report.nodeid, 0.0) + report.duration
         if report.outcome == "failed":
-            self.failed[report.nodeid] = report.longreprtext[-1_500:]
+            self.failed.setdefault(report.nodeid, report.longreprtext[-1_500:])  # its end may fail because of it
         elif report.outcome == "skipped":
             self.skipped.add(report.nodeid)
 
