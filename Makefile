@@ -50,7 +50,7 @@ test: $(STAMP) system ## the whole suite, lint within it (ARGS="-k words" choose
 
 explore: $(STAMP) ## other random examples than the suite's own, EXAMPLES of each property where it says so
 	@FAIRLEAD_EXPLORE=1 FAIRLEAD_EXAMPLES=$${EXAMPLES:-1000} $(BIN)/python -m pytest -n $(SIDE_BY_SIDE) --timeout 7200 tests/scheduling tests/simulation tests/test_specs.py tests/control/test_accepted_profiles.py tests/control/test_any_messages.py tests/storm $(ARGS)
-	@$(MAKE) mutants ARGS=
+	@$(MAKE) mutants ARGS="--rooms control,recovery,training,grid,data --least 92"
 
 mutants: $(STAMP) ## change one place of the core at a time and see whether its room's tests notice (ARGS="--rooms grid,data --seed 7 --count 100")
 	@nice -n 10 $(BIN)/python -m tests.mutants $(ARGS)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from fairlead import silence, wire
+from fairlead import wire
 from fairlead.backends.protocol import Backend, LaunchOrder, NodeAction
 from fairlead.cluster import Gang, Node
 from fairlead.control import gang_actions, ledger, worker_deaths
@@ -23,6 +23,7 @@ from fairlead.control.rounds import batch_shares, rank_environment
 from fairlead.control.store import events, generations, jobs
 from fairlead.control.store.engine import Store
 from fairlead.errors import FairleadError, Refused
+from fairlead.recovery import silence
 
 START_WITHIN_S = 5.0
 _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CANCELLED: "is cancelled"}

@@ -53,7 +53,7 @@ class Replicas:
         compression = plan.compression if plan else "none"
         parameters = list(session.model.parameters())
         self._gradients = FlatGradients(parameters, rings or group, compression) if sums and group.size > 1 else None
-        self._factor, self._always = 1.0, False
+        self._always = False
         self._norms = SyncedBatchNorms(session.model, group, on=sums or plan is None or plan.exact)
         if len(self._norms):
             log(f"batch norm: statistics of the whole batch, over {group.size} workers")
@@ -133,8 +133,7 @@ class Replicas:
             self._dropout.begin(session.seed, step, mine)
         with self._dropout or nullcontext(), session.computing():
             loss = check_gradient(call(self._model(), session.training.loss, batch))
-        scale = weight * self._factor
-        torch.autograd.backward(loss if scale == 1.0 else loss * scale)
+        torch.autograd.backward(loss if weight == 1.0 else loss * weight)
         return float(loss.detach()) * weight
 
     def _update(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead import silence, wire
+from fairlead import wire
 from fairlead.backends.local import cgroups
 from fairlead.backends.local.birth import Birth, worker_environment
 from fairlead.backends.local.crowds import CROWD, SLACK_S, Crowds
@@ -127,20 +127,6 @@ def test_cores_that_were_not_asked_for_are_the_devices_part_of_the_node() -> Non
     check_room(CAPACITY, [], {"w0": 0, "w1": 1}, {})
     with pytest.raises(NoRoom, match="cpu"):
         check_room(CAPACITY, [holder(0, cpu=0.7)], {"w1": 1}, {})
-
-
-# ---------------------------------------------------------------- silence
-
-
-def test_silence_is_thirty_seconds_or_ten_steps_or_what_was_asked() -> None:
-    assert silence.limit_s(0.1, None) == 30.0
-    assert silence.limit_s(60.0, None) == 600.0
-    assert silence.limit_s(60.0, 2.0) == 2.0
-
-
-def test_a_slower_step_is_believed_at_once_and_a_faster_one_slowly() -> None:
-    assert silence.usual_step_s(1.0, 9.0) == 9.0
-    assert 8.0 < silence.usual_step_s(9.0, 1.0) < 9.0
 
 
 # ---------------------------------------------------------------- logs

@@ -12,7 +12,7 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.orders import tenant_uid
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.control.rendezvous import Rendezvous
-from fairlead.control.rounds import Devices, batch_shares, job_state, most_workers, rank_environment
+from fairlead.control.rounds import Devices, batch_shares, job_state, most_workers, rank_environment, restart_cost_s
 from fairlead.home import Home
 from tests.control import made
 
@@ -81,6 +81,12 @@ def test_what_a_restart_costs_is_what_the_last_one_took(training: bool, number: 
     live = [made.generation(("w0", "node-0"), number=number, created_s=100.0, running_s=104.0)]
     state = job_state(made.job(training=training), live, {"w0": joined("node-0", generation=number)}, cooling=False)
     assert (state.restart_cost_s, state.starts_over) == (cost_s, not training)
+
+
+@pytest.mark.parametrize(("took_s", "cost_s"), [(0.01, 0.5), (0.5, 0.5), (0.6, 0.6), (299.0, 299.0), (4000.0, 300.0)])
+def test_what_a_restart_costs_is_bounded(took_s: float, cost_s: float) -> None:
+    newest = made.generation(("w0", "node-0"), number=2, created_s=100.0, running_s=100.0 + took_s)
+    assert restart_cost_s(made.job(), newest) == pytest.approx(cost_s)
 
 
 def test_survivors_keep_their_device_and_newcomers_get_free_ones() -> None:

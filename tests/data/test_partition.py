@@ -97,6 +97,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     [
         (-3, {}, "samples"),
         (10, {"seed": 1.5}, "seed"),
+        (10, {"how": "luck"}, "how"),
         (10, {"how": "key", "values": np.arange(5)}, "values"),
         (10, {"how": "key", "values": np.arange(50)}, "values"),
         (4, {"how": "label", "values": np.zeros((4, 2))}, "values"),

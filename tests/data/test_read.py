@@ -84,6 +84,10 @@ def test_a_caller_has_the_last_word_on_types(tmp_path: Path) -> None:
         read(file, schema={"nowhere": "string"})
     with pytest.raises(InvalidSpec, match="no type"):
         read(file, schema={"n": "numberish"})
+    file.write_text(",".join(f"c{number}" for number in range(8)) + "\n" + ",".join("1" * 8) + "\n")
+    with pytest.raises(BadData) as refused:
+        read(file, schema={"nowhere": "string"})
+    assert str(refused.value.fix).endswith("it has c0, c1, c2, c3, c4, c5, …")
 
 
 def test_parquet_json_lines_and_text_are_read(tmp_path: Path) -> None:

@@ -81,6 +81,16 @@ def test_an_unknown_column_is_told_what_it_may_have_meant() -> None:
     assert "did you mean b" in str(refused.value.fix)
 
 
+@pytest.mark.parametrize(("count", "more"), [(20, False), (21, True)])
+def test_of_many_columns_twenty_are_named(count: int, more: bool) -> None:
+    data = pa.table({f"c{number}": [1.0, 2.0] for number in range(count)})
+    with pytest.raises(InvalidSpec) as refused:
+        Recipe([Normalise(columns="strange")]).fit(read(data))
+    told = str(refused.value.fix)
+    assert "c0, c1, " in told and f"c19{' ...' if more else ''}" in told and "c20" not in told
+    assert told.endswith(" ...") is more
+
+
 def test_a_fitted_recipe_is_one_document_that_does_the_same_after_reading_it_back() -> None:
     steps = [*PYTHON.steps[:-1], Tokenise(columns="t", vocabulary=40, length=4), Flag(columns=["a", "b1"], trees=9)]
     fitted = Recipe(steps, target="y").fit(read(table(), batch_rows=50))

@@ -108,6 +108,12 @@ def test_an_unseen_category_may_be_refused_by_name() -> None:
         fitted.apply(batch({"a": ["violet"]}))
 
 
+def test_of_many_values_as_many_are_kept_as_asked_for() -> None:
+    values = [f"v{number:06}" for number in range(140_000)]
+    fitted = Recipe([Encode(limit=100_000)]).fit(source({"a": values}))
+    assert len(fitted.states[0]["known"][0]) == 100_000
+
+
 def test_rare_and_hashed_categories() -> None:
     values = ["x"] * 5 + ["y"] * 5 + ["z"]
     assert Recipe([Encode(at_least=2)]).fit(source({"a": values})).states[0]["known"] == [["x", "y"]]
@@ -178,6 +184,8 @@ def test_lists_are_padded_and_told_apart_by_length() -> None:
     found = fitted.apply(batch({"l": lists}))
     assert column(found, "l").tolist() == [[1, 0, 0, 0], [1, 2, 0, 0], [1, 2, 3, 0], [1, 2, 3, 4]]
     assert column(found, "l_length").tolist() == [1, 2, 3, 4] and column(found, "l_bucket").tolist() == [0, 0, 1, 1]
+    unordered = Recipe([Pad(columns="l", length=16, buckets=(9, 2))]).fit(source({"l": lists}))
+    assert column(unordered.apply(batch({"l": lists})), "l_bucket").tolist() == [0, 0, 1, 1]
     left = Recipe([Pad(columns="l", length=3, side="left", value=-1)]).fit(source({"l": lists}))
     assert column(left.apply(batch({"l": lists})), "l").tolist()[1] == [-1, 1, 2]
 

@@ -168,3 +168,17 @@ def test_a_tenant_whose_disk_is_slow_keeps_no_other_from_hashes_and_reports(tmp_
             assert not other.is_alive() and time.monotonic() - begun_s < PATIENCE_S
         finally:
             server.store.lock.release()
+
+
+def test_a_worker_that_holds_a_thousand_blocks_is_known_again(tmp_path: Path) -> None:
+    with tenant_server(tmp_path), line(tmp_path / "job.sock") as wire:
+        held = [f"{number:032x}" for number in range(1_000)]
+        wire.sendall(framing.pack(m.Hello("token", "session", held)))
+        assert isinstance(heard(wire, count=1)[0], m.Welcome)
+
+
+def test_a_worker_that_says_it_holds_more_than_any_could_is_refused(tmp_path: Path) -> None:
+    with tenant_server(tmp_path), line(tmp_path / "job.sock") as wire:
+        wire.sendall(framing.pack(m.Hello("token", "session", ["0" * 32] * ((1 << 16) + 1))))
+        told = heard(wire, count=1)[0]
+        assert isinstance(told, m.Problem) and "at most 65536 blocks open" in str(told)

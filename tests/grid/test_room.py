@@ -379,3 +379,23 @@ def test_a_process_is_known_whatever_it_calls_itself() -> None:
         since = born(child.pid)
         assert since > 0 and lives(child.pid, since)
         child.stdin.close()
+
+
+def test_memory_behind_a_range_that_is_given_back_stays_as_it_is() -> None:
+    page = mmap.PAGESIZE
+    memory = mapping.create("arena", 6 * page)
+    try:
+        os.pwrite(memory, b"x" * (6 * page), 0)
+        mapping.give_back(memory, page, 3 * page)
+        held = os.pread(memory, 6 * page, 0)
+        assert held == b"x" * page + bytes(2 * page) + b"x" * (3 * page)
+        mapping.give_back(memory, 4 * page, 4 * page)
+        assert os.pread(memory, 6 * page, 0) == held, "there is nothing between"
+    finally:
+        os.close(memory)
+
+
+def test_a_block_without_a_byte_keeps_its_place_when_the_room_is_counted_anew() -> None:
+    catalogue = Catalogue(lambda change: None)
+    catalogue.apply(Entry("a", 0, RESIDENT, offset=0))
+    assert catalogue.extents(256).take(1) == 64

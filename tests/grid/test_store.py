@@ -140,13 +140,16 @@ def test_what_can_never_fit_is_refused_at_once_and_what_fits_exactly_is_taken(ma
     assert where(store) == {"b": "reserved"}
 
 
-def test_memory_is_taken_from_the_machine_by_segments_and_never_beyond_the_quota(make: Make) -> None:
+def test_memory_is_taken_from_the_machine_by_segments_and_never_beyond_the_quota(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     store = make(quota=3 * SEGMENT // 2, size=4 * SEGMENT)
     assert store.warm == 0
     put(store, A, 10)
     assert store.warm == SEGMENT == os.fstat(store.arena).st_blocks * 512
     assert store.grow(1) and store.warm == 3 * SEGMENT // 2
     assert not store.grow(1) and store.warm == 3 * SEGMENT // 2
+    assert not caplog.records, "a full quota is no trouble"
     large = make(quota=4 * SEGMENT, size=4 * SEGMENT)
     assert large.grow(2 * SEGMENT + 1) and large.warm == 4 * SEGMENT
 

@@ -1,6 +1,6 @@
 """`python -m tests.mutants`: draws mutants of the core by seed and tells which of them no test notices.
 
-A run can be interrupted: with the same seed it goes on, and it judges survivors again when tests have changed.
+A run can be interrupted: with the same seed it goes on. A verdict holds for the same module and the same tests.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.mutants import coverage_map, sampler
@@ -32,6 +33,7 @@ class Run:
         self.drawn = sampler.drawn(seed, rooms, count)
         self.equivalents = sampler.equivalents()
         self.versions = {room: coverage_map.version(room) for room in rooms}
+        self.sources = {mutant.module: coverage_map.source(mutant.module) for _, mutant in self.drawn}
         CACHE.mkdir(exist_ok=True)
         self.file = CACHE / f"seed-{seed}.jsonl"
         self.verdicts: dict[str, dict[str, Any]] = {}
@@ -40,22 +42,25 @@ class Run:
         self._lock = threading.Lock()
 
     def open(self) -> list[tuple[str, Mutant]]:
-        """Those without a verdict, or whose survival newer tests may end."""
+        """Those without a verdict on the module and the tests as they are now."""
         return [(room, mutant) for room, mutant in self.drawn if self.verdict(room, mutant) is None]
 
     def verdict(self, room: str, mutant: Mutant) -> str | None:
         if mutant.key in self.equivalents:
             return EQUIVALENT
         told = self.verdicts.get(mutant.key)
-        if told is None or (told["verdict"] != KILLED and told["version"] != self.versions[room]):
-            return None
-        return str(told["verdict"])
+        holds = told is not None and told.get("of") == self._judged(room, mutant)
+        return str(told["verdict"]) if told is not None and holds else None
 
     def write(self, room: str, mutant: Mutant, told: dict[str, Any]) -> None:
-        full = {"key": mutant.key, "room": room, "line": mutant.line, "version": self.versions[room], **told}
+        full = {"key": mutant.key, "room": room, "line": mutant.line, "of": self._judged(room, mutant), **told}
         with self._lock, self.file.open("a") as file:
             file.write(json.dumps(full) + "\n")
             self.verdicts[mutant.key] = full
+
+    def _judged(self, room: str, mutant: Mutant) -> list[str]:
+        """What a verdict is on: the module and the tests."""
+        return [self.sources[mutant.module], self.versions[room]]
 
     def told(self) -> str:
         results = [(room, self.verdict(room, mutant) or UNDECIDED) for room, mutant in self.drawn]
@@ -92,11 +97,9 @@ def _judge_all(run: Run, tests: dict[str, list[Test]], trees: list[Tree]) -> Non
             where = f"{mutant.module}:{mutant.line} {mutant.function}"
             print(f"{found.verdict:<9} {where}: {mutant.change[:120]}  {found.by}", flush=True)
 
-    threads = [threading.Thread(target=work, args=(tree,)) for tree in trees]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(trees)) as pool:
+        for ended in [pool.submit(work, tree) for tree in trees]:
+            ended.result()
 
 
 def main() -> int:
@@ -115,7 +118,7 @@ def main() -> int:
     run = Run(seed, rooms, asked.count)
     trees = [Tree.free() for _ in range(asked.side_by_side)]
     try:
-        tests = {room: coverage_map.tests_of(room, trees[0]) for room in rooms}
+        tests = {room: coverage_map.tests_of(room, trees) for room in rooms}
         _judge_all(run, tests, trees)
     finally:
         for tree in trees:
@@ -123,7 +126,7 @@ def main() -> int:
     print(run.told())
     results = [run.verdict(room, mutant) for room, mutant in run.drawn]
     matter = results.count(KILLED) + results.count(SURVIVED)
-    return int(100 * results.count(KILLED) < asked.least * matter)
+    return int(asked.least > 0 and (not matter or 100 * results.count(KILLED) < asked.least * matter))
 
 
 if __name__ == "__main__":

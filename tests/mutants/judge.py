@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.mutants.coverage_map import Test
 from tests.mutants.mutations import Mutant
+from tests.mutants.plugin import again_on_another_database
 from tests.mutants.trees import CHECKOUT, Tree
 
 KILLED, SURVIVED, UNDECIDED = "killed", "survived", "undecided"
@@ -72,11 +73,7 @@ def _naming(mutant: Mutant, tests: list[Test]) -> list[Test]:
 def _once(tests: list[Test]) -> list[Test]:
     """Without the same test on another database."""
     names = {test.name for test in tests}
-    return [
-        test
-        for test in tests
-        if "[postgresql" not in test.name or test.name.replace("[postgresql", "[sqlite") not in names
-    ]
+    return [test for test in tests if not again_on_another_database(test.name, names)]
 
 
 def _in_order(mutant: Mutant, tests: list[Test]) -> list[Test]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.mutants.mutations import Mutant, Site, modules, mutant_of, sites
 from tests.mutants.trees import CHECKOUT
 
-ROOMS = ("scheduling", "planning", "control", "training", "grid", "data")
+ROOMS = ("scheduling", "planning", "control", "recovery", "training", "grid", "data")
 EQUIVALENTS = Path(__file__).with_name("equivalents.toml")
 
 

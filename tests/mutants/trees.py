@@ -24,8 +24,10 @@ UNUSED = ("cacheprovider", "schemathesis", "anyio", "xdist")  # plugins that tak
 # environment, imports the copy.
 ENTER = """
 set -e
-mkdir -p "$0/.venv"
-mount --bind "$1/.venv" "$0/.venv"
+if [ -d "$1/.venv" ]; then
+    mkdir -p "$0/.venv"
+    mount --bind "$1/.venv" "$0/.venv"
+fi
 mount --rbind "$0" "$1"
 cd "$1"
 shift
@@ -97,8 +99,7 @@ class Tree:
 
     def pytest(self, room: str, arguments: Sequence[str], limit_s: float, variables: Mapping[str, str]) -> Ran:
         """Runs pytest in the tree, its temporary files in a folder that is gone afterwards."""
-        scratch = Path(tempfile.mkdtemp(prefix="fm-"))
-        scratch.chmod(0o755)
+        scratch = _scratch()
         said = scratch / "said"
         asked = {
             "arguments": [*PYTEST, *(f"-pno:{name}" for name in UNUSED), *arguments],
@@ -127,11 +128,25 @@ class Tree:
             )  # fmt: skip
         return self._servers[room]
 
-    def close(self) -> None:
-        """Ends its processes."""
+    def end_servers(self) -> None:
+        """Ends its processes. They would die with the thread that has started them: another one starts its own."""
         for server in self._servers.values():
             server.communicate()
+        self._servers.clear()
+
+    def close(self) -> None:
+        self.end_servers()
         self._lock.close()
+
+
+def _scratch() -> Path:
+    """A new folder with a short name: tests put sockets far below it, and their paths are limited."""
+    for number in itertools.count():
+        with contextlib.suppress(FileExistsError):
+            made = Path(tempfile.gettempdir()) / f"f{number}"
+            made.mkdir(0o755)
+            return made
+    raise AssertionError
 
 
 def _stamp(path: Path) -> tuple[int, int]:

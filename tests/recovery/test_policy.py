@@ -300,3 +300,33 @@ def test_work_makes_up_for_former_deaths_and_waiting_does_not() -> None:
     assert job.verdicts[-1].after_s == 2.0
     job.dies(Cause.KILLED, step=50, progress_s=5 * SPACING_S)
     assert job.verdicts[-1].after_s == 0.0
+
+
+def test_a_generation_that_lost_one_that_worked_is_not_taken_for_one_that_lost_only_newcomers() -> None:
+    both = tuple(Death(f"w{at}", Cause.CRASHED, 1, "SIGSEGV", joined=at == 0) for at in range(2))
+    verdict = decide(Situation("job-1", True, both, (), 0, 0, 1, 1, 5, 0.0, None))
+    assert (verdict.action, verdict.spares) == (Action.FAIL, False)
+    newcomer = decide(Situation("job-1", True, both[1:], (), 0, 0, 1, 1, 5, 0.0, None))
+    assert (newcomer.action, newcomer.spares) == (Action.GO_ON, True)
+
+
+def test_a_retry_that_was_used_is_given_back_though_the_death_itself_is_no_longer_known() -> None:
+    this = Death("w0", Cause.CRASHED, 2, "SIGSEGV", step=9)
+    verdict = decide(Situation("job-1", True, (this,), (), 1, 1, 1, 0, 9, FORGET_S, None))
+    assert (verdict.forgets, verdict.action) == (True, Action.START_OVER)
+
+
+def test_long_progress_counts_only_beyond_the_furthest_step_at_which_it_ever_died() -> None:
+    former = tuple(
+        Death("w0", Cause.CRASHED, at, "SIGSEGV", step=step, answered=True) for at, step in enumerate((5, 20), 1)
+    )
+    this = Death("w0", Cause.CRASHED, 3, "SIGSEGV")
+    for step, forgets in ((10, False), (20, False), (21, True)):
+        asked = Situation("job-1", True, (replace(this, step=step),), former, 5, 2, 1, 0, step, FORGET_S, None)
+        assert decide(asked).forgets is forgets, step
+
+
+def test_what_others_cause_in_between_does_not_make_a_doubtful_death_the_first_again() -> None:
+    job = Played()
+    causes = [Cause.KILLED, Cause.NODE_LOST, Cause.KILLED, Cause.NODE_LOST, Cause.KILLED]
+    assert [job.dies(cause, step=3).action for cause in causes] == [Action.START_OVER] * 4 + [Action.FAIL]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from fairlead import framing, silence, wire
+from fairlead import framing, wire
 from fairlead.backends.local import cgroups, disk, folders, processes
 from fairlead.backends.local.birth import Birth
 from fairlead.backends.local.messages import Ended
@@ -25,6 +25,7 @@ from fairlead.backends.local.scrub import Scrubber
 from fairlead.backends.local.visible import CannotStart
 from fairlead.backends.local.words import Words
 from fairlead.cluster import Resources
+from fairlead.recovery import silence
 from fairlead.units import shown_size
 
 LEAVE_GRACE_S = 5.0
