@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import takewhile
 
 import structlog
 from sqlalchemy import Connection
@@ -30,10 +30,10 @@ from fairlead.control.metrics.workers import WorkerMeter
 from fairlead.control.observe import Taken, asks_for_a_round, can_wait, fact_after, store_events
 from fairlead.control.planner_process import Planner
 from fairlead.control.plans import Gauge, Plans
-from fairlead.control.quarantine import Parts, Quarantine
+from fairlead.control.quarantine import Parts, Quarantine, tell_damage
 from fairlead.control.records import Job
 from fairlead.control.roster import Roster
-from fairlead.control.store import damage, events, neighbours, nodes
+from fairlead.control.store import damage, neighbours, nodes
 from fairlead.control.store.engine import Store
 from fairlead.control.store.patience import outlast
 from fairlead.control.usage_meter import UsageMeter
@@ -64,17 +64,11 @@ class Controller:
     """Leads the platform: the only one who decides and commands."""
 
     def __init__(
-        self,
-        store: Store,
-        backend: Backend,
-        order_for: Callable[[Connection, Job], wire.WorkerSpec],
-        clock: Callable[[], float] = time.time,
-        secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
-        gauge: Gauge | None = None,
-        sleep_after_s: float | None = None,
-        sharing: Sharing = AS_DIALLED,
+        self, store: Store, backend: Backend, order_for: Callable[[Connection, Job], wire.WorkerSpec],
+        clock: Callable[[], float] = time.time, secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
+        gauge: Gauge | None = None, sleep_after_s: float | None = None, sharing: Sharing = AS_DIALLED,
         planner: Planner | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.store = store
         self.backend = backend
         self.clock = clock
@@ -104,10 +98,8 @@ class Controller:
         self.published = 0  # how often: who has seen as many has missed nothing
         self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
         self.plans = Plans(store, lambda: self.nodes, clock, gauge, planner)
-        carry_out = CarryOut(
-            store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
-        )
-        self._gangs = GangTasks(store, self.known, self.roster, self.quarantine, carry_out, clock, self)
+        executor = CarryOut(store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans)
+        self._gangs = GangTasks(store, self.known, self.roster, self.quarantine, executor, clock, self)
 
     # ------------------------------------------------------------ doors
 
@@ -220,18 +212,8 @@ class Controller:
         if live and not self._paused:
             self._parts.beside("reviewing plans", lambda: self._review(live))
         await self._gangs.look()
-        await self._tell_damage()
+        await tell_damage(self.store, self.clock())
         self.publish()
-
-    async def _tell_damage(self) -> None:
-        """Tell of rows of the store that no sense could be made of."""
-        found, now_s = damage.untold(), self.clock()
-        for text in found:
-            log.error("a row of the store is damaged", what=text)
-        if found:
-            await self.store.write(lambda connection: [
-                events.append(connection, time_s=now_s, kind="store-damaged", text=text) for text in found
-            ])  # fmt: skip
 
     def _forget_cooled(self) -> None:
         """Jobs that may be planned for again: the next round sees them."""
@@ -290,38 +272,32 @@ class Controller:
     # ------------------------------------------------------------ taking in
 
     async def _absorb(self, batch: list[BackendEvent]) -> None:
-        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch.
-
-        A change of a node that could not be taken in stays, with all that this node says later: without it nobody would
-        ever know that the node is lost, or there.
-        """
-        behind: set[str] = set()
-        place = 0
+        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch. A
+        change of a node that could not be taken in stays, and what its node says later waits for it."""
+        behind, place = set[str](), 0
         while place < len(batch):
             first = batch[place]
             if first.node in behind:
                 place += 1
+            elif isinstance(first, NodeChange) and await self._take_change(first):
+                del batch[place]
             elif isinstance(first, NodeChange):
-                if await self._take_change(first):
-                    del batch[place]
-                else:
-                    behind.add(first.node)
+                behind.add(first.node)
             else:
-                further = islice(batch, place, None)
-                said = list(takewhile(lambda e: not isinstance(e, NodeChange) and e.node not in behind, further))
+                said = list(takewhile(lambda e: not isinstance(e, NodeChange) and e.node not in behind, batch[place:]))
                 await self._store_worker_events([event for event in said if isinstance(event, WorkerEvent)])
                 del batch[place : place + len(said)]
         self._behind = frozenset(behind)
 
     async def _take_change(self, change: NodeChange) -> bool:
         """Whether a node's change was taken in; the gangs of all nodes are looked at then."""
-        if not await self._parts.do(f"taking in {change.node}", partial(self.roster.take, change)):
-            return False
-        self._round_due = True
-        self._gangs.want_all()
-        self._gone.note(change, self.nodes)
-        self._heard_of(change.node, change.incarnation)
-        return True
+        taken = await self._parts.do(f"taking in {change.node}", partial(self.roster.take, change))
+        if taken:
+            self._round_due = True
+            self._gangs.want_all()
+            self._gone.note(change, self.nodes)
+            self._heard_of(change.node, change.incarnation)
+        return taken
 
     async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
         fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]

@@ -13,7 +13,7 @@ from fairlead.control.deciding import RoundInput
 from fairlead.control.internal_errors import Backoff, stays_what_it_is, told
 from fairlead.control.observe import stop_changes
 from fairlead.control.records import ENDED, JobPhase
-from fairlead.control.store import events, jobs
+from fairlead.control.store import damage, events, jobs
 from fairlead.control.store.engine import Store
 from fairlead.errors import Unavailable
 from fairlead.scheduling.state import Round
@@ -198,6 +198,17 @@ class Parts:
             return False
         self._backoff.passed(doing)
         return True
+
+
+async def tell_damage(store: Store, now_s: float) -> None:
+    """Tell of rows of the store that no sense could be made of."""
+    found = damage.untold()
+    for text in found:
+        log.error("a row of the store is damaged", what=text)
+    if found:
+        await store.write(lambda connection: [
+            events.append(connection, time_s=now_s, kind="store-damaged", text=text) for text in found
+        ])  # fmt: skip
 
 
 def culprit(names: Sequence[str], works: Callable[[frozenset[str]], bool]) -> str | None:

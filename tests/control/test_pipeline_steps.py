@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.control.pipelines import FORGOTTEN_S, LARGE_BYTES, Pipelines
+from fairlead.control import pipelines as control_pipelines
+from fairlead.control.pipeline_steps import LARGE_BYTES
+from fairlead.control.pipelines import FORGOTTEN_S, Pipelines
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.service import pipelining
 from fairlead.control.store import generations, jobs, pipelines
@@ -22,6 +24,12 @@ FLOW: dict[str, Any] = {
     "load": {"command": ["load"]}, "train": {"command": ["train", "$load[rate]", "$load"], "after": ["load"]},
     "tell": {"command": ["tell"], "after": ["train"]}, "other": {"command": ["other"], "cache": False},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried here is not how long a round waits."""
+    monkeypatch.setattr(control_pipelines, "LONGEST_S", 1e9)
 
 
 class Flow:

@@ -15,15 +15,16 @@ from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.store import damage, listing, usage_spans
+from fairlead.control.store import listing, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
+from fairlead.control.store.job_rows import DAMAGED as DAMAGED
+from fairlead.control.store.job_rows import PHASES, job_of
 from fairlead.control.store.retention_schema import ended_jobs
 from fairlead.control.store.rows import column_values, fields, insert_into
 from fairlead.control.store.schema import jobs, submissions
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-_PHASES = {phase.value: phase for phase in JobPhase}
 _ACTIVE = [phase.value for phase in JobPhase if phase not in ENDED]
 _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
     (frozenset(_ACTIVE) - {JobPhase.QUEUED.value}, False),
@@ -31,18 +32,6 @@ _QUEUE: tuple[tuple[frozenset[str], bool], ...] = (
     (frozenset(phase.value for phase in ENDED), False),
 )
 """In which order the queue tells of jobs: phases, and whether the oldest comes first."""
-_AT = {name: place for place, name in enumerate(Job.__slots__)}
-_PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT["deaths"]
-_DEMAND, _FACTS = _AT["demand"], _AT["facts"]
-_THENS = {*_PHASES, None}
-DAMAGED = "damaged"
-"""The fact of a job of which something cannot be read that a decision depends on."""
-_HARMLESS = frozenset({
-    "deaths", "speeds", "result", "loss", "message", "back_off_until_s", "back_off_why", "recovery_s", "recoveries",
-    "samples_per_s", "since_s", "epoch", "preemptions", "resizes", "started_s", "outcome",
-})  # fmt: skip
-"""Columns without which a job can go on: they are written anew, or only shown."""
-_SHAPE = damage.Shape(Job, "jobs", min_workers=1, max_workers=1, phase=JobPhase.FAILED.value)
 _JOB = [jobs.c[name] for name in Job.__slots__]  # in the order in which a Job takes them
 _BY_ID = select(*_JOB).where(jobs.c.id == bindparam("wanted"))  # statements of every submission are built once
 _BY_IDS = select(*_JOB).where(jobs.c.id.in_(bindparam("ids", expanding=True)))
@@ -128,7 +117,7 @@ def active(conn: Connection) -> list[Job]:
     for row in conn.execute(query):
         values = tuple(row)
         known = before.get(values[0])
-        now[values[0]] = known if known is not None and known[0] == values else (values, _job(values))
+        now[values[0]] = known if known is not None and known[0] == values else (values, job_of(values))
     recollection["active"] = now
     return [job for _, job in now.values()]
 
@@ -141,7 +130,7 @@ def on_their_way(conn: Connection) -> list[str]:
 
 def get(conn: Connection, job_id: str) -> Job | None:
     row = conn.execute(_BY_ID, {"wanted": job_id}).one_or_none()
-    return None if row is None else _job(row)
+    return None if row is None else job_of(row)
 
 
 def phases(conn: Connection, ids: Collection[str]) -> dict[str, tuple[str, str | None]]:
@@ -160,7 +149,7 @@ def several(conn: Connection, ids: Collection[str]) -> dict[str, Job]:
     wanted = sorted(set(ids))
     for begin in range(0, len(wanted), _ONE_STATEMENT):
         rows = conn.execute(_BY_IDS, {"ids": wanted[begin : begin + _ONE_STATEMENT]})
-        found |= {job.id: job for job in map(_job, rows)}
+        found |= {job.id: job for job in map(job_of, rows)}
     return found
 
 
@@ -193,12 +182,12 @@ def find(conn: Connection, ref: str, tenant: str | None) -> Job:
     for exact in (jobs.c.id == ref, jobs.c.name == ref):  # names come before prefixes: a name begins all its jobs' ids
         row = conn.execute(newest.where(exact).limit(1)).one_or_none()
         if row is not None:
-            return _job(row)
+            return job_of(row)
     if len(ref) < _MIN_PREFIX:
         raise _not_found(ref)
     rows = conn.execute(newest.where(jobs.c.id >= ref, jobs.c.id < ref + "~").limit(4)).all()
     if len(rows) == 1:
-        return _job(rows[0])
+        return job_of(rows[0])
     if rows:
         several = ", ".join(row.id for row in rows[:3]) + (", ..." if len(rows) > 3 else "")
         raise NotFound(f"{ref!r} begins several jobs: {several}", value=ref, fix="write more of the id")
@@ -230,7 +219,7 @@ def page(
     chosen = where if wanted is None else [*where, jobs.c.phase.in_(sorted(wanted))]
     total = _total(conn, tenant, phases) if name is None and ids is None else _count(conn, chosen)
     if order == "queue":
-        found, more = _queue(conn, where, frozenset(_PHASES) if wanted is None else wanted, limit, before)
+        found, more = _queue(conn, where, frozenset(PHASES) if wanted is None else wanted, limit, before)
     else:
         at = None if before is None else _position(before)
         found = _ordered(conn, chosen, limit + 1, at, oldest=order == "oldest")
@@ -247,7 +236,7 @@ def _ordered(
     query = select(*listing.COLUMNS).where(*where).order_by(*by).limit(limit)
     if at is not None:
         query = query.where(place > tuple_(*at) if oldest else place < tuple_(*at))
-    return [_job(listing.brief(row)) for row in conn.execute(query)]
+    return [job_of(listing.brief(row)) for row in conn.execute(query)]
 
 
 def _queue(
@@ -284,7 +273,7 @@ def _count(conn: Connection, where: Iterable[ColumnElement[bool]]) -> int:
 
 def _total(conn: Connection, tenant: str | None, phases: Collection[str] | None) -> int:
     """How many jobs there are: those that have not ended are counted, the others have been."""
-    wanted = set(_PHASES) if phases is None else {_phase(phase) for phase in phases}
+    wanted = set(PHASES) if phases is None else {_phase(phase) for phase in phases}
     live, over = sorted(wanted & set(_ACTIVE)), sorted(wanted - set(_ACTIVE))
     own, ended_own = ([], []) if tenant is None else ([jobs.c.tenant == tenant], [ended_jobs.c.tenant == tenant])
     ended = select(func.sum(ended_jobs.c.jobs)).where(ended_jobs.c.phase.in_(over), *ended_own) if over else None
@@ -294,10 +283,10 @@ def _total(conn: Connection, tenant: str | None, phases: Collection[str] | None)
 
 
 def _phase(name: str) -> str:
-    if name not in _PHASES:
-        fix = f"use some of: {', '.join(_PHASES)}"
+    if name not in PHASES:
+        fix = f"use some of: {', '.join(PHASES)}"
         raise InvalidSpec(f"{name!r} is not a phase of a job", field="phase", value=name, fix=fix)
-    return _PHASES[name].value
+    return PHASES[name].value
 
 
 def _position(cursor: str) -> tuple[float, str]:
@@ -404,42 +393,3 @@ def people(conn: Connection) -> dict[tuple[str, str], dict[str, int]]:
     for tenant, person, phase, count in conn.execute(query.group_by(*who)):
         found.setdefault((tenant, person), {})[phase] = count
     return found
-
-
-def _job(row: Iterable[Any]) -> Job:
-    """The job of a row, whatever is in it: what cannot be read is as in a new job, and told (:mod:`damage`)."""
-    values = list(row)
-    bad = _SHAPE.mend(str(values[0]), values)
-    if values[_PHASE] not in _PHASES or values[_THEN] not in _THENS:
-        bad += _unknown_phase(values)
-    values[_PHASE] = _PHASES[values[_PHASE]]
-    if values[_THEN] is not None:
-        values[_THEN] = _PHASES[values[_THEN]]
-    if values[_SPEEDS]:  # JSON knows only strings as keys
-        values[_SPEEDS] = _speeds(values[_SPEEDS])
-    values[_DEATHS] = tuple(values[_DEATHS])
-    if not all(type(death) is dict and "worker" in death and "answered" in death for death in values[_DEATHS]):
-        values[_DEATHS] = ()
-        damage.note("jobs", str(values[0]), "deaths cannot be read")
-    if not all(isinstance(each, int | float) for each in values[_DEMAND].values()):
-        values[_DEMAND] = {}
-        damage.note("jobs", str(values[0]), "demand cannot be read")
-        bad.append("demand")
-    if bad and (grave := sorted(set(bad) - _HARMLESS)):
-        values[_FACTS] = {**values[_FACTS], DAMAGED: grave}
-    return Job(*values)
-
-
-def _unknown_phase(values: list[Any]) -> list[str]:
-    """A job in a phase that does not exist has failed; one that ends, and then becomes what does not exist, will."""
-    damage.note("jobs", str(values[0]), "it is in no phase that exists")
-    if values[_PHASE] not in _PHASES:
-        values[_PHASE], values[_THEN] = JobPhase.FAILED.value, None
-        return ["phase"]
-    ends = values[_PHASE] == JobPhase.STOPPING.value
-    values[_THEN] = JobPhase.FAILED.value if ends else None
-    return []
-
-
-def _speeds(stored: Mapping[str, Any]) -> dict[int, float]:
-    return {int(workers): speed for workers, speed in stored.items() if workers.isdecimal()}

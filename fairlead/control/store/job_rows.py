@@ -1,0 +1,62 @@
+"""From a row of the table of jobs to a job, whatever is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairlead.control.records import Job, JobPhase
+from fairlead.control.store import damage
+
+PHASES = {phase.value: phase for phase in JobPhase}
+_AT = {name: place for place, name in enumerate(Job.__slots__)}
+_PHASE, _THEN, _SPEEDS, _DEATHS = _AT["phase"], _AT["then"], _AT["speeds"], _AT["deaths"]
+_DEMAND, _FACTS = _AT["demand"], _AT["facts"]
+_THENS = {*PHASES, None}
+DAMAGED = "damaged"
+"""The fact of a job of which something cannot be read that a decision depends on."""
+_HARMLESS = frozenset({
+    "deaths", "speeds", "result", "loss", "message", "back_off_until_s", "back_off_why", "recovery_s", "recoveries",
+    "samples_per_s", "since_s", "epoch", "preemptions", "resizes", "started_s", "outcome",
+})  # fmt: skip
+"""Columns without which a job can go on: they are written anew, or only shown."""
+_SHAPE = damage.Shape(Job, "jobs", min_workers=1, max_workers=1, phase=JobPhase.FAILED.value)
+
+
+def job_of(row: Iterable[Any]) -> Job:
+    """The job of a row, whatever is in it: what cannot be read is as in a new job, and told (:mod:`damage`)."""
+    values = list(row)
+    bad = _SHAPE.mend(str(values[0]), values)
+    if values[_PHASE] not in PHASES or values[_THEN] not in _THENS:
+        bad += _unknown_phase(values)
+    values[_PHASE] = PHASES[values[_PHASE]]
+    if values[_THEN] is not None:
+        values[_THEN] = PHASES[values[_THEN]]
+    if values[_SPEEDS]:  # JSON knows only strings as keys
+        values[_SPEEDS] = _speeds(values[_SPEEDS])
+    values[_DEATHS] = tuple(values[_DEATHS])
+    if not all(type(death) is dict and "worker" in death and "answered" in death for death in values[_DEATHS]):
+        values[_DEATHS] = ()
+        damage.note("jobs", str(values[0]), "deaths cannot be read")
+    if not all(isinstance(each, int | float) for each in values[_DEMAND].values()):
+        values[_DEMAND] = {}
+        damage.note("jobs", str(values[0]), "demand cannot be read")
+        bad.append("demand")
+    if bad and (grave := sorted(set(bad) - _HARMLESS)):
+        values[_FACTS] = {**values[_FACTS], DAMAGED: grave}
+    return Job(*values)
+
+
+def _unknown_phase(values: list[Any]) -> list[str]:
+    """A job in a phase that does not exist has failed; one that ends, and then becomes what does not exist, will."""
+    damage.note("jobs", str(values[0]), "it is in no phase that exists")
+    if values[_PHASE] not in PHASES:
+        values[_PHASE], values[_THEN] = JobPhase.FAILED.value, None
+        return ["phase"]
+    ends = values[_PHASE] == JobPhase.STOPPING.value
+    values[_THEN] = JobPhase.FAILED.value if ends else None
+    return []
+
+
+def _speeds(stored: Mapping[str, Any]) -> dict[int, float]:
+    return {int(workers): speed for workers, speed in stored.items() if workers.isdecimal()}
