@@ -30,6 +30,9 @@ _ENDS = {JobPhase.SUCCEEDED: "succeeded", JobPhase.FAILED: "failed", JobPhase.CA
 COOLING_S = 5.0  # after a generation that could not come up, before another is planned
 
 
+SecretsFor = Callable[[Connection, Job], Mapping[str, str]]
+
+
 def no_secrets(connection: Connection, job: Job) -> Mapping[str, str]:
     """For platforms that keep none."""
     return {}
@@ -46,7 +49,7 @@ class CarryOut:
         order_for: Callable[[Connection, Job], wire.WorkerSpec],
         nodes: Callable[[], Mapping[str, Node]],
         clock: Callable[[], float],
-        secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
+        secrets_for: SecretsFor = no_secrets,
         plans: Plans | None = None,
     ) -> None:
         self._store = store

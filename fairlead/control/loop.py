@@ -17,7 +17,7 @@ from fairlead import wire
 from fairlead.backends.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
 from fairlead.cluster import Node
 from fairlead.control import tracing
-from fairlead.control.carry_out import CarryOut, no_secrets
+from fairlead.control.carry_out import CarryOut, SecretsFor, no_secrets
 from fairlead.control.deciding import Outlook, RoundInput, apply_round, learn, read_state, seated
 from fairlead.control.failpoints import failpoint
 from fairlead.control.gang_tasks import GangTasks
@@ -65,7 +65,7 @@ class Controller:
 
     def __init__(
         self, store: Store, backend: Backend, order_for: Callable[[Connection, Job], wire.WorkerSpec],
-        clock: Callable[[], float] = time.time, secrets_for: Callable[[Connection, Job], Mapping[str, str]] = no_secrets,
+        clock: Callable[[], float] = time.time, secrets_for: SecretsFor = no_secrets,
         gauge: Gauge | None = None, sleep_after_s: float | None = None, sharing: Sharing = AS_DIALLED,
         planner: Planner | None = None,
     ) -> None:  # fmt: skip
