@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 from benchmarks.tenants_reference import Promise
 from benchmarks.tenants_reference import kept as reference_keeps
-from benchmarks.tenants_world import BEGIN_S, Ask, Course, Kill, Span
+from benchmarks.tenants_world import BEGIN_S, EXPONENT, Ask, Course, Kill, Span
 from fairlead.scheduling.metrics import jain
 
 WARM_S = 30.0
@@ -57,7 +58,7 @@ class Figures:
     jain_steps: float = 1.0
     worst_window: float = 1.0
     recoveries: list[Recovery] = field(default_factory=list)
-    kills: Counter[str] = field(default_factory=Counter)
+    kills: Mapping[str, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -80,7 +81,7 @@ def figures(course: Course) -> Figures:
     seen.lost, seen.doubled, seen.wrong = list(course.failed), list(course.doubled), list(course.wrong)
     _promises(seen, course, dues)
     _shares(seen, course, dues)
-    seen.kills = Counter(kill.kind for kill in course.kills)
+    seen.kills = dict(Counter(kill.kind for kill in course.kills))
     seen.recoveries = [one for kill in course.kills for one in recoveries(course, kill, dues)]
     _changes(seen, course)
     waits = {tenant: longest_empty(course, tenant) for tenant in course.weights}
@@ -247,7 +248,7 @@ def _changes(seen: Figures, course: Course) -> None:
     lost_s, killed_s = 0.0, 0.0
     for job, works in course.worked.items():
         hits = [kill.at_s for kill in course.kills if job in kill.jobs and kill.kind != "control-plane"]
-        for (former, size), (latter, _) in zip(works, works[1:], strict=False):
+        for (former, size), (latter, _) in pairwise(works):
             pause = Span(former.to_s, latter.from_s)
             idle_s = sum(one.within(pause) for one in course.held.get(job, ()))
             idle_s += former.long_s if course.asks[job].kind == "command" else repeated_s(course, job, latter) * size
@@ -317,7 +318,7 @@ def missed(course: Course, ask: Ask, dues: Dues, *, reference: bool) -> Missed:
     waited = Span(life.from_s, first_s)
     again_s = sum(one.long_s for one in waits if one.from_s >= first_s)
     coming_s = max(0.0, sum(one.within(life) for one in has) - at_work_s)
-    done_s = sum(span.within(life) * size**0.9 for span, size in works)
+    done_s = sum(span.within(life) * size**EXPONENT for span, size in works)
     small_s = max(0.0, at_work_s - ask.run_s(ask.most)) if ask.most > ask.least else 0.0
     again_s += sum(span.within(life) for span, _ in works[:-1]) if ask.kind == "command" else 0.0
     parts = {
@@ -336,13 +337,12 @@ def missed(course: Course, ask: Ask, dues: Dues, *, reference: bool) -> Missed:
     late = "had not ended" if ended_s is None else f"{ended_s - ask.deadline_s:.1f} s late"
     told = ", ".join(f"{name} {each:.1f} s" for name, each in parts.items() if each > 0.5)
     alone_s = ask.run_s(ask.least)
-    story = (f"asked at {ask.submitted_s:.1f} with {life.long_s:.1f} s, {alone_s:.1f} s of work, {late}: {told}; "
-             f"{beside(course, ask, Span(life.from_s, life.to_s), waits, dues)}; "
-             f"{min(done_s / ask.work_s, 1.0):.0%} done in time" + (f"; {'; '.join(hits)}" if hits else ""))  # fmt: skip
-    return Missed(ask.id, None if ended_s is None else ended_s - ask.deadline_s, reference, cause, story)
+    story = [f"asked at {ask.submitted_s:.1f} with {life.long_s:.1f} s, {alone_s:.1f} s of work, {late}: {told}",
+             beside(course, ask, waits, dues), f"{min(done_s / ask.work_s, 1.0):.0%} done in time", *hits]  # fmt: skip
+    return Missed(ask.id, None if ended_s is None else ended_s - ask.deadline_s, reference, cause, "; ".join(story))
 
 
-def beside(course: Course, ask: Ask, life: Span, waits: Sequence[Span], dues: Dues) -> str:
+def beside(course: Course, ask: Ask, waits: Sequence[Span], dues: Dues) -> str:
     """Where the devices were while it waited: mean numbers."""
     total_s = sum(one.long_s for one in waits)
     if total_s < 0.5:
@@ -353,7 +353,7 @@ def beside(course: Course, ask: Ask, life: Span, waits: Sequence[Span], dues: Du
         whose = "its tenant's" if other.tenant == ask.tenant else "others'"
         kind = whose + (" promised" if other.deadline_s is not None else " unpromised")
         parts[kind] += sum(one.within(wait) for one in spans for wait in waits)
-    idle_s = course.devices * total_s - sum(parts.values())
+    idle_s = max(0.0, course.devices * total_s - sum(parts.values()))
     due = sum(summed(dues[ask.tenant], wait) for wait in waits) / total_s
     text = ", ".join(f"{each / total_s:.1f} {kind}" for kind, each in sorted(parts.items()) if each / total_s >= 0.05)
     return f"meanwhile {text}, {idle_s / total_s:.1f} idle ({due:.2f} its tenant's due)"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 TURN_S = 60.0
-GRID_S = 0.5
+GRID_S = 0.25
 EPSILON = 1e-9
 
 
@@ -83,8 +83,8 @@ class _Board:
     def come(self, promise: Promise) -> None:
         """Plan it, and anew all others that have not begun."""
         now = int(np.searchsorted(self._edges, promise.asked_s - EPSILON))
-        waiting = [one.promise for one in self.planned if one.begins > now]
-        self.planned = [one for one in self.planned if one.begins <= now]
+        waiting = [one.promise for one in self.planned if one.begins >= now]
+        self.planned = [one for one in self.planned if one.begins < now]
         for one in sorted([*waiting, promise], key=lambda one: (one.deadline_s, one.asked_s, one.id)):
             found = self._place(one, now)
             if found is not None:
