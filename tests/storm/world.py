@@ -106,6 +106,8 @@ class World:
     # ------------------------------------------------------------ shared by the parts
 
     def trace(self, *facts: object) -> None:
+        if self.over:  # what ends with the world ends in no order
+            return
         line = f"{self.loop.now_s:.6f} {' '.join(map(str, facts))}"
         self._digest.update(line.encode())
         if self._keep_trace:
