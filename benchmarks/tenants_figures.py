@@ -17,6 +17,7 @@ WARM_S = 30.0
 """So long nothing counts for shares: everybody begins at once."""
 
 WINDOW_S = 10.0
+METERED_S = 20.0  # so long the ledger may lag
 
 Dues = Mapping[str, Sequence[tuple[float, float]]]
 """Of each tenant, the devices that are its due from each moment on."""
@@ -54,6 +55,8 @@ class Figures:
     reference: int = 0  # promises that the reference keeps
     kept_of_reference: int = 0
     told_kept: int = 0  # as the platform says
+    charged: float | None = None  # device time of jobs that ended a while ago, as the platform has it, over what it was
+    told_recoveries_s: Sequence[float] = ()
     jain_devices: float = 1.0
     jain_steps: float = 1.0
     worst_window: float = 1.0
@@ -84,6 +87,7 @@ def figures(course: Course) -> Figures:
     seen.kills = dict(Counter(kill.kind for kill in course.kills))
     seen.recoveries = [one for kill in course.kills for one in recoveries(course, kill, dues)]
     _changes(seen, course)
+    seen.told_recoveries_s = list(course.told_recoveries_s)
     waits = {tenant: longest_empty(course, tenant) for tenant in course.weights}
     seen.empty_of = max(waits, key=lambda tenant: waits[tenant])
     seen.empty_s = waits[seen.empty_of]
@@ -148,6 +152,9 @@ def _shares(seen: Figures, course: Course, dues: Dues) -> None:
     seen.jain_steps = jain(useful[name] / due for name, due in _due_in(dues, span).items() if due > 0)
     held = sum(one.within(course.span) for spans in course.held.values() for one in spans)
     seen.used = held / (course.devices * course.span.long_s)
+    over = [job for job, at_s in course.ended.items() if course.told_device_s and at_s < course.span.to_s - METERED_S]
+    really_s = sum(one.long_s for job in over for one in course.held.get(job, ()))
+    seen.charged = sum(course.told_device_s.get(job, 0.0) for job in over) / really_s if really_s else None
 
 
 def _due_in(dues: Dues, span: Span) -> dict[str, float]:

@@ -123,10 +123,11 @@ class Course:
     failed: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    preempts: int = 0  # these four as the platform tells
+    preempts: int = 0  # these and all that follow as the platform tells
     resizes: int = 0
     told_kept: Mapping[str, bool] = field(default_factory=dict)
-    told_device_s: float = 0.0
+    told_device_s: Mapping[str, float] = field(default_factory=dict)
+    told_recoveries_s: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,20 @@ class Scene:
 def share(weights: Sequence[float], tenant: int, devices: int) -> float:
     """Devices that are a tenant's when all have demand."""
     return devices * weights[tenant] / sum(weights)
+
+
+def jobs_at_once(devices: float) -> int:
+    """How many jobs a tenant always has in the cluster, so that it can use its fair share."""
+    return max(3, int(devices) + 1)
+
+
+def kill_times(chance: Random, scene: Scene) -> list[tuple[str, float]]:
+    """A worker, a node manager and the control plane, in an order and at moments that the seed says."""
+    kinds = ["worker", "node", "control-plane"]
+    chance.shuffle(kinds)
+    if not scene.kills:
+        return []
+    return [(kind, scene.seconds * (0.2 + 0.25 * part + chance.uniform(0.0, 0.15))) for part, kind in enumerate(kinds)]
 
 
 def need_s(ask: Ask, devices: float) -> float:
@@ -379,7 +394,10 @@ class Cluster(World):
         course.resizes, = ask("SELECT count(*) FROM events WHERE kind = 'job-resizing'").fetchone()
         rows = ask("SELECT id, phase, finished_s, finish_by_s FROM jobs WHERE finish_by_s IS NOT NULL").fetchall()
         course.told_kept = {job: phase == "succeeded" and finished_s <= due_s for job, phase, finished_s, due_s in rows}
-        course.told_device_s, = ask("SELECT coalesce(sum(devices * (to_s - from_s)), 0) FROM usage").fetchone()
+        charged = ask("SELECT job, sum(devices * (to_s - from_s)) FROM usage GROUP BY job").fetchall()
+        course.told_device_s = dict(charged)
+        told = ask("SELECT json_extract(facts, '$.seconds') FROM events WHERE kind = 'job-recovered'").fetchall()
+        course.told_recoveries_s = [seconds for seconds, in told]
         course.wrong = [f"{one.at_s:.1f} s {one.invariant}: {one.text}" for one in self.found]
         known = {job for job, in ask("SELECT id FROM jobs").fetchall()}
         course.failed += sorted(self.truth.accepted - known)
@@ -400,7 +418,7 @@ class Tenants:
         async with asyncio.TaskGroup() as group:
             for tenant in range(len(weights)):
                 devices = share(weights, tenant, machines)
-                for slot in range(max(3, int(devices) + 1)):
+                for slot in range(jobs_at_once(devices)):
                     group.create_task(self._stream(tenant, slot, devices))
 
     async def _stream(self, tenant: int, slot: int, devices: float) -> None:
@@ -473,16 +491,9 @@ async def _tick(world: Cluster) -> None:
 
 
 async def _kill(world: Cluster) -> None:
-    """A worker, a node manager and the control plane, in an order and at moments that the seed says."""
-    if not world.scene.kills:
-        return
-    chance = Random(f"{world.seed}/kills")
-    kinds = ["worker", "node", "control-plane"]
-    chance.shuffle(kinds)
-    begun_s = world.loop.now_s
-    for part, kind in enumerate(kinds):
-        at_s = begun_s + world.scene.seconds * (0.2 + 0.25 * part + chance.uniform(0.0, 0.15))
-        await asyncio.sleep(max(0.0, at_s - world.loop.now_s))
+    chance, begun_s = Random(f"{world.seed}/kills"), world.loop.now_s
+    for kind, after_s in kill_times(chance, world.scene):
+        await asyncio.sleep(max(0.0, begun_s + after_s - world.loop.now_s))
         while not world.kill(kind, chance):
             await asyncio.sleep(0.5)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import tenants
+from benchmarks import tenants, tenants_live
 from benchmarks.reporter import Bench, write
 from benchmarks.tenants_fifo import fifo
 from benchmarks.tenants_figures import (
@@ -26,7 +26,7 @@ from benchmarks.tenants_figures import (
     useful_s,
 )  # fmt: skip
 from benchmarks.tenants_reference import Promise, kept, level
-from benchmarks.tenants_world import Ask, Course, Kill, Scene, Span, need_s, never_departing, play
+from benchmarks.tenants_world import Ask, Course, Kill, Scene, Span, Work, need_s, never_departing, play
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Start
 
@@ -269,3 +269,26 @@ def test_one_run_of_one_row_can_be_chosen() -> None:
     assert tenants.named(part.policy) is fifo
     everything = parser.parse_args([], argparse.Namespace(quick=False))
     assert len(tenants.parts(everything)) == 2 * tenants.SEEDS * len(tenants.ROWS)
+
+
+# ------------------------------------------------------------ live
+
+
+def test_a_log_tells_of_each_step_once_and_again_if_it_is_done_again() -> None:
+    told = tenants_live.lines("10.0 1 1\n10.1 2 1\n10.5 1 2\n13.0 3 2\n13.4 3 3\n13.5 3", 10.0)
+    assert len(told) == 5
+    assert [step for _, step in tenants_live.steps(told)] == [1, 2, 2, 3]
+    spans = [(round(span.from_s, 3), round(span.to_s, 3), size) for span, size in tenants_live.at_work(told)]
+    assert spans == [(0.0, 0.5, 2), (3.0, 3.4, 1)]
+    assert tenants_live.ended_s(told, Work(True, 3)) == pytest.approx(3.4)
+
+
+def test_a_command_that_starts_over_is_at_work_twice() -> None:
+    told = tenants_live.lines("0.0 1 tick\n0.25 1 tick\n0.6 2 tick\n0.85 2 end\n")
+    assert [span for span, _ in tenants_live.at_work(told)] == [Span(0.0, 0.25), Span(0.6, 0.85)]
+    assert tenants_live.ended_s(told, Work(training=False)) == 0.85
+
+
+def test_deadlines_follow_the_speed_that_was_measured() -> None:
+    slow = tenants_live.stretched(ask("x", at_s=5.0, deadline_s=15.0), 1.5)
+    assert (slow.work_s, slow.deadline_s) == (15.0, 20.0)
