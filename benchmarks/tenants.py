@@ -36,7 +36,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from statistics import fmean
 from typing import Any
@@ -103,7 +103,7 @@ def played(part: Part) -> tuple[Part, Figures, float]:
     """One run's figures, and the processor time that it took."""
     begun_s = time.process_time()
     course = play_live(part.scene) if part.live else play(part.scene, named(part.policy), named(part.within))
-    found = figures(course)
+    found = replace(figures(course), seed=part.scene.seed)
     return part, found, time.process_time() - begun_s
 
 
@@ -155,7 +155,7 @@ def run(bench: Bench) -> None:
             pool.runs.append(found)
             pool.took_s += took_s
             bench.details.setdefault(f"{ROWS[part.row][0]} {part.policy or 'fairlead'}", []).append(
-                {"seed": part.scene.seed, "cpu_s": took_s, **asdict(found)}
+                {"cpu_s": took_s, **asdict(found)}
             )
     ours = {row: pools[row, given.policy] for row in given.rows.split(",")}
     for row, pool in ours.items():
@@ -213,20 +213,19 @@ def _notes(bench: Bench, name: str, pool: Pool, stories: int) -> None:
                f"{' '.join(f'{each:.2f}' for each in sorted(recovered))} s")  # fmt: skip
     if causes:
         bench.note(f"{name}, missed: " + "; ".join(f"{count} {cause}" for cause, count in causes.most_common()))
-    shown = [one for run in pool.runs for one in run.missed if one.reference]
-    for one in shown[:stories]:
-        bench.note(f"  missed {one.job} ({one.cause}): {one.story}")
+    shown = [(run.seed, one) for run in pool.runs for one in run.missed if one.reference]
+    for seed, one in shown[:stories]:
+        bench.note(f"  seed {seed}, missed {one.job} ({one.cause}): {one.story}")
     times = sorted(one.took_s for one in pool.recoveries("worker", "node") if not one.why_not)
     bench.note(f"{name}: worker or node killed, to next step, each: {' '.join(f'{each:.2f}' for each in times)} s")
-    for recovery in (one for run in pool.runs for one in run.recoveries):
+    for seed, recovery in ((run.seed, one) for run in pool.runs for one in run.recoveries):
         if recovery.took_s > 5.0:
             took = f"{recovery.took_s:.1f} s" + ("" if recovery.stepped else " to the end of the run, no step")
-            bench.note(f"  {recovery.kind} killed at {recovery.at_s:.1f}: {recovery.job} {took}"
+            bench.note(f"  seed {seed}, {recovery.kind} killed at {recovery.at_s:.1f}: {recovery.job} {took}"
                        + (f" ({recovery.why_not})" if recovery.why_not else ""))  # fmt: skip
-    for text in [*(f"lost {job}" for run in pool.runs for job in run.lost),
-                 *(f"doubled {job}" for run in pool.runs for job in run.doubled),
-                 *(wrong for run in pool.runs for wrong in run.wrong)][:stories]:  # fmt: skip
-        bench.note(f"{name}: {text}")
+    for run in pool.runs:
+        for text in [*(f"lost {job}" for job in run.lost), *(f"doubled {job}" for job in run.doubled), *run.wrong]:
+            bench.note(f"{name}, seed {run.seed}: {text}")
 
 
 def _worst(pool: Pool) -> str:

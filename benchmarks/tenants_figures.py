@@ -50,6 +50,7 @@ class Missed:
 class Figures:
     """One run."""
 
+    seed: int = 0
     promises: int = 0
     kept: int = 0
     reference: int = 0  # promises that the reference keeps
