@@ -261,7 +261,8 @@ class LoggedCommands(Commands):
         if since_s is not None:
             span = Span(since_s, self._cluster.loop.now_s)
             self._cluster.course.worked[worker.job].append((span, 1))
-            if span.long_s >= worker.behaviour.lasts_s - 1e-6:
+            stopped = worker.leaving or worker.cause is not None  # SIGTERM ends a plain command where it is
+            if span.long_s >= worker.behaviour.lasts_s - 1e-6 and not stopped:
                 self._cluster.end(worker.job)
 
     def close(self) -> None:

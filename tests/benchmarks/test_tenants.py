@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +29,7 @@ from benchmarks.tenants_figures import (
     useful_s,
 )  # fmt: skip
 from benchmarks.tenants_reference import Promise, kept, level
-from benchmarks.tenants_world import Ask, Course, Kill, Scene, Span, Work, need_s, never_departing, play
+from benchmarks.tenants_world import Ask, Course, Kill, LoggedCommands, Scene, Span, Work, need_s, never_departing, play
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Start
 
@@ -269,6 +272,23 @@ def test_one_run_of_one_row_can_be_chosen() -> None:
     assert tenants.named(part.policy) is fifo
     everything = parser.parse_args([], argparse.Namespace(quick=False))
     assert len(tenants.parts(everything)) == 2 * tenants.SEEDS * len(tenants.ROWS)
+
+
+@pytest.mark.parametrize(("lasted_s", "leaving", "over"), [(5.0, False, True), (4.0, False, False), (5.0, True, False)])
+def test_a_command_has_ended_when_its_time_is_over_and_nobody_stops_it(
+    lasted_s: float, leaving: bool, over: bool
+) -> None:
+    ended: list[str] = []
+    world: Any = SimpleNamespace(loop=SimpleNamespace(now_s=0.0, within=lambda *_: None), course=course(),
+                                 end=ended.append)  # fmt: skip
+    worker: Any = Mock(job="c", generation=1, environment={}, behaviour=Work(False, lasts_s=5.0),
+                       leaving=leaving, cause=None)  # fmt: skip
+    commands = LoggedCommands(world)
+    commands.come(worker)
+    world.loop.now_s = lasted_s
+    commands.gone(worker)
+    assert ended == (["c"] if over else [])
+    assert world.course.worked["c"] == [(Span(0.0, lasted_s), 1)]
 
 
 # ------------------------------------------------------------ live
