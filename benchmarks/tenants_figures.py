@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -355,7 +355,7 @@ def beside(course: Course, ask: Ask, waits: Sequence[Span], dues: Dues) -> str:
     total_s = sum(one.long_s for one in waits)
     if total_s < 0.5:
         return "never waited"
-    parts: Counter[str] = Counter()
+    parts: defaultdict[str, float] = defaultdict(float)
     for job, spans in course.held.items():
         other = course.asks[job]
         whose = "its tenant's" if other.tenant == ask.tenant else "others'"

@@ -55,7 +55,7 @@ def kept(
         return set()
     first_s = min(min(each[0][0] for each in due.values()), min(one.asked_s for one in promises))
     last_s = max(one.deadline_s for one in promises)
-    edges = first_s + GRID_S * np.arange(int((last_s - first_s) / GRID_S) + 2)
+    edges: Any = first_s + GRID_S * np.arange(int((last_s - first_s) / GRID_S) + 2)
     board = _Board(edges, {name: _filled(edges, steps) for name, steps in due.items()}, devices,
                    {name: turn_s * largest[name] for name in due}, begin_s)  # fmt: skip
     for one in sorted(promises, key=lambda one: (one.asked_s, one.id)):
@@ -91,7 +91,7 @@ class _Board:
                 self.planned.append(found)
 
     def _used(self, tenant: str | None) -> Floats:
-        used: Any = np.zeros(len(self._edges))
+        used: Floats = np.zeros(len(self._edges))
         for one in self.planned:
             if tenant is None or one.promise.tenant == tenant:
                 used[one.begins : one.ends] += one.size

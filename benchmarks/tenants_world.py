@@ -77,7 +77,7 @@ class Ask:
 
     def run_s(self, size: int) -> float:
         """How long a gang of this size takes."""
-        return self.work_s / size**EXPONENT
+        return float(self.work_s / size**EXPONENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,8 @@ class LoggedMeeting(Meeting):
 
     def __init__(self, world: Cluster, job: str, join: wire.Join) -> None:
         super().__init__(world, job, join)
-        self._cluster, self._timer, self._fresh = world, None, True
+        self._cluster, self._fresh = world, True
+        self._timer: asyncio.TimerHandle | None = None
         self._told_s = self._quiet_s = self._kept_s = -KEEP_S
         self._told_step = 0
 
@@ -206,7 +207,7 @@ class LoggedMeeting(Meeting):
             self._timer.cancel()
         step_s = work.step_s / len(self.ranks) ** EXPONENT * world.chance.uniform(0.95, 1.05)
         after_s, self._fresh = step_s + (MEET_S if self._fresh and len(self.ranks) > 1 else 0.0), False
-        self._timer: Any = world.loop.within(world.process, after_s, self._beat)
+        self._timer = world.loop.within(world.process, after_s, self._beat)
 
     def _beat(self) -> None:
         if not self.acting:
@@ -516,7 +517,7 @@ def play(scene: Scene, policy: Policy | None = None, change: Change | None = Non
 @contextmanager
 def never_departing() -> Iterator[None]:
     """Changes that take devices are not held back while others are on their way back (``RoundInput.departing``)."""
-    usual = loops.read_state
+    usual: Any = vars(loops)["read_state"]
 
     async def read_state(*args: Any, **named: Any) -> Any:
         return replace(await usual(*args, **named), departing=False)
