@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from fairlead.control import forecasts
 from fairlead.control.forecasts import FEW, PART, Forecasts, expecting
 from fairlead.control.metrics.live import REGISTRY
-from fairlead.errors import Unavailable
+from fairlead.control.service.promising import MOST_WAITING, Turns
+from fairlead.errors import RateLimited, Unavailable
 from fairlead.scheduling.state import ClusterState, Hold, Reason
+from tests.control.stores import run
 from tests.scheduling import clusters
 
 
@@ -126,3 +129,34 @@ def test_who_was_told_nothing_better_keeps_what_the_round_said() -> None:
     changed = expecting(hold, 7.0)
     assert changed is not None and changed.expected_start_s == 7.0
     assert expecting(None, 7.0) is None
+
+
+def test_questions_about_the_future_are_answered_one_at_a_time_and_tenants_in_turn() -> None:
+    async def play() -> list[str]:
+        turns, order = Turns(), list[str]()
+        at_work = 0
+
+        async def work(name: str) -> None:
+            nonlocal at_work
+            at_work += 1
+            await asyncio.sleep(0)
+            assert at_work == 1
+            order.append(name)
+            at_work -= 1
+
+        asked = [turns.take("vision", partial(work, f"v{n}")) for n in range(MOST_WAITING)]
+        tasks = [asyncio.create_task(one) for one in asked]
+        await asyncio.sleep(0)
+        with pytest.raises(RateLimited, match="of vision about the future"):
+            await turns.take("vision", partial(work, "one too many"))
+        tasks.append(asyncio.create_task(turns.take("text", partial(work, "t0"))))
+        tasks[1].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        while len(order) <= MOST_WAITING:
+            await asyncio.sleep(0)
+        await turns.take("vision", partial(work, "later"))
+        return order
+
+    order = run(play())
+    assert order.index("t0") <= 2, "another tenant waits for one question at most, not for all of them"
+    assert order[-1] == "later" and "v1" in order, "what nobody waits for any more had its turn all the same"

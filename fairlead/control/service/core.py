@@ -15,6 +15,7 @@ from fairlead.control.forecasts import Forecasts
 from fairlead.control.loop import Controller
 from fairlead.control.metrics.scrape import Scraper
 from fairlead.control.records import Generation, Job, Tenant, Token
+from fairlead.control.service.promising import Turns
 from fairlead.control.store import audit, generations, jobs, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.vault import Vault
@@ -40,6 +41,7 @@ class Core:
     started_s: float
     scraper: Scraper
     forecasts: Forecasts = field(default_factory=Forecasts)
+    turns: Turns = field(default_factory=Turns)
     ring: EventRing = field(default_factory=EventRing)
     noted: Seldom = field(default_factory=lambda: Seldom(NOTED_EVERY_S))
     promises_again_s: float = 0.0  # not before this does a deep queue let another promise be looked at

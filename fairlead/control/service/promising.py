@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fairlead.control.present import foreseen, reason_view
-from fairlead.errors import Refused
+from fairlead.errors import RateLimited, Refused
 from fairlead.scheduling.admission import Answer, admission
 from fairlead.scheduling.classes import Share, bound, observed, purpose, signature
 from fairlead.scheduling.decide import decide
@@ -24,6 +25,43 @@ FEW = 200
 
 PAUSE = 10.0
 """Between two looks at promises in a deep queue, in lengths of the first: so they take a tenth of the time."""
+
+
+MOST_WAITING = 8
+"""Questions of one tenant about the future that wait for their turn, or have it."""
+
+T = TypeVar("T")
+
+
+class Turns:
+    """Whose question about the future is worked on: one at a time, tenants in turn, as each may take a core for long.
+
+    A caller that goes away leaves its question in its turn: the thread that works on it cannot be stopped.
+    """
+
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+        self._own: dict[str, asyncio.Lock] = {}
+        self._waiting: Counter[str] = Counter()
+
+    async def take(self, tenant: str, work: Callable[[], Awaitable[T]]) -> T:
+        """What the work returns, once it is the tenant's turn; :class:`RateLimited` for one question too many."""
+        if self._waiting[tenant] >= MOST_WAITING:
+            raise RateLimited(f"{MOST_WAITING} questions of {tenant} about the future wait for an answer already",
+                              fix="ask again when they have been answered")  # fmt: skip
+        self._waiting[tenant] += 1
+        task = asyncio.create_task(self._in_turn(tenant, work))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
+    async def _in_turn(self, tenant: str, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            async with self._own.setdefault(tenant, asyncio.Lock()), self._one:
+                return await work()
+        finally:
+            self._waiting[tenant] -= 1
+            if not self._waiting[tenant]:
+                del self._waiting[tenant], self._own[tenant]
 
 
 async def asked(state: ClusterState, job: JobState, *, strict: bool = False, look_ahead: bool = True) -> Answer:

@@ -30,6 +30,7 @@ from fairlead.control.store import bundles, events, generations, jobs, lineage, 
 from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused
 from fairlead.planning.choosing import CUTS, objection
 from fairlead.planning.profiles import model_from
+from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.state import Reason
 from fairlead.specs import JobSpec, Policy
@@ -162,7 +163,12 @@ class SubmitVerbs(Verbs):
         except (OverBudget, Refused) as error:
             refused = Reason(error.code, f"{error.message}; {error.fix}")
             return DryRun(admitted=False, reason=reason_view(refused, scope(who)))
-        found = await asked(await self._seen(), job, strict=bool(sla_of(spec.sla, tenant.sla).strict))
+        strict = bool(sla_of(spec.sla, tenant.sla).strict)
+
+        async def answer() -> Answer:
+            return await asked(await self._seen(), job, strict=strict)
+
+        found = await self._core.turns.take(tenant_name, answer)
         decision = found.decision if found.admitted else None
         reason = found.why if decision is None else decision.reason
         return DryRun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -34,9 +35,9 @@ from fairlead.control.service.promising import expectations, profile, promised
 from fairlead.control.store import events, generations, jobs, keepsakes, ledger, metrics, tenants, usage_spans
 from fairlead.errors import InvalidSpec, NotFound, StillRunning
 from fairlead.scheduling.admission import Answer
-from fairlead.scheduling.explain import explain
+from fairlead.scheduling.explain import Explanation, explain
 from fairlead.scheduling.mentions import ANOTHERS
-from fairlead.scheduling.state import Hold
+from fairlead.scheduling.state import ClusterState, Hold
 from fairlead.views import EventView, JobDetail, MetricsView, Page, ReasonView, ResultView, Why
 
 MOST_ARTIFACTS = 10_000  # that a result lists; a job may leave a million
@@ -114,8 +115,14 @@ class WatchVerbs(Verbs):
         promise: Answer | None = None
         kind: dict[str, Any] = {}
         if job.phase in (JobPhase.QUEUED, JobPhase.RUNNING):
-            state = await self._seen()
-            answer = explain(state, job.id)
+            waits = job.phase is JobPhase.QUEUED
+
+            async def look() -> tuple[ClusterState, Explanation | None, Answer | None]:
+                state = await self._seen()
+                told = await asyncio.to_thread(explain, state, job.id)
+                return state, told, await promised(state, job.id) if waits else None
+
+            state, answer, promise = await self._core.turns.take(job.tenant, look)
             if answer is not None and answer.reason is not None:
                 unblocks, expected_s = list(answer.would_help), foreseen(answer.expected_start_s, now_s)
                 ahead = list(answer.decision.ahead) if isinstance(answer.decision, Hold) else []
@@ -124,7 +131,6 @@ class WatchVerbs(Verbs):
             if job.phase is JobPhase.QUEUED and job.preemptions:
                 stopped = await self._read(lambda connection: events.last(connection, job.id, "job-preempted"))
                 reason = reason if stopped is None else _ran_before(reason, event_view(stopped, own), job)
-            promise = await promised(state, job.id) if job.phase is JobPhase.QUEUED else None
             kind = profile(state, job.id)
         visible = await self._read(lambda connection: _only_visible(connection, ahead, own))
         view = job_view(job, detail.labels, live, hold, now_s, own)
