@@ -295,3 +295,8 @@ def test_what_others_cause_in_between_does_not_make_a_doubtful_death_the_first_a
     job = Played()
     causes = [Cause.KILLED, Cause.NODE_LOST, Cause.KILLED, Cause.NODE_LOST, Cause.KILLED]
     assert [job.dies(cause, step=3).action for cause in causes] == [Action.START_OVER] * 4 + [Action.FAIL]
+
+
+def test_a_step_made_in_between_ends_the_row_whatever_came_before_it() -> None:
+    job = Played(retries=9)
+    assert [job.dies(Cause.CRASHED, step=step).after_s for step in (7, 3, 7)] == [0.0, 1.0, 0.0]
