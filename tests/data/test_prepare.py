@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -229,3 +231,10 @@ def test_a_row_whose_lot_is_the_very_bound_is_in_one_part_only() -> None:
         train, rest = split(lot, seed=3)
         assert (train.mask(0, batch) ^ rest.mask(0, batch)).all()
         assert (train.count(0, 50), rest.count(0, 50)) == (train.mask(0, batch).sum(), rest.mask(0, batch).sum())
+
+
+def test_new_columns_are_named_in_order() -> None:
+    before = SimpleNamespace(name="sales", source_schema={"z": "int64"})
+    now = pa.schema([(name, pa.int64()) for name in "fbdeca"])
+    with pytest.raises(SchemaChanged, match="without z; with the new a, b, c, d, e, f"):
+        Manifest.check(cast(Manifest, before), now)
