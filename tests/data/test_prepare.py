@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,7 +15,7 @@ import pytest
 from fairlead.data import BadData, read
 from fairlead.data.manifest import Manifest, SchemaChanged
 from fairlead.data.parts import _lots, split
-from fairlead.data.preparing import prepare, refine
+from fairlead.data.preparing import _inherited, prepare, refine
 from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
 from fairlead.data.recipes.frame import materialised
 from fairlead.data.spool import Spool
@@ -238,3 +239,12 @@ def test_new_columns_are_named_in_order() -> None:
     now = pa.schema([(name, pa.int64()) for name in "fbdeca"])
     with pytest.raises(SchemaChanged, match="without z; with the new a, b, c, d, e, f"):
         Manifest.check(cast(Manifest, before), now)
+
+
+def test_the_part_of_the_parent_may_be_named_again_and_no_other() -> None:
+    policy = SimpleNamespace(part=(0.0, 0.8), part_seed=3, part_key=None)
+    parent = cast(Manifest, SimpleNamespace(name="sales", version=1, policy=policy))
+    own = _inherited(parent, None)
+    assert own is not None and _inherited(parent, own) == own
+    with pytest.raises(InvalidSpec, match="another part"):
+        _inherited(parent, replace(own, seed=4))
