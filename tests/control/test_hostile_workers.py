@@ -311,6 +311,9 @@ def test_a_pipeline_that_cannot_be_read_is_set_aside_and_fails_after_several_tri
     run(scene())
     kinds = [event.kind for event in db.read(events.after, 0, 1000)]
     assert kinds.count("pipeline-set-aside") == pipeline_quarantine.TRIES - 1
+    failed = db.read(pipelines.get, record.id)
+    assert failed is not None and failed.finished_s is not None and failed.finished_s >= record.submitted_s
+    assert failed.message is not None and f"{pipeline_quarantine.TRIES} times in a row" in failed.message
 
 
 def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(

@@ -194,3 +194,11 @@ def test_a_lost_connection_fails_what_was_under_way_and_nothing_after(db: Opened
     assert texts(db) == []
     db.write(note("later"))
     assert texts(db) == ["later"]
+
+
+def test_closing_ends_the_threads_that_read(db: Opened) -> None:
+    db.read(lambda connection: None)
+    readers = list(db.store._readers._threads)
+    assert readers
+    run(db.store.close())
+    assert not any(thread.is_alive() for thread in readers)

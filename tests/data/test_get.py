@@ -287,3 +287,15 @@ def test_the_folder_named_after_a_data_set_is_taken_before_its_parent(tmp_path: 
     )
     with pytest.raises(BadData, match="its checksum differs"):
         getting._from_folder(known, tmp_path, None, silent)
+
+
+def test_without_a_place_it_goes_where_the_data_lies_or_below_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = CIFAR10
+    monkeypatch.setenv("FAIRLEAD_DATA", str(tmp_path))
+    assert getting._target(known, None) == tmp_path / known.folder
+    assert getting._target(known, tmp_path / "mine") == tmp_path / "mine" / known.folder
+    for unset in ("", None):
+        monkeypatch.delenv("FAIRLEAD_DATA") if unset is None else monkeypatch.setenv("FAIRLEAD_DATA", unset)
+        assert getting._target(known, None) == Path("data") / known.folder

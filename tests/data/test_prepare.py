@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +15,7 @@ import pytest
 from fairlead.data import BadData, read
 from fairlead.data.manifest import Manifest, SchemaChanged
 from fairlead.data.parts import _lots, split
-from fairlead.data.preparing import prepare, refine
+from fairlead.data.preparing import _inherited, prepare, refine
 from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
 from fairlead.data.recipes.frame import materialised
 from fairlead.data.spool import Spool
@@ -229,3 +232,19 @@ def test_a_row_whose_lot_is_the_very_bound_is_in_one_part_only() -> None:
         train, rest = split(lot, seed=3)
         assert (train.mask(0, batch) ^ rest.mask(0, batch)).all()
         assert (train.count(0, 50), rest.count(0, 50)) == (train.mask(0, batch).sum(), rest.mask(0, batch).sum())
+
+
+def test_new_columns_are_named_in_order() -> None:
+    before = SimpleNamespace(name="sales", source_schema={"z": "int64"})
+    now = pa.schema([(name, pa.int64()) for name in "fbdeca"])
+    with pytest.raises(SchemaChanged, match="without z; with the new a, b, c, d, e, f"):
+        Manifest.check(cast(Manifest, before), now)
+
+
+def test_the_part_of_the_parent_may_be_named_again_and_no_other() -> None:
+    policy = SimpleNamespace(part=(0.0, 0.8), part_seed=3, part_key=None)
+    parent = cast(Manifest, SimpleNamespace(name="sales", version=1, policy=policy))
+    own = _inherited(parent, None)
+    assert own is not None and _inherited(parent, own) == own
+    with pytest.raises(InvalidSpec, match="another part"):
+        _inherited(parent, replace(own, seed=4))

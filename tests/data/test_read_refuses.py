@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlead.data import BadData, read
+from fairlead.data.readers.separated import _fault
 from fairlead.errors import InvalidSpec
 
 MANY = 300_000  # several chunks, parsed side by side
@@ -126,3 +127,8 @@ def test_what_is_wrong_with_a_file_is_said_in_its_own_words(tmp_path: Path) -> N
     for name, what in (("a.json", "one JSON array"), ("o.npz", "Python objects"), ("flat", "no folder gives a label")):
         with pytest.raises(BadData, match=what):
             read(tmp_path / name)
+
+
+def test_what_arrow_says_otherwise_is_told_with_the_row_that_follows() -> None:
+    found = _fault(Path("t.csv"), pa.ArrowInvalid("something odd\nand more"), 10, ())
+    assert (found.row, found.what) == (11, "something odd")

@@ -11,7 +11,8 @@ import pytest
 
 from fairlead.data import BadData, read
 from fairlead.data.describe import describe
-from fairlead.data.options import MIB
+from fairlead.data.options import MIB, Options
+from fairlead.data.readers.texts import folder_batches
 from fairlead.data.sampling import EXACT, ROWS, WORD, Counts, Sample
 
 
@@ -132,3 +133,12 @@ def test_published_pictures_are_read_many_at_a_time_and_never_more_than_fit(tmp_
         assert [batch.num_rows for batch in batches] == rows
     first = batches[0].column(0)[0].as_py()
     assert first[:6] == [int(records[0, 1 + plane * 1024 + pixel]) for pixel in (0, 1) for plane in (0, 1, 2)]
+
+
+def test_documents_of_a_folder_come_in_batches_of_an_eighth_of_the_memory(tmp_path: Path) -> None:
+    files = [tmp_path / "good" / f"{number}.txt" for number in range(8)]
+    files[0].parent.mkdir()
+    for file in files:
+        file.write_text("x" * (3 * MIB // 8))
+    batches = list(folder_batches(files, Options(memory_bytes=8 * MIB, threads=1)))
+    assert [batch.num_rows for batch in batches] == [3, 3, 2]

@@ -129,3 +129,16 @@ def test_a_block_that_nobody_uses_any_more_goes_before_those_that_are_worth_more
         catalogue.apply(ends)
         second = catalogue.victim()
         assert second is not None and second.id == "a"
+
+
+def test_a_block_that_came_back_into_memory_is_not_taken_for_one_on_disk() -> None:
+    catalogue = Catalogue()
+    catalogue.apply(Entry("a", 64, SPILLED))
+    catalogue.apply(Entry("b", 640, SPILLED))
+    first = catalogue.cheapest_spilled()
+    assert first is not None
+    second = catalogue.cheapest_spilled(first.id)
+    assert second is not None and {first.id, second.id} == {"a", "b"}
+    for block in "ab":
+        catalogue.apply(Entry(block, catalogue.entries[block].nbytes, RESIDENT, offset=0 if block == "a" else 64))
+    assert catalogue.cheapest_spilled() is None

@@ -17,6 +17,7 @@ import pytest
 from fairlead import framing
 from fairlead.grid import messages as m
 from fairlead.grid.alone import Alone
+from fairlead.grid.catalogue import RESIDENT, Entry
 from fairlead.grid.peers import Peers
 from fairlead.grid.process import GridProcess
 from fairlead.grid.serving import TenantServer
@@ -182,3 +183,14 @@ def test_a_worker_that_says_it_holds_more_than_any_could_is_refused(tmp_path: Pa
         wire.sendall(framing.pack(m.Hello("token", "session", ["0" * 32] * ((1 << 16) + 1))))
         told = heard(wire, count=1)[0]
         assert isinstance(told, m.Problem) and "at most 65536 blocks open" in str(told)
+
+
+def test_a_block_that_is_not_here_or_still_on_its_way_is_looked_for_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, coming, missing = (f"{number:032x}" for number in range(3))
+    server = TenantServer(new_store(tmp_path), Peers(lambda _: None, lambda _: None))
+    for block in (there, coming):
+        server.store.catalogue.apply(Entry(block, 0, RESIDENT, offset=0))
+    monkeypatch.setattr(server, "_fetches", {coming})
+    assert [server._is_elsewhere(block) for block in (there, coming, missing, "no id")] == [False, True, True, False]

@@ -8,13 +8,16 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.mutants import sampler
+from tests.mutants import __main__ as main
+from tests.mutants import coverage_map, sampler
 from tests.mutants.coverage_map import Test
-from tests.mutants.judge import KILLED, SURVIVED, UNDECIDED, Judge, chosen, within
-from tests.mutants.mutations import Mutant, mutant_of, sites
+from tests.mutants.instrument import instrumented
+from tests.mutants.judge import KILLED, SURVIVED, UNDECIDED, Judge, Verdict, chosen, within
+from tests.mutants.mutations import Mutant, modules, mutant_of, sites
 from tests.mutants.tables import table, wilson
 from tests.mutants.trees import CHECKOUT, Tree
 
@@ -124,6 +127,80 @@ def test_equivalent_and_undecided_mutants_do_not_count() -> None:
     verdicts = [KILLED] * 3 + [SURVIVED] + ["equivalent"] * 2 + [UNDECIDED]
     row = table(("grid",), [("grid", verdict) for verdict in verdicts]).splitlines()[1].split()
     assert row[:7] == ["grid", "7", "2", "1", "4", "3", "75"]
+
+
+def test_a_verdict_holds_for_the_same_module_and_the_same_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "CACHE", tmp_path)
+    (room, mutant), *_ = drawn = main.Run(7, ("recovery",), 3).drawn
+    main.Run(7, ("recovery",), 3).write(room, mutant, vars(Verdict(KILLED, "t", 1, 0)))
+    again = main.Run(7, ("recovery",), 3)
+    assert again.verdict(room, mutant) == KILLED and len(again.open()) == len(drawn) - 1
+    again.sources[mutant.module] = "another"
+    assert again.verdict(room, mutant) is None
+    again = main.Run(7, ("recovery",), 3)
+    again.versions[room] = "another"
+    assert again.verdict(room, mutant) is None
+
+
+def test_what_stands_beside_the_tests_of_a_room_counts_as_part_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coverage_map, "CHECKOUT", tmp_path)
+    beside = [tmp_path / "tests" / name for name in ("a/test_x.py", "a/puppets.py", "a/deep/stores.py", "conftest.py")]
+    for path in beside:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("before")
+    for path in beside:
+        before = coverage_map.version("a")
+        path.write_text("after")
+        assert coverage_map.version("a") != before, path
+    (tmp_path / "tests/b").mkdir()
+    (tmp_path / "tests/b/test_y.py").write_text("of another room")
+    before = coverage_map.version("a")
+    (tmp_path / "tests/b/test_y.py").write_text("and changed")
+    assert coverage_map.version("a") == before
+
+
+def test_every_function_tells_that_it_is_called_and_does_what_it_did() -> None:
+    source = '''"""A module."""
+from __future__ import annotations
+
+def plain(a): return a + 1
+
+class Room:
+    """A class."""
+
+    @property
+    def size(self) -> int:
+        """Says so."""
+        return 7
+
+    def nested(self):
+        @staticmethod
+        def inner():
+            for each in (1, 2):
+                yield each
+        return list(inner())
+'''
+    text, names = instrumented(source, 40)
+    assert names == ["plain", "Room.size", "Room.nested", "Room.nested.<locals>.inner"]
+    hit: list[int] = []
+    module: dict[str, Any] = {"_hit": hit.append}
+    exec(text.replace("from fairlead._recorder import hit as _hit\n", ""), module)
+    assert (module["plain"](1), module["Room"]().size, module["Room"]().nested()) == (2, 7, [1, 2])
+    assert hit == [40, 41, 42, 43]
+    for path in modules(CHECKOUT, "recovery"):
+        compile(instrumented((CHECKOUT / path).read_text(), 0)[0], path, "exec")
+
+
+def test_tests_that_were_not_seen_to_their_end_count_as_reaching_what_their_file_imports() -> None:
+    text = "from fairlead.recovery import policy\nimport fairlead.recovery.silence as s\nfrom tests import x\n"
+    found = coverage_map._imported(text, "recovery")
+    assert found == {"fairlead/recovery/__init__.py", "fairlead/recovery/policy.py", "fairlead/recovery/silence.py"}
+    tests = [case("tests/a/test_x.py::t", 10.0, "m.py:*"), case("tests/a/test_y.py::t", 1.0, "n.py:f")]
+    assert [test.name for test in chosen(changes()["a < b => a <= b"], tests)] == ["tests/a/test_x.py::t"]
 
 
 @pytest.mark.skipif(

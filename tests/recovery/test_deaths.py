@@ -75,3 +75,8 @@ def test_one_death_explains_the_others(deaths: list[tuple[str, Cause, float]], e
     found = [Death(worker, cause, 1, time_s=time_s) for worker, cause, time_s in deaths]
     assert telling(found).worker == explains
     assert telling(reversed(found)).worker == explains
+
+
+def test_of_deaths_that_say_as_much_the_earliest_is_told() -> None:
+    late, early = (Death(f"w{at}", Cause.RAISED, 1, "odd", time_s=5.0 - at) for at in range(2))
+    assert telling([late, early]) is telling([early, late]) is early

@@ -330,3 +330,15 @@ def test_what_others_cause_in_between_does_not_make_a_doubtful_death_the_first_a
     job = Played()
     causes = [Cause.KILLED, Cause.NODE_LOST, Cause.KILLED, Cause.NODE_LOST, Cause.KILLED]
     assert [job.dies(cause, step=3).action for cause in causes] == [Action.START_OVER] * 4 + [Action.FAIL]
+
+
+def test_a_step_made_in_between_ends_the_row_whatever_came_before_it() -> None:
+    job = Played(retries=9)
+    assert [job.dies(Cause.CRASHED, step=step).after_s for step in (7, 3, 7)] == [0.0, 1.0, 0.0]
+
+
+def test_newcomers_that_die_after_something_else_are_counted_from_there() -> None:
+    job = Played()
+    pauses = [job.dies(Cause.CRASHED, survivors=1, joined=False).after_s for _ in range(3)]
+    assert job.dies(Cause.NODE_LOST, survivors=1).after_s == 0.0
+    assert [*pauses, job.dies(Cause.CRASHED, survivors=1, joined=False).after_s] == [1.0, 2.0, 4.0, 1.0]

@@ -1,13 +1,21 @@
-"""What a training keeps when its model is lent to an engine that cuts it up."""
+"""What a training keeps when its model is lent to an engine that cuts it up, and other small parts of a worker."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import fairlead
 from fairlead.training.data import Resident
+from fairlead.training.loading import load_function
 from fairlead.training.loan import Loan
+from fairlead.training.pipelines import Pipeline
 from fairlead.training.session import Session
 from fairlead.training.shards import shards
 
@@ -41,3 +49,25 @@ def test_only_batches_of_images_are_kept_with_their_channels_innermost(column: t
     assert data.images is images
     again = data.with_channels_last()
     assert not again.images and torch.equal(again.take(torch.tensor([1, 0]), 0)[0], column[[1, 0]])
+
+
+@pytest.mark.parametrize(("micro", "left"), [(2, 0), (3, 0), (1, 1), (0, 2)])
+def test_a_micro_batch_without_samples_adds_nothing_to_a_pipelines_gradients(micro: int, left: int) -> None:
+    """Three samples in micro-batches of two: the rest of them is filled up."""
+    pipeline: Any = object.__new__(Pipeline)
+    pipeline._valid, pipeline._micro, pipeline._rows, pipeline._total, pipeline._factor = 3, micro, 2, 3, 1
+    pipeline._output = pytree.tree_flatten(torch.zeros(1))[1]
+    pipeline._session = SimpleNamespace(training=SimpleNamespace(loss=torch.nn.MSELoss()))
+    outputs = torch.ones(2, 1, requires_grad=True)
+    loss = pipeline._loss(outputs, torch.zeros(2, 1))
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(left / 3) and outputs.grad is not None
+    assert outputs.grad.flatten().tolist() == pytest.approx([2 / 3 if place < left else 0.0 for place in range(2)])
+
+
+def test_a_file_finds_what_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "lies_beside_it.py").write_text("VALUE = 7\n")
+    (tmp_path / "finds_it.py").write_text("import lies_beside_it\ndef value(): return lies_beside_it.VALUE\n")
+    assert load_function(f"{tmp_path / 'finds_it.py'}:value")() == 7
+    assert sys.path.count(str(tmp_path)) == 1

@@ -138,3 +138,12 @@ def test_a_lost_peer_within_a_stage_is_told_from_a_mistake_there() -> None:
         raised(RuntimeError("plain"))
     with pytest.raises(KeyError):
         raised(KeyError("not a RuntimeError"))
+
+
+@pytest.mark.parametrize("more", [{"buckets": True}, {"sync": "local-sgd", "period": 4}, {"sharded": True}])
+def test_only_gradients_that_go_in_one_piece_are_compressed(more: dict[str, Any]) -> None:
+    inexact = session(exact=False)
+    group: Any = SimpleNamespace(size=2)
+    told = _objection(Plan(**({"data": 2, "sync": "allreduce", "compression": "bf16"} | more)), inexact, group)
+    assert told is not None and "only gradients that are sent in one piece are compressed" in told
+    assert _objection(Plan(data=2, sync="allreduce", compression="bf16"), inexact, group) is None

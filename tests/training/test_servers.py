@@ -19,11 +19,13 @@ from safetensors.torch import load_file
 
 import fairlead
 from fairlead import wire
+from fairlead.errors import TrainingFailed
 from fairlead.planning.plan import Plan
-from fairlead.training.group import Group
-from fairlead.training.servers import engine
+from fairlead.training.group import Group, PeerLost
+from fairlead.training.servers import client, engine
 from fairlead.training.servers.clocks import Clocks, Turn
 from fairlead.training.servers.engine import ParameterServers
+from fairlead.training.servers.messages import Fail, Take, Why
 from fairlead.training.servers.shard import dealt
 from fairlead.training.session import Session
 from tests.training.conftest import MakeGang
@@ -172,6 +174,31 @@ def test_a_clipped_piece_weighs_what_one_process_would_have_clipped_times_its_pa
         alone = whole / part  # the gradient that one process has for these samples
         assert alone.norm() > 0.25
         assert given == pytest.approx(alone * (0.25 / alone.norm()) * part, rel=1e-4)
+
+
+class Asked:
+    """The line to the keeper, which answers one word after the other."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers, self.said = answers, list[Any]()
+
+    def say(self, rank: int, words: Any) -> None:
+        self.said.append(words)
+
+    def hear(self, rank: int, kind: object, **more: object) -> Any:
+        if len(self.said) < len(self.answers):
+            raise PeerLost("nobody was asked")
+        return self.answers.pop(0)
+
+
+def test_who_loses_a_peer_asks_why_and_tells_the_loss_that_was_no_number() -> None:
+    asked = Asked([Turn(), Fail(float("nan"), 7, 0)])
+    asked.said.append(Take(7))  # and has not heard the answer
+    rank = object.__new__(client.Servers)
+    rank._rank, rank._size, rank._owed, rank._lines = 1, 2, 1, cast(Any, asked)
+    with pytest.raises(TrainingFailed, match="it is nan at step 8 on rank 0"):
+        rank.raise_failure()
+    assert asked.said[1:] == [Why()] and not asked.answers
 
 
 # ---------------------------------------------------------------- real workers

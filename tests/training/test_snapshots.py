@@ -459,3 +459,21 @@ def test_memory_keeps_two_steps_and_disk_two_and_the_furthest_is_found_first(tmp
     assert found[0] == (4, "memory") and found[1] == (4, "disk")
     assert [step for step, where in found if where == "memory"] == [4, 3]
     assert len([step for step, where in found if where == "disk"]) == 2
+
+
+def test_a_snapshot_in_parts_that_took_three_seconds_is_not_due_again_for_a_hundred(tmp_path: Path) -> None:
+    now_s = [0.0]
+    memory = tmp_path / "memory" / "job" / "n0"
+    snapshots = Snapshots(tmp_path / "job", memory, lambda *said: None, clock=lambda: now_s[0])
+
+    def save(folder: Path) -> None:
+        (folder / "0.distcp").write_bytes(b"part")
+        now_s[0] += 3.0
+
+    now_s[0] = 10.0
+    assert snapshots.due()
+    snapshots.write_parts(1, save, lambda file: file.write(b"place") and None)
+    dues = []
+    for now_s[0] in (13.0, 100.0, 112.9, 113.1):
+        dues.append(snapshots.due())
+    assert dues == [False, False, False, True], "three per cent of the time"
