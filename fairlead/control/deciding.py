@@ -23,8 +23,8 @@ from fairlead.control.rounds import Devices, cluster_state, inert, is_over
 from fairlead.control.store import datasets, events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.stragglers import staying
-from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.round_memory import plain, promises, recalled
 from fairlead.scheduling.state import (
     AS_DIALLED,
     ClusterState,

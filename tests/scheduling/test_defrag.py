@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.explain import explain
 from fairlead.scheduling.state import ClusterState, JobState, Resize, Start
 from tests.scheduling.clusters import SlowBackend, by_job, changes, few, job, overfull, state, tenants
@@ -31,7 +31,7 @@ def bound(name: str = "b", **fields: object) -> JobState:
 
 def test_a_gang_that_may_sit_anywhere_moves_for_one_that_may_not() -> None:
     now = state([running("a", "node-0"), bound()], nodes=two_zones(), tenants=tenants(a=1))
-    made = by_job(carried(now))
+    made = by_job(live_round(now))
     move = made["a"]
     assert isinstance(move, Resize) and move.seats == ("node-1",)
     assert move.reason.code == "defragment"
@@ -59,13 +59,13 @@ def test_memory_that_lies_in_pieces_is_put_together_by_the_cheapest_gang() -> No
         running("cheap", "node-1", demand={"memory": 2e9}, restart_cost_s=2.0),
     ]
     big = job("big", demand={"memory": 4e9}, submitted_s=99.0)
-    made = by_job(carried(state([*small, big], nodes=nodes, tenants=tenants(a=1))))
+    made = by_job(live_round(state([*small, big], nodes=nodes, tenants=tenants(a=1))))
     assert isinstance(made["cheap"], Resize) and made["cheap"].seats == ("node-0",)
     assert "dear" not in made
 
 
 def moves(now: ClusterState) -> list[str]:
-    return [one.job for one in changes(carried(now)) if one.reason.code == "defragment"]
+    return [one.job for one in changes(live_round(now)) if one.reason.code == "defragment"]
 
 
 def test_nobody_moves_without_a_gain() -> None:
@@ -117,8 +117,8 @@ def test_moving_neither_overfills_nor_changes_sizes(data: st.DataObject) -> None
         memory = data.draw(st.sampled_from([1.0, 3.0, 6.0]))
         jobs.append(job(f"w{number}", workers=(size, size), demand={"memory": memory}, only=only, submitted_s=50.0))
     now = state(jobs, nodes=nodes, tenants=tenants(a=1))
-    made = carried(now)
-    assert carried(replace(now, jobs=now.jobs[::-1], nodes=now.nodes[::-1])) == made
+    made = live_round(now)
+    assert live_round(replace(now, jobs=now.jobs[::-1], nodes=now.nodes[::-1])) == made
     sizes = {one.id: len(one.seats) for one in jobs}
     for one in changes(made):
         if one.reason.code == "defragment":

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fairlead.scheduling.wanted import FLOOR_S
+from fairlead.scheduling.live_plan import live_plan
 from hypothesis import given
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
-from fairlead.scheduling.carry.gain import pressed
-from fairlead.scheduling.carry.reclaim import MIN_RUN_S
-from fairlead.scheduling.carry.round import drafted
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.scaling import pressed
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, TenantState
 
 from .clusters import apply, by_job, changes, clusters, few, job, nodes, state
@@ -72,7 +72,7 @@ def test_a_gang_that_grows_stops_only_siblings_that_have_run_for_their_time(befo
         if isinstance(change, Preempt) and taker is not None and taker.seats:
             victim = jobs[change.job]
             assert victim.tenant == taker.tenant and not victim.starts_over
-            assert now.now_s - victim.since_s >= MIN_RUN_S and len(taker.seats) < meant[taker.id]
+            assert now.now_s - victim.since_s >= FLOOR_S and len(taker.seats) < meant[taker.id]
 
 
 def two_types() -> list[Node]:

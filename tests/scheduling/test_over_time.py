@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.scheduling import decide
-from fairlead.scheduling.carry.board import Board, Shape
+from fairlead.scheduling.board import Board, Shape
 from fairlead.scheduling.state import ClusterState, Start, TenantState
 
 from .clusters import apply, by_job, clusters, job, nodes, overfull, rarely, state, tenants, used_by_tenant

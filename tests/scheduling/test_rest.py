@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling import decide
-from fairlead.scheduling.carry.reclaim import MIN_RUN_S
-from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.wanted import FLOOR_S
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.market import Dials
 from fairlead.scheduling.state import ClusterState, Decision, Preempt, Start, TenantState
 
@@ -52,7 +52,7 @@ def changes_until_rest(now: ClusterState, step_s: float) -> list[Decision]:
     def round_after(wait_s: float) -> list[Decision]:
         nonlocal now
         now = replace(now, now_s=now.now_s + wait_s)
-        round_ = carried(now, STEADY)
+        round_ = live_round(now, STEADY)
         now = apply(now, round_)
         return changes(round_)
 
@@ -139,7 +139,7 @@ def test_a_gang_runs_for_its_time_before_a_sibling_of_its_priority_has_its_turn(
         jobs = {one.id: one for one in now.jobs}
         for change in changes(round_):
             if isinstance(change, Preempt) and change.reason.facts["to"].tenant == jobs[change.job].tenant:
-                assert now.now_s - jobs[change.job].since_s >= MIN_RUN_S
+                assert now.now_s - jobs[change.job].since_s >= FLOOR_S
         now = apply(now, round_, wait_s=20.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,7 @@ class Moves:
     horizon_s: float
     left: int = MOST_MOVES
     tries: int = MOST_TRIES
+    frozen: Collection[str] = ()  # those of them that stay where they are
 
 
 def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> bool:
@@ -92,7 +94,8 @@ def _cheapest(floor: Floor, inside: Bools, moves: Moves, lacking: int) -> list[s
     held: dict[str, int] = {}
     for node in np.nonzero(inside)[0].tolist():
         for job, many in floor.on[node].items():
-            held[job] = held.get(job, 0) + many
+            if job not in moves.frozen:
+                held[job] = held.get(job, 0) + many
 
     def price(job: str) -> tuple[float, int, str]:
         costs = floor.wishes[job].costs_s if job in moves.running else 0.0

@@ -60,6 +60,10 @@ class Dials:
     lose everything is not made to take turns. Deadlines, guarantees, what other tenants are entitled to and a higher
     priority of its own tenant come first. Longer, and those who come wait for it; at 0 nobody is left alone."""
 
+    floor_s: float = 0.0
+    """... and in any case until it has run for this long, however little a change costs. Where rounds are a minute
+    apart, they leave it alone for long enough."""
+
     deadline_margin: float = 1.03
     """What has to be done by a deadline is taken to be so much more than it is."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -82,7 +82,7 @@ def placed(
         nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
         plain = None
         if kind not in found.heads and not _matters(state, [jobs[row] for row, _ in wanted]):
-            plain = _plain(jobs, wanted, nodes)
+            plain = _plain(jobs, wanted, nodes, frozen(state, [jobs[row] for row, _ in wanted], dials))
         if plain is not None:
             found = replace(found, seats={**found.seats, **plain})
         else:
@@ -106,11 +106,12 @@ def _with(found: Placed, kind: int, here: Placed, head: Wish | None) -> Placed:
 
 
 def _plain(
-    jobs: Sequence[JobState], wanted: Sequence[tuple[int, int]], nodes: Sequence[Node]
+    jobs: Sequence[JobState], wanted: Sequence[tuple[int, int]], nodes: Sequence[Node],
+    frozen: Collection[str] | None = None,
 ) -> Mapping[str, Seats] | None:
     """Seats where only devices count; None if somebody would have to sit where it does not run at all."""
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
-    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now)
+    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now, frozen)
     for row, size in wanted if len(nodes) > 1 else ():
         where, curve = seats[jobs[row].id], jobs[row].curve
         if where[0] != where[-1] and curve is not None and curve.speed(nodes[0].device_type, size, FAR) <= 0:
@@ -118,9 +119,22 @@ def _plain(
     return seats
 
 
+def frozen(state: ClusterState, jobs: Sequence[JobState], dials: Dials) -> frozenset[str] | None:
+    """Gangs that are not moved so that others sit closer together: they would start over, or have just come up.
+
+    None where devices that a decision frees can be given away at once: there nobody need keep its seats.
+    """
+    if state.at_once:
+        return None
+    return frozenset(job.id for job in jobs
+                     if job.seats and (job.starts_over or state.now_s - job.since_s < dials.floor_s))  # fmt: skip
+
+
 def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
     """Whether anything but the number of devices tells nodes apart for these jobs."""
     if state.sleep_after_s is not None or state.colocation is not None:
+        return True
+    if not state.at_once and len({round(node.speed, 1) for node in state.nodes}) > 1:
         return True
     return any(special(job) or job.near for job in jobs) or any(
         node.asleep or node.temperature_c is not None for node in state.nodes
@@ -143,7 +157,10 @@ def _arranged(
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
         head = None
-    here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head)
+    stay = frozen(state, [jobs[row] for row, _ in wanted], dials)
+    here = arranged(
+        ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head, frozen=stay
+    )
     unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
     if head is None and here.kept is not None:
         head = next(wish for wish in wishes if wish.job == here.kept.job)
