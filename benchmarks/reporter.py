@@ -70,6 +70,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)  # what is behind a row, for the file only
+    given: argparse.Namespace = field(default_factory=argparse.Namespace)
 
     def add(self, name: str, value: float | None, unit: str, *, peer: str | None = None,
             peer_value: float | None = None, target: str | None = None) -> Row:  # fmt: skip
@@ -93,13 +94,18 @@ class Bench:
             print(f" {time.monotonic() - begun_s:.1f} s", file=sys.stderr, flush=True)
 
 
-def main(name: str, run: Callable[[Bench], None], peers: Sequence[str] = ()) -> None:
-    """Run a benchmark as a command. A missed target is a finding, not a failure: the exit code stays 0."""
+def main(name: str, run: Callable[[Bench], None], peers: Sequence[str] = (),
+         options: Callable[[argparse.ArgumentParser], None] = lambda parser: None) -> None:  # fmt: skip
+    """Run a benchmark as a command. A missed target is a finding, not a failure: the exit code stays 0.
+
+    ``options`` adds those that only this one has; what was given is in ``Bench.given``.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=run.__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: for a look, not for a figure")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the rows, machine and versions here")
+    options(parser)
     given = parser.parse_args()
-    bench = Bench(name, given.quick)
+    bench = Bench(name, given.quick, given=given)
     facts = machine()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended, whoever says stop
     try:

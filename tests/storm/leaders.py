@@ -52,7 +52,9 @@ class Leader:
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
-        self.process = Process(f"leader-{number}", world.chance.uniform(-2.0, 2.0), 1e5 * number)
+        self.process = Process(
+            f"leader-{number}", world.chance.uniform(-world.leaders_off_s, world.leaders_off_s), 1e5 * number
+        )
         self.store: Store | None = None
         self.controller: Controller | None = None
         self.running = False  # its controller is

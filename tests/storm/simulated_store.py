@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -92,9 +92,10 @@ class InlineWriter(Writer):
 class Database:
     """One file that all seeds of this process use in turn, so that its statements are compiled once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, weights: Mapping[str, float] | None = None) -> None:
+        """``weights`` of its tenants; without: those of the storm, all alike."""
         self.path, self._fresh = folder / "storm.db", folder / "fresh.db"
-        asyncio.run(_made(self._fresh))
+        asyncio.run(_made(self._fresh, weights or dict.fromkeys(TENANTS, 1.0)))
         self.engines: Engines = self._connected()
 
     def _connected(self) -> Engines:
@@ -129,12 +130,11 @@ class Database:
         return Store(Engines(reader, writer), clock, InlineWriter(writer, loop, delays, trouble))
 
 
-async def _made(path: Path) -> None:
+async def _made(path: Path, weights: Mapping[str, float]) -> None:
     store = Store.open(f"sqlite:///{path}")
-    for name in TENANTS:
-        await store.write(
-            lambda connection, name=name: tenants.insert(connection, TenantSpec(name=name), 1.0), unfenced=True
-        )
+    for name, weight in weights.items():
+        spec = TenantSpec(name=name, weight=weight)
+        await store.write(lambda connection, spec=spec: tenants.insert(connection, spec, 1.0), unfenced=True)
     await store.close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

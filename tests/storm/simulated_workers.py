@@ -52,6 +52,9 @@ class Decisions:
 class Meeting:
     """One generation of a training as its workers live it: it acts from when all are there until one is missing."""
 
+    leaves_s = (0.05, 0.6)  # from being asked to leave to the next step
+    notices_s = (0.05, 1.0)  # from the end of a worker to when a peer notices
+
     def __init__(self, world: World, job: str, join: wire.Join) -> None:
         self.job, self.generation, self.ranks = job, join.generation, dict(join.ranks)
         self.present: dict[str, SimWorker] = {}
@@ -142,7 +145,7 @@ class Meeting:
         if not self._leave_asked:
             self._leave_asked = True
             world = self._world
-            world.loop.within(world.process, world.chance.uniform(0.05, 0.6), self._leave, leave)
+            world.loop.within(world.process, world.chance.uniform(*self.leaves_s), self._leave, leave)
 
     def _leave(self, leave: wire.Leave) -> None:
         if not self.acting:
@@ -167,7 +170,7 @@ class Meeting:
         for peer in self._ranked():
             if peer is not worker:
                 world = self._world
-                world.loop.within(peer.process, world.chance.uniform(0.05, 1.0), peer.notice, self)
+                world.loop.within(peer.process, world.chance.uniform(*self.notices_s), peer.notice, self)
 
 
 class SimWorker:

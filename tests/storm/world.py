@@ -80,23 +80,34 @@ class World:
         self._meetings: dict[tuple[str, int, str], Meeting] = {}
         database.renew()
         self.eye: sqlite3.Connection = database.look()
+        self.sleep_after_s: float | None = None
+        self.one_machine = True  # a dead leader's lease need not run out
+        self.leaders_off_s = 2.0  # how far a leader's clock may be from the right one
+        self.furnish()
+
+    def furnish(self) -> None:
+        """Draw the machines, and what the cluster is like."""
         sleepy = self.chance.random() < 0.25
         self.sleep_after_s = 6.0 if sleepy else None
-        self.one_machine = self.chance.random() < 0.5  # a dead leader's lease need not run out
+        self.one_machine = self.chance.random() < 0.5
         for index in range(self.chance.choice((3, 3, 4))):
-            self._machine(index)
+            devices = self.chance.choice((2, 2, 3))
+            machine = self.machine(index, devices)
+            machine.clock_off_s = self.chance.choice((0.0, 0.5, -3.0, 1200.0, -3600.0))
+            machine.booted_s = self.chance.choice((5.0, 7_000.0, 3_000_000.0))
 
-    def _machine(self, index: int) -> None:
-        devices = self.chance.choice((2, 2, 3))
+    def machine(self, index: int, devices: int) -> Machine:
+        """One more machine with so many devices, each with a core and its memory."""
         shape = NodeShape(f"node-{index}", float(devices), devices * 4 << 30, devices)
         machine = self.machines[shape.name] = Machine(self, shape)
-        machine.clock_off_s = self.chance.choice((0.0, 0.5, -3.0, 1200.0, -3600.0))
-        machine.booted_s = self.chance.choice((5.0, 7_000.0, 3_000_000.0))
         self.network.weather[shape.name] = Weather()
+        return machine
 
     # ------------------------------------------------------------ shared by the parts
 
     def trace(self, *facts: object) -> None:
+        if self.over:  # what ends with the world ends in no order
+            return
         line = f"{self.loop.now_s:.6f} {' '.join(map(str, facts))}"
         self._digest.update(line.encode())
         if self._keep_trace:
