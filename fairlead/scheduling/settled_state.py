@@ -113,7 +113,7 @@ def _view(situation: Situation, name: str, given: Commitment | None) -> JobState
     """The job as the market reads it: on the seats that it was given; a gang that would start over stays on its type."""
     view, job = situation.seen[name], situation.jobs[name]
     if given is not None:
-        return replace(view, seats=given.seats, since_s=job.since_s if job.seats else given.since_s)
+        return replace(view, seats=given.seats, since_s=given.since_s)  # it has its time from then on
     if job.starts_over and job.seats and view.device_type is None:
         return replace(view, device_type=situation.board.kind(job.seats))
     return view

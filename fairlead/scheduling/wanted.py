@@ -24,7 +24,7 @@ from fairlead.scheduling.state import ClusterState, JobState, Reservation
 ROUND_S = 5.0
 """How long a live decision is taken to stand: until something happens, which is seconds."""
 
-FLOOR_S = 30.0
+FLOOR_S = 60.0
 """Live, a gang is left alone until it has run for so long, unless a promise, a loss or another's share asks for it."""
 
 

@@ -21,8 +21,15 @@ from fairlead.scheduling.market.seating import admitted, arranged
 from fairlead.scheduling.market.seats import seated
 from fairlead.scheduling.market.wishes import wish_of
 from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.scaling import PAYBACK, pressed, remaining_s
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
 from fairlead.scheduling.words import reason, span, workers
+
+SETTLE_S = 5.0
+"""Live, a gang is not moved for others before it has run for so long ..."""
+
+COST_SHARE = 0.1
+"""... and for so long that what moving it costs is no more than this part of the time it ran."""
 
 PASSES = 3
 """How often devices are dealt out anew because somebody found no seats for what it was given."""
@@ -82,7 +89,7 @@ def placed(
         nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
         plain = None
         if kind not in found.heads and not _matters(state, [jobs[row] for row, _ in wanted]):
-            plain = _plain(jobs, wanted, nodes, frozen(state, [jobs[row] for row, _ in wanted], dials))
+            plain = _plain(jobs, wanted, nodes, frozen(state, [jobs[row] for row, _ in wanted]))
         if plain is not None:
             found = replace(found, seats={**found.seats, **plain})
         else:
@@ -119,15 +126,23 @@ def _plain(
     return seats
 
 
-def frozen(state: ClusterState, jobs: Sequence[JobState], dials: Dials) -> frozenset[str] | None:
-    """Gangs that are not moved so that others sit closer together: they would start over, or have just come up.
+def frozen(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[str] | None:
+    """Gangs that are not moved so that others sit closer together.
 
     None where devices that a decision frees can be given away at once: there nobody need keep its seats.
     """
     if state.at_once:
         return None
-    return frozenset(job.id for job in jobs
-                     if job.seats and (job.starts_over or state.now_s - job.since_s < dials.floor_s))  # fmt: skip
+    return frozenset(job.id for job in jobs if job.seats and not _may_move(job, state.now_s))
+
+
+def _may_move(job: JobState, now_s: float) -> bool:
+    """Not a gang that would start over, has hardly begun, is nearly done, or would miss its deadline by it."""
+    size, cost_s = len(job.seats), job.restart_cost_s
+    if job.starts_over or now_s - job.since_s < max(SETTLE_S, cost_s / COST_SHARE):
+        return False
+    left_s = remaining_s(job, size)
+    return (left_s is None or left_s > PAYBACK * cost_s) and not pressed(job, size, now_s)
 
 
 def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
@@ -157,7 +172,7 @@ def _arranged(
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
         head = None
-    stay = frozen(state, [jobs[row] for row, _ in wanted], dials)
+    stay = frozen(state, [jobs[row] for row, _ in wanted])
     here = arranged(
         ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head, frozen=stay
     )

@@ -94,10 +94,11 @@ def sale(
         duty = replace(duty, column=np.where(must, smallest, duty.column))
     bids = discounted(bids, duty.hopeless, dials)
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
-    if len(parts.names) > 1 and parts.tree.flat:
+    several = len(parts.names) > 1 and (state.at_once or np.count_nonzero(parts.claim) > 1)
+    if several and parts.tree.flat:  # whose jobs are alone on a live cluster need not share anything
         problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
     if tenure:
-        problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials)))
+        problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials), book, dials))
     chosen = choose(problem, Desk if problem.rules is None else Nested)
     return Outcome(jobs, choices, book, bids, duty, chosen, problem)
 

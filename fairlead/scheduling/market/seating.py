@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.scheduling.market.colocation import Neighbours, Table
-from fairlead.scheduling.market.defrag import Moves, make_room
+from fairlead.scheduling.market.defrag import MOST_MOVES, Moves, make_room
 from fairlead.scheduling.market.floor import Floor, Kept, Seats, Wish
 from fairlead.scheduling.market.ground import Ground
 from fairlead.scheduling.market.reserve import reserved
@@ -68,7 +68,7 @@ def arranged(
             floor.sit(wish.job, Counter(ground.at[name] for name in before))
     if frozen is not None:
         _resize(floor, ordered, now)
-    moves = Moves(frozenset(floor.gangs), horizon_s, frozen=frozen or ())
+    moves = Moves(frozenset(floor.gangs), horizon_s, MOST_MOVES if frozen is None else 1, frozen=frozen or ())
     unseated: list[str] = []
     for wish in ordered if head is None else sorted((*ordered, head), key=_rank):
         if wish is head:

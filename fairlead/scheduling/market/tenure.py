@@ -28,13 +28,17 @@ def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
     return np.asarray(found & (priority >= highest[book.group]), dtype=bool)
 
 
-def left_alone(problem: Problem, choices: Offers, stays: Bools) -> Ints:
+def left_alone(problem: Problem, choices: Offers, stays: Bools, book: Book, dials: Dials) -> Ints:
     """The column that each job must have: what deadlines ask for, and for those who stay the gang that they have.
 
     It is tried at a desk of the same kind: what is guaranteed comes first, then deadlines, and who is left alone has to
-    be within its tenant's budget, so that nobody waits for what it is entitled to. The rest are worth what they bid.
+    be within its tenant's budget, so that nobody waits for what it is entitled to. The rest are worth what they bid. A
+    deadline asks for no less than a gang has that has just come up to that size.
     """
     first = problem.first.copy()
+    fresh = np.nonzero(stays & (first >= 0) & (book.ran_s < dials.floor_s) & (choices.present >= 0))[0]
+    larger = problem.size[fresh, choices.present[fresh]] > problem.size[fresh, first[fresh]]
+    first[fresh[larger]] = choices.present[fresh[larger]]
     rows = np.nonzero(stays & (first < 0))[0]
     if not len(rows):
         return first
