@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.scheduling.job_views import urgent
+from fairlead.scheduling.job_views import URGENT_S, urgent
 from fairlead.scheduling.market.estimates import History
 from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.placing import Placed, dealt, reservations
@@ -50,7 +50,7 @@ def wanted(situation: Situation, settled: SettledState) -> Wanted:
     first = _first(situation, settled.asked)
     state = replace(situation.state, nodes=pool.nodes, round_s=ROUND_S)
     parts = _beside(situation, settled)
-    dials = replace(situation.dials, floor_s=FLOOR_S)
+    dials = replace(situation.dials, floor_s=0.0, fresh_s=FLOOR_S)
     sold = sale(state, jobs, pool, history, parts, dials, first, tenure=True)
     chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, dials)
     return _told(replace(sold, chosen=chosen), found, first, history, situation.now_s)
@@ -68,13 +68,21 @@ def _rank(now_s: float, job: JobState) -> tuple[bool, float, float, str]:
 def _first(situation: Situation, asked: Collection[str]) -> frozenset[str]:
     """Jobs that get their smallest gang before all others: a promise is about to be broken, or they were interrupted
     and are within what their tenant may claim."""
-    promised = {job.id for job in situation.jobs.values() if urgent(job, situation.now_s)}
+    promised = {job.id for job in situation.jobs.values()
+                if urgent(job, situation.now_s) or _just_begun(job, situation.now_s)}  # fmt: skip
     interrupted = {
         job.id for job in situation.jobs.values()
         if job.interrupted_s is not None and not job.seats
         and job.min_workers <= max(1, ceil(situation.entitled(job.tenant) - 1e-9))
     }  # fmt: skip
     return frozenset((promised | interrupted).intersection(asked))
+
+
+def _just_begun(job: JobState, now_s: float) -> bool:
+    """Whether it has just been started so that it begins when it was promised to: it is not stopped right away."""
+    if job.start_by_s is None or not job.seats or not 0.0 <= now_s - job.since_s < FLOOR_S:
+        return False
+    return -URGENT_S <= job.since_s - job.start_by_s <= 0.0
 
 
 def _history(state: ClusterState, seen: Mapping[str, JobState], asked: Collection[str]) -> History:

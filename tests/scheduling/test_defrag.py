@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.explain import explain
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.state import ClusterState, JobState, Resize, Start
 from tests.scheduling.clusters import SlowBackend, by_job, changes, few, job, overfull, state, tenants
 
@@ -39,7 +39,7 @@ def test_a_gang_that_may_sit_anywhere_moves_for_one_that_may_not() -> None:
     told = explain(now, "b")
     assert told is not None and "room is being made by job a of tenant a" in told.headline
     why = explain(now, "a")
-    assert why is not None and "saves about" in why.headline
+    assert why is not None and "a new generation costs 1 worker about 1.0 s" in why.headline
 
 
 def test_who_room_was_made_for_starts_there_and_nobody_else() -> None:
@@ -77,8 +77,8 @@ def test_nobody_moves_without_a_gain() -> None:
     assert moves(replace(now, jobs=[replace(a, starts_over=True), b])) == [], "a command would lose all it did"
     assert moves(replace(now, jobs=[replace(a, since_s=95.0), b])) == [], "it has hardly begun"
     assert moves(replace(now, jobs=[replace(a, only=frozenset({"eu"})), b])) == [], "it may not go there"
-    dear = replace(a, restart_cost_s=400.0, since_s=-10_000.0)
-    assert moves(replace(now, jobs=[dear, b])) == [], "its restart costs more than half of what b could wait"
+    dear = replace(a, restart_cost_s=700.0, since_s=-10_000.0)
+    assert moves(replace(now, jobs=[dear, b])) == [], "its restart costs more than what b could gain"
     due = replace(a, finish_by_s=110.0, speeds={1: 10.0}, remaining_samples=90.0)
     assert moves(replace(now, jobs=[due, b])) == [], "it would miss its deadline"
     slow = [two_zones()[0], replace(two_zones()[1], speed=0.3)]
@@ -86,7 +86,7 @@ def test_nobody_moves_without_a_gain() -> None:
     assert moves(replace(now, jobs=[a])) == [], "nobody waits"
 
 
-def test_at_most_one_gang_moves_at_a_time() -> None:
+def test_at_most_one_gang_begins_to_move_in_a_round() -> None:
     nodes = [Node(f"eu-{i}", {DEVICE: 1.0}, topology=("eu", f"eu-{i}")) for i in range(3)]
     nodes += [Node(f"us-{i}", {DEVICE: 1.0}, topology=("us", f"us-{i}")) for i in range(3)]
     jobs = [running(f"a{i}", f"eu-{i}") for i in range(3)] + [bound(f"b{i}") for i in range(3)]
@@ -94,10 +94,9 @@ def test_at_most_one_gang_moves_at_a_time() -> None:
     done = []
     for _ in range(40):
         made = backend.round(1.0)
-        under_way = [one for one in backend.now.jobs if one.settling and one.id.startswith("a")]
-        assert len(under_way) <= 1
+        assert sum(one.reason.code == "defragment" for one in made) <= 1
         done += [one.job for one in made if one.reason.code == "defragment"]
-    assert sorted(done) == ["a0", "a1", "a2"], "each moved once, one after the other"
+    assert sorted(done) == ["a0", "a1", "a2"], "each moved once"
     assert all(one.seats for one in backend.now.jobs)
 
 

@@ -60,9 +60,12 @@ class Dials:
     lose everything is not made to take turns. Deadlines, guarantees, what other tenants are entitled to and a higher
     priority of its own tenant come first. Longer, and those who come wait for it; at 0 nobody is left alone."""
 
-    floor_s: float = 0.0
-    """... and in any case until it has run for this long, however little a change costs. Where rounds are a minute
-    apart, they leave it alone for long enough."""
+    fresh_s: float = 0.0
+    """Until it has run for this long, however little a change costs, a gang is worth ``fresh`` times what it bids, as
+    it is. Where rounds are a minute apart, they leave it alone for long enough."""
+
+    fresh: float = 10.0
+    """Much more, and a large gang never outbids a stream of short jobs; much less, and equals take turns all the time."""
 
     deadline_margin: float = 1.03
     """What has to be done by a deadline is taken to be so much more than it is."""

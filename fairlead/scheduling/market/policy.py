@@ -22,7 +22,7 @@ from fairlead.scheduling.market.placing import dealt, reservations, told
 from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
-from fairlead.scheduling.market.tenure import left_alone, young
+from fairlead.scheduling.market.tenure import dearer, left_alone, young
 from fairlead.scheduling.market.turns import in_whole_gangs
 from fairlead.scheduling.market.worth import Book, Worth, discounted, worth
 from fairlead.scheduling.read import Read, read
@@ -94,6 +94,8 @@ def sale(
         duty = replace(duty, column=np.where(must, smallest, duty.column))
     bids = discounted(bids, duty.hopeless, dials)
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
+    if dials.fresh_s > 0:
+        problem = replace(problem, utility=dearer(problem, choices, book, dials))
     several = len(parts.names) > 1 and (state.at_once or np.count_nonzero(parts.claim) > 1)
     if several and parts.tree.flat:  # whose jobs are alone on a live cluster need not share anything
         problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))

@@ -16,9 +16,9 @@ from fairlead.scheduling.state import JobState
 
 
 def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
-    """Who runs, and for less than ``min_run`` times what stopping it would cost, or less than ``floor_s``; but no job
-    of its own tenant that waits may outrank it."""
-    found = book.running & (book.ran_s < np.maximum(dials.min_run * book.costs_s, dials.floor_s))
+    """Who runs, and for less than ``min_run`` times what stopping it would cost; but no job of its own tenant that
+    waits may outrank it."""
+    found = book.running & (book.ran_s < dials.min_run * book.costs_s)
     if not found.any():
         return found
     priority = np.array(read(jobs, "priority"), dtype=np.float64)
@@ -26,6 +26,17 @@ def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
     waits = ~book.running
     np.maximum.at(highest, book.group[waits], priority[waits])
     return np.asarray(found & (priority >= highest[book.group]), dtype=bool)
+
+
+def dearer(problem: Problem, choices: Offers, book: Book, dials: Dials) -> Floats:
+    """What everything is worth, where a gang that has just come up or changed is worth ``fresh`` times its bid, as it
+    is or larger: so equals do not take turns every few seconds, and whoever is worth far more need not wait."""
+    rows = np.nonzero(book.running & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
+    kind, size = (table[rows, choices.present[rows]][:, None] for table in (problem.kind, problem.size))
+    utility = problem.utility.copy()
+    keeps = (problem.kind[rows] == kind) & (problem.size[rows] >= size)
+    utility[rows] *= np.where(keeps, dials.fresh, 1.0)
+    return utility
 
 
 def left_alone(problem: Problem, choices: Offers, stays: Bools, book: Book, dials: Dials) -> Ints:
@@ -36,7 +47,7 @@ def left_alone(problem: Problem, choices: Offers, stays: Bools, book: Book, dial
     deadline asks for no less than a gang has that has just come up to that size.
     """
     first = problem.first.copy()
-    fresh = np.nonzero(stays & (first >= 0) & (book.ran_s < dials.floor_s) & (choices.present >= 0))[0]
+    fresh = np.nonzero(book.running & (first >= 0) & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
     larger = problem.size[fresh, choices.present[fresh]] > problem.size[fresh, first[fresh]]
     first[fresh[larger]] = choices.present[fresh[larger]]
     rows = np.nonzero(stays & (first < 0))[0]
