@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.scheduling.market import account
 from fairlead.scheduling.market.barred import barred
 from fairlead.scheduling.market.choice import Chosen, Desk, Problem, choose
-from fairlead.scheduling.market.deadlines import Duties, duties
+from fairlead.scheduling.market.deadlines import Duties, duties, pressed
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.estimates import History, all_done, work_left
@@ -19,6 +19,7 @@ from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
 from fairlead.scheduling.market.placing import dealt, reservations, told
+from fairlead.scheduling.market.rotation import rotated, uninterrupted
 from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
@@ -87,7 +88,7 @@ def sale(
     choices = confined(jobs, offers(jobs, pool, fine=len(parts.names) > 1 and len(jobs) <= FEW), pool)
     book = booked(state, jobs, choices, history, parts, dials)
     bids = worth(book, choices, pool, dials)
-    duty = duties(book, choices, pool, dials, parts.tiers())
+    duty = duties(book, choices, pool, dials, parts.tiers(), parts.saved(dials))
     if due:
         smallest = np.where(choices.speed > 0, choices.size, np.iinfo(np.int64).max).argmin(axis=1)
         must = np.array([job.id in due for job in jobs]) & (duty.column < 0) & (choices.speed > 0).any(axis=1)
@@ -96,9 +97,15 @@ def sale(
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
     if dials.fresh_s > 0:
         problem = replace(problem, utility=dearer(problem, choices, book, dials))
+    if parts.quick(dials):
+        over = np.array(read(jobs, "starts_over"), dtype=bool)
+        problem = uninterrupted(problem, choices, book, over, parts)
     several = len(parts.names) > 1 and (state.at_once or np.count_nonzero(parts.claim) > 1)
     if several and parts.tree.flat:  # whose jobs are alone on a live cluster need not share anything
-        problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
+        if parts.quick(dials) and problem.rules is None:
+            problem = rotated(problem, parts, pool.devices, choices, pressed(duty, book))
+        else:
+            problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
     if tenure:
         problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials), book, dials))
     chosen = choose(problem, Desk if problem.rules is None else Nested)

@@ -16,9 +16,9 @@ from fairlead.scheduling.state import JobState
 
 
 def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
-    """Who runs, and for less than ``min_run`` times what stopping it would cost; but no job of its own tenant that
-    waits may outrank it."""
-    found = book.running & (book.ran_s < dials.min_run * book.costs_s)
+    """Who runs, and for less than ``min_run`` times what stopping it would cost, or than ``floor_s``; but no job of its
+    own tenant that waits may outrank it."""
+    found = book.running & (book.ran_s < np.maximum(dials.min_run * book.costs_s, dials.floor_s))
     if not found.any():
         return found
     priority = np.array(read(jobs, "priority"), dtype=np.float64)
