@@ -51,7 +51,8 @@ def feasible(
         round_.change(name)
     for name in reversed(asked):
         round_.stop(name)
-    return Feasible(dict(sorted(round_.changes.items())), {name: seats for name, seats in round_.missing.items() if seats})
+    awaits = {name: seats for name, seats in round_.missing.items() if seats}
+    return Feasible(dict(sorted(round_.changes.items())), awaits)
 
 
 class _Round:
@@ -121,7 +122,9 @@ class _Round:
     def _is_in_the_way(self, job: JobState) -> bool:
         if any(self.awaited[seat] > 0 for seat in job.seats):
             return True
-        return bool(self.short) and any(limit in self.short for seat in job.seats for limit in self.limits.of(job, seat))
+        if not self.short:
+            return False
+        return any(limit in self.short for seat in job.seats for limit in self.limits.of(job, seat))
 
     def _waits_for(self, name: str, other: str, seen: set[str]) -> bool:
         """Whether it waits for seats of the other, or of somebody who waits for them."""

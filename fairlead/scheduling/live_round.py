@@ -25,6 +25,7 @@ from fairlead.scheduling.state import (
     Start,
 )
 from fairlead.scheduling.waiting_reasons import holds
+from fairlead.scheduling.wanted import TURN_S
 from fairlead.scheduling.words import devices, each, on, reason, workers
 
 
@@ -40,8 +41,9 @@ def live_round(state: ClusterState, dials: Dials = DEFAULTS) -> Round:
 def written(plan: LivePlan) -> Round:
     """What was decided, with a reason for each change and for each job that waits."""
     jobs, changes = plan.situation.jobs, plan.done.changes
-    made: list[Decision] = [*plan.repaired.values(), *(_changed(plan, jobs[name], seats)
-                                                      for name, seats in changes.items() if jobs[name].seats)]  # fmt: skip
+    running = {name: seats for name, seats in changes.items() if jobs[name].seats}
+    made: list[Decision] = list(plan.repaired.values())
+    made += [_changed(plan, jobs[name], seats) for name, seats in running.items()]
     made.sort(key=lambda decision: (not isinstance(decision, Preempt), decision.job))
     starts = [_started(plan, job, changes[job.id]) for job in plan.line if job.id in changes]
     decisions = (*made, *starts, *holds(plan))
@@ -66,7 +68,11 @@ def _memory(plan: LivePlan) -> dict[str, Any]:
     worth = {name: size * _useful(plan, jobs[name]) for name, size in has.items()}
     used, done = (parts.used([jobs[name] for name in has], amounts) for amounts in (has, worth))
     given = wanted_memory(plan.situation, plan.settled, plan.wanted.seats)
-    return {**plan.wanted.memory, **parts.memory(used, done), **given}
+    turned = {tenant: one for tenant, one in plan.situation.state.memory.get("turned", {}).items()
+              if 0.0 <= plan.situation.now_s - one[0] < TURN_S}  # fmt: skip
+    turned |= {jobs[name].tenant: [plan.situation.now_s, name] for name in plan.wanted.turns.values()
+               if name in plan.done.changes and not jobs[name].seats}  # fmt: skip
+    return {**plan.wanted.memory, **parts.memory(used, done), **given, **({"turned": turned} if turned else {})}
 
 
 def _useful(plan: LivePlan, job: JobState) -> float:
@@ -82,6 +88,8 @@ def _started(plan: LivePlan, job: JobState, seats: Seats) -> Start:
     within = plan.board.used.get(job.tenant, 0) <= plan.situation.entitled(job.tenant) + 1e-9
     if job.interrupted_s is not None:
         code, because = "interrupted", "it goes on before others start, as it was interrupted"
+    elif plan.wanted.turns.get(job.tenant) == job.id:
+        code, because = "waited-long", "it waited longest"
     elif job.id in plan.settled.committed:
         code, because = "room-made", "room was made for it"
     elif within or len(plan.situation.parts.names) == 1:
@@ -133,7 +141,7 @@ def _gives(plan: LivePlan, job: JobState, given: int, receivers: list[JobState])
     to = receivers[0]
     waiting = "waiting " if not to.seats else ""
     text = f"gives {devices(given)} to {waiting}{Named(to.id, to.tenant)}"
-    if to.id in plan.wanted.due:
+    if to.id in plan.wanted.due and to.id not in plan.wanted.turns.values():
         return f"{text}, whose promise would be broken otherwise"
     if to.tenant != job.tenant:
         kinds = [plan.board.nodes[seat].device_type for seat in plan.leaves(job.id) if seat in plan.board.nodes]
@@ -145,6 +153,9 @@ def _gives(plan: LivePlan, job: JobState, given: int, receivers: list[JobState])
         return text
     if to.priority > job.priority:
         return f"{text}, whose priority is {to.priority} (its own: {job.priority})"
+    if plan.wanted.turns.get(to.tenant) == to.id:
+        waited_s = plan.situation.now_s - max(to.since_s, to.submitted_s)
+        return f"{text}, whose turn it is: it has waited longest ({waited_s / 60:.0f} minutes)"
     return f"{text}, whose turn it is: it would take {plan.wanted.stretch.get(to.id, 1.0):.1f} times as long as alone"
 
 

@@ -1,4 +1,4 @@
-"""The order in which waiting jobs are told that they come: tenants by what they hold, in a tenant what is worth most."""
+"""The order of waiting jobs, as they are told it: tenants by what they hold, in a tenant by what jobs are worth."""
 
 from __future__ import annotations
 

@@ -100,22 +100,26 @@ def _newcomers(shop: _Workshop, job: JobState, missing: int, survivors: tuple[st
 
 def _spare(shop: _Workshop, job: JobState, missing: int, kind: str) -> bool:
     """Whether so many devices are free besides those that are guaranteed to others who wait for them."""
-    if kind not in shop.situation.sure or missing <= (shop.situation.lacking(job.tenant, kind) or 0):
+    now = shop.situation
+    if kind not in now.sure or missing <= (now.lacking(job.tenant, kind) or 0):
         return True
-    own = shop.situation.parts.tree.path(job.tenant)
-    kept = {name: many for name in shop.situation.tenants if name not in own and (many := _kept_for(shop, name, kind))}
-    apart = [many for name, many in kept.items() if kept.keys().isdisjoint(set(shop.situation.parts.tree.path(name)) - {name})]
+    tree = now.parts.tree
+    own = tree.path(job.tenant)
+    kept = {name: many for name in now.tenants if name not in own and (many := _kept_for(shop, name, kind))}
+    apart = [many for name, many in kept.items() if kept.keys().isdisjoint(set(tree.path(name)) - {name})]
     return missing + sum(apart) <= shop.board.free_devices(kind)
 
 
 def _kept_for(shop: _Workshop, name: str, kind: str) -> int:
     """Devices of this type that are guaranteed to this tenant, that it does not have, and that its gangs wait for."""
-    lacking = shop.situation.guaranteed(name, kind) - shop.situation.held(shop.board, name, kind)
+    now = shop.situation
+    lacking = now.guaranteed(name, kind) - now.held(shop.board, name, kind)
     if lacking <= 0:
         return 0
-    team = shop.situation.parts.tree.teams[name]
-    gangs = [job for job in shop.situation.seen.values() if job.tenant in team and not (job.seats or job.broken or job.settling)]
-    wanted = (job.min_workers for job in gangs if job.min_workers <= lacking and kind in kinds_for(shop.situation, job))
+    team = now.parts.tree.teams[name]
+    waiting = [job for job in now.seen.values()
+               if job.tenant in team and not (job.seats or job.broken or job.settling)]  # fmt: skip
+    wanted = (job.min_workers for job in waiting if job.min_workers <= lacking and kind in kinds_for(now, job))
     return min(lacking, sum(wanted))
 
 

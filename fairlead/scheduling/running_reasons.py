@@ -32,7 +32,8 @@ def _of_its_own(plan: LivePlan, job: JobState, size: int) -> Reason | None:
         text = f"{used_up(tenant.name, tenant.spent)} until {moment(tenant.spent.again_s)}"
         return reason("budget", text, size=size, again_s=tenant.spent.again_s, of=tenant.spent.of or tenant.name)
     if tenant.quota is not None and plan.quota_room(job.tenant) <= 0:
-        text = f"tenant {tenant.name} uses {plan.board.used.get(tenant.name, 0)} of its quota of {devices(tenant.quota)}"
+        used = plan.board.used.get(tenant.name, 0)
+        text = f"tenant {tenant.name} uses {used} of its quota of {devices(tenant.quota)}"
         return reason("quota", text, size=size, quota=tenant.quota)
     if not worth_restarting(job, size):
         saved = saved_s(job, size) or 0.0
@@ -68,7 +69,7 @@ def _of_the_cluster(plan: LivePlan, job: JobState, size: int) -> Reason:
         return reason("no-such-room", text, size=size, idle=idle)
     young_s = FLOOR_S - (plan.situation.now_s - job.since_s)
     if free and young_s > 0:
-        text = f"it changed its size {FLOOR_S - young_s:.0f} s ago; its next change is in {young_s:.0f} s at the earliest"
+        text = f"it changed {FLOOR_S - young_s:.0f} s ago; its next change is in {young_s:.0f} s at the earliest"
         return reason("settling", text, size=size, left_s=young_s)
     if free:
         text = f"{devices(free)} idle, but kept for jobs that come first"

@@ -110,7 +110,7 @@ def free_amounts(situation: Situation, seats: Mapping[str, Seats]) -> dict[str, 
 
 
 def _view(situation: Situation, name: str, given: Commitment | None) -> JobState:
-    """The job as the market reads it: on the seats that it was given; a gang that would start over stays on its type."""
+    """The job as the market reads it: on the seats it was given; a gang that would start over stays on its type."""
     view, job = situation.seen[name], situation.jobs[name]
     if given is not None:
         return replace(view, seats=given.seats, since_s=given.since_s)  # it has its time from then on

@@ -1,4 +1,4 @@
-"""What a round reads: the cluster as it is at this moment, everybody's share of it, and the jobs as the market sees them.
+"""What a round reads: the cluster at this moment, everybody's share of it, and the jobs as the market sees them.
 
 Nothing here changes during a round: repairs, the market and what can be done now are worked out from it one by one.
 """

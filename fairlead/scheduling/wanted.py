@@ -28,6 +28,11 @@ FLOOR_S = 60.0
 """Live, a gang is left alone until it has run for so long, unless a promise, a loss or another's share asks for it."""
 
 
+TURN_S, TURN_LASTS_S = 300.0, 120.0
+"""So often the job of a tenant that has waited longest, and for at least as long, comes first, whatever it bids, and is
+left its gang for a while: short jobs that keep coming would outbid it for ever."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The seats of everybody who was asked and is to have any, and what the market thinks of each."""
@@ -37,6 +42,7 @@ class Wanted:
     stretch: Mapping[str, float] = field(default_factory=dict)
     remaining_s: Mapping[str, float] = field(default_factory=dict)
     due: frozenset[str] = frozenset()  # must run now, or a promise is broken or an interruption goes on
+    turns: Mapping[str, str] = field(default_factory=dict)  # by tenant, the job that comes first as it waited longest
     price: float = 0.0  # of the cheapest device
     reservations: tuple[Reservation, ...] = ()
     memory: Mapping[str, Any] = field(default_factory=dict)
@@ -47,13 +53,15 @@ def wanted(situation: Situation, settled: SettledState) -> Wanted:
     jobs = Read.of(sorted(settled.asked.values(), key=partial(_rank, situation.now_s)))
     history = _history(situation.state, situation.seen, situation.jobs)
     pool = _pool(situation, settled)
+    turns = _turns(situation, settled.asked)
     first = _first(situation, settled.asked)
     state = replace(situation.state, nodes=pool.nodes, round_s=ROUND_S)
     parts = _beside(situation, settled)
     dials = replace(situation.dials, floor_s=0.0, fresh_s=FLOOR_S)
-    sold = sale(state, jobs, pool, history, parts, dials, first, tenure=True)
+    sold = sale(state, jobs, pool, history, parts, dials, first, ahead=set(turns.values()), tenure=True)
     chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, dials)
-    return _told(replace(sold, chosen=chosen), found, first, history, situation.now_s)
+    told = _told(replace(sold, chosen=chosen), found, first, history, situation.now_s)
+    return replace(told, turns=turns)
 
 
 def _rank(now_s: float, job: JobState) -> tuple[bool, float, float, str]:
@@ -76,6 +84,24 @@ def _first(situation: Situation, asked: Collection[str]) -> frozenset[str]:
         and job.min_workers <= max(1, ceil(situation.entitled(job.tenant) - 1e-9))
     }  # fmt: skip
     return frozenset((promised | interrupted).intersection(asked))
+
+
+def _turns(situation: Situation, asked: Mapping[str, JobState]) -> dict[str, str]:
+    """By tenant, the waiting job whose turn it is, or the running one whose turn is not over."""
+    found: dict[str, str] = {}
+    longest: dict[str, tuple[float, str]] = {}
+    for name in asked:
+        job = situation.jobs[name]
+        when_s, last = situation.state.memory.get("turned", {}).get(job.tenant, (-TURN_S, ""))
+        since_s = situation.now_s - when_s
+        if job.seats:
+            if name == last and 0.0 <= since_s < TURN_LASTS_S:
+                found[job.tenant] = name
+        elif not 0.0 <= since_s < TURN_S:
+            begun_s = max(job.since_s, job.submitted_s)
+            if situation.now_s - begun_s >= TURN_S:
+                longest[job.tenant] = min(longest.get(job.tenant, (begun_s, name)), (begun_s, name))
+    return {tenant: name for tenant, (_, name) in longest.items()} | found
 
 
 def _just_begun(job: JobState, now_s: float) -> bool:

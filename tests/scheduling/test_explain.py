@@ -94,7 +94,7 @@ def test_why_names_the_limit_by_type_also_of_a_job_that_any_type_would_do_for() 
 def test_devices_of_a_type_that_a_limit_keeps_from_it_are_not_called_free() -> None:
     """There are six of the one type, which it may not have, and none of the other, which it may."""
     pool = [Node("n", {DEVICE: 8}, device_type="v100"), Node("k", {DEVICE: 1}, device_type="k80")]
-    busy = [job("run", workers=(2, 2), seats=("n", "n")), job("old", "b", seats=("k",), settling=True)]
+    busy = [job("run", workers=(2, 2), seats=("n", "n"), since_s=90.0), job("old", "b", seats=("k",), settling=True)]
     lidded = [TenantState("a", most={"v100": 2.0}), TenantState("b")]
     answer = explain(state([*busy, job("j")], nodes=pool, tenants=lidded), "j")
     assert answer is not None and answer.reason is not None

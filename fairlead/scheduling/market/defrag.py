@@ -76,7 +76,8 @@ def _cleared(floor: Floor, wish: Wish, inside: Bools, moves: Moves, most: float)
             moved, spent = moved + 1, spent + floor.wishes[job].costs_s
             if moved > moves.left or spent >= most:
                 return None
-        gone.append((job, floor.wishes[job].pace(floor.level(floor.leave(job)))))
+        left = floor.leave(job)
+        gone.append((job, floor.wishes[job].pace(floor.level(left)) * floor.tempo(left)))
     else:
         seats = best_seats(floor, wish, inside)
     if seats is None:
@@ -112,6 +113,6 @@ def _reseated(floor: Floor, gone: list[tuple[str, float]], moves: Moves) -> floa
         seats: Counts | None = best_seats(floor, wish)
         if seats is None:
             return None
-        lost += wish.size * moves.horizon_s * max(0.0, pace - wish.pace(floor.level(seats)))
+        lost += wish.size * moves.horizon_s * max(0.0, pace - wish.pace(floor.level(seats)) * floor.tempo(seats))
         floor.sit(job, seats)
     return lost

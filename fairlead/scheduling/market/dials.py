@@ -69,7 +69,7 @@ class Dials:
     it is. Where rounds are a minute apart, they leave it alone for long enough."""
 
     fresh: float = 10.0
-    """Much more, and a large gang never outbids a stream of short jobs; much less, and equals take turns all the time."""
+    """Much more, and a large gang never outbids a stream of short jobs; much less, and equals take turns all day."""
 
     deadline_margin: float = 1.03
     """What has to be done by a deadline is taken to be so much more than it is."""

@@ -88,6 +88,10 @@ class Floor:
             yield speeds >= slowest
         yield None
 
+    def tempo(self, counts: Counts) -> float:
+        """How fast the slowest of these nodes is, where that counts."""
+        return min(round(self.ground.nodes[node].speed, 1) for node in counts) if self.rough and counts else 1.0
+
     def where(self, places: frozenset[str]) -> Bools:
         """Which nodes these names mean."""
         if places not in self._allowed:

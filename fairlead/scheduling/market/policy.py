@@ -79,11 +79,11 @@ class Market:
 
 def sale(
     state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials,
-    due: Collection[str] = (), *, tenure: bool = False,
+    due: Collection[str] = (), *, ahead: Collection[str] = (), tenure: bool = False,
 ) -> Outcome:  # fmt: skip
     """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case.
 
-    With ``tenure`` who has hardly run keeps what it has; live, those who would take it from them see to that.
+    Jobs ``ahead`` outbid all others, within budgets. With ``tenure`` a gang that has hardly run keeps what it has.
     """
     choices = confined(jobs, offers(jobs, pool, fine=len(parts.names) > 1 and len(jobs) <= FEW), pool)
     book = booked(state, jobs, choices, history, parts, dials)
@@ -96,7 +96,8 @@ def sale(
     bids = discounted(bids, duty.hopeless, dials)
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
     if dials.fresh_s > 0:
-        problem = replace(problem, utility=dearer(problem, choices, book, dials))
+        first_in_line = np.array([job.id in ahead for job in jobs], dtype=bool)
+        problem = replace(problem, utility=dearer(problem, choices, book, dials, first_in_line))
     if parts.quick(dials):
         over = np.array(read(jobs, "starts_over"), dtype=bool)
         problem = uninterrupted(problem, choices, book, over, parts)

@@ -94,17 +94,16 @@ class Room:
     def _beside(self, has: Counter[int], more: int) -> Counter[int]:
         """These seats and so many more: on the same nodes first, then on the one that they fill most tightly."""
         counts = has.copy()
-        for node in sorted(has):
-            part = min(more, int(self.free[node]) - has[node])
-            counts[node] += part
+        for home in sorted(has):
+            part = min(more, int(self.free[home]) - has[home])
+            counts[home] += part
             more -= part
-        while more > 0:
+        if more > 0:
             node = self._tightest(more, counts)
             if node is None:
                 self._spread(more, counts)
-                break
-            counts[node] += more
-            more = 0
+            else:
+                counts[node] += more
         return counts
 
     def sit(self, job: str, counts: Mapping[int, int]) -> None:

@@ -14,6 +14,9 @@ from fairlead.scheduling.market.worth import Book
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
+AHEAD = 1e4
+"""What the bid of a job counts that has its turn because it has waited longest."""
+
 
 def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
     """Who runs, and for less than ``min_run`` times what stopping it would cost, or than ``floor_s``; but no job of its
@@ -28,14 +31,18 @@ def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
     return np.asarray(found & (priority >= highest[book.group]), dtype=bool)
 
 
-def dearer(problem: Problem, choices: Offers, book: Book, dials: Dials) -> Floats:
+def dearer(problem: Problem, choices: Offers, book: Book, dials: Dials, ahead: Bools) -> Floats:
     """What everything is worth, where a gang that has just come up or changed is worth ``fresh`` times its bid, as it
-    is or larger: so equals do not take turns every few seconds, and whoever is worth far more need not wait."""
+    is or larger: so equals do not take turns every few seconds, and whoever is worth far more need not wait.
+
+    Jobs ``ahead`` outbid all others: they have their turn, within what their tenant may have.
+    """
     rows = np.nonzero(book.running & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
     kind, size = (table[rows, choices.present[rows]][:, None] for table in (problem.kind, problem.size))
     utility = problem.utility.copy()
     keeps = (problem.kind[rows] == kind) & (problem.size[rows] >= size)
     utility[rows] *= np.where(keeps, dials.fresh, 1.0)
+    utility[ahead] *= AHEAD
     return utility
 
 
