@@ -28,6 +28,7 @@ def job_view(job: JobState, there: int, types: tuple[str, ...], now_s: float) ->
         most = ceiling(job) if job.speeds else job.max_workers
         if not size <= most <= there:
             most = max(min(most, there), size)
+        most = max(most, least)  # a spec may say less at the most than at the least
     if job.curve is not None or _unknown(job):
         same = least == job.min_workers and most == job.max_workers and not job.broken
         return job if same else replace(job, min_workers=least, max_workers=most, broken=False)
