@@ -120,7 +120,8 @@ class _Round:
             self.awaited.subtract(job.seats)
 
     def _is_in_the_way(self, job: JobState) -> bool:
-        if any(self.awaited[seat] > 0 for seat in job.seats):
+        own = Counter(self.missing[job.id])
+        if any(self.awaited[seat] > own[seat] for seat in job.seats):
             return True
         if not self.short:
             return False
@@ -129,7 +130,7 @@ class _Round:
     def _waits_for(self, name: str, other: str, seen: set[str]) -> bool:
         """Whether it waits for seats of the other, or of somebody who waits for them."""
         missing = set(self.missing[name])
-        holders = [one for one in self.missing if one not in self.changes and one not in seen
+        holders = [one for one in self.missing if one != name and one not in self.changes and one not in seen
                    and not missing.isdisjoint(self.jobs[one].seats) and self.missing[one]]  # fmt: skip
         seen.update(holders)
         return bool(missing) and (other in holders or any(self._waits_for(one, other, seen) for one in holders))

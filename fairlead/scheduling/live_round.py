@@ -118,8 +118,9 @@ def _changed(plan: LivePlan, job: JobState, seats: Seats) -> Resize | Preempt:
 
 
 def _with_receiver(text: str, given: int, receivers: list[JobState]) -> Reason:
-    to = Named(receivers[0].id, receivers[0].tenant) if receivers else ""
-    return reason("make-room", text, to=to, devices=given)
+    if not receivers:
+        return reason("gives-back", text, devices=given)
+    return reason("make-room", text, to=Named(receivers[0].id, receivers[0].tenant), devices=given)
 
 
 def _shrinks(plan: LivePlan, job: JobState, now: int, receivers: list[JobState]) -> Reason:

@@ -58,6 +58,12 @@ def test_of_two_gangs_that_wait_for_each_others_seats_the_one_worth_less_stops()
     assert done([one, other], {"one": ("b",), "other": ("a",)}).changes == {"other": ()}
 
 
+def test_a_gang_that_waits_for_another_device_of_its_own_node_is_in_nobodys_way() -> None:
+    grows, fixed = job("grows", workers=(1, 2), seats=("a",), elastic=False), job("fixed", seats=("a",))
+    jobs = {one.id: one for one in (grows, fixed)}
+    assert feasible(jobs, {"grows": ("a", "a")}, ["grows"], {"a": {DEVICE: 0.0}}).changes == {}
+
+
 def test_a_command_neither_moves_nor_stops_to_let_others_move() -> None:
     one, other = (job(name, seats=(seat,), starts_over=True) for name, seat in (("one", "a"), ("other", "b")))
     assert done([one, other], {"one": ("b",), "other": ("a",)}).changes == {}
