@@ -219,11 +219,13 @@ def leaving(
 
 
 def interrupted_s(job: Job) -> float | None:
-    """When its newest generation was lost to a node, the platform or a stray signal; None if it ended another way."""
-    last = job.deaths[-1] if job.deaths else None
-    if last is None or last["generation"] != job.generation or last["cause"] not in _NOT_ITS_FAULT:
-        return None
-    return float(last["time_s"])
+    """When its newest generation was lost to a node, the platform or a stray signal; None if it ended another way.
+
+    Peers of a worker that is gone end as well, each in its own way: one death that is not the job's fault is enough.
+    """
+    lost = [death for death in job.deaths if death["generation"] == job.generation]
+    times = [float(death["time_s"]) for death in lost if death["cause"] in _NOT_ITS_FAULT]
+    return max(times, default=None)
 
 
 def _remaining(job: Job) -> float | None:

@@ -74,6 +74,9 @@ def test_a_waiting_job_is_interrupted_if_its_last_generation_was_lost_through_no
     waiting = made.job(phase=JobPhase.QUEUED, generation=3, deaths=(death,))
     assert job_state(waiting, (), {}, cooling=False).interrupted_s == interrupted_s
     assert job_state(made.job(phase=JobPhase.QUEUED), (), {}, cooling=False).interrupted_s is None
+    peer = {**death, "worker": "w1", "cause": "lost-touch", "time_s": 121.0}
+    both = made.job(phase=JobPhase.QUEUED, generation=3, deaths=(death, peer))
+    assert job_state(both, (), {}, cooling=False).interrupted_s == interrupted_s
 
 
 def test_a_broken_gang_asks_for_a_decision_with_its_survivors() -> None:
