@@ -2,10 +2,9 @@
 
 ``python -m benchmarks.scheduling`` fills the table of what must hold; yardsticks that were published are run as well,
 to show that the simulator reproduces them. What we may know of a job's length is declared where the published policies
-know it too, and learned where they do not; rows that say ``declared`` or ``learned`` are of the other setting, those of
-``fairlead-live`` of decisions that are carried out step by step. Neither has targets. The traces are looked for in the
-folder that FAIRLEAD_TRACES names. For work on a policy: FAIRLEAD_POLICY puts another one in our place, FAIRLEAD_CASES
-takes only cases whose names contain this.
+know it too, and learned where they do not; rows that say ``declared`` or ``learned`` are of the other setting and have
+no targets. The traces are looked for in the folder that FAIRLEAD_TRACES names. For work on a policy: FAIRLEAD_POLICY
+puts another one in our place, FAIRLEAD_CASES takes only cases whose names contain this.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from fairlead.simulation.reading import read_trace
 from fairlead.simulation.runs import run as simulated
 
 OURS = os.environ.get("FAIRLEAD_POLICY", "fairlead")
-LIVE = "fairlead-live"
 CHOSEN = os.environ.get("FAIRLEAD_CASES", "")
 HOUR_S = 3600.0
 LEAST_FAIR = 10  # windows of a run that the file tells of: all of them would be megabytes
@@ -179,9 +177,8 @@ def _tenants(bench: Bench, count: int) -> None:
 
 
 def _others(declared: bool) -> list[tuple[str, str, bool]]:
-    """(name, policy, whether work is declared): ours when it may know what it did not, or not what it did; and live."""
-    found = [(f"{OURS} {'learned' if declared else 'declared'}", OURS, not declared)]
-    return [*found, (LIVE, LIVE, declared)] if OURS == "fairlead" else found
+    """(name, policy, whether work is declared): ours when it may know what it did not, or not what it did."""
+    return [(f"{OURS} {'learned' if declared else 'declared'}", OURS, not declared)]
 
 
 def _unpromised(figures: Sequence[Figure]) -> tuple[Figure, ...]:

@@ -23,8 +23,8 @@ from fairlead.control.rounds import Devices, cluster_state, inert, is_over
 from fairlead.control.store import datasets, events, generations, jobs, ledger, memory, neighbours, tenants
 from fairlead.control.store.engine import Store
 from fairlead.control.stragglers import staying
-from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.round_memory import plain, promises, recalled
 from fairlead.scheduling.state import (
     AS_DIALLED,
     ClusterState,
@@ -50,7 +50,6 @@ class RoundInput:
     jobs: Mapping[str, Job]
     generations: Mapping[str, list[Generation]]
     facts: Mapping[str, Mapping[str, WorkerFact]]
-    departing: bool  # devices are on their way back already
     spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
     poison: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
 
@@ -143,9 +142,7 @@ async def read_state(
     )  # fmt: skip
     near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
     cluster = replace(cluster, colocation=known.company.table or None, jobs=near, sharing=sharing)
-    stopping = any(job.phase is JobPhase.STOPPING for job in active)
-    departing = stopping or any(len(of_job) > 1 for of_job in live.values())
-    return RoundInput(cluster, {job.id: job for job in active}, live, facts, departing, budgets, poison)
+    return RoundInput(cluster, {job.id: job for job in active}, live, facts, budgets, poison)
 
 
 def _damaged(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) -> dict[str, Exception]:
@@ -237,7 +234,7 @@ def _apply(
             why = reason if reads is None else with_data(reason, reads, seats)
             return _new_generation(connection, state, devices, job, seats, why)
         case Preempt(job=job, reason=reason):
-            return not state.departing and _preempt(connection, state, job, reason)
+            return _preempt(connection, state, job, reason)
         case _:
             return False
 
@@ -253,9 +250,6 @@ def _new_generation(
     newest = live[-1] if live else None
     survivors = tuple(m for m in newest.members if m.worker in workers and workers[m.worker].alive) if newest else ()
     survivors = staying(survivors, workers, reason)
-    shrinks = newest is not None and newest.broken_s is None and len(seats) < len(newest.members)
-    if shrinks and state.departing:
-        return False  # what was asked for before has not come back yet: do not ask more victims than needed
     if newest is not None and not job.training:
         return _preempt(connection, state, job_id, reason)  # a command cannot change its seats, it starts over
     if newest is not None and newest.broken_s is None and same_seats(seats, nodes_of(survivors)):

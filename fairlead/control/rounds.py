@@ -12,6 +12,7 @@ from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.stragglers import slow_seats
+from fairlead.recovery.deaths import OTHERS, Cause
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
@@ -22,6 +23,8 @@ WORTH_GROWING_S = 3.0
 
 LEAST_RESTART_S, MOST_RESTART_S = 0.5, 300.0
 """A moment's luck or a node that hung says little about the next time."""
+
+_NOT_ITS_FAULT = frozenset({*map(str, OTHERS), str(Cause.KILLED)})
 
 Facts = Mapping[str, Mapping[str, WorkerFact]]  # job -> worker -> fact
 LiveGenerations = Mapping[str, Sequence[Generation]]
@@ -135,6 +138,8 @@ def job_state(
         only=frozenset(job.facts.get("only", ())),
         near=frozenset(job.facts.get("near", ())),
         slow=slow_seats(newest, workers),
+        leaving=leaving(job, live, workers, seats),
+        interrupted_s=interrupted_s(job) if waiting else None,
     )
 
 
@@ -198,6 +203,29 @@ def occupied(
         known = set(workers)
         seats += [m.node for generation in live for m in generation.members if m.worker not in known]
     return tuple(sorted(seats))
+
+
+def leaving(
+    job: Job, live: Sequence[Generation], workers: Mapping[str, WorkerFact], seats: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Of these seats those that come free without another decision: a stopping job leaves all of them, a gang between
+    two generations those of the workers that the next one does without."""
+    if job.phase is JobPhase.STOPPING:
+        return seats
+    if len(live) < 2 or not seats:
+        return ()
+    staying = {member.worker for member in live[-1].members}
+    return tuple(sorted(fact.node for name, fact in workers.items() if fact.alive and name not in staying))
+
+
+def interrupted_s(job: Job) -> float | None:
+    """When its newest generation was lost to a node, the platform or a stray signal; None if it ended another way.
+
+    Peers of a worker that is gone end as well, each in its own way: one death that is not the job's fault is enough.
+    """
+    lost = [death for death in job.deaths if death["generation"] == job.generation]
+    times = [float(death["time_s"]) for death in lost if death["cause"] in _NOT_ITS_FAULT]
+    return max(times, default=None)
 
 
 def _remaining(job: Job) -> float | None:

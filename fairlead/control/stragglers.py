@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fairlead.cluster import Member, Placement
 from fairlead.control.gangs import WorkerFact
 from fairlead.control.records import Generation
-from fairlead.scheduling.carry.replacing import CODE
+from fairlead.scheduling.repair import STRAGGLER
 from fairlead.scheduling.state import Reason
 
 SLOW_AFTER_S = 120.0
@@ -21,7 +21,7 @@ def slow_seats(newest: Generation | None, workers: Mapping[str, WorkerFact]) -> 
     """The nodes of those that are to be replaced, the slowest for longest first."""
     if newest is None:
         return ()
-    patience_s = SLOW_AGAIN_S if newest.reason_code == CODE else SLOW_AFTER_S
+    patience_s = SLOW_AGAIN_S if newest.reason_code == STRAGGLER else SLOW_AFTER_S
     facts = [workers[member.worker] for member in newest.members if member.worker in workers]
     slow = [fact for fact in facts if fact.alive and fact.generation == newest.number and fact.slow_s >= patience_s]
     return tuple(fact.node for fact in sorted(slow, key=lambda fact: (-fact.slow_s, fact.node)))
@@ -29,7 +29,7 @@ def slow_seats(newest: Generation | None, workers: Mapping[str, WorkerFact]) -> 
 
 def staying(survivors: Placement, workers: Mapping[str, WorkerFact], reason: Reason) -> Placement:
     """Who stays: all, but for the one on the node that a straggler is to leave."""
-    if reason.code != CODE:
+    if reason.code != STRAGGLER:
         return survivors
 
     def slowness(member: Member) -> tuple[bool, float]:

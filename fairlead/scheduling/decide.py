@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.market.policy import Market
 from fairlead.scheduling.state import ClusterState, Round
 
@@ -18,10 +18,11 @@ def decide(state: ClusterState) -> Round:
 
     The market says who is to have what. Where devices that a decision frees can be given away at once, as in the
     simulator, that is the round. On a live cluster they are free only when their workers are gone, some gangs settle
-    and some nodes take nothing new: there the round is as much of it as can be done now, and room is made for the rest.
+    and some nodes take nothing new: there the market is asked about the settled state, and the round is as much of its
+    answer as can be done now.
     """
     with _undisturbed():
-        return _MARKET(state) if state.at_once else carried(state)
+        return _MARKET(state) if state.at_once else live_round(state)
 
 
 @contextmanager

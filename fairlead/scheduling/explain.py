@@ -8,11 +8,11 @@ from itertools import chain, takewhile
 from typing import Any
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.carry.board import Shape
-from fairlead.scheduling.carry.draft import Draft
-from fairlead.scheduling.carry.round import drafted, written
-from fairlead.scheduling.carry.stay import why_it_stays
+from fairlead.scheduling.board import Shape
 from fairlead.scheduling.decide import decide
+from fairlead.scheduling.live_plan import LivePlan, live_plan
+from fairlead.scheduling.live_round import written
+from fairlead.scheduling.running_reasons import why_it_stays
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Reason, Resize, Start
 from fairlead.scheduling.words import devices, moment, on, workers
 from fairlead.units import shown_size
@@ -45,23 +45,23 @@ def explain(state: ClusterState, job_id: str) -> Explanation | None:
     job = next((job for job in state.jobs if job.id == job_id), None)
     if job is None:
         return None
-    draft = drafted(state)
-    decision = next((d for d in written(draft).decisions if d.job == job_id), None)
+    plan = live_plan(state)
+    decision = next((d for d in written(plan).decisions if d.job == job_id), None)
     match decision:
         case None if job.settling:
             return Explanation(job_id, "is between two generations; nothing is decided until it has settled", None)
         case None:
-            return _runs_on(draft, job)
+            return _runs_on(plan, job)
         case Hold(reason=why):
-            hints = _would_help(decision, job, state, draft)
+            hints = _would_help(decision, job, state, plan)
             return Explanation(job_id, f"waits: {why.text}", decision, hints, decision.expected_start_s, why)
         case _:
             starts_s = _starts_now(decision, state)
             return Explanation(job_id, decision.reason.text, decision, (), starts_s, decision.reason)
 
 
-def _runs_on(draft: Draft, job: JobState) -> Explanation:
-    runs, why = f"runs with {workers(len(job.seats))} on {on(job.seats)}", why_it_stays(draft, job)
+def _runs_on(plan: LivePlan, job: JobState) -> Explanation:
+    runs, why = f"runs with {workers(len(job.seats))} on {on(job.seats)}", why_it_stays(plan, job)
     if why is None:
         return Explanation(job.id, runs, None)
     hints = (f"raise the quota of tenant {job.tenant} (now {why.facts['quota']})",) if why.code == "quota" else ()
@@ -74,14 +74,14 @@ def _starts_now(decision: Start | Resize | Preempt, state: ClusterState) -> floa
     return state.now_s if isinstance(decision, Start) else None
 
 
-def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) -> tuple[str, ...]:
+def _would_help(hold: Hold, job: JobState, state: ClusterState, plan: LivePlan) -> tuple[str, ...]:
     facts = hold.reason.facts
     fewer = () if job.min_workers == 1 else (f"lower workers.min (now {job.min_workers})",)
     any_type = () if job.device_type is None else (f"drop resources.device (now {job.device_type})",)
     if hold.reason.code == "no-such-room":
         away = sorted(node.name for node in state.nodes if not node.schedulable)
         back = (f"bring back {on(tuple(away))}",) if away else ()
-        return (*back, *fewer, *any_type, *_asking_less(job, draft.board.most), "add nodes")
+        return (*back, *fewer, *any_type, *_asking_less(job, plan.board.most), "add nodes")
     if hold.reason.code == "quota":
         limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
         return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
@@ -89,9 +89,9 @@ def _would_help(hold: Hold, job: JobState, state: ClusterState, draft: Draft) ->
         return (f"raise the budget of tenant {facts['of']}", f"wait until {moment(facts['again_s'])}")
     if hold.reason.code == "making-room":
         return ()
-    sooner = ("a higher priority (only within its tenant)",) if _siblings_first(draft, job) else ()
+    sooner = ("a higher priority (only within its tenant)",) if _siblings_first(plan, job) else ()
     blockers = "the jobs ahead of it" if facts["ahead"] else "running jobs"
-    board, lacking = draft.unheld(), max(1, facts["needs"] - facts["free"])
+    board, lacking = plan.board, max(1, facts["needs"] - facts["free"])
     less = _asking_less(job, lambda shape: board.roomiest(shape)[0])
     more = f"room for {workers(lacking)} more" if less else f"{devices(lacking, job.device_type)} more"
     return (f"{more}, once {blockers} end", *less, *fewer, *any_type, *sooner)
@@ -112,10 +112,10 @@ def _asking_less(job: JobState, places: Callable[[Shape], int]) -> tuple[str, ..
     return tuple(hints)
 
 
-def _siblings_first(draft: Draft, job: JobState) -> bool:
+def _siblings_first(plan: LivePlan, job: JobState) -> bool:
     """Whether its tenant has another job that runs or comes before it: only over those does priority help."""
-    before = takewhile(lambda other: other.id != job.id, draft.queue)
-    running = (other for other in draft.jobs.values() if draft.board.seats.get(other.id))
+    before = takewhile(lambda other: other.id != job.id, plan.queue)
+    running = (other for other in plan.situation.jobs.values() if plan.board.seats.get(other.id))
     return any(other.tenant == job.tenant for other in chain(before, running))
 
 

@@ -14,11 +14,11 @@ from statistics import median
 import numpy as np
 
 from fairlead.cluster import Node, level_between
-from fairlead.scheduling.carry.gain import KEPT
 from fairlead.scheduling.curves import NEAR, SpeedCurve
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.estimates import History, class_of, work_left
 from fairlead.scheduling.market.menus import SCALING
+from fairlead.scheduling.scaling import KEPT
 from fairlead.scheduling.state import ClusterState, JobState
 
 DIALS = Dials()

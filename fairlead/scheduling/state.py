@@ -83,6 +83,8 @@ class JobState:
     only: frozenset[str] = frozenset()  # residency: zones, racks, nodes or labels outside of which it may not run
     near: frozenset[str] = frozenset()  # locality: where its data lies, so where it would rather run
     slow: tuple[str, ...] = ()  # nodes of workers that have been far too slow for long, the worst first
+    leaving: tuple[str, ...] = ()  # those of its seats that it is giving up: they are free once its workers are gone
+    interrupted_s: float | None = None  # waiting since its gang was lost through no fault of its own, at this time
 
     def __post_init__(self) -> None:
         if not self.weight >= LEAST_WEIGHT:  # bids are multiplied by it, and debts divided

@@ -29,11 +29,6 @@ def _ours(trace: Trace, seed: int) -> Policy:
     return policy
 
 
-def _live(trace: Trace, seed: int) -> Policy:
-    policy: Policy = _load("fairlead.simulation.ours", "settled")
-    return policy
-
-
 def _load(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
@@ -93,7 +88,6 @@ def _tiresias(trace: Trace, seed: int) -> Policy:
 
 POLICIES: Mapping[str, Entry] = {
     "fairlead": Entry("ours: bids, prices, whole gangs", _ours, elastic=True),
-    "fairlead-live": Entry("ours, step by step as on a live cluster", _live, elastic=True),
     "fifo": Entry("first in, first out; nobody overtakes", _order("FIFO", "arrival", patient=True)),
     "srtf": Entry("shortest remaining time first", _order("SRTF", "remaining")),
     "las": Entry("least attained service first", _order("LAS", "attained")),

@@ -11,9 +11,9 @@ import msgspec
 
 from fairlead.cluster import DEVICE, Node, scaled, total
 from fairlead.errors import NotFound
-from fairlead.scheduling.carry.remembering import recalled
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
 from fairlead.scheduling.pace import FIRST_START_S, counts_samples, speed_at, with_curve
+from fairlead.scheduling.round_memory import recalled
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.course import Steady

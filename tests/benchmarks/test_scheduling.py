@@ -37,7 +37,7 @@ def test_the_table_shows_both_settings_of_every_trace_but_the_dearest_and_target
     monkeypatch.setattr(scheduling, "read_trace", lambda path: Trace("t", "csv", (), 60.0, 0.0, NODES))
     bench = Bench("scheduling", quick=False)
     scheduling._case(bench, case, Path("t"))
-    both = {("fairlead", True), ("fairlead", False), ("fairlead-live", case.declared)}
+    both = {("fairlead", True), ("fairlead", False)}
     assert {("fairlead", case.declared)} == both & set(ran) if case.once else both <= set(ran)
     assert bool(bench.notes) == case.once
     promised = {row.name.removeprefix(f"{case.name} ").split()[0] for row in bench.rows if row.target}

@@ -136,15 +136,16 @@ def test_who_is_cooling_off_waits_and_is_looked_at_when_that_is_over(db: Opened,
 
 
 @pytest.mark.parametrize(
-    ("phase", "departing", "stops"),
-    [(JobPhase.RUNNING, False, True), (JobPhase.STARTING, False, True), (JobPhase.RUNNING, True, False),
-     (JobPhase.QUEUED, False, False)],
+    ("phase", "others", "stops"),
+    [(JobPhase.RUNNING, JobPhase.QUEUED, True), (JobPhase.STARTING, JobPhase.QUEUED, True),
+     (JobPhase.RUNNING, JobPhase.STOPPING, True), (JobPhase.QUEUED, JobPhase.QUEUED, False)],
 )  # fmt: skip
-def test_who_is_preempted_stops_unless_others_are_on_their_way_out(
-    phase: JobPhase, departing: bool, stops: bool, db: Opened, clock: Clock
+def test_a_preempted_job_stops_whatever_else_is_on_its_way_out(
+    phase: JobPhase, others: JobPhase, stops: bool, db: Opened, clock: Clock
 ) -> None:
     submit(db, a_job("a", id="a", phase=phase))
-    state = replace(round_of(db, clock), departing=departing)
+    submit(db, a_job("b", id="b", phase=others, then=JobPhase.CANCELLED if others is JobPhase.STOPPING else None))
+    state = round_of(db, clock)
     decided = replace(decide(state.cluster), decisions=(Preempt("a", Reason("share", "for others")),))
     assert db.write(apply_round, state, decided) == ({"a"} if stops else set())
     job = db.read(jobs.get, "a")

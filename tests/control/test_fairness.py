@@ -9,10 +9,10 @@ import pytest
 
 from fairlead.control.fairness import fairness_view, tell_fairness
 from fairlead.control.store import events
-from fairlead.scheduling.carry.remembering import plain, promises, recalled
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.repay import judged
 from fairlead.scheduling.market.tenants import Account, _aged
+from fairlead.scheduling.round_memory import plain, promises, recalled
 
 from .stores import Opened
 

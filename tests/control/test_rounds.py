@@ -50,6 +50,35 @@ def test_between_two_generations_it_is_left_alone_with_all_it_holds() -> None:
     assert state.seats == ("node-0", "node-2")
 
 
+def test_the_seats_that_a_gang_gives_up_are_told_apart_from_those_it_keeps() -> None:
+    workers = {"w0": joined("node-0"), "w1": joined("node-1")}
+    planned = made.generation(
+        ("w0", "node-0"), ("w2", "node-2"), number=2, running_s=None, phase=GenerationPhase.PLANNED
+    )
+    live = [made.generation(("w0", "node-0"), ("w1", "node-1")), planned]
+    state = job_state(made.job(), live, workers, cooling=False)
+    assert (state.seats, state.leaving) == (("node-0", "node-1", "node-2"), ("node-1",))
+    stopping = job_state(made.job(phase=JobPhase.STOPPING), live[:1], workers, cooling=False)
+    assert stopping.leaving == stopping.seats == ("node-0", "node-1")
+    assert job_state(made.job(), live[:1], workers, cooling=False).leaving == ()
+
+
+@pytest.mark.parametrize(
+    ("cause", "generation", "interrupted_s"),
+    [("node-lost", 3, 120.0), ("killed", 3, 120.0), ("raised", 3, None), ("node-lost", 2, None)],
+)
+def test_a_waiting_job_is_interrupted_if_its_last_generation_was_lost_through_no_fault_of_its_own(
+    cause: str, generation: int, interrupted_s: float | None
+) -> None:
+    death = {"worker": "w0", "generation": generation, "cause": cause, "time_s": 120.0, "answered": True}
+    waiting = made.job(phase=JobPhase.QUEUED, generation=3, deaths=(death,))
+    assert job_state(waiting, (), {}, cooling=False).interrupted_s == interrupted_s
+    assert job_state(made.job(phase=JobPhase.QUEUED), (), {}, cooling=False).interrupted_s is None
+    peer = {**death, "worker": "w1", "cause": "lost-touch", "time_s": 121.0}
+    both = made.job(phase=JobPhase.QUEUED, generation=3, deaths=(death, peer))
+    assert job_state(both, (), {}, cooling=False).interrupted_s == interrupted_s
+
+
 def test_a_broken_gang_asks_for_a_decision_with_its_survivors() -> None:
     live = [made.generation(("w0", "node-0"), ("w1", "node-1"), broken_s=120.0)]
     state = job_state(made.job(), live, {"w0": WorkerFact("node-0", "broken", 1)}, cooling=False)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Round, Start, TenantState
@@ -103,7 +103,7 @@ class SlowBackend:
     def round(self, wait_s: float) -> list[Decision]:
         """What changes when the next round is held after this time."""
         self.now = replace(self.now, now_s=self.now.now_s + wait_s)
-        round_ = carried(self.now, self.dials)
+        round_ = live_round(self.now, self.dials)
         decided = by_job(round_)
         self.pending = {name: (left - 1, seats) for name, (left, seats) in self.pending.items()}
         jobs = []
@@ -115,9 +115,11 @@ class SlowBackend:
                 self.pending[one.id] = (self.takes, after)
                 self.victims[one.id] += decision.reason.code == "make-room"
                 both = tuple((Counter(one.seats) | Counter(after)).elements())
-                one = replace(one, seats=both, settling=True, broken=False)
+                leaving = tuple((Counter(one.seats) - Counter(after)).elements())
+                one = replace(one, seats=both, settling=True, broken=False, leaving=leaving)
             elif one.id in self.pending and self.pending[one.id][0] <= 0:
-                one = replace(one, seats=self.pending.pop(one.id)[1], settling=False, since_s=self.now.now_s)
+                seats = self.pending.pop(one.id)[1]
+                one = replace(one, seats=seats, settling=False, since_s=self.now.now_s, leaving=())
             jobs.append(one)
         self.now = replace(self.now, jobs=jobs, memory=round_.memory)
         assert overfull(self.now) == []

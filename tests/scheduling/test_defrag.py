@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.carry.round import carried
 from fairlead.scheduling.explain import explain
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.state import ClusterState, JobState, Resize, Start
 from tests.scheduling.clusters import SlowBackend, by_job, changes, few, job, overfull, state, tenants
 
@@ -31,7 +31,7 @@ def bound(name: str = "b", **fields: object) -> JobState:
 
 def test_a_gang_that_may_sit_anywhere_moves_for_one_that_may_not() -> None:
     now = state([running("a", "node-0"), bound()], nodes=two_zones(), tenants=tenants(a=1))
-    made = by_job(carried(now))
+    made = by_job(live_round(now))
     move = made["a"]
     assert isinstance(move, Resize) and move.seats == ("node-1",)
     assert move.reason.code == "defragment"
@@ -39,7 +39,7 @@ def test_a_gang_that_may_sit_anywhere_moves_for_one_that_may_not() -> None:
     told = explain(now, "b")
     assert told is not None and "room is being made by job a of tenant a" in told.headline
     why = explain(now, "a")
-    assert why is not None and "saves about" in why.headline
+    assert why is not None and "a new generation costs 1 worker about 1.0 s" in why.headline
 
 
 def test_who_room_was_made_for_starts_there_and_nobody_else() -> None:
@@ -59,13 +59,13 @@ def test_memory_that_lies_in_pieces_is_put_together_by_the_cheapest_gang() -> No
         running("cheap", "node-1", demand={"memory": 2e9}, restart_cost_s=2.0),
     ]
     big = job("big", demand={"memory": 4e9}, submitted_s=99.0)
-    made = by_job(carried(state([*small, big], nodes=nodes, tenants=tenants(a=1))))
+    made = by_job(live_round(state([*small, big], nodes=nodes, tenants=tenants(a=1))))
     assert isinstance(made["cheap"], Resize) and made["cheap"].seats == ("node-0",)
     assert "dear" not in made
 
 
 def moves(now: ClusterState) -> list[str]:
-    return [one.job for one in changes(carried(now)) if one.reason.code == "defragment"]
+    return [one.job for one in changes(live_round(now)) if one.reason.code == "defragment"]
 
 
 def test_nobody_moves_without_a_gain() -> None:
@@ -77,16 +77,14 @@ def test_nobody_moves_without_a_gain() -> None:
     assert moves(replace(now, jobs=[replace(a, starts_over=True), b])) == [], "a command would lose all it did"
     assert moves(replace(now, jobs=[replace(a, since_s=95.0), b])) == [], "it has hardly begun"
     assert moves(replace(now, jobs=[replace(a, only=frozenset({"eu"})), b])) == [], "it may not go there"
-    dear = replace(a, restart_cost_s=400.0, since_s=-10_000.0)
-    assert moves(replace(now, jobs=[dear, b])) == [], "its restart costs more than half of what b could wait"
+    dear = replace(a, restart_cost_s=700.0, since_s=-10_000.0)
+    assert moves(replace(now, jobs=[dear, b])) == [], "its restart costs more than what b could gain"
     due = replace(a, finish_by_s=110.0, speeds={1: 10.0}, remaining_samples=90.0)
     assert moves(replace(now, jobs=[due, b])) == [], "it would miss its deadline"
-    slow = [two_zones()[0], replace(two_zones()[1], speed=0.3)]
-    assert moves(replace(now, nodes=slow)) == [], "there it would lose more than b gains"
     assert moves(replace(now, jobs=[a])) == [], "nobody waits"
 
 
-def test_at_most_one_gang_moves_at_a_time() -> None:
+def test_at_most_one_gang_begins_to_move_in_a_round() -> None:
     nodes = [Node(f"eu-{i}", {DEVICE: 1.0}, topology=("eu", f"eu-{i}")) for i in range(3)]
     nodes += [Node(f"us-{i}", {DEVICE: 1.0}, topology=("us", f"us-{i}")) for i in range(3)]
     jobs = [running(f"a{i}", f"eu-{i}") for i in range(3)] + [bound(f"b{i}") for i in range(3)]
@@ -94,10 +92,9 @@ def test_at_most_one_gang_moves_at_a_time() -> None:
     done = []
     for _ in range(40):
         made = backend.round(1.0)
-        under_way = [one for one in backend.now.jobs if one.settling and one.id.startswith("a")]
-        assert len(under_way) <= 1
+        assert sum(one.reason.code == "defragment" for one in made) <= 1
         done += [one.job for one in made if one.reason.code == "defragment"]
-    assert sorted(done) == ["a0", "a1", "a2"], "each moved once, one after the other"
+    assert sorted(done) == ["a0", "a1", "a2"], "each moved once"
     assert all(one.seats for one in backend.now.jobs)
 
 
@@ -117,8 +114,8 @@ def test_moving_neither_overfills_nor_changes_sizes(data: st.DataObject) -> None
         memory = data.draw(st.sampled_from([1.0, 3.0, 6.0]))
         jobs.append(job(f"w{number}", workers=(size, size), demand={"memory": memory}, only=only, submitted_s=50.0))
     now = state(jobs, nodes=nodes, tenants=tenants(a=1))
-    made = carried(now)
-    assert carried(replace(now, jobs=now.jobs[::-1], nodes=now.nodes[::-1])) == made
+    made = live_round(now)
+    assert live_round(replace(now, jobs=now.jobs[::-1], nodes=now.nodes[::-1])) == made
     sizes = {one.id: len(one.seats) for one in jobs}
     for one in changes(made):
         if one.reason.code == "defragment":

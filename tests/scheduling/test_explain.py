@@ -60,7 +60,8 @@ def test_what_is_called_impossible_never_starts_and_the_rest_could_on_an_empty_c
 
 
 def test_why_a_job_waits_is_answered_with_what_would_help() -> None:
-    full = job("full", "b", (4, 4), seats=tuple(f"node-{i}" for i in range(4)), speeds={4: 1.0}, remaining_samples=60.0)
+    everywhere = tuple(f"node-{i}" for i in range(4))
+    full = job("full", "b", (4, 4), seats=everywhere, speeds={4: 1.0}, remaining_samples=60.0, settling=True)
     answer = explain(state([full, job("j", workers=(2, 2))]), "j")
     assert answer is not None and isinstance(answer.decision, Hold)
     assert answer.headline.startswith("waits: needs 2 devices, 0 free")
@@ -93,7 +94,7 @@ def test_why_names_the_limit_by_type_also_of_a_job_that_any_type_would_do_for() 
 def test_devices_of_a_type_that_a_limit_keeps_from_it_are_not_called_free() -> None:
     """There are six of the one type, which it may not have, and none of the other, which it may."""
     pool = [Node("n", {DEVICE: 8}, device_type="v100"), Node("k", {DEVICE: 1}, device_type="k80")]
-    busy = [job("run", workers=(2, 2), seats=("n", "n")), job("old", "b", seats=("k",))]
+    busy = [job("run", workers=(2, 2), seats=("n", "n"), since_s=90.0), job("old", "b", seats=("k",), settling=True)]
     lidded = [TenantState("a", most={"v100": 2.0}), TenantState("b")]
     answer = explain(state([*busy, job("j")], nodes=pool, tenants=lidded), "j")
     assert answer is not None and answer.reason is not None
@@ -135,7 +136,8 @@ def test_a_dry_run_says_where_a_job_would_start_without_changing_anything() -> N
 
 
 FOUR = ("node-0", "node-1", "node-2", "node-3")
-HELD = [job("long", "b", (4, 4), submitted_s=-500.0, since_s=-500.0)]
+HELD = [job("long", "b", (2, 2)), job("x", "b", seats=FOUR[:1], settling=True, leaving=FOUR[:1]),
+        job("y", "b", seats=FOUR[2:3], settling=True)]  # fmt: skip
 CPU = {"cpu": 1.0}
 
 
@@ -144,14 +146,13 @@ CPU = {"cpu": 1.0}
     [
         (job("j", workers=(1, 4), seats=FOUR[:1], speeds={1: 100.0, 2: 80.0}), [], "measured-slower",
          "it was measured slower with 2 workers (80 samples/s) than with 1 (100)"),
-        (job("j", workers=(1, 4), seats=FOUR[:1], since_s=97.0), [], "settling", "settles for another 2 s"),
         (job("j", workers=(1, 4), seats=FOUR[:1], speeds={1: 100.0}, remaining_samples=150.0), [], "no-payback",
          "would not pay back: one more worker would save about 0.7 s of what is left to do, and must save 2 times the"),
         (job("j", "q", workers=(1, 4), seats=FOUR[:2]), [], "quota", "tenant q uses 2 of its quota of 2 devices"),
         (job("j", workers=(1, 4), seats=FOUR[:1], elastic=False), [], "not-elastic", "keeps the size it started with"),
         (job("j", workers=(1, 8), seats=FOUR), [], "no-such-room", "no more than 4 workers of its kind fit"),
         (job("j", workers=(1, 4), seats=FOUR[1:]), [job("x", "b", seats=FOUR[:1])], "no-free-device", "no device is"),
-        (job("j", workers=(1, 2), seats=FOUR[1:2]), HELD, "held-for-others", "3 devices idle, but held for jobs that"),
+        (job("j", workers=(1, 2), seats=FOUR[1:2]), HELD, "held-for-others", "1 device idle, but kept for jobs that"),
     ],
 )  # fmt: skip
 def test_why_says_what_keeps_a_running_gang_from_growing(
@@ -195,7 +196,7 @@ def test_every_gang_that_could_be_larger_and_stays_is_told_why(before: ClusterSt
 
 
 def priority_suggested(*others: JobState) -> bool:
-    full = job("full", "b", (4, 4), seats=FOUR)
+    full = job("full", "b", (4, 4), seats=FOUR, settling=True)
     answer = explain(state([full, *others, job("j", workers=(2, 2), submitted_s=50.0)]), "j")
     assert answer is not None and isinstance(answer.decision, Hold)
     return any("higher priority" in hint for hint in answer.would_help)

@@ -10,11 +10,11 @@ from hypothesis import given
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
-from fairlead.scheduling.carry.gain import pressed
-from fairlead.scheduling.carry.reclaim import MIN_RUN_S
-from fairlead.scheduling.carry.round import drafted
 from fairlead.scheduling.curves import SpeedCurve
+from fairlead.scheduling.live_plan import live_plan
+from fairlead.scheduling.scaling import pressed
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, TenantState
+from fairlead.scheduling.wanted import FLOOR_S
 
 from .clusters import apply, by_job, changes, clusters, few, job, nodes, state
 
@@ -66,13 +66,13 @@ def test_a_deadline_presses_while_a_gang_keeps_it_with_little_to_spare(
 @given(clusters(healthy=True))
 def test_a_gang_that_grows_stops_only_siblings_that_have_run_for_their_time(before: ClusterState) -> None:
     now = replace(before, jobs=[replace(one, start_by_s=None, priority=0) for one in before.jobs])
-    meant, jobs = drafted(now).target.size, {one.id: one for one in now.jobs}
+    meant, jobs = live_plan(now).wanted.seats, {one.id: one for one in now.jobs}
     for change in changes(decide(now)):
         taker = jobs.get(change.reason.facts.get("to", ""))
         if isinstance(change, Preempt) and taker is not None and taker.seats:
             victim = jobs[change.job]
             assert victim.tenant == taker.tenant and not victim.starts_over
-            assert now.now_s - victim.since_s >= MIN_RUN_S and len(taker.seats) < meant[taker.id]
+            assert now.now_s - victim.since_s >= FLOOR_S and len(taker.seats) < len(meant[taker.id])
 
 
 def two_types() -> list[Node]:

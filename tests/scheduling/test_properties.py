@@ -135,9 +135,9 @@ def test_a_device_that_completes_what_a_tenant_is_entitled_to_ends_a_loan_even_i
     Half of seven devices is less than the gang of four, so all are lent; half of eight is the gang, which does less.
     """
     linear = np.array(SIZES, dtype=float)
-    gang = JobState("gang", "a", 0.0, 4, 4, curve=curve_of(linear / 4), work_left=1e3)
-    others = [JobState(f"other{at}", "b", 0.0, 1, 8, elastic=True, curve=curve_of(linear), work_left=1e5)
-              for at in range(4)]  # fmt: skip
+    gang = JobState("gang", "a", 0.0, 4, 4, curve=curve_of(linear / 4), work_left=1e3, restart_cost_s=30.0)
+    others = [JobState(f"other{at}", "b", 0.0, 1, 8, elastic=True, curve=curve_of(linear), work_left=1e5,
+                       restart_cost_s=30.0) for at in range(4)]  # fmt: skip
 
     def devices_of_each(devices: int) -> dict[str, int]:
         nodes, tenants = [Node("n", {DEVICE: float(devices)}, "fast")], [TenantState("a"), TenantState("b")]

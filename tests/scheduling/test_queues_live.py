@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
-from fairlead.scheduling.carry.draft import Draft
 from fairlead.scheduling.queues import Tree
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, TenantState
 
@@ -105,7 +104,6 @@ def test_who_takes_more_memory_than_goes_with_a_device_may_claim_fewer_devices()
     node = [Node("n", {"cpu": 8.0, "memory": 64e9, DEVICE: 8.0}, "v100")]
     hogs = many("hog", 8, demand={"memory": 16e9})
     state = ClusterState(1000.0, node, [TenantState("hog"), TenantState("meek")], hogs + many("meek", 8))
-    assert Draft.of(state).claims == {"hog": 2, "meek": 4}
     assert held(later(state, 3))["meek"] >= 4
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 
 from fairlead.cluster import NodeState
 from fairlead.scheduling import decide
-from fairlead.scheduling.carry.remembering import plain, recalled
 from fairlead.scheduling.market.estimates import MOST_CLASSES, History, Seen
+from fairlead.scheduling.round_memory import plain, recalled
 from fairlead.scheduling.state import ClusterState
 
 from .clusters import apply, clusters, few, job, nodes, state

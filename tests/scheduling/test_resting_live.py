@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
-from fairlead.scheduling.carry.round import carried
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.state import ClusterState, JobState, Sleep, Start, Wake
 from tests.scheduling.clusters import by_job, few, job, state, tenants
 
@@ -20,22 +20,22 @@ def cluster(count: int = 3, devices: int = 2, **fields: object) -> list[Node]:
 
 
 def seats(now: ClusterState, name: str) -> tuple[str, ...]:
-    made = by_job(carried(now))[name]
+    made = by_job(live_round(now))[name]
     assert isinstance(made, Start)
     return made.seats
 
 
 def test_nodes_that_nobody_needs_sleep_after_their_time_and_wake_for_a_gang() -> None:
     now = state([job("a", seats=("node-0",), since_s=0.0)], nodes=cluster(), **SLEEPY)
-    first = carried(now)
+    first = live_round(now)
     assert first.nodes == () and first.memory["idle_since"] == {"node-1": 100.0, "node-2": 100.0}
     later = replace(now, now_s=161.0, memory=first.memory)
-    rest = carried(later)
+    rest = live_round(later)
     assert [(type(one), one.node) for one in rest.nodes] == [(Sleep, "node-1"), (Sleep, "node-2")]
     assert "nobody has needed it for 1 minutes" in rest.nodes[0].reason.text
     asleep = [replace(node, asleep=node.name != "node-0") for node in later.nodes]
     more = replace(later, nodes=asleep, jobs=[*later.jobs, job("b"), job("c")], memory=rest.memory)
-    made = carried(more)
+    made = live_round(more)
     assert by_job(made)["b"].seats == ("node-0",), "who is awake takes it first"  # type: ignore[union-attr]
     assert by_job(made)["c"].seats == ("node-1",)  # type: ignore[union-attr]
     assert [(type(one), one.node) for one in made.nodes] == [(Wake, "node-1")]
@@ -51,7 +51,7 @@ def test_a_gang_rather_sits_together_on_a_node_that_sleeps_than_apart() -> None:
 
 def test_without_leave_to_sleep_nobody_does() -> None:
     now = state([], nodes=cluster(), tenants=tenants(a=1), now_s=1e9)
-    assert carried(now).nodes == () and "idle_since" not in carried(now).memory
+    assert live_round(now).nodes == () and "idle_since" not in live_round(now).memory
 
 
 def test_among_equals_the_cooler_node_is_taken_and_small_differences_do_not_count() -> None:
@@ -94,8 +94,8 @@ def test_the_order_of_the_input_makes_no_difference_to_who_rests_or_sits_where(d
     jobs += [classed(f"r{i}", data.draw(kinds), seats=(name,), since_s=0.0) for i, name in enumerate(awake[:2])]
     table = {(a, b): data.draw(st.sampled_from([0.0, 0.3])) for a in "uvw" for b in "uvw"}
     now = state(jobs, nodes=nodes, colocation=table, memory={"idle_since": {"node-3": 0.0}}, **SLEEPY)
-    made = carried(now)
-    assert carried(replace(now, jobs=jobs[::-1], nodes=nodes[::-1])) == made
+    made = live_round(now)
+    assert live_round(replace(now, jobs=jobs[::-1], nodes=nodes[::-1])) == made
     used = {name for one in made.decisions if isinstance(one, Start) for name in one.seats}
     used |= {name for one in jobs for name in one.seats}
     told = {one.node: one for one in made.nodes}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.scheduling.carry.claims import claims
 from fairlead.scheduling.metrics import jain
 from fairlead.scheduling.shares import entitlements
 from fairlead.scheduling.state import TenantState
@@ -42,34 +41,15 @@ def test_whoever_is_not_satisfied_has_as_much_per_weight_as_anybody(rows: list, 
         assert entitled[tenant.name] >= cap - 1e-6 or entitled[tenant.name] / tenant.weight >= most - 1e-6
 
 
-@several
-@given(teams, st.integers(0, 40), st.lists(st.integers(0, 9), min_size=8, max_size=8))
-def test_claims_are_whole_devices_within_one_of_the_entitlement(rows: list, capacity: int, now: list[int]) -> None:  # type: ignore[type-arg]
-    owners, demand = of(rows)
-    entitled = entitlements(owners, demand, capacity)
-    whole = claims(entitled, owners, {t.name: n for t, n in zip(owners, now, strict=False)})
-    assert sum(whole.values()) <= capacity
-    assert abs(sum(whole.values()) - sum(entitled.values())) < 1.0
-    assert all(abs(whole[name] - entitled[name]) < 1.0 + 1e-6 for name in whole)
-
-
 def test_weights_3_2_1_of_four_devices() -> None:
     owners = [TenantState("a", 3), TenantState("b", 2), TenantState("c", 1)]
     entitled = entitlements(owners, {"a": 9, "b": 9, "c": 9}, 4)
     assert {name: round(amount, 2) for name, amount in entitled.items()} == {"a": 2.0, "b": 1.33, "c": 0.67}
-    assert claims(entitled, owners, {}) == {"a": 2, "b": 1, "c": 1}
 
 
 def test_what_one_does_not_use_is_lent_by_weight() -> None:
     owners = [TenantState("a", 3), TenantState("b", 2), TenantState("c", 1)]
     assert entitlements(owners, {"a": 1, "b": 9, "c": 9}, 10) == {"a": 1.0, "b": 6.0, "c": 3.0}
-
-
-def test_a_fraction_stays_with_who_uses_it() -> None:
-    owners = [TenantState("a"), TenantState("b")]
-    entitled = entitlements(owners, {"a": 3, "b": 3}, 3)
-    assert claims(entitled, owners, {"a": 1, "b": 2}) == {"a": 1, "b": 2}
-    assert claims(entitled, owners, {"a": 2, "b": 1}) == {"a": 2, "b": 1}
 
 
 def test_equal_tenants_get_equal_shares() -> None:

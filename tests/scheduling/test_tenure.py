@@ -56,7 +56,12 @@ def test_gangs_that_have_just_begun_are_not_stopped_for_shorter_ones() -> None:
 def test_after_a_few_times_its_restart_a_gang_gives_way_to_shorter_ones() -> None:
     assert left(running(149.0) + short()) == LONG
     assert left(running(151.0) + short()) == SHORT
-    assert left(running(1.0) + short(), dials=Dials(min_run=0.0)) == SHORT
+    assert left(running(1.0) + short(), dials=Dials(min_run=0.0, floor_s=0.0)) == SHORT
+
+
+def test_a_gang_of_which_a_change_costs_next_to_nothing_is_left_alone_for_half_a_minute() -> None:
+    assert left(running(29.0, restart_cost_s=0.1) + short()) == LONG
+    assert left(running(31.0, restart_cost_s=0.1) + short()) == SHORT
 
 
 def test_who_would_lose_all_its_work_is_not_made_to_take_turns() -> None:

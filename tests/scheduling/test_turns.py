@@ -27,7 +27,8 @@ NODES = tuple(Node(f"n{at}", {DEVICE: 8.0}, "gpu") for at in range(4))
 
 def rigid(name: str, tenant: str, gang: int, **facts: object) -> JobState:
     curve = SpeedCurve((gang,), {"gpu": ((1.0,), (1.0,))})
-    return replace(JobState(name, tenant, 0.0, gang, gang, curve=curve, work_left=1e6), **facts)
+    slow = {"restart_cost_s": 30.0, **facts}  # turns take half an hour where a change costs half a minute
+    return replace(JobState(name, tenant, 0.0, gang, gang, curve=curve, work_left=1e6), **slow)
 
 
 def started(state: ClusterState) -> set[str]:

@@ -11,8 +11,8 @@ import msgspec
 from fairlead.control.access import require
 from fairlead.control.records import Role, Token
 from fairlead.control.service.core import Verbs
-from fairlead.scheduling.carry.remembering import plain
 from fairlead.scheduling.pace import expected_left, length_known
+from fairlead.scheduling.round_memory import plain
 from fairlead.scheduling.state import ClusterState
 from fairlead.views import StateView
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 
 import numpy as np
 
@@ -146,6 +146,54 @@ class Plan:
         return min([self.devices, *(row[-1] for row in self.within.get(kind, ()))])
 
 
+def in_turns(
+    ladders: Sequence[Ladder], left: float, seconds: Floats, slack: Floats, rows: Mapping[int, Sequence[Row]],
+    most: float,
+) -> Taken | None:  # fmt: skip
+    """The smallest gang that does this work in these stretches of time although its queue's share is no whole gang.
+
+    It runs for some stretches and not for others, as late as it can. ``slack`` are the device seconds that the queue
+    has by the end of each stretch, saved up and still to come, beside all that it has reserved; ``rows`` by type are
+    the devices that are there. What is taken is taken from both. No gang is larger than ``most``.
+    """
+    last, horizon_s = len(seconds), float(seconds.sum())
+    if not last:
+        return None
+    for ladder in ladders:
+        for size, speed, column in zip(ladder.sizes, ladder.speeds, ladder.columns, strict=True):
+            if size > most + 1e-9:
+                break
+            needs_s = left / speed
+            if needs_s * SURELY > horizon_s or needs_s * size * SURELY > slack[last - 1]:
+                continue
+            spent = _late(size, needs_s, seconds.tolist(), slack, rows.get(ladder.kind, ()))
+            if spent is None:
+                continue
+            taken = np.where(spent > 0, size, 0)
+            slack -= np.append(np.cumsum(spent * size), np.full(len(slack) - last, spent.sum() * size))
+            for row in rows.get(ladder.kind, ()):
+                row[:last] = (np.array(row[:last]) - taken).tolist()
+            return Taken(taken, int(column) if taken[0] else -1)
+    return None
+
+
+def _late(
+    size: int, needs_s: float, seconds: Sequence[float], slack: Floats, rows: Sequence[Row]
+) -> Floats | None:
+    """For how long a gang runs in each stretch, from the last one back, so that it runs for so long altogether."""
+    spent, enough_s = np.zeros(len(seconds)), needs_s * (1.0 - SURELY)
+    tightest = float(slack[len(seconds) :].min(initial=inf))
+    for at in range(len(seconds) - 1, -1, -1):
+        tightest = min(tightest, float(slack[at]))
+        if _fits(rows, at, size):
+            spent[at] = max(0.0, min(seconds[at], needs_s, tightest / size))
+            needs_s -= spent[at]
+            tightest -= size * spent[at]
+        if needs_s <= enough_s:
+            return spent
+    return None
+
+
 def _fits(rows: Sequence[Row], at: int, size: int) -> bool:
     return all(row[at] >= size for row in rows)
 
@@ -181,8 +229,10 @@ class Agenda:
     """
 
     def __init__(
-        self, edges_s: Floats, devices: float, tiers: Tiers | None, guarded: float, types: Sequence[float] = ()
-    ) -> None:
+        self, edges_s: Floats, devices: float, tiers: Tiers | None, guarded: float, types: Sequence[float] = (),
+        saved: Floats | None = None,
+    ) -> None:  # fmt: skip
+        self._saved = saved
         self.ends_s, self._edges_s, self._guarded = edges_s[1:], edges_s, guarded
         shares = [] if tiers is None else tiers.entitled.tolist()
         self._shares: list[float] = [*shares, devices]  # the last one is everything: above all others, or all there is
@@ -199,6 +249,9 @@ class Agenda:
         """Each task with its devices by stretch of time; None where nothing makes it, none where others need them."""
         found = self._on_own_shares(tasks)
         late = [task for task in tasks if found[task.job] is None]
+        if late and self._above and self._saved is not None:
+            found |= self._in_turns(late, self._saved)
+            late = [task for task in late if found[task.job] is None]
         if late and self._above:
             for queue in self._lenders():
                 below = [task for task in late if found[task.job] is None and queue in self._path(task.group)]
@@ -218,6 +271,25 @@ class Agenda:
             found[task.job] = plans[queue].reserve(task.ladders, task.left, task.deadline_s)
         for queue, plan in plans.items():
             self._taken[queue] = plan.devices - np.array(plan.free)
+        return found
+
+    def _in_turns(self, late: Sequence[Task], saved: Floats) -> dict[int, Taken | None]:
+        """On devices that its queue is due over time, though not at any time, beside what all have reserved so far."""
+        seconds = np.diff(self._edges_s)
+        everything = [(self._shares[-1] - self._taken.sum(axis=0)).tolist()]
+        rows = {kind: [*everything, *self._within.get(kind, ())] for kind in range(max(1, len(self._within)))}
+        slack: dict[int, Floats] = {}
+        found: dict[int, Taken | None] = {}
+        for task in late:
+            at, share = task.group, self._shares[task.group]
+            if at not in slack:
+                coming = share * (self.ends_s - self._edges_s[0])
+                slack[at] = saved[at] + coming - np.cumsum(self._taken[at] * seconds)
+            last = bisect_right(self.ends_s.tolist(), task.deadline_s + 1e-6)
+            most = max(ceil(share), min((ladder.sizes[0] for ladder in task.ladders), default=0))
+            taken = found[task.job] = in_turns(task.ladders, task.left, seconds[:last], slack[at], rows, most)
+            if taken is not None:
+                self._taken[at, :last] += taken.devices
         return found
 
     def _path(self, queue: int) -> list[int]:

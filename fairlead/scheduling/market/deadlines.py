@@ -30,11 +30,15 @@ class Duties:
     wake_s: float = np.inf  # when the plan gives somebody more for the first time: then it is time to decide again
 
 
-def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | None = None) -> Duties:
+def duties(
+    book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | None = None, saved: Floats | None = None
+) -> Duties:
     """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can.
 
     With several queues each job is planned on the share of its own, and only if that does not do, on what those beside
     it, and then those further up, can spare; a deadline that needs still more is out of nobody's share, and no duty.
+    With ``saved``, the device seconds in the bucket of each queue, a share is also had in turns: a queue that is due
+    two thirds of a device can promise what one device does in two thirds of the time.
     """
     column = np.full(offers.jobs, -1, dtype=np.int64)
     hopeless, planned = np.zeros(offers.jobs, dtype=bool), np.zeros(offers.jobs, dtype=bool)
@@ -44,7 +48,7 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | 
     efficient = largest(offers.efficient[bound])
     area = book.left[bound] / np.maximum(efficient, TINY)
     agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded,
-                    pool.capacity.tolist())  # fmt: skip
+                    pool.capacity.tolist(), saved)  # fmt: skip
     tasks = []
     urgent = bound[np.argsort(area, kind="stable")][:MOST_JOBS]
     told = (column[urgent].tolist() for column in (book.left, book.restart_s, book.group, book.deadline_s))
@@ -62,6 +66,17 @@ def duties(book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | 
             wake_s = min(wake_s, float(agenda.ends_s[more - 1]))
         column[task.job] = taken.column
     return Duties(column, hopeless, planned, wake_s)
+
+
+def pressed(duty: Duties, book: Book) -> list[int]:
+    """Jobs that can keep their deadlines and need not run yet, the first deadline first.
+
+    The plan has them begin at the last moment that will do. On a share that changes as others come and go, and whose
+    turns are minutes apart, that is late: so they come first on their own queue's share, which costs nobody else.
+    """
+    rows = np.nonzero(duty.planned & (duty.column < 0))[0]
+    found: list[int] = rows[np.argsort(book.deadline_s[rows], kind="stable")].tolist()
+    return found
 
 
 def promised(left: float, ladders: Sequence[Ladder], restart_s: float, dials: Dials) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,7 @@ class Moves:
     horizon_s: float
     left: int = MOST_MOVES
     tries: int = MOST_TRIES
+    frozen: Collection[str] = ()  # those of them that stay where they are
 
 
 def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> bool:
@@ -74,7 +76,8 @@ def _cleared(floor: Floor, wish: Wish, inside: Bools, moves: Moves, most: float)
             moved, spent = moved + 1, spent + floor.wishes[job].costs_s
             if moved > moves.left or spent >= most:
                 return None
-        gone.append((job, floor.wishes[job].pace(floor.level(floor.leave(job)))))
+        left = floor.leave(job)
+        gone.append((job, floor.wishes[job].pace(floor.level(left)) * floor.tempo(left)))
     else:
         seats = best_seats(floor, wish, inside)
     if seats is None:
@@ -92,7 +95,8 @@ def _cheapest(floor: Floor, inside: Bools, moves: Moves, lacking: int) -> list[s
     held: dict[str, int] = {}
     for node in np.nonzero(inside)[0].tolist():
         for job, many in floor.on[node].items():
-            held[job] = held.get(job, 0) + many
+            if job not in moves.frozen:
+                held[job] = held.get(job, 0) + many
 
     def price(job: str) -> tuple[float, int, str]:
         costs = floor.wishes[job].costs_s if job in moves.running else 0.0
@@ -109,6 +113,6 @@ def _reseated(floor: Floor, gone: list[tuple[str, float]], moves: Moves) -> floa
         seats: Counts | None = best_seats(floor, wish)
         if seats is None:
             return None
-        lost += wish.size * moves.horizon_s * max(0.0, pace - wish.pace(floor.level(seats)))
+        lost += wish.size * moves.horizon_s * max(0.0, pace - wish.pace(floor.level(seats)) * floor.tempo(seats))
         floor.sit(job, seats)
     return lost

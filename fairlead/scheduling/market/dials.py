@@ -60,6 +60,17 @@ class Dials:
     lose everything is not made to take turns. Deadlines, guarantees, what other tenants are entitled to and a higher
     priority of its own tenant come first. Longer, and those who come wait for it; at 0 nobody is left alone."""
 
+    floor_s: float = 30.0
+    """... and in any case until it has run for this long, however little a change costs: a gang that has just come up
+    has hardly shown how fast it is, and bids drift as others start and end."""
+
+    fresh_s: float = 0.0
+    """Until it has run for this long, however little a change costs, a gang is worth ``fresh`` times what it bids, as
+    it is. Where rounds are a minute apart, they leave it alone for long enough."""
+
+    fresh: float = 10.0
+    """Much more, and a large gang never outbids a stream of short jobs; much less, and equals take turns all day."""
+
     deadline_margin: float = 1.03
     """What has to be done by a deadline is taken to be so much more than it is."""
 
@@ -76,6 +87,10 @@ class Dials:
     turn_s: float = 1_800.0
     """A gang for which there is no whole room in its tenant's share has its turn once that would make up for what is
     owed within this time. Longer, and a turn is more of a day; shorter, and gangs restart more often."""
+
+    quick_turn_s: float = 40.0
+    """The same where a change costs no more than a second: shares then hold over a few minutes. Shorter, and changes
+    cost more than they even out; longer, and a tenant of half a device waits for minutes."""
 
     gives: float = 0.03
     """What is owed to a tenant though nobody had it, as devices were idle or gangs restarted, is repaid by all, and

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -11,6 +11,9 @@ import numpy as np
 
 from fairlead.scheduling.market.colocation import Neighbours
 from fairlead.scheduling.market.ground import ANYWHERE, Bools, Floats, Ground, Ints, Need, fitting
+
+WARMER_C = 5.0
+"""Live, temperatures within so many degrees count as alike: they are never quite the same."""
 
 Seats = tuple[str, ...]
 Counts = Mapping[int, int]
@@ -55,6 +58,7 @@ class Floor:
     wishes: Mapping[str, Wish]
     neighbours: Neighbours | None = None
     kept: Kept | None = None
+    rough: bool = False  # nodes that are about as warm count as alike, and gangs sit on nodes that are about as fast
     free: Ints = field(init=False)
     spare: dict[str, Floats] = field(init=False)
     gangs: dict[str, Counts] = field(default_factory=dict)
@@ -73,6 +77,20 @@ class Floor:
         known = [node.temperature_c for node in nodes if node.temperature_c is not None]
         usual = sum(known) / len(known) if known else 0.0
         self.heat = np.array([usual if node.temperature_c is None else node.temperature_c for node in nodes])
+        if self.rough:
+            self.heat = np.round(self.heat / WARMER_C)
+
+    def paces(self) -> Iterator[Bools | None]:
+        """The nodes to look at, one set after the other: a gang is as slow as its slowest worker, so the fastest nodes
+        come first, then these and the next slower ones, up to all."""
+        speeds = np.array([round(node.speed, 1) for node in self.ground.nodes])
+        for slowest in sorted(set(speeds.tolist()), reverse=True)[:-1] if self.rough else ():
+            yield speeds >= slowest
+        yield None
+
+    def tempo(self, counts: Counts) -> float:
+        """How fast the slowest of these nodes is, where that counts."""
+        return min(round(self.ground.nodes[node].speed, 1) for node in counts) if self.rough and counts else 1.0
 
     def where(self, places: frozenset[str]) -> Bools:
         """Which nodes these names mean."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,8 +21,15 @@ from fairlead.scheduling.market.seating import admitted, arranged
 from fairlead.scheduling.market.seats import seated
 from fairlead.scheduling.market.wishes import wish_of
 from fairlead.scheduling.market.worth import Book
+from fairlead.scheduling.scaling import PAYBACK, pressed, remaining_s
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
 from fairlead.scheduling.words import reason, span, workers
+
+SETTLE_S = 5.0
+"""Live, a gang is not moved for others before it has run for so long ..."""
+
+COST_SHARE = 0.1
+"""... and for so long that what moving it costs is no more than this part of the time it ran."""
 
 PASSES = 3
 """How often devices are dealt out anew because somebody found no seats for what it was given."""
@@ -82,7 +89,7 @@ def placed(
         nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
         plain = None
         if kind not in found.heads and not _matters(state, [jobs[row] for row, _ in wanted]):
-            plain = _plain(jobs, wanted, nodes)
+            plain = _plain(jobs, wanted, nodes, frozen(state, [jobs[row] for row, _ in wanted]))
         if plain is not None:
             found = replace(found, seats={**found.seats, **plain})
         else:
@@ -106,11 +113,12 @@ def _with(found: Placed, kind: int, here: Placed, head: Wish | None) -> Placed:
 
 
 def _plain(
-    jobs: Sequence[JobState], wanted: Sequence[tuple[int, int]], nodes: Sequence[Node]
+    jobs: Sequence[JobState], wanted: Sequence[tuple[int, int]], nodes: Sequence[Node],
+    frozen: Collection[str] | None = None,
 ) -> Mapping[str, Seats] | None:
     """Seats where only devices count; None if somebody would have to sit where it does not run at all."""
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
-    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now)
+    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now, frozen)
     for row, size in wanted if len(nodes) > 1 else ():
         where, curve = seats[jobs[row].id], jobs[row].curve
         if where[0] != where[-1] and curve is not None and curve.speed(nodes[0].device_type, size, FAR) <= 0:
@@ -118,9 +126,30 @@ def _plain(
     return seats
 
 
+def frozen(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[str] | None:
+    """Gangs that are not moved so that others sit closer together.
+
+    None where devices that a decision frees can be given away at once: there nobody need keep its seats.
+    """
+    if state.at_once:
+        return None
+    return frozenset(job.id for job in jobs if job.seats and not _may_move(job, state.now_s))
+
+
+def _may_move(job: JobState, now_s: float) -> bool:
+    """Not a gang that would start over, has hardly begun, is nearly done, or would miss its deadline by it."""
+    size, cost_s = len(job.seats), job.restart_cost_s
+    if job.starts_over or now_s - job.since_s < max(SETTLE_S, cost_s / COST_SHARE):
+        return False
+    left_s = remaining_s(job, size)
+    return (left_s is None or left_s > PAYBACK * cost_s) and not pressed(job, size, now_s)
+
+
 def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
     """Whether anything but the number of devices tells nodes apart for these jobs."""
     if state.sleep_after_s is not None or state.colocation is not None:
+        return True
+    if not state.at_once and len({round(node.speed, 1) for node in state.nodes}) > 1:
         return True
     return any(special(job) or job.near for job in jobs) or any(
         node.asleep or node.temperature_c is not None for node in state.nodes
@@ -143,7 +172,10 @@ def _arranged(
     now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
     if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
         head = None
-    here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head)
+    stay = frozen(state, [jobs[row] for row, _ in wanted])
+    here = arranged(
+        ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head, frozen=stay
+    )
     unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
     if head is None and here.kept is not None:
         head = next(wish for wish in wishes if wish.job == here.kept.job)

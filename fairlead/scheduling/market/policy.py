@@ -10,7 +10,7 @@ import numpy as np
 from fairlead.scheduling.market import account
 from fairlead.scheduling.market.barred import barred
 from fairlead.scheduling.market.choice import Chosen, Desk, Problem, choose
-from fairlead.scheduling.market.deadlines import Duties, duties
+from fairlead.scheduling.market.deadlines import Duties, duties, pressed
 from fairlead.scheduling.market.dials import Dials
 from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.estimates import History, all_done, work_left
@@ -19,10 +19,11 @@ from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
 from fairlead.scheduling.market.placing import dealt, reservations, told
+from fairlead.scheduling.market.rotation import rotated, uninterrupted
 from fairlead.scheduling.market.rows import largest
 from fairlead.scheduling.market.saying import said
 from fairlead.scheduling.market.tenants import Shares, shares
-from fairlead.scheduling.market.tenure import left_alone, young
+from fairlead.scheduling.market.tenure import dearer, left_alone, young
 from fairlead.scheduling.market.turns import in_whole_gangs
 from fairlead.scheduling.market.worth import Book, Worth, discounted, worth
 from fairlead.scheduling.read import Read, read
@@ -78,26 +79,36 @@ class Market:
 
 def sale(
     state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials,
-    due: Collection[str] = (), *, tenure: bool = False,
+    due: Collection[str] = (), *, ahead: Collection[str] = (), tenure: bool = False,
 ) -> Outcome:  # fmt: skip
     """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case.
 
-    With ``tenure`` who has hardly run keeps what it has; live, those who would take it from them see to that.
+    Jobs ``ahead`` outbid all others, within budgets. With ``tenure`` a gang that has hardly run keeps what it has.
     """
     choices = confined(jobs, offers(jobs, pool, fine=len(parts.names) > 1 and len(jobs) <= FEW), pool)
     book = booked(state, jobs, choices, history, parts, dials)
     bids = worth(book, choices, pool, dials)
-    duty = duties(book, choices, pool, dials, parts.tiers())
+    duty = duties(book, choices, pool, dials, parts.tiers(), parts.saved(dials))
     if due:
         smallest = np.where(choices.speed > 0, choices.size, np.iinfo(np.int64).max).argmin(axis=1)
         must = np.array([job.id in due for job in jobs]) & (duty.column < 0) & (choices.speed > 0).any(axis=1)
         duty = replace(duty, column=np.where(must, smallest, duty.column))
     bids = discounted(bids, duty.hopeless, dials)
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
-    if len(parts.names) > 1 and parts.tree.flat:
-        problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
+    if dials.fresh_s > 0:
+        first_in_line = np.array([job.id in ahead for job in jobs], dtype=bool)
+        problem = replace(problem, utility=dearer(problem, choices, book, dials, first_in_line))
+    if parts.quick(dials):
+        over = np.array(read(jobs, "starts_over"), dtype=bool)
+        problem = uninterrupted(problem, choices, book, over, parts)
+    several = len(parts.names) > 1 and (state.at_once or np.count_nonzero(parts.claim) > 1)
+    if several and parts.tree.flat:  # whose jobs are alone on a live cluster need not share anything
+        if parts.quick(dials) and problem.rules is None:
+            problem = rotated(problem, parts, pool.devices, choices, pressed(duty, book))
+        else:
+            problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
     if tenure:
-        problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials)))
+        problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials), book, dials))
     chosen = choose(problem, Desk if problem.rules is None else Nested)
     return Outcome(jobs, choices, book, bids, duty, chosen, problem)
 

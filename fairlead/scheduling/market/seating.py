@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fairlead.scheduling.market.colocation import Neighbours, Table
-from fairlead.scheduling.market.defrag import Moves, make_room
+from fairlead.scheduling.market.defrag import MOST_MOVES, Moves, make_room
 from fairlead.scheduling.market.floor import Floor, Kept, Seats, Wish
 from fairlead.scheduling.market.ground import Ground
 from fairlead.scheduling.market.reserve import reserved
+from fairlead.scheduling.market.seats import shrunk
 from fairlead.scheduling.market.tree import best_seats
 
 
@@ -47,23 +48,27 @@ def admitted(ground: Ground, wishes: Sequence[Wish]) -> tuple[list[Wish], tuple[
 
 def arranged(
     ground: Ground, wishes: Sequence[Wish], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
-    table: Table | None = None, head: Wish | None = None,
+    table: Table | None = None, head: Wish | None = None, frozen: Collection[str] | None = None,
 ) -> Seated:  # fmt: skip
     """Seats on these nodes of one type; ``now`` is where gangs sit so far.
 
     Who may only run in some places comes first, then the largest: what is small finds room in between. A gang that
     fits nowhere, even after others were moved, has room kept for it; behind it only those go on that are gone by then.
     ``head`` is a gang that was found to fit nowhere before: it has room kept for it, and is not tried again.
+    Unless ``frozen`` is None gangs that grow or shrink keep the seats they have, those frozen are never moved, and
+    nodes that are about as warm or as fast count as alike.
     """
     by_job = {wish.job: wish for wish in wishes}
     neighbours = None if table is None else Neighbours.of(table, (wish.kind for wish in wishes), len(ground.nodes))
-    floor = Floor(ground, by_job, neighbours)
+    floor = Floor(ground, by_job, neighbours, rough=frozen is not None)
     ordered = sorted(wishes, key=_rank)
     for wish in ordered:
         before = now.get(wish.job, ())
         if before and floor.can_stay(wish, before):
             floor.sit(wish.job, Counter(ground.at[name] for name in before))
-    moves = Moves(frozenset(floor.gangs), horizon_s)
+    if frozen is not None:
+        _resize(floor, ordered, now)
+    moves = Moves(frozenset(floor.gangs), horizon_s, MOST_MOVES if frozen is None else 1, frozen=frozen or ())
     unseated: list[str] = []
     for wish in ordered if head is None else sorted((*ordered, head), key=_rank):
         if wish is head:
@@ -75,12 +80,31 @@ def arranged(
     return Seated({job: floor.seats(job) for job in by_job if job in floor.gangs}, tuple(unseated), floor.kept)
 
 
+def _resize(floor: Floor, wishes: Sequence[Wish], now: Mapping[str, Seats]) -> None:
+    """Gangs of another size than before: on some of their seats, or on all of them and others besides."""
+    for wish in wishes:
+        before = now.get(wish.job, ())
+        if wish.job in floor.gangs or not before or any(name not in floor.ground.at for name in before):
+            continue
+        has = Counter(floor.ground.at[name] for name in before)
+        counts = shrunk(has, wish.size)
+        same = replace(wish, size=counts.total())
+        if not floor.can_stay(same, tuple(floor.ground.nodes[node].name for node in counts.elements())):
+            continue
+        floor.sit(wish.job, counts)
+        if same.size < wish.size:
+            more = best_seats(floor, replace(wish, size=wish.size - same.size))
+            floor.leave(wish.job)
+            if more is not None:
+                floor.sit(wish.job, counts + Counter(more))
+
+
 def _rank(wish: Wish) -> tuple[bool, int, str]:
     return (not wish.only, -wish.size, wish.job)
 
 
 def _seat(floor: Floor, wish: Wish, moves: Moves) -> bool:
-    found = best_seats(floor, wish)
+    found = next((seats for inside in floor.paces() if (seats := best_seats(floor, wish, inside)) is not None), None)
     pace = 0.0 if found is None else wish.pace(floor.level(found))
     if make_room(floor, wish, moves, now_pace=pace):
         return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -16,10 +16,18 @@ LOOKED_AT = 64
 """Nodes that are considered when smaller gangs have to move: those with the most room."""
 
 
-def seated(nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats]) -> dict[str, Seats]:
-    """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far."""
-    room = Room(nodes)
+def seated(
+    nodes: Sequence[Node], wanted: Mapping[str, int], now: Mapping[str, Seats], frozen: Collection[str] | None = None
+) -> dict[str, Seats]:
+    """Seats on these nodes of one type for gangs of these sizes, which fit in sum; ``now`` is where they sit so far.
+
+    Unless ``frozen`` is None every gang that grows or shrinks keeps its present seats as far as it can, and those
+    frozen are not moved for others.
+    """
+    room = Room(nodes, frozen or ())
     stays = room.keep(wanted, now)
+    if frozen is not None:
+        room.resize(wanted, now)
     waiting = sorted((job for job in wanted if job not in room.gangs), key=lambda job: -wanted[job])
     while waiting:
         job = waiting.pop(0)
@@ -39,7 +47,8 @@ def counted(seats: Seats) -> tuple[Seats, tuple[tuple[str, int], ...]]:
 class Room:
     """Free devices per node, and who sits where."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], frozen: Collection[str] = ()) -> None:
+        self.frozen = frozen
         self.names = [node.name for node in nodes]
         self.at = {name: number for number, name in enumerate(self.names)}
         self.whole = np.array([node.devices for node in nodes], dtype=np.int64)
@@ -66,6 +75,37 @@ class Room:
             self._note(job)
         return stays
 
+    def resize(self, wanted: Mapping[str, int], now: Mapping[str, Seats]) -> None:
+        """Gangs that shrink leave some of their seats, and gangs that grow get others beside them if there are any."""
+        changing = [job for job in wanted if job not in self.gangs and now.get(job)]
+        here = {job: Counter(self.at[name] for name in now[job] if name in self.at) for job in changing}
+        held = {job: counts for job, counts in here.items() if counts.total() == len(now[job])}
+        for job, counts in held.items():
+            fewer = shrunk(counts, wanted[job])
+            if all(self.free[node] >= count for node, count in fewer.items()):
+                self.sit(job, fewer)
+        for job in sorted(held.keys() & self.gangs.keys()):
+            more = wanted[job] - sum(self.gangs[job].values())
+            if more > 0:
+                has = Counter(self.gangs[job])
+                self.leave(job)
+                self.sit(job, self._beside(has, more))
+
+    def _beside(self, has: Counter[int], more: int) -> Counter[int]:
+        """These seats and so many more: on the same nodes first, then on the one that they fill most tightly."""
+        counts = has.copy()
+        for home in sorted(has):
+            part = min(more, int(self.free[home]) - has[home])
+            counts[home] += part
+            more -= part
+        if more > 0:
+            node = self._tightest(more, counts)
+            if node is None:
+                self._spread(more, counts)
+            else:
+                counts[node] += more
+        return counts
+
     def sit(self, job: str, counts: Mapping[int, int]) -> None:
         self.gangs[job] = counts
         for node, count in counts.items():
@@ -75,7 +115,7 @@ class Room:
     def _note(self, job: str) -> None:
         """Gangs of one node can be moved."""
         counts = self.gangs[job]
-        if len(counts) == 1:
+        if len(counts) == 1 and job not in self.frozen:
             node, count = next(iter(counts.items()))
             self.on[node][job] = count
             self.movable[node] += count
@@ -152,6 +192,16 @@ class Room:
                 raise ValueError("more workers than free devices")
             counts[node] += part
             left -= part
+
+
+def shrunk(counts: Mapping[int, int], size: int) -> Counter[int]:
+    """What is left of these seats when only so many stay: nodes with few of them are left first."""
+    found = Counter(counts)
+    while found.total() > size:
+        node = min(found, key=lambda node: (found[node], node))
+        found[node] -= min(found[node], found.total() - size)
+        found += Counter()
+    return found
 
 
 def _least(small: Sequence[int], lacking: int) -> int | None:

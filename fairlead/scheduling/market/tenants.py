@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,9 @@ RECENT_S = 900.0
 SEEN_S = 1.0
 """Device seconds that were due to a tenant in that time before it counts there."""
 
+QUICK_S, SLOW_S = 1.0, 30.0
+"""Where a change costs no more than the first, turns take ``quick_turn_s``; no less than the second, ``turn_s``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -37,6 +41,7 @@ class Account:
     had_s: float = 0.0  # ... and what it had of them
     now_due_s: float = 0.0  # the same of the last minutes
     now_had_s: float = 0.0
+    bucket: float = 0.0  # device seconds of its share that it has saved up, at most one turn; negative: overdrawn
 
     @property
     def ratio(self) -> float:
@@ -68,6 +73,7 @@ class Shares:
     has: Floats  # what it has now, by number
     whole: Resources  # all there is, for who takes more than its devices' part of anything
     repays: Floats  # devices that would make up for what is owed in time; negative: that are given back
+    turn_s: float = inf  # how long a turn is, by what a change costs; infinite where none is taken
 
     def groups(self, jobs: Sequence[JobState]) -> Ints:
         """The number of the queue in which each job stands."""
@@ -76,6 +82,20 @@ class Shares:
 
     def rules(self, jobs: Sequence[JobState], pool: Pool) -> Rules | None:
         return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
+
+    def quick(self, dials: Dials) -> bool:
+        """Whether changes cost so little that shares hold over minutes: fractions then take turns by the buckets."""
+        return self.turn_s < dials.turn_s
+
+    def behind(self, dials: Dials) -> Floats:
+        """By queue, the devices that would make up within one turn for what it is behind; negative: ahead."""
+        if self.quick(dials):
+            return np.array([self.accounts[name].bucket / self.turn_s for name in self.names])
+        return np.array([self.accounts[name].owed / dials.turn_s for name in self.names])
+
+    def saved(self, dials: Dials) -> Floats | None:
+        """By queue, the device seconds in its bucket; None where turns take too long to promise anything by them."""
+        return np.array([self.accounts[name].bucket for name in self.names]) if self.quick(dials) else None
 
     def used(self, jobs: Sequence[JobState], workers: Mapping[str, float]) -> dict[str, float]:
         """What each queue has, as it is charged for, if these jobs have so many workers."""
@@ -114,12 +134,23 @@ def shares(
     names = tuple(tree.queues)
     whole = in_service(pool.nodes) if any(read(jobs, "demand")) else {}
     leaves = tree.leaves(jobs)
-    entitled = divided(tree, wanted(jobs, leaves, _types(pool), charges(jobs, whole)), pool.devices)
+    demand = wanted(jobs, leaves, _types(pool), charges(jobs, whole))
+    entitled = divided(tree, demand, pool.devices)
+    turn_s = paced(jobs, dials)
     accounts = _aged(memory, names, now_s, dials)
+    depth = {name: gang * turn_s for name, gang in _gangs(tree, jobs, leaves).items()}
+    asks = tree.summed(demand.charged)
+    lids = {name: depth[name] if asks[name] > entitled[name] + 1e-6 else 0.0 for name in names}
+    runs_on = _with_commands(tree, jobs, leaves)
+    floors = {name: -inf if name in runs_on else -depth[name] for name in names}
+    accounts = filled(accounts, memory, tree, floors, lids, now_s)
     corrects = bool(memory.get("fairness", {}).get("corrects", False))
     fairness = judged({name: accounts[name] for name in tree.below.get(None, ())}, dials, corrects=corrects)
     repays = np.array([accounts[name].owed / fairness["within_s"] for name in names])
-    budget = np.maximum(0.0, np.array([entitled[name] for name in names]) + repays)
+    asked = np.array([entitled[name] for name in names]) + repays
+    if turn_s < dials.turn_s:  # fractions even out by what they have saved up
+        asked += np.array([accounts[name].bucket / turn_s for name in names])
+    budget = np.maximum(0.0, asked)
     used = {name: account.used for name, account in accounts.items()}
     if sitting is not None:
         used = _used(tree, sitting, {job.id: len(job.seats) for job in sitting}, whole)
@@ -132,7 +163,7 @@ def shares(
     ceiling = np.where([name in spent for name in names], 0.0, ceiling)
     if len(names) == 1:
         budget = np.array([pool.devices])
-    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, claim, has, whole, repays)
+    return Shares(names, entitled, budget, ceiling, accounts, now_s, tree, fairness, claim, has, whole, repays, turn_s)
 
 
 def _used(tree: Tree, jobs: Sequence[JobState], workers: Mapping[str, float], whole: Resources) -> dict[str, float]:
@@ -171,5 +202,63 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
             had_s=account.had_s * fading + min(account.useful, account.entitled) * seconds,
             now_due_s=account.now_due_s * passing + account.entitled * seconds,
             now_had_s=account.now_had_s * passing + min(account.useful, account.entitled) * seconds,
+            bucket=account.bucket,
         )
+    return found
+
+
+def paced(jobs: Sequence[JobState], dials: Dials) -> float:
+    """How long a turn is: half an hour where changes cost half a minute, less than a minute where they cost a second.
+
+    What a change costs is the median of what gangs lose by a restart: of those that run, as only that was measured.
+    """
+    costs: Sequence[float] = read(jobs, "restart_cost_s")
+    running = [cost for cost, seats in zip(costs, read(jobs, "seats"), strict=True) if seats] or costs
+    if not running:
+        return dials.turn_s
+    dear = (sorted(running)[len(running) // 2] - QUICK_S) / (SLOW_S - QUICK_S)
+    return dials.turn_s if dear >= 1.0 else dials.quick_turn_s + max(0.0, dear) * (dials.turn_s - dials.quick_turn_s)
+
+
+def filled(
+    accounts: Mapping[str, Account], memory: Mapping[str, Any], tree: Tree, floors: Mapping[str, float],
+    lids: Mapping[str, float], now_s: float,
+) -> dict[str, Account]:  # fmt: skip
+    """The accounts with their buckets as they stand now, each between its floor and its lid.
+
+    A bucket fills at what was due since the last round and empties by what was used. What none of those side by side
+    used, as devices were idle or gangs came up, was nobody's: it is not due to any of them. What is below the floor
+    already stays there until it is made up for.
+    """
+    before: Mapping[str, Account] = memory.get("accounts", {})
+    seconds = max(0.0, now_s - float(memory.get("at_s", now_s)))
+    found = dict(accounts)
+    for below in tree.below.values():
+        past = [before.get(name, Account()) for name in below]
+        due, used = sum(one.entitled for one in past), sum(one.used for one in past)
+        had = min(1.0, used / due) if due > 0 else 1.0
+        for name, one in zip(below, past, strict=True):
+            bucket = one.bucket + (one.entitled * had - one.used) * seconds
+            bucket = min(lids[name], max(bucket, min(floors[name], one.bucket)))
+            found[name] = replace(found[name], bucket=bucket)
+    return found
+
+
+def _gangs(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> dict[str, float]:
+    """By queue, the largest of the smallest gangs of all jobs in it and below it; 1 where it has none."""
+    found = dict.fromkeys(tree.queues, 1.0)
+    for leaf, least in zip(leaves, read(jobs, "min_workers"), strict=True):
+        if least > found[leaf]:
+            for name in tree.path(leaf):
+                found[name] = max(found[name], float(least))
+    return found
+
+
+def _with_commands(tree: Tree, jobs: Sequence[JobState], leaves: Sequence[str]) -> set[str]:
+    """The queues in which, or below which, something runs that would lose all it has done."""
+    found: set[str] = set()
+    columns = (read(jobs, name) for name in ("starts_over", "seats"))
+    for leaf, over, seats in zip(leaves, *columns, strict=True):
+        if over and seats:
+            found.update(tree.path(leaf))
     return found

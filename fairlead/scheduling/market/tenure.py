@@ -14,11 +14,14 @@ from fairlead.scheduling.market.worth import Book
 from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
+AHEAD = 1e4
+"""What the bid of a job counts that has its turn because it has waited longest."""
+
 
 def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
-    """Who runs, and for less than ``min_run`` times what stopping it would cost; but no job of its own tenant that
-    waits may outrank it."""
-    found = book.running & (book.ran_s < dials.min_run * book.costs_s)
+    """Who runs, and for less than ``min_run`` times what stopping it would cost, or than ``floor_s``; but no job of its
+    own tenant that waits may outrank it."""
+    found = book.running & (book.ran_s < np.maximum(dials.min_run * book.costs_s, dials.floor_s))
     if not found.any():
         return found
     priority = np.array(read(jobs, "priority"), dtype=np.float64)
@@ -28,13 +31,32 @@ def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
     return np.asarray(found & (priority >= highest[book.group]), dtype=bool)
 
 
-def left_alone(problem: Problem, choices: Offers, stays: Bools) -> Ints:
+def dearer(problem: Problem, choices: Offers, book: Book, dials: Dials, ahead: Bools) -> Floats:
+    """What everything is worth, where a gang that has just come up or changed is worth ``fresh`` times its bid, as it
+    is or larger: so equals do not take turns every few seconds, and whoever is worth far more need not wait.
+
+    Jobs ``ahead`` outbid all others: they have their turn, within what their tenant may have.
+    """
+    rows = np.nonzero(book.running & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
+    kind, size = (table[rows, choices.present[rows]][:, None] for table in (problem.kind, problem.size))
+    utility = problem.utility.copy()
+    keeps = (problem.kind[rows] == kind) & (problem.size[rows] >= size)
+    utility[rows] *= np.where(keeps, dials.fresh, 1.0)
+    utility[ahead] *= AHEAD
+    return utility
+
+
+def left_alone(problem: Problem, choices: Offers, stays: Bools, book: Book, dials: Dials) -> Ints:
     """The column that each job must have: what deadlines ask for, and for those who stay the gang that they have.
 
     It is tried at a desk of the same kind: what is guaranteed comes first, then deadlines, and who is left alone has to
-    be within its tenant's budget, so that nobody waits for what it is entitled to. The rest are worth what they bid.
+    be within its tenant's budget, so that nobody waits for what it is entitled to. The rest are worth what they bid. A
+    deadline asks for no less than a gang has that has just come up to that size.
     """
     first = problem.first.copy()
+    fresh = np.nonzero(book.running & (first >= 0) & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
+    larger = problem.size[fresh, choices.present[fresh]] > problem.size[fresh, first[fresh]]
+    first[fresh[larger]] = choices.present[fresh[larger]]
     rows = np.nonzero(stays & (first < 0))[0]
     if not len(rows):
         return first

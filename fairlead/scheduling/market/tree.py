@@ -59,7 +59,7 @@ def _preferred(floor: Floor, wish: Wish, domain: Ints, fit: Ints) -> int:
     if not floor.awake.all():
         keys.append(np.bincount(domain, np.where(floor.awake, fit, 0))[candidates] < wish.size)
     if wish.near or floor.neighbours is not None:
-        keys.append(-np.round(_quality(floor, wish, domain, fit, room)[candidates], 2))
+        keys.append(-np.round(_quality(floor, wish, domain, fit, room)[candidates], 1 if floor.rough else 2))
     return int(candidates[np.lexsort(keys)[0]])
 
 

@@ -53,7 +53,7 @@ def _take_turns(wanted: Floats, budget: Floats, packed: Packed, parts: Shares, r
     soon as its group is behind by half of it, if nobody is further behind, and until the group is behind by nothing; no
     group is given more than one gang beyond its budget. For groups that are fluid room is only kept.
     """
-    owed = [parts.accounts[name].owed / dials.turn_s for name in parts.names]
+    owed = parts.behind(dials).tolist()
     claim, has, fluid, most, had = (one.tolist() for one in (parts.claim, parts.has, packed.fluid, wanted, budget))
 
     def turn(at: int, step: int) -> tuple[float, float, float, int, int]:

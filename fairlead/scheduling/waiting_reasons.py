@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from fairlead.scheduling.carry.board import Shape
-from fairlead.scheduling.carry.draft import Draft
-from fairlead.scheduling.carry.gain import remaining_s
+from fairlead.scheduling.board import Shape
+from fairlead.scheduling.live_plan import LivePlan
 from fairlead.scheduling.market.guarantees import short
-from fairlead.scheduling.mentions import Named
+from fairlead.scheduling.scaling import remaining_s
 from fairlead.scheduling.state import Hold, JobState, Reason
 from fairlead.scheduling.words import devices, each, moment, used_up
 
@@ -20,13 +19,13 @@ AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
 
 
-def holds(draft: Draft) -> list[Hold]:
+def holds(plan: LivePlan) -> list[Hold]:
     """One for every job that still waits, in order."""
-    queue = draft.queue
+    queue = plan.queue
     ids = [job.id for job in queue]
     first = tuple(ids[:AHEAD])
-    blocked = _Blocked(draft)
-    starts = expected_starts(draft, queue)
+    blocked = _Blocked(plan)
+    starts = expected_starts(plan, queue)
     return [
         Hold(name, why, expected, first if place >= AHEAD else first[:place])
         for place, (name, why, expected) in enumerate(zip(ids, blocked.reasons(queue), starts, strict=True))
@@ -50,17 +49,16 @@ class _Said:
 class _Blocked:
     """Finds what stands in a job's way; remembers what is the same for all jobs of one tenant, shape and size."""
 
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self._unheld = draft.unheld()
+    def __init__(self, plan: LivePlan) -> None:
+        self.plan, self.situation = plan, plan.situation
         self._free: dict[Shape, tuple[int, int]] = {}
         self._rooms: dict[tuple[str, str | None], int] = {}
         self._alike: dict[tuple[str, int, int], _Said] = {}
-        self._special = draft.promised.keys() | draft.board.held.keys()  # who is told something of its own
+        self._special = plan.done.awaits.keys()  # who is told something of its own
 
     def reasons(self, queue: Sequence[JobState]) -> Iterator[Reason]:
         """Of each of these jobs, which come one after the other."""
-        told = self.draft.target
+        told = self.plan.wanted
         bids, price, stretches, lefts_s = told.bid, told.price, told.stretch, told.remaining_s
         for ahead, job in enumerate(queue):
             said, name = self._said(job), job.id
@@ -78,7 +76,7 @@ class _Blocked:
                 yield Reason(said.code, said.text, facts)
 
     def _said(self, job: JobState) -> _Said:
-        shape = self.draft.board.shape(job)
+        shape = self.plan.board.shape(job)
         if job.id in self._special:
             return self._what(job, shape)
         key = (job.tenant, id(shape), job.min_workers)
@@ -88,15 +86,15 @@ class _Blocked:
         return said
 
     def _what(self, job: JobState, shape: Shape) -> _Said:
-        draft, need = self.draft, job.min_workers
+        now, need = self.situation, job.min_workers
         (free, most), lidded = self._free_for(shape), self._lidded(job, shape)
         if lidded:  # what is free of a type of which its tenant may have no more is not free for it
-            free = max((self._unheld.roomiest(shape.on(kind))[0] for kind in draft.board.kinds(shape)
+            free = max((self.plan.board.roomiest(shape.on(kind))[0] for kind in self.plan.board.kinds(shape)
                         if kind not in lidded), default=0)  # fmt: skip
-        tenant, used = draft.tenants[job.tenant], draft.used(job.tenant)
+        tenant, used = now.tenants[job.tenant], self.plan.board.used.get(job.tenant, 0)
         facts: dict[str, Any] = {
             "needs": need, "free": free, "most": most, "ahead": 0, "device_type": job.device_type,
-            "used": used, "claim": draft.claims[job.tenant], "quota": tenant.quota,
+            "used": used, "claim": round(now.entitled(job.tenant) + now.owed(job.tenant), 3), "quota": tenant.quota,
         }  # fmt: skip
         with_each = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
         wants = f"needs {devices(need, job.device_type)}{with_each}"
@@ -116,28 +114,27 @@ class _Blocked:
         if lidded and not set(self._holding(shape, need)) - lidded:
             limit = f"its {' and '.join(sorted(lidded))} devices"
             return _Said("quota", f"{wants}; tenant {tenant.name} has all that the limit of {limit} allows", facts)
-        if job.id in draft.promised:
-            victims = [Named(name, draft.jobs[name].tenant) for name in draft.promised[job.id]["victims"]]
+        if job.id in self.plan.done.awaits:
+            victims = self.plan.victims(job.id)
             by = f"is being made by {', '.join(map(str, victims[:3]))}{' and others' if len(victims) > 3 else ''}"
             text = f"{wants}; room {by if victims else 'was made for it, and it comes first'}"
             return _Said("making-room", text, {"victims": victims, **facts}, queues=False)
         if free >= need:
-            return _Said("held-for-others", f"{wants}, {free} free but held for jobs that waited longer", facts)
-        own = draft.board.held.get(job.id, ())
-        kept = f"; {devices(len(own))} kept for it" if own else ""
-        share = f"tenant {tenant.name} uses {used} of {draft.said(job.tenant, plain=True)}"
+            return _Said("held-for-others", f"{wants}, {free} free but kept for jobs that come first", facts)
+        share = f"tenant {tenant.name} uses {used} of {now.share_in_words(job.tenant)}"
         not_sure = self._not_guaranteed(job)
         if not_sure:
             share, facts = f"{share}; {not_sure}", {**facts, "not_guaranteed": not_sure}
-        return _Said("no-room", f"{wants}, {free} free{kept}; {share}", facts)
+        return _Said("no-room", f"{wants}, {free} free; {share}", facts)
 
     def _not_guaranteed(self, job: JobState) -> str:
         """Why it is not guaranteed although something is left of a guarantee; empty if nothing is."""
-        draft, kinds = self.draft, sorted(self.draft.sure & set(self.draft.board.kinds(self.draft.board.shape(job))))
-        for name in draft.parts.tree.path(job.tenant):
+        now = self.situation
+        kinds = sorted(now.sure & set(self.plan.board.kinds(self.plan.board.shape(job))))
+        for name in now.parts.tree.path(job.tenant):
             for kind in kinds:
-                sure = draft.guaranteed(name, kind)
-                left = sure - draft.held(draft.board, name, kind) if sure else 0
+                sure = now.guaranteed(name, kind)
+                left = sure - now.held(self.plan.board, name, kind) if sure else 0
                 if 0 < left < job.min_workers:
                     return short(name, kind, sure, left, job.min_workers)
         return ""
@@ -145,54 +142,51 @@ class _Blocked:
     def _free_for(self, shape: Shape) -> tuple[int, int]:
         """Places for this shape now and on empty nodes; what is held for others is free, only not for everybody."""
         if shape not in self._free:
-            self._free[shape] = (self._unheld.roomiest(shape)[0], self.draft.board.most(shape))
+            self._free[shape] = (self.plan.board.roomiest(shape)[0], self.plan.board.most(shape))
         return self._free[shape]
 
     def _lidded(self, job: JobState, shape: Shape) -> set[str]:
         """The types that would hold its gang, of which its tenant may not have so many more."""
-        if not self.draft.limited:
+        if not self.situation.limited:
             return set()
         return {kind for kind in self._holding(shape, job.min_workers)
                 if job.min_workers > self._room(job.tenant, kind)}  # fmt: skip
 
     def _holding(self, shape: Shape, need: int) -> list[str]:
         """The types of which the nodes in service would hold so many workers if they were empty."""
-        board = self.draft.board
+        board = self.plan.board
         return [kind for kind in board.kinds(shape) if board.most(shape.on(kind)) >= need]
 
     def _room(self, tenant: str, kind: str | None) -> int:
         if (tenant, kind) not in self._rooms:
-            self._rooms[tenant, kind] = self.draft.quota_room(tenant, kind)
+            self._rooms[tenant, kind] = self.plan.quota_room(tenant, kind)
         return self._rooms[tenant, kind]
 
 
-def expected_starts(draft: Draft, queue: list[JobState]) -> Iterator[float | None]:
+def expected_starts(plan: LivePlan, queue: list[JobState]) -> Iterator[float | None]:
     """Play the queue forward: devices come free when running jobs end, and go to the jobs in order.
 
     Only counts devices per type. A job that cannot be told to end keeps its devices for ever in this
     forecast, so what depends on it is None, rather than a guess.
     """
-    free = {kind: draft.board.free_devices(kind) for kind in {n.device_type for n in draft.board.nodes.values()}}
-    for seats in draft.board.held.values():
-        for name in seats:
-            free[draft.board.nodes[name].device_type] += 1
+    free = {kind: plan.board.free_devices(kind) for kind in {n.device_type for n in plan.board.nodes.values()}}
     ends: list[tuple[float, tuple[str, ...]]] = []
-    for name, seats in draft.board.seats.items():
-        left = remaining_s(draft.jobs[name], len(seats)) if seats else None
+    for name, seats in plan.board.seats.items():
+        left = remaining_s(plan.situation.jobs[name], len(seats)) if seats else None
         if left is not None:
-            kinds = tuple(draft.board.nodes[n].device_type for n in seats if draft.board.nodes[n].schedulable)
-            ends.append((draft.now_s + left, kinds))
+            kinds = tuple(plan.board.nodes[n].device_type for n in seats if plan.board.nodes[n].schedulable)
+            ends.append((plan.situation.now_s + left, kinds))
     heapq.heapify(ends)
-    return islice(_play(draft, queue, free, ends), len(queue))
+    return islice(_play(plan, queue, free, ends), len(queue))
 
 
 def _play(
-    draft: Draft, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
+    plan: LivePlan, queue: list[JobState], free: dict[str, int], ends: list[tuple[float, tuple[str, ...]]]
 ) -> Iterator[float | None]:
-    now, every = draft.now_s, tuple(sorted(free))
-    tenants = {job.tenant for job in queue} if draft.limited else ()
-    rooms = {(tenant, kind): draft.quota_room(tenant, kind) for tenant in tenants for kind in every}
-    spent = {name: tenant.spent for name, tenant in draft.tenants.items() if tenant.spent is not None}
+    now, every = plan.situation.now_s, tuple(sorted(free))
+    tenants = {job.tenant for job in queue} if plan.situation.limited else ()
+    rooms = {(tenant, kind): plan.quota_room(tenant, kind) for tenant in tenants for kind in every}
+    spent = {name: tenant.spent for name, tenant in plan.situation.tenants.items() if tenant.spent is not None}
     mosts: dict[tuple[str, ...], int] = {}  # free devices of the roomiest of some types, as long as nothing changes
     for job in queue:
         if job.tenant in spent:

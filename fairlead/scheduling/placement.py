@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.carry.board import Board, Shape, like_speed
+from fairlead.scheduling.board import Board, Shape, like_speed
 
 
 def place(

@@ -1,19 +1,18 @@
 """Why a running gang does not grow: what stands in the way of one more worker, in words for the people who wait for it.
 
-The questions are those of ``scale.may_grow`` and of the stages that grow gangs, asked of the finished draft of a round.
 Other tenants' jobs are not named: who asks may not be allowed to see them.
 """
 
 from __future__ import annotations
 
-from fairlead.scheduling.carry.draft import Draft
-from fairlead.scheduling.carry.gain import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
-from fairlead.scheduling.carry.scale import SETTLE_S, settled
+from fairlead.scheduling.live_plan import LivePlan
+from fairlead.scheduling.scaling import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
 from fairlead.scheduling.state import JobState, Reason
+from fairlead.scheduling.wanted import FLOOR_S
 from fairlead.scheduling.words import devices, each, moment, rate, reason, used_up, workers
 
 
-def why_it_stays(draft: Draft, job: JobState) -> Reason | None:
+def why_it_stays(plan: LivePlan, job: JobState) -> Reason | None:
     """What keeps this running gang, about which nothing was decided, from growing; None if it has all it asked for."""
     size = len(job.seats)
     if size >= job.max_workers:
@@ -21,19 +20,20 @@ def why_it_stays(draft: Draft, job: JobState) -> Reason | None:
     if not job.elastic:
         text = f"it keeps the size it started with: it is not elastic, so its {job.max_workers} workers are no goal"
         return reason("not-elastic", text, size=size)
-    return _of_its_own(draft, job, size) or _of_the_cluster(draft, job, size)
+    return _of_its_own(plan, job, size) or _of_the_cluster(plan, job, size)
 
 
-def _of_its_own(draft: Draft, job: JobState, size: int) -> Reason | None:
+def _of_its_own(plan: LivePlan, job: JobState, size: int) -> Reason | None:
     """What would keep it from growing on an empty cluster, too; what lasts longest first."""
     if size >= ceiling(job):
         return _slower(job, size)
-    tenant = draft.tenants[job.tenant]
+    tenant = plan.situation.tenants[job.tenant]
     if tenant.spent is not None:
         text = f"{used_up(tenant.name, tenant.spent)} until {moment(tenant.spent.again_s)}"
         return reason("budget", text, size=size, again_s=tenant.spent.again_s, of=tenant.spent.of or tenant.name)
-    if tenant.quota is not None and draft.quota_room(job.tenant) <= 0:
-        text = f"tenant {tenant.name} uses {draft.used(tenant.name)} of its quota of {devices(tenant.quota)}"
+    if tenant.quota is not None and plan.quota_room(job.tenant) <= 0:
+        used = plan.board.used.get(tenant.name, 0)
+        text = f"tenant {tenant.name} uses {used} of its quota of {devices(tenant.quota)}"
         return reason("quota", text, size=size, quota=tenant.quota)
     if not worth_restarting(job, size):
         saved = saved_s(job, size) or 0.0
@@ -43,10 +43,6 @@ def _of_its_own(draft: Draft, job: JobState, size: int) -> Reason | None:
             f"and must save {PAYBACK:g} times the {job.restart_cost_s:.1f} s that a new generation costs"
         )
         return reason("no-payback", text, size=size, saved_s=saved, cost_s=job.restart_cost_s)
-    if not settled(draft, job):
-        left = SETTLE_S - (draft.now_s - job.since_s)
-        text = f"its generation is young and settles for another {left:.0f} s"
-        return reason("settling", text, size=size, left_s=left)
     return None
 
 
@@ -62,20 +58,22 @@ def _slower(job: JobState, size: int) -> Reason:
     return reason("measured-slower", text, size=size, slower=slower, best=best)
 
 
-def _of_the_cluster(draft: Draft, job: JobState, size: int) -> Reason:
-    board, shape = draft.board, draft.board.shape(job)
+def _of_the_cluster(plan: LivePlan, job: JobState, size: int) -> Reason:
+    board = plan.board
+    shape = board.shape(job)
     wants = f"{devices(1, job.device_type)}{each(shape.need)}"
-    unheld = draft.unheld()
     shape = shape.on(board.kind(board.seats[job.id]) or "")
-    held, idle = unheld.places(shape).total, unheld.free_devices()
+    free, idle = board.places(shape).total, board.free_devices()
     if board.most(shape) <= size:
         text = f"no more than {workers(size)} of its kind fit on the nodes in service, even when empty ({wants} each)"
         return reason("no-such-room", text, size=size, idle=idle)
-    if board.places(shape).total:
-        return reason("giving", f"tenant {job.tenant} is giving devices to others in this round", size=size, idle=idle)
-    if held:
-        text = f"{devices(held)} idle, but held for jobs that waited long or were promised room"
-        return reason("held-for-others", text, size=size, held=held)
+    young_s = FLOOR_S - (plan.situation.now_s - job.since_s)
+    if free and young_s > 0:
+        text = f"it changed {FLOOR_S - young_s:.0f} s ago; its next change is in {young_s:.0f} s at the earliest"
+        return reason("settling", text, size=size, left_s=young_s)
+    if free:
+        text = f"{devices(free)} idle, but kept for jobs that come first"
+        return reason("held-for-others", text, size=size, held=free)
     if idle:
         text = f"{devices(idle)} idle, but none fits: another worker needs {wants}"
         return reason("no-fitting-device", text, size=size, idle=idle)

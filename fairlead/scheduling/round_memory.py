@@ -39,6 +39,7 @@ def recalled(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def promises(memory: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """The part of it that must not be lost when the process ends: who was promised what, whose turn it was, and whether
-    everybody was told that fairness is being corrected."""
-    return memory.get("promised"), memory.get("turned_s"), memory.get("fairness", {}).get("corrects", False)
+    """The part of it that must not be lost when the process ends: which seats were given to whom, whose turn it was,
+    and whether everybody was told that fairness is being corrected."""
+    given = {name: seats for name, (seats, _since_s) in memory.get("wanted", {}).items()}
+    return given, memory.get("turned"), memory.get("fairness", {}).get("corrects", False)

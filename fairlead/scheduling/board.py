@@ -8,8 +8,8 @@ from math import inf
 from typing import NamedTuple
 
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.scheduling.carry.company import Company
-from fairlead.scheduling.carry.places import Places
+from fairlead.scheduling.free_places import Places
+from fairlead.scheduling.node_neighbours import Company
 from fairlead.scheduling.state import JobState
 
 WARMER_C = 5.0

@@ -1,0 +1,75 @@
+"""Jobs as the market reads them: what a live job says, put in seconds of work of one worker.
+
+Live, a job says less than a trace does: there is no curve but what was measured, and no work left but samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from fairlead.scheduling.scaling import ceiling, prior_curve, speed_at
+from fairlead.scheduling.state import JobState
+
+URGENT_S = 60.0
+"""A promise that must be kept within this time is urgent."""
+
+
+def job_view(job: JobState, there: int, types: tuple[str, ...], now_s: float) -> JobState | None:
+    """The job as the market reads it; None if its gang is larger than any that is ``there`` for its shape."""
+    size = len(job.seats)
+    if size and not job.elastic:
+        least = most = size
+    else:
+        least = job.min_workers
+        if least > there:
+            return None
+        most = ceiling(job) if job.speeds else job.max_workers
+        if not size <= most <= there:
+            most = max(min(most, there), size)
+        most = max(most, least)  # a spec may say less at the most than at the least
+    if job.curve is not None or _unknown(job):
+        same = least == job.min_workers and most == job.max_workers and not job.broken
+        return job if same else replace(job, min_workers=least, max_workers=most, broken=False)
+    unit = speed_at(job, 1)
+    left, done = _work(job, unit, now_s)
+    return replace(
+        job, min_workers=least, max_workers=most, work_left=left, work_done=done,
+        curve=prior_curve(job, least, most, types), broken=False,
+        finish_by_s=None if left is None else job.finish_by_s,
+    )  # fmt: skip
+
+
+def _unknown(job: JobState) -> bool:
+    """Whether it has not begun, and nothing is known that its menu or its bid could depend on."""
+    return not (job.seats or job.speeds or job.broken or job.finish_by_s is not None or "takes_s" in job.facts)
+
+
+def _work(job: JobState, unit: float | None, now_s: float) -> tuple[float | None, float]:
+    """Work left, if it can be told, and done, in seconds of one worker."""
+    if unit is not None:
+        left = None if job.remaining_samples is None else job.remaining_samples / unit
+        return left, job.work_done / unit
+    done = max(0.0, now_s - job.since_s) * len(job.seats) ** 0.9 if job.seats else 0.0
+    takes_s = job.facts.get("takes_s")
+    return (None if takes_s is None else max(1.0, float(takes_s) * job.min_workers**0.9 - done)), done
+
+
+def urgent(job: JobState, now_s: float) -> bool:
+    """Whether a promise is about to be broken; one that is broken already no longer pushes others aside."""
+    if job.finish_by_s is None and job.start_by_s is None:
+        return False
+    slack_s = np.inf if job.start_by_s is None or job.seats else job.start_by_s - now_s
+    if job.finish_by_s is not None:
+        slack_s = min(slack_s, job.finish_by_s - now_s - _least_s(job, now_s))
+    return bool(0.0 <= slack_s <= URGENT_S)
+
+
+def _least_s(job: JobState, now_s: float) -> float:
+    """What it still takes at the least, on its largest gang: as measured, or else as it was said to take."""
+    speed = speed_at(job, job.max_workers)
+    if speed:
+        return (job.remaining_samples or 0.0) / speed
+    left, _ = _work(job, None, now_s)
+    return 0.0 if left is None else left / job.max_workers**0.9

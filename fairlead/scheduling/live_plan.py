@@ -1,0 +1,107 @@
+"""A round on a live cluster, before it is put into words: repairs, what the market wants, and what can be done now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from fairlead.scheduling.board import Board
+from fairlead.scheduling.feasible import Feasible, feasible
+from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.mentions import Named
+from fairlead.scheduling.queue_order import queue_order
+from fairlead.scheduling.repair import Repairs, repairs
+from fairlead.scheduling.settled_state import Seats, SettledState, free_amounts, settled_state
+from fairlead.scheduling.situation import Situation
+from fairlead.scheduling.state import ClusterState, JobState, Resize
+from fairlead.scheduling.wanted import Wanted, wanted
+
+
+@dataclass(frozen=True, slots=True)
+class LivePlan:
+    """Everything that a round found out; ``board`` is what is held once its changes begin and nobody has left yet."""
+
+    situation: Situation
+    repaired: Repairs
+    settled: SettledState
+    wanted: Wanted
+    done: Feasible
+    line: tuple[JobState, ...]  # all that waited as the round began, in order
+    board: Board
+
+    @property
+    def queue(self) -> list[JobState]:
+        """The jobs that still wait, in order."""
+        return [job for job in self.line if job.id not in self.done.changes]
+
+    def quota_room(self, tenant: str, kind: str | None = None) -> int:
+        """Devices (of a type) that the tenant may still have by its limits."""
+        return self.situation.quota_room(tenant, kind, self.board)
+
+    def victims(self, job: str) -> list[Named]:
+        """The jobs that are leaving seats, or are asked to, which this one is to have."""
+        awaited, jobs = set(self.done.awaits.get(job, ())), self.situation.jobs
+        return [Named(name, jobs[name].tenant) for name in sorted(jobs)
+                if name != job and not awaited.isdisjoint(self.leaves(name))]  # fmt: skip
+
+    def leaves(self, name: str) -> Seats:
+        """The seats that a job is giving up, or is asked to in this round."""
+        job, seats = self.situation.jobs[name], self.done.changes.get(name)
+        if seats is None:
+            return job.leaving
+        return tuple((Counter(job.seats) - Counter(seats)).elements())
+
+    def receivers(self, name: str) -> list[JobState]:
+        """The jobs that are to have the seats which this one gives up, those that come first first."""
+        gone = set(self.leaves(name))
+        found = [job for job, seats in self.done.awaits.items() if job != name and not gone.isdisjoint(seats)]
+        found.sort(key=lambda job: (job not in self.wanted.due, -self.wanted.bid.get(job, 0.0), job))
+        return [self.situation.jobs[job] for job in found]
+
+
+def live_plan(state: ClusterState, dials: Dials = DEFAULTS) -> LivePlan:
+    """The whole round, stage by stage."""
+    situation = Situation.of(state, dials)
+    repaired = repairs(situation)
+    settled = settled_state(situation, repaired)
+    plan = wanted(situation, settled)
+    free = free_amounts(situation, _held(situation, repaired))
+    asked = sorted(settled.asked, key=lambda name: (name not in plan.due, -plan.bid.get(name, 0.0), name))
+    begun = _after(situation, repaired, {})
+    done = feasible(situation.jobs, plan.seats, asked, free, situation.limits(begun))
+    done = replace(done, awaits={**done.awaits, **_still_awaited(situation, settled)})
+    line = tuple(queue_order(situation, plan))
+    return LivePlan(situation, repaired, settled, plan, done, line, _after(situation, repaired, done.changes))
+
+
+def _held(situation: Situation, repaired: Repairs) -> dict[str, Seats]:
+    """What everybody holds at this moment, and what repairs give to some besides."""
+    held = {}
+    for name, job in situation.jobs.items():
+        decided = repaired.get(name)
+        both = Counter(job.seats) | Counter(decided.seats if isinstance(decided, Resize) else ())
+        held[name] = tuple(both.elements())
+    return held
+
+
+def _still_awaited(situation: Situation, settled: SettledState) -> Mapping[str, Seats]:
+    """What gangs that settle wait for."""
+    fixed = {name: one.seats for name, one in settled.committed.items() if name in settled.fixed}
+    return {
+        name: tuple(sorted((Counter(seats) - Counter(situation.jobs[name].seats)).elements()))
+        for name, seats in fixed.items()
+    }
+
+
+def _after(situation: Situation, repaired: Repairs, changes: Mapping[str, Seats]) -> Board:
+    """The board once the changes have begun: everybody has its new seats and nobody has left its old ones."""
+    board = situation.board.copy()
+    given = {name: one.seats for name, one in repaired.items() if isinstance(one, Resize)} | dict(changes)
+    for name, seats in given.items():
+        job = situation.jobs[name]
+        more = tuple(sorted((Counter(seats) - Counter(job.seats)).elements()))
+        if more:
+            board.sit(job, more)
+    return board

@@ -1,0 +1,152 @@
+"""Turns in minutes: budgets in whole gangs where a change costs so little that every share holds within minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from itertools import chain
+
+import numpy as np
+
+from fairlead.scheduling.market.choice import Desk, Problem
+from fairlead.scheduling.market.menus import Bools
+from fairlead.scheduling.market.nested import Nested
+from fairlead.scheduling.market.offers import Offers
+from fairlead.scheduling.market.rows import largest
+from fairlead.scheduling.market.tenants import Shares
+from fairlead.scheduling.market.turns import STEP
+from fairlead.scheduling.market.worth import TINY, Book
+
+COMMAND_TURNS = 15.0
+"""A command that starts over when it is stopped, and does not say how long it takes, is left its gang for so many
+turns; one that says so, to its end."""
+
+Chunk = tuple[int, int, int]
+"""Devices that a queue takes at once; the job and the column of a gang that must have them, or -1."""
+
+
+def rotated(problem: Problem, parts: Shares, devices: float, choices: Offers, pressed: Sequence[int] = ()) -> Problem:
+    """The problem with budgets of whole gangs that can all be had at once: whoever is furthest behind has its next one.
+
+    ``problem.budget`` is what each queue may want: its share and what it has saved up, or less what it has overdrawn.
+    How far behind it is, is told relative to its share. A gang that does not run yet has its turn once its queue is
+    behind by half of it, one that runs keeps its turn until the queue is behind by nothing: so nobody changes at every
+    round, and a queue of which nothing runs has its next gang within size x turn / share. A queue whose best bid is a
+    gang that its share has no room for saves up for it. Jobs that must run now are in the budget before anybody else;
+    then come, in each queue, those that are ``pressed``, in this order: they must run if its budget has room for them.
+    """
+    wants, has, most = (one.tolist() for one in (problem.budget, parts.has, problem.ceiling))
+    share = [max(float(parts.entitled[name]), 1e-9) for name in parts.names]
+    forced = np.nonzero(problem.first >= 0)[0]
+    had = np.bincount(problem.group[forced], problem.size[forced, problem.first[forced]], len(wants)).tolist()
+    room = devices - sum(had)
+    first = problem.first.copy()
+    chunks = _chunks(problem, share, _smallest(problem, choices, pressed))
+
+    def turn(at: int) -> tuple[float, int, Chunk] | None:
+        """How far it is behind, relative to its share, and its next gang."""
+        chunk = next((chunk for chunk in chunks[at] if chunk[0] <= most[at] - had[at] + 1e-9), None)
+        if chunk is None:
+            return None
+        spare = wants[at] - had[at] - (0.0 if has[at] >= had[at] + chunk[0] / 2 else chunk[0] / 2)
+        return -round(spare / share[at], 9), at, chunk
+
+    queue = [found for at in range(len(wants)) if (found := turn(at)) is not None]
+    heapify(queue)
+    saving: list[int] = []  # queues for whose next gang there is no room now
+    while queue or (saving and room >= 1):
+        if not queue:  # what nobody can have by its share goes to their other jobs, in the same order
+            queue, saving = [found for at in saving if (found := turn(at)) is not None], []
+            heapify(queue)
+            continue
+        _, at, (size, job, column) = heappop(queue)
+        if size > room + 1e-9:
+            saving.append(at)
+            continue
+        room -= size
+        had[at] += size
+        if job >= 0:
+            first[job] = column
+        if (found := turn(at)) is not None:
+            heappush(queue, found)
+    return replace(problem, budget=np.array(had, dtype=np.float64), share=np.ones(problem.jobs), first=first)
+
+
+def _smallest(problem: Problem, choices: Offers, pressed: Sequence[int]) -> dict[int, int]:
+    """By job, the column of the gang that it has, or else of its smallest one; of those that can run at all."""
+    found = {}
+    for job in pressed:
+        column = int(choices.present[job])
+        if column < 0 or problem.utility[job, column] <= 0:
+            least = (problem.size[job] == problem.least[job]) & (problem.utility[job] > 0)
+            column = int(np.where(least, problem.utility[job], -1.0).argmax())
+        if problem.utility[job, column] > 0 and problem.first[job] < 0:
+            found[job] = column
+    return found
+
+
+def _chunks(problem: Problem, share: list[float], pressed: Mapping[int, int]) -> list[Iterator[Chunk]]:
+    """By queue, the steps in which its jobs take devices: first those that are pressed, then the others by bids; each
+    its smallest gang, then what more it can use.
+
+    Of jobs that must run now it is only what more they can use.
+    """
+    _, density, order = problem.by_density
+    order = order[density[order] > 0]
+    must = problem.first.copy()
+    must[list(pressed)] = list(pressed.values())
+    has = np.where(must >= 0, problem.size[np.arange(problem.jobs), must], problem.least)
+    more = np.maximum(largest(np.where(problem.utility > 0, problem.size, 0)) - has, 0)
+    jobs: list[list[tuple[int, int]]] = [[] for _ in share]
+    ahead: list[list[Chunk]] = [[] for _ in share]
+    for job, column in pressed.items():
+        ahead[int(problem.group[job])].append((int(has[job]), job, column))
+    least = np.where(must >= 0, 0, has)
+    for job, group in zip(order.tolist(), problem.group[order].tolist(), strict=True):
+        jobs[group].append((int(least[job]), int(more[job])))
+    return [
+        chain(before, ((size, -1, -1) for size in _steps(some, max(1, int(one * STEP)))))
+        for before, some, one in zip(ahead, jobs, share, strict=True)
+    ]
+
+
+def _steps(jobs: list[tuple[int, int]], step: int) -> Iterator[int]:
+    """Gangs of several devices one by one; single devices so many at a time."""
+    singles = 0
+    for least, more in jobs:
+        if least > 1:
+            yield least
+        singles += more + (least if least <= 1 else 0)
+        for _ in range(singles // step):
+            yield step
+        singles %= step
+    if singles:
+        yield singles
+
+
+def uninterrupted(problem: Problem, choices: Offers, book: Book, starts_over: Bools, parts: Shares) -> Problem:
+    """The problem in which gangs that would lose all they have done keep them for one turn, whatever their budget says.
+
+    What a command has beyond its queue's share is a debt that is repaid first. Its turn is over when that debt is as
+    large as all of it would have been: to the end of one that says how long it takes, else ``COMMAND_TURNS`` turns.
+    """
+    rows = np.nonzero(starts_over & book.running & (problem.first < 0))[0]
+    rows = rows[problem.utility[rows, choices.present[rows]] > 0]
+    if not len(rows):
+        return problem
+    column = choices.present[rows]
+    size, speed = problem.size[rows, column], np.maximum(choices.speed[rows, column], TINY)
+    takes_s = np.where(book.declared[rows], (book.left[rows] + book.done[rows]) / speed, 0.0)
+    debt = -np.array([parts.accounts[name].bucket for name in parts.names])[book.group[rows]]
+    lasts = debt < size * np.maximum(takes_s, COMMAND_TURNS * parts.turn_s)
+    desk = Desk(problem) if problem.rules is None else Nested(problem)
+    desk.secure()
+    first = problem.first.copy()
+    for job in np.nonzero(first >= 0)[0].tolist():
+        desk.oblige(job, int(first[job]))
+    for job in rows[lasts][np.argsort(-book.ran_s[rows[lasts]], kind="stable")].tolist():
+        desk.oblige(job, int(choices.present[job]))
+        if desk.column[job] == choices.present[job]:
+            first[job] = desk.column[job]
+    return replace(problem, first=first)

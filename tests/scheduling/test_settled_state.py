@@ -1,0 +1,70 @@
+"""The settled state: seats that somebody is leaving are given away once, and what was given is kept until it is had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fairlead.cluster import NodeState
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.repair import repairs
+from fairlead.scheduling.settled_state import COMMITTED_S, SettledState, settled_state
+from fairlead.scheduling.situation import Situation
+from fairlead.scheduling.state import ClusterState, JobState, Start
+
+from .clusters import by_job, job, nodes, state
+
+
+def settled(now: ClusterState) -> SettledState:
+    situation = Situation.of(now)
+    return settled_state(situation, repairs(situation))
+
+
+def given(seats: tuple[str, ...], since_s: float = 95.0) -> dict[str, Any]:
+    return {"wanted": {"new": [list(seats), since_s]}}
+
+
+def leaving(seat: str, **fields: Any) -> JobState:
+    return job("old", seats=(seat,), settling=True, leaving=(seat,), **fields)
+
+
+def test_seats_that_a_gang_is_leaving_are_not_its_own_any_more_but_not_free_either() -> None:
+    now = state([leaving("node-0"), job("new")], nodes=nodes(1), memory=given(("node-0",)))
+    found = settled(now)
+    assert found.seats == {"new": ("node-0",), "old": ()} and found.fixed == {"old"}
+    assert by_job(decide(now))["new"].reason.code == "making-room"
+
+
+def test_the_market_sees_a_gang_on_the_seats_that_it_was_given() -> None:
+    found = settled(state([leaving("node-0"), job("new")], memory=given(("node-0",))))
+    assert found.asked["new"].seats == ("node-0",)
+
+
+def test_what_was_given_is_kept_while_others_leave_it_and_for_half_a_minute_after_that() -> None:
+    old = given(("node-0",), 100.0 - COMMITTED_S - 1.0)
+    assert settled(state([leaving("node-0"), job("new")], memory=old)).committed["new"].since_s == 100.0
+    assert settled(state([job("new")], memory=old)).committed == {}
+    assert "new" in settled(state([job("new")], memory=given(("node-0",)))).committed
+
+
+def test_what_was_given_is_forgotten_where_it_cannot_be_had_any_more() -> None:
+    taken = job("sits", seats=("node-0",))
+    assert settled(state([taken, job("new")], memory=given(("node-0",)))).committed == {}
+    away = [replace(one, state=NodeState.CORDONED) for one in nodes(1)]
+    assert settled(state([job("new")], nodes=away, memory=given(("node-0",)))).committed == {}
+    assert settled(state([job("new", seats=("node-0",))], memory=given(("node-0",)))).committed == {}
+
+
+def test_a_gang_that_came_up_with_some_of_its_seats_is_given_the_others_once_they_are_free() -> None:
+    small = job("new", workers=(1, 2), seats=("node-0",), settling=True)
+    both = state([small, leaving("node-1")], nodes=nodes(2), memory=given(("node-0", "node-1")))
+    assert settled(both).seats["new"] == ("node-0", "node-1")
+    later = replace(both, jobs=[replace(small, settling=False)], memory=decide(both).memory, now_s=101.0)
+    assert by_job(decide(later))["new"].seats == ("node-0", "node-1")  # type: ignore[union-attr]
+
+
+def test_a_gang_that_lost_its_node_goes_on_before_others_that_have_waited_longer() -> None:
+    waiting = [job(f"w{at}", submitted_s=-500.0, since_s=-500.0) for at in range(5)]
+    lost = job("lost", submitted_s=50.0, since_s=99.0, interrupted_s=99.0, priority=-5)
+    found = by_job(decide(state([*waiting, lost], nodes=nodes(2))))
+    assert isinstance(found["lost"], Start) and found["lost"].reason.code == "interrupted"
