@@ -352,9 +352,13 @@ class SimWorker:
 
     def raises(self, error: str) -> None:
         """It says so and ends, unless it has ended already."""
-        if not self.ended:
-            self.say(wire.Raised(error=error))
-            self.exit_soon(code=1)
+        if self.ended or self.state == "over":
+            return
+        meeting, self.meeting = self.meeting, None
+        if meeting is not None:
+            meeting.gone(self)
+        self.say(wire.Raised(error=error))
+        self.exit_soon(code=1)
 
     def exit_soon(self, code: int) -> None:
         self.state = "over"
