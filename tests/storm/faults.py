@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -61,8 +62,8 @@ class Storm:
     def _later(self, after_s: float, what: Callable[[], object]) -> None:
         self._world.loop.within(self._world.process, after_s, what)
 
-    def _machine(self, what: str) -> Machine:
-        machine = self._world.machines[self._chance.choice(sorted(self._world.machines))]
+    def _machine(self, what: str, among: Collection[str] = ()) -> Machine:
+        machine = self._world.machines[self._chance.choice(sorted(among or self._world.machines))]
         self._world.truth.disturb_node(machine.name, what)
         self._world.trace("befalls", machine.name)
         return machine
@@ -97,11 +98,16 @@ class Storm:
         self._later(self._chance.uniform(1.0, 28.0), machine.clear_up)
 
     def cannot_fence(self) -> None:
-        machine = self._machine("cannot be fenced:")
+        """Where nodes are let sleep, one that is about to be: its processes cannot be ended either."""
+        sleep_after_s = self._world.sleep_after_s
+        awake = [name for name, machine in self._world.machines.items() if machine.well]
+        idle = [name for name in awake if not self._world.machines[name].busy]
+        machine = self._machine("cannot be fenced:", (idle or awake) if sleep_after_s else ())
         machine.fence_trouble = True
-        if self._chance.random() < 0.5:
+        if not sleep_after_s and self._chance.random() < 0.5:
             machine.die("the kernel killed it")
-        self._later(self._chance.uniform(2.0, 12.0), machine.clear_up)
+        lasts_s = self._chance.uniform(2.0, 12.0) + 2 * (sleep_after_s or 0.0)
+        self._later(lasts_s, machine.clear_up)
 
     def node_is_drained(self) -> None:
         machine = self._machine("drained:")
@@ -155,8 +161,8 @@ class Storm:
 
     def leader_dies_in_a_change(self) -> None:
         """Of a generation, and nobody leads for a while."""
-        self._world.supervisor.kill_at = self._chance.choice(("leave-told", "join-stored", "leave-told", "launched"))
-        self._world.supervisor.away_s = (8.0, 22.0)
+        self._world.supervisor.kill_at = self._chance.choice(("leave-told", "join-stored", "leave-told", "leave-told"))
+        self._world.supervisor.away_s = (12.0, 22.0)
 
     def leader_is_paused(self) -> None:
         """SIGSTOP: another one may take over, and this one comes back as if nothing had been."""
@@ -170,11 +176,12 @@ class Storm:
         world.supervisor.start_later(0.5)
         self._later(for_s, lambda: world.supervisor.resumed(leader))
 
-    def store_is_silent(self) -> None:
+    def store_is_silent(self, for_s: float | None = None) -> None:
         world = self._world
         world.trouble.silent = True
         world.supervisor.unsteady()
-        for_s = self._chance.choice((0.3, 2.0, 8.0)) * self._chance.uniform(0.8, 1.2)
+        if for_s is None:
+            for_s = self._chance.choice((0.3, 2.0, 8.0)) * self._chance.uniform(0.8, 1.2)
         self._later(for_s, world.supervisor.store_is_well)
 
     def store_is_slow(self) -> None:
@@ -218,17 +225,25 @@ class Storm:
         )))  # fmt: skip
 
     def worker_chatters(self) -> None:
+        """While nothing can be stored, and again while the leader is still at the first of it."""
         worker = self._worker()
-        if worker is not None and worker.behaviour.training:
-            self._world.truth.disturb(worker.job, "chatters")
+        if worker is None or not worker.behaviour.training:
+            return
+
+        def chatter() -> None:
             for step in range(500):
                 worker.say(wire.Snapshot(max(1, worker.called), step % 3, "memory", 10, 0.01))
+
+        self._world.truth.disturb(worker.job, "chatters")
+        self.store_is_silent(4.0)
+        chatter()
+        self._later(1.5, chatter)
 
     def worker_crashes(self) -> None:
         worker = self._worker()
         if worker is None:
             return
-        how = self._chance.choice(("killed", "killed", "segfault", "memory", "exit"))
+        how = self._chance.choice(("killed", "segfault", "memory", "exit", "peers", "peers"))
         self._blame(worker, how)
         match how:
             case "killed":
@@ -237,8 +252,21 @@ class Storm:
                 worker.crash(signal=11)
             case "memory":
                 worker.crash(cause="out-of-memory")
+            case "peers":
+                self._crash_and_raise(worker)
             case _:
                 worker.crash(code=3)
+
+    def _crash_and_raise(self, worker: SimWorker) -> None:
+        """Its peers raise at about the same time, and end; to store that takes a moment."""
+        trouble = self._world.trouble
+        if not trouble.slow_s:
+            trouble.slow_s = 0.05
+            self._later(1.0, lambda: setattr(trouble, "slow_s", 0.0) if trouble.slow_s == 0.05 else None)
+        for peer in self._world.workers_of(worker.job):
+            if peer is not worker and peer.behaviour.training:
+                self._later(self._chance.uniform(0.0, 0.03), partial(peer.raises, "ConnectionError: a peer is gone"))
+        worker.crash(signal=11)
 
     def workers_crash_in_turn(self) -> None:
         """Workers of one job are killed every few seconds."""

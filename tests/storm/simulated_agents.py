@@ -106,6 +106,11 @@ class Machine:
             self.world.loop.resume(self.manager.process)
 
     @property
+    def busy(self) -> bool:
+        """Whether any worker is there."""
+        return self.manager is not None and bool(self.manager.workers)
+
+    @property
     def well(self) -> bool:
         """Whether a leader that tries can speak with it."""
         weather = self.world.network.weather[self.name]

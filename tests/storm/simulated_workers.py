@@ -228,8 +228,7 @@ class SimWorker:
             case "exit-at-start":
                 self.crash(code=7)
             case "raises-at-start":
-                self.say(wire.Raised(error="ValueError: no such column"))
-                self.exit_soon(code=1)
+                self.raises("ValueError: no such column")
             case _ if self.behaviour.training:
                 self.state = "idle"
                 self.say(wire.Ready(samples=self.behaviour.steps * 10, epochs=1, batch_size=10, parameters=10))
@@ -353,6 +352,16 @@ class SimWorker:
             self.exit_soon(code=0)
         else:
             self._world.loop.within(self.process, 0.0, self.follow)
+
+    def raises(self, error: str) -> None:
+        """It says so and ends, unless it has ended already."""
+        if self.ended or self.state == "over":
+            return
+        meeting, self.meeting = self.meeting, None
+        if meeting is not None:
+            meeting.gone(self)
+        self.say(wire.Raised(error=error))
+        self.exit_soon(code=1)
 
     def exit_soon(self, code: int) -> None:
         self.state = "over"
