@@ -25,7 +25,7 @@ from fairlead.scheduling.state import (
     Start,
 )
 from fairlead.scheduling.waiting_reasons import holds
-from fairlead.scheduling.wanted import TURN_S
+from fairlead.scheduling.wanted import MENDED_S, TURN_S
 from fairlead.scheduling.words import devices, each, on, reason, workers
 
 
@@ -72,7 +72,11 @@ def _memory(plan: LivePlan) -> dict[str, Any]:
               if 0.0 <= plan.situation.now_s - one[0] < TURN_S}  # fmt: skip
     turned |= {jobs[name].tenant: [plan.situation.now_s, name] for name in plan.wanted.turns.values()
                if name in plan.done.changes and not jobs[name].seats}  # fmt: skip
-    return {**plan.wanted.memory, **parts.memory(used, done), **given, **({"turned": turned} if turned else {})}
+    mended = {name: when_s for name, when_s in plan.situation.state.memory.get("mended", {}).items()
+              if 0.0 <= plan.situation.now_s - when_s < MENDED_S}  # fmt: skip
+    mended |= {name: plan.situation.now_s for name, one in plan.repaired.items() if isinstance(one, Resize)}
+    kept = {name: one for name, one in (("turned", turned), ("mended", mended)) if one}
+    return {**plan.wanted.memory, **parts.memory(used, done), **given, **kept}
 
 
 def _useful(plan: LivePlan, job: JobState) -> float:

@@ -28,6 +28,9 @@ FLOOR_S = 60.0
 """Live, a gang is left alone until it has run for so long, unless a promise, a loss or another's share asks for it."""
 
 
+MENDED_S = 15.0
+"""A gang that lost a worker and was mended is left alone for so long, whoever's turn it is."""
+
 TURN_S, TURN_LASTS_S = 300.0, 120.0
 """So often the job of a tenant that has waited longest, and for at least as long, comes first, whatever it bids, and is
 left its gang for a while: short jobs that keep coming would outbid it for ever."""
@@ -83,7 +86,10 @@ def _first(situation: Situation, asked: Collection[str]) -> frozenset[str]:
         if job.interrupted_s is not None and not job.seats
         and job.min_workers <= max(1, ceil(situation.entitled(job.tenant) - 1e-9))
     }  # fmt: skip
-    return frozenset((promised | interrupted).intersection(asked))
+    mended = {name for name, when_s in situation.state.memory.get("mended", {}).items()
+              if 0.0 <= situation.now_s - when_s < MENDED_S and name in situation.jobs
+              and situation.jobs[name].seats}  # fmt: skip
+    return frozenset((promised | interrupted | mended).intersection(asked))
 
 
 def _turns(situation: Situation, asked: Mapping[str, JobState]) -> dict[str, str]:

@@ -68,3 +68,12 @@ def test_a_gang_that_lost_its_node_goes_on_before_others_that_have_waited_longer
     lost = job("lost", submitted_s=50.0, since_s=99.0, interrupted_s=99.0, priority=-5)
     found = by_job(decide(state([*waiting, lost], nodes=nodes(2))))
     assert isinstance(found["lost"], Start) and found["lost"].reason.code == "interrupted"
+
+
+def test_a_gang_that_was_mended_is_not_stopped_right_away_for_anothers_turn() -> None:
+    hurt = job("hurt", workers=(2, 2), seats=("node-0",), broken=True)
+    now = state([hurt, *(job(f"b{at}", "b") for at in range(4))], nodes=nodes(2))
+    first = decide(now)
+    mended = replace(hurt, seats=("node-0", "node-1"), broken=False, since_s=100.0)
+    after = replace(now, now_s=101.0, jobs=[mended, *now.jobs[1:]], memory=first.memory)
+    assert "hurt" not in by_job(decide(after))
