@@ -204,13 +204,15 @@ def apply_round(
     over = {job.id for job in state.jobs.values() if is_over(job)}
     devices = Devices(state.cluster.nodes, state.facts, state.generations, over)
     reading = {job.id: job for job in state.cluster.jobs if "data_bytes" in job.facts}
+    seats = any(isinstance(decision, Start | Resize) for decision in decided.decisions)
+    ports = generations.ports_in_use(connection) if seats else set()
     changed: set[str] = set()
     for decision in decided.decisions:
         if isinstance(decision, Hold):
             continue
         savepoint = connection.begin_nested()
         try:
-            if _apply(connection, state, devices, decision, reading.get(decision.job)):
+            if _apply(connection, state, devices, ports, decision, reading.get(decision.job)):
                 changed.add(decision.job)
         except Exception as error:
             if failed is None or stays_what_it_is(error):
@@ -227,12 +229,13 @@ def apply_round(
 
 
 def _apply(
-    connection: Connection, state: RoundInput, devices: Devices, decision: Decision, reads: JobState | None
-) -> bool:
+    connection: Connection, state: RoundInput, devices: Devices, ports: set[int], decision: Decision,
+    reads: JobState | None,
+) -> bool:  # fmt: skip
     match decision:
         case Start(job=job, seats=seats, reason=reason) | Resize(job=job, seats=seats, reason=reason):
             why = reason if reads is None else with_data(reason, reads, seats)
-            return _new_generation(connection, state, devices, job, seats, why)
+            return _new_generation(connection, state, devices, ports, job, seats, why)
         case Preempt(job=job, reason=reason):
             return _preempt(connection, state, job, reason)
         case _:
@@ -240,8 +243,9 @@ def _apply(
 
 
 def _new_generation(
-    connection: Connection, state: RoundInput, devices: Devices, job_id: str, seats: tuple[str, ...], reason: Reason
-) -> bool:
+    connection: Connection, state: RoundInput, devices: Devices, ports: set[int], job_id: str, seats: tuple[str, ...],
+    reason: Reason,
+) -> bool:  # fmt: skip
     job = _unchanged(connection, state, job_id)
     if job is None:
         return False
@@ -263,6 +267,7 @@ def _new_generation(
     generations.insert(
         connection,
         Generation(job_id, number, GenerationPhase.PLANNED, members, reason.code, reason.text, created_s=now_s),
+        ports,
     )
     changes: dict[str, Any] = {"generation": number, "next_worker": next_worker}
     if job.phase is JobPhase.QUEUED:

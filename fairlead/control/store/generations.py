@@ -43,10 +43,15 @@ _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MOST_BY_JOB = 1000  # asked about more of them, one walk over all that live is cheaper
 
 
-def insert(conn: Connection, generation: Generation) -> None:
-    """Store a new generation, with a rendezvous that no other live one has."""
+def insert(conn: Connection, generation: Generation, taken: set[int] | None = None) -> None:
+    """Store a new generation, with a rendezvous that no other live one has.
+
+    ``taken`` are the :func:`ports_in_use`, for who stores many: the new one is added.
+    """
     if generation.rendezvous is None:
-        point = draw(generation.job, generation.number, generation.created_s, _ports_in_use(conn))
+        taken = ports_in_use(conn) if taken is None else taken
+        point = draw(generation.job, generation.number, generation.created_s, taken)
+        taken.add(point.port)
         generation = replace(generation, rendezvous=str(point))
     conn.execute(insert_row(generations), fields(generation) | {"members": _seats(generation.members)})
 
@@ -141,7 +146,8 @@ def unmetered(conn: Connection) -> list[tuple[str, int, float]]:
     return [(tenant, len(members), float(metered_s)) for tenant, members, metered_s in conn.execute(query)]
 
 
-def _ports_in_use(conn: Connection) -> set[int]:
+def ports_in_use(conn: Connection) -> set[int]:
+    """Where the ranks of live generations meet."""
     live = select(generations.c.rendezvous).where(generations.c.phase.in_(_LIVE))
     return {point.port for (stored,) in conn.execute(live) if (point := Rendezvous.parse(stored)) is not None}
 
