@@ -68,6 +68,10 @@ class _Round:
         self.missing: dict[str, Seats] = {}
         self.awaited: Counter[str] = Counter()
         self.changes: dict[str, Seats] = {}
+        self.sitting: dict[str, list[str]] = {}  # by node: the gangs that have a seat there
+        for name, job in jobs.items():
+            for seat in dict.fromkeys(job.seats):
+                self.sitting.setdefault(seat, []).append(name)
 
     def take(self, name: str) -> None:
         """Those of its new seats that are free with all that a worker needs; they are not free any more then."""
@@ -115,7 +119,7 @@ class _Round:
         job = self.jobs[name]
         if not job.seats or name in self.changes or not self._is_in_the_way(job):
             return
-        if not self.wanted.get(name) or (not job.starts_over and self._waits_for(name, name, set())):
+        if not self.wanted.get(name) or (not job.starts_over and self._waits_for_itself(name)):
             self.changes[name] = ()
             self.awaited.subtract(job.seats)
 
@@ -127,13 +131,18 @@ class _Round:
             return False
         return any(limit in self.short for seat in job.seats for limit in self.limits.of(job, seat))
 
-    def _waits_for(self, name: str, other: str, seen: set[str]) -> bool:
-        """Whether it waits for seats of the other, or of somebody who waits for them."""
-        missing = set(self.missing[name])
-        holders = [one for one in self.missing if one != name and one not in self.changes and one not in seen
-                   and not missing.isdisjoint(self.jobs[one].seats) and self.missing[one]]  # fmt: skip
-        seen.update(holders)
-        return bool(missing) and (other in holders or any(self._waits_for(one, other, seen) for one in holders))
+    def _waits_for_itself(self, name: str) -> bool:
+        """Whether it waits for seats of gangs that wait, one for the other, for its own."""
+        seen, ahead = {name}, [name]
+        while ahead:
+            one = ahead.pop()
+            for holder in {holder for seat in self.missing[one] for holder in self.sitting.get(seat, ())} - {one}:
+                if holder == name:
+                    return True
+                if holder not in seen and holder not in self.changes and self.missing.get(holder):
+                    seen.add(holder)
+                    ahead.append(holder)
+        return False
 
 
 def _kept(seats: Seats, target: Seats) -> Seats:

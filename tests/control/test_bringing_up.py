@@ -161,8 +161,8 @@ def test_a_decision_that_cannot_be_stored_fails_its_job_and_no_other(
     state = round_of(db, clock)
     really = generations.insert
 
-    def insert(connection: Any, generation: Any) -> None:
-        really(connection, generation)
+    def insert(connection: Any, generation: Any, taken: Any) -> None:
+        really(connection, generation, taken)
         if generation.job == "a":
             raise ZeroDivisionError("a fault of ours")
 
