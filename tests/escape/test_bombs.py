@@ -164,8 +164,8 @@ def test_a_message_bomb_has_to_wait_and_freezes_nobody(tight: Scene, tmp_path: P
         "import os, socket, stat, time\n"
         "from fairlead import framing, wire\n"
         "def train():\n"
-        "    row = {'step': 1.0, 'loss': 1.0, **{f'{number:x>100}': 1.0 for number in range(4000)}}\n"
-        "    words, said = framing.pack(wire.Progress(1, 1, 9, steps=[row, row])), 0\n"  # as large as it may be
+        "    row = {'step': 1.0, 'loss': 1.0, **{f'{number:x>100}': 1.0 for number in range(200)}}\n"
+        "    words, said = framing.pack(wire.Progress(1, 1, 9, steps=[row] * 40)), 0\n"  # as large as it may be
         "    found = [number for number in range(3, 100) if os.path.exists(f'/proc/self/fd/{number}')]\n"
         "    channel = next(number for number in found if stat.S_ISSOCK(os.fstat(number).st_mode))\n"
         "    line = socket.socket(fileno=channel)\n"

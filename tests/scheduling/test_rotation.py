@@ -133,6 +133,15 @@ def test_what_starts_over_has_one_uninterrupted_turn_and_repays_it_before_it_has
     assert again - ended >= 3 * (ended - began) - 2, "three devices beyond its share, repaid by the one that it has"
 
 
+def test_what_commands_were_lent_goes_back_after_a_turn_and_what_is_their_tenants_own_is_left_alone() -> None:
+    sitting = [job(f"b{at}", "b", seats=(f"n{at}",), work_left=None, starts_over=True) for at in range(4)]
+    waiting = [job(f"a{at}", "a", work_left=None, starts_over=True) for at in range(3)]
+    found = played({"a": 1.0, "b": 1.0}, [*sitting, *waiting], 4, 600.0)
+    sizes = [each["b"] for each in found.sizes]
+    assert sizes[0] == 4 and sizes.index(2) * STEP_S <= 2 * TURN_S, "a turn, and no other before it"
+    assert set(sizes[sizes.index(2) :]) == {2} and found.changes == 4, "two are stopped, two begin, and that is all"
+
+
 def test_a_command_that_says_how_long_it_takes_runs_to_its_end() -> None:
     command = job("command", "b", 4, work_left=4 * 900.0, starts_over=True)
     found = played({"a": 1.0, "b": 1.0}, [command, *(job(f"a{at}", "a") for at in range(5))], 4, 900.0)
@@ -149,8 +158,8 @@ def test_a_turn_is_as_long_as_changes_are_dear() -> None:
         return paced([*jobs, job("waits", "a", restart_cost_s=waiting_s)], Dials())
 
     assert turn_s(30.0) == turn_s(500.0) == Dials().turn_s
-    assert turn_s(0.01) == turn_s(1.0) == turn_s(0.01, 1.0, 30.0) == TURN_S
-    assert TURN_S < turn_s(2.0) < turn_s(29.9) < Dials().turn_s
+    assert turn_s(0.01) == turn_s(2.0) == turn_s(0.01, 1.0, 30.0) == TURN_S
+    assert TURN_S < turn_s(3.0) < turn_s(29.9) < Dials().turn_s
     assert turn_s(waiting_s=30.0) == Dials().turn_s
     assert paced([], Dials()) == Dials().turn_s
 

@@ -89,7 +89,7 @@ class Dials:
     owed within this time. Longer, and a turn is more of a day; shorter, and gangs restart more often."""
 
     quick_turn_s: float = 40.0
-    """The same where a change costs no more than a second: shares then hold over a few minutes. Shorter, and changes
+    """The same where a change costs no more than two seconds: shares then hold over a few minutes. Shorter, and changes
     cost more than they even out; longer, and a tenant of half a device waits for minutes."""
 
     gives: float = 0.03

@@ -97,7 +97,7 @@ def sale(
     problem = replace(_problem(book, choices, pool, bids, parts, duty), rules=parts.rules(jobs, pool))
     if dials.fresh_s > 0:
         first_in_line = np.array([job.id in ahead for job in jobs], dtype=bool)
-        problem = replace(problem, utility=dearer(problem, choices, book, dials, first_in_line))
+        problem = replace(problem, utility=dearer(jobs, problem, choices, book, dials, first_in_line))
     if parts.quick(dials):
         over = np.array(read(jobs, "starts_over"), dtype=bool)
         problem = uninterrupted(problem, choices, book, over, parts)

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from fairlead.scheduling.market.choice import Desk, Problem
-from fairlead.scheduling.market.menus import Bools
+from fairlead.scheduling.market.menus import Bools, Floats, Ints
 from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Offers
 from fairlead.scheduling.market.rows import largest
@@ -19,8 +19,8 @@ from fairlead.scheduling.market.turns import STEP
 from fairlead.scheduling.market.worth import TINY, Book
 
 COMMAND_TURNS = 15.0
-"""A command that starts over when it is stopped, and does not say how long it takes, is left its gang for so many
-turns; one that says so, to its end."""
+"""A command that starts over when it is stopped, does not say how long it takes and is larger than its queue's share,
+is left its gang for so many turns; one that says so, to its end. One that the share has room for is left one turn."""
 
 Chunk = tuple[int, int, int]
 """Devices that a queue takes at once; the job and the column of a gang that must have them, or -1."""
@@ -129,7 +129,9 @@ def uninterrupted(problem: Problem, choices: Offers, book: Book, starts_over: Bo
     """The problem in which gangs that would lose all they have done keep them for one turn, whatever their budget says.
 
     What a command has beyond its queue's share is a debt that is repaid first. Its turn is over when that debt is as
-    large as all of it would have been: to the end of one that says how long it takes, else ``COMMAND_TURNS`` turns.
+    large as all of it would have been: to the end of one that says how long it takes, else ``COMMAND_TURNS`` turns. A
+    command that its queue's share has room for and that does not say so is left one turn: it was lent what it has.
+    Those that have run longest are never stopped for others while all of them together are within the share.
     """
     rows = np.nonzero(starts_over & book.running & (problem.first < 0))[0]
     rows = rows[problem.utility[rows, choices.present[rows]] > 0]
@@ -139,7 +141,10 @@ def uninterrupted(problem: Problem, choices: Offers, book: Book, starts_over: Bo
     size, speed = problem.size[rows, column], np.maximum(choices.speed[rows, column], TINY)
     takes_s = np.where(book.declared[rows], (book.left[rows] + book.done[rows]) / speed, 0.0)
     debt = -np.array([parts.accounts[name].bucket for name in parts.names])[book.group[rows]]
-    lasts = debt < size * np.maximum(takes_s, COMMAND_TURNS * parts.turn_s)
+    group = book.group[rows]
+    share = np.array([float(parts.entitled[name]) for name in parts.names])[group]
+    turns = np.where(size > share, COMMAND_TURNS, 1.0)
+    lasts = (debt < size * np.maximum(takes_s, turns * parts.turn_s)) | _within(size, share, book.ran_s[rows], group)
     desk = Desk(problem) if problem.rules is None else Nested(problem)
     desk.secure()
     first = problem.first.copy()
@@ -150,3 +155,14 @@ def uninterrupted(problem: Problem, choices: Offers, book: Book, starts_over: Bo
         if desk.column[job] == choices.present[job]:
             first[job] = desk.column[job]
     return replace(problem, first=first)
+
+
+def _within(size: Ints, share: Floats, ran_s: Floats, group: Ints) -> Bools:
+    """Which of these gangs are within the share of their queue, those that have run longest first."""
+    had: dict[int, float] = {}
+    found = np.zeros(len(size), dtype=bool)
+    for at in np.argsort(-ran_s, kind="stable").tolist():
+        queue, wants = int(group[at]), had.get(int(group[at]), 0.0) + float(size[at])
+        if wants <= share[at] + 1e-9:
+            had[queue], found[at] = wants, True
+    return found

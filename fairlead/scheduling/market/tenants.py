@@ -25,8 +25,8 @@ RECENT_S = 900.0
 SEEN_S = 1.0
 """Device seconds that were due to a tenant in that time before it counts there."""
 
-QUICK_S, SLOW_S = 1.0, 30.0
-"""Where a change costs no more than the first, turns take ``quick_turn_s``; no less than the second, ``turn_s``."""
+SLOW_S, CHANGES = 30.0, 0.05
+"""Where a change costs so long or longer, shares hold over hours; else changes may cost this part of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +208,8 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
 
 
 def paced(jobs: Sequence[JobState], dials: Dials) -> float:
-    """How long a turn is: half an hour where changes cost half a minute, less than a minute where they cost a second.
+    """How long a turn is: half an hour where changes cost half a minute, less than a minute where they cost a second or
+    two, and in between so long that changes cost little of it.
 
     What a change costs is the median of what gangs lose by a restart: of those that run, as only that was measured.
     """
@@ -216,8 +217,8 @@ def paced(jobs: Sequence[JobState], dials: Dials) -> float:
     running = [cost for cost, seats in zip(costs, read(jobs, "seats"), strict=True) if seats] or costs
     if not running:
         return dials.turn_s
-    dear = (sorted(running)[len(running) // 2] - QUICK_S) / (SLOW_S - QUICK_S)
-    return dials.turn_s if dear >= 1.0 else dials.quick_turn_s + max(0.0, dear) * (dials.turn_s - dials.quick_turn_s)
+    cost_s = sorted(running)[len(running) // 2]
+    return dials.turn_s if cost_s >= SLOW_S else min(dials.turn_s, max(dials.quick_turn_s, cost_s / CHANGES))
 
 
 def filled(

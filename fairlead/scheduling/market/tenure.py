@@ -15,34 +15,53 @@ from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 AHEAD = 1e4
-"""What the bid of a job counts that has its turn because it has waited longest."""
+"""What the bid of a job counts that has its turn because it has waited longest, or outranks a gang that runs."""
 
 
 def young(jobs: Sequence[JobState], book: Book, dials: Dials) -> Bools:
     """Who runs, and for less than ``min_run`` times what stopping it would cost, or than ``floor_s``; but no job of its
     own tenant that waits may outrank it."""
     found = book.running & (book.ran_s < np.maximum(dials.min_run * book.costs_s, dials.floor_s))
-    if not found.any():
-        return found
-    priority = np.array(read(jobs, "priority"), dtype=np.float64)
-    highest = np.full(int(book.group.max()) + 1, -np.inf)
-    waits = ~book.running
-    np.maximum.at(highest, book.group[waits], priority[waits])
-    return np.asarray(found & (priority >= highest[book.group]), dtype=bool)
+    return found & ~outranked(jobs, book) if found.any() else found
 
 
-def dearer(problem: Problem, choices: Offers, book: Book, dials: Dials, ahead: Bools) -> Floats:
+def outranked(jobs: Sequence[JobState], book: Book) -> Bools:
+    """Who runs while a job of its own tenant waits that has a higher priority."""
+    return book.running & (_priority(jobs) < _of_group(_priority(jobs), book, ~book.running))
+
+
+def outranking(jobs: Sequence[JobState], book: Book) -> Bools:
+    """Who waits while a job of its own tenant runs that has a lower priority."""
+    return ~book.running & (-_priority(jobs) < _of_group(-_priority(jobs), book, book.running))
+
+
+def _priority(jobs: Sequence[JobState]) -> Floats:
+    return np.array(read(jobs, "priority"), dtype=np.float64)
+
+
+def _of_group(values: Floats, book: Book, some: Bools) -> Floats:
+    """For each job the highest value of these in its queue."""
+    highest = np.full(int(book.group.max(initial=0)) + 1, -np.inf)
+    np.maximum.at(highest, book.group[some], values[some])
+    return np.asarray(highest[book.group], dtype=np.float64)
+
+
+def dearer(
+    jobs: Sequence[JobState], problem: Problem, choices: Offers, book: Book, dials: Dials, turn: Bools
+) -> Floats:
     """What everything is worth, where a gang that has just come up or changed is worth ``fresh`` times its bid, as it
     is or larger: so equals do not take turns every few seconds, and whoever is worth far more need not wait.
 
-    Jobs ``ahead`` outbid all others: they have their turn, within what their tenant may have.
+    Jobs whose ``turn`` it is, and those that outrank a gang of their own tenant, outbid all others, within what their
+    tenant may have.
     """
-    rows = np.nonzero(book.running & (book.ran_s < dials.fresh_s) & (choices.present >= 0))[0]
+    recent = book.running & (book.ran_s < dials.fresh_s) & (choices.present >= 0)
+    rows = np.nonzero(recent & ~outranked(jobs, book))[0]
     kind, size = (table[rows, choices.present[rows]][:, None] for table in (problem.kind, problem.size))
     utility = problem.utility.copy()
     keeps = (problem.kind[rows] == kind) & (problem.size[rows] >= size)
     utility[rows] *= np.where(keeps, dials.fresh, 1.0)
-    utility[ahead] *= AHEAD
+    utility[turn | outranking(jobs, book)] *= AHEAD
     return utility
 
 
