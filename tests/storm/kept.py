@@ -17,7 +17,7 @@ PENDING: dict[str, str] = {}
 """Invariants that ``python -m tests.storm`` reports and that fail no test yet, each with its cause. To stay empty."""
 
 SEEN: tuple[tuple[int, int, str], ...] = (
-    (2, 15, "not-heard"), (3, 0, "looks"), (4, 146, "counts"), (6, 108, "internal-error"), (8, 12, "inbox"),
-    (9, 10, "lines"), (10, 27, "rendezvous-shared"), (11, 4, "times"), (17, 143, "stands-still"),
+    (2, 19, "not-heard"), (3, 0, "looks"), (4, 18, "counts"), (6, 108, "internal-error"), (8, 12, "inbox"),
+    (9, 10, "lines"), (10, 27, "rendezvous-shared"), (11, 4, "times"), (17, 16, "stands-still"),
 )
 """A mend that is taken back, a seed that shows it, and the invariant by which it does."""
