@@ -21,6 +21,7 @@ from fairlead.scheduling.queues import Tree
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, Start, TenantState
 
 from .problems import problem_of
+from .test_market import states
 
 STEP_S = 5.0
 TURN_S = Dials().quick_turn_s  # where a change costs a second
@@ -227,3 +228,45 @@ def test_budgets_are_whole_devices_that_can_all_be_had_at_once_and_pressed_jobs_
     assert set(must.tolist()) <= set(pressed)
     used = np.bincount(problem.group[must], problem.size[must, obliged.first[must]], tenants)
     assert (used <= obliged.budget + 1e-6).all(), "within the budget of its own tenant"
+
+
+# ---------------------------------------------------------------- beside the market's other rules
+
+
+@settings(max_examples=40, deadline=None)
+@given(states(), st.floats(-1e5, 1e5))
+def test_where_changes_are_dear_buckets_decide_nothing(state: ClusterState, bucket: float) -> None:
+    """Traces of gangs that lose half a minute are decided as they were."""
+    jobs = [replace(one, restart_cost_s=30.0) for one in state.jobs]
+
+    def decided(saved: float) -> Any:
+        accounts = {one.tenant: Account(bucket=saved * (at + 1)) for at, one in enumerate(jobs)}
+        memory = {"accounts": accounts, "at_s": state.now_s}
+        return Market()(replace(state, jobs=jobs, memory=memory, at_once=True)).decisions
+
+    assert decided(bucket) == decided(0.0)
+
+
+def held(jobs: Sequence[JobState], tenants: Sequence[TenantState], devices: int, **facts: Any) -> set[str]:
+    """Who has devices after one round among those who wait."""
+    nodes = [Node(f"n{at}", {DEVICE: 1.0}) for at in range(devices)]
+    state = ClusterState(0.0, nodes, tenants, jobs, round_s=STEP_S, at_once=True, **facts)
+    return {one.job for one in Market()(state).decisions if isinstance(one, Start)}
+
+
+def test_a_deadline_comes_first_on_its_own_tenants_share_and_takes_nothing_of_anothers() -> None:
+    """Its plan would have it begin much later, and its siblings bid more."""
+    due = [job(f"a-due{at}", "a", work_left=300.0, finish_by_s=2_000.0) for at in range(3)]
+    short = [job(f"{name}{at}", name, work_left=20.0) for name in "ab" for at in range(6)]
+    found = held([*due, *short], [TenantState("a"), TenantState("b")], 4)
+    assert found == {"a-due0", "a-due1", "b0", "b1"}
+
+
+def test_the_first_deadline_comes_first() -> None:
+    due = [job(f"a-due{at}", "a", work_left=300.0, finish_by_s=2_000.0 - at) for at in range(3)]
+    assert {"a-due1", "a-due2"} <= held([*due, *(job(f"b{at}", "b") for at in range(4))], [], 4)
+
+
+def test_in_rounds_of_seconds_jobs_of_seconds_are_told_apart() -> None:
+    jobs = [job(f"j{at}", "a", work_left=left_s) for at, left_s in enumerate((50.0, 10.0, 30.0))]
+    assert held(jobs, [], 1) == {"j1"}
