@@ -12,7 +12,6 @@ seeds; tenants hand in the same jobs, the n-th of each line when the one before 
 
     python -m benchmarks.tenants --rows 10 --seeds 1 --no-fifo
     python -m benchmarks.tenants --rows 6w --seeds 3 --no-fifo --policy benchmarks.tenants_fifo:fifo
-    python -m benchmarks.tenants --rows 10w --seeds 3 --no-fifo --within benchmarks.tenants_world:never_departing
 
 ``--live`` plays on a real platform with real processes, on nodes of 0.18 core (``tenants_live``); step times are first
 measured with all nodes busy. It needs a machine of which nobody else makes use.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -512,15 +512,3 @@ def play(scene: Scene, policy: Policy | None = None, change: Change | None = Non
         world = Cluster(scene, Database(folder, weights))
         played(world, _scene)
     return world.course
-
-
-@contextmanager
-def never_departing() -> Iterator[None]:
-    """Changes that take devices are not held back while others are on their way back (``RoundInput.departing``)."""
-    usual: Any = vars(loops)["read_state"]
-
-    async def read_state(*args: Any, **named: Any) -> Any:
-        return replace(await usual(*args, **named), departing=False)
-
-    with mock.patch.object(loops, "read_state", read_state):
-        yield

@@ -29,7 +29,7 @@ from benchmarks.tenants_figures import (
     useful_s,
 )  # fmt: skip
 from benchmarks.tenants_reference import Promise, kept, level
-from benchmarks.tenants_world import Ask, Course, Kill, LoggedCommands, Scene, Span, Work, need_s, never_departing, play
+from benchmarks.tenants_world import Ask, Course, Kill, LoggedCommands, Scene, Span, Work, need_s, play
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Start
 
@@ -242,8 +242,8 @@ def test_a_seed_is_played_again_exactly(tiny: Course) -> None:
 
 
 def test_each_policy_is_handed_the_same_jobs(tiny: Course) -> None:
-    other = play(TINY, fifo, never_departing)
-    assert other.preempts == 0
+    other = play(TINY, fifo)
+    assert other.ended and other.preempts == 0
     both = set(tiny.asks) & set(other.asks)
     assert len(both) >= 6
     assert all(tiny.asks[job].work_s == other.asks[job].work_s and tiny.asks[job].kind == other.asks[job].kind
