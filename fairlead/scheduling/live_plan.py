@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.scheduling.board import Board
@@ -30,6 +30,7 @@ class LivePlan:
     done: Feasible
     line: tuple[JobState, ...]  # all that waited as the round began, in order
     board: Board
+    leavers: Mapping[str, Sequence[str]]  # by node, the jobs that give up seats there
 
     @property
     def queue(self) -> list[JobState]:
@@ -42,16 +43,12 @@ class LivePlan:
 
     def victims(self, job: str) -> list[Named]:
         """The jobs that are leaving seats, or are asked to, which this one is to have."""
-        awaited, jobs = set(self.done.awaits.get(job, ())), self.situation.jobs
-        return [Named(name, jobs[name].tenant) for name in sorted(jobs)
-                if name != job and not awaited.isdisjoint(self.leaves(name))]  # fmt: skip
+        found = {name for seat in self.done.awaits.get(job, ()) for name in self.leavers.get(seat, ())} - {job}
+        return [Named(name, self.situation.jobs[name].tenant) for name in sorted(found)]
 
     def leaves(self, name: str) -> Seats:
         """The seats that a job is giving up, or is asked to in this round."""
-        job, seats = self.situation.jobs[name], self.done.changes.get(name)
-        if seats is None:
-            return job.leaving
-        return tuple((Counter(job.seats) - Counter(seats)).elements())
+        return _left(self.situation.jobs[name], self.done.changes.get(name))
 
     def receivers(self, name: str) -> list[JobState]:
         """The jobs that are to have the seats which this one gives up, those that come first first."""
@@ -73,7 +70,21 @@ def live_plan(state: ClusterState, dials: Dials = DEFAULTS) -> LivePlan:
     done = feasible(situation.jobs, plan.seats, asked, free, situation.limits(begun))
     done = replace(done, awaits={**done.awaits, **_still_awaited(situation, settled)})
     line = tuple(queue_order(situation, plan))
-    return LivePlan(situation, repaired, settled, plan, done, line, _after(situation, repaired, done.changes))
+    after = _after(situation, repaired, done.changes)
+    return LivePlan(situation, repaired, settled, plan, done, line, after, _leavers(situation, done))
+
+
+def _leavers(situation: Situation, done: Feasible) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, job in situation.jobs.items():
+        for seat in set(_left(job, done.changes.get(name))):
+            found.setdefault(seat, []).append(name)
+    return found
+
+
+def _left(job: JobState, seats: Seats | None) -> Seats:
+    """The seats that a job gives up, if these are what it changes to; None: it changes nothing now."""
+    return job.leaving if seats is None else tuple((Counter(job.seats) - Counter(seats)).elements())
 
 
 def _held(situation: Situation, repaired: Repairs) -> dict[str, Seats]:
