@@ -11,8 +11,8 @@ NOW_S = 100.0
 
 def round_with(priority: int) -> dict[str, Preempt | Hold]:
     """A short gang that has just begun on the only device, and a long job of its tenant that waits."""
-    sits = JobState("sits", "a", 90.0, seats=("n0",), since_s=NOW_S - 1.0, facts={"takes_s": 20.0})
-    waits = JobState("waits", "a", NOW_S, since_s=NOW_S, priority=priority, facts={"takes_s": 1e5})
+    sits = JobState("sits", "a", 90.0, seats=("n0",), since_s=NOW_S - 1.0, facts={"takes_s": 8.0}, restart_cost_s=5.0)
+    waits = JobState("waits", "a", NOW_S, since_s=NOW_S, priority=priority, facts={"takes_s": 1e6}, restart_cost_s=5.0)
     state = ClusterState(NOW_S, [Node("n0", {DEVICE: 1.0})], [TenantState("a")], [sits, waits])
     return {one.job: one for one in decide(state).decisions if isinstance(one, Preempt | Hold)}
 
