@@ -39,7 +39,7 @@ venv:
 	  $(call as-root-with-apt) && $(call apt-get,python3-venv) && "$(PYTHON)" -m venv --clear $(VENV); } || { \
 	  echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian: python3-venv)"; exit 1; }
 
-demo: $(STAMP) sandbox ## three tenants train real models on four virtual nodes, one of which is killed; under three minutes
+demo: $(STAMP) sandbox ## three tenants train real models on four virtual nodes, one of which is killed; three minutes (ARGS=--keep: it stays up)
 	@$(BIN)/python -m fairlead.demo $(ARGS)
 
 # Most tests wait for processes more than they compute, so five are run at once; what shares a platform stays together.

@@ -22,8 +22,8 @@ from benchmarks.http_load import Ask, job_body, send
 from benchmarks.platform import Platform, wait_until
 from benchmarks.reporter import Bench, main
 from fairlead.cluster import Member
-from fairlead.control.pruning import Pruner
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, Usage
+from fairlead.control.retention.pruning import Pruner
 from fairlead.control.store import audit, events, generations, jobs, ledger, metrics, pruning, tenants
 from fairlead.control.store.engine import Store
 from fairlead.home import Home
@@ -145,7 +145,7 @@ def live(connection: Connection, home: Home, number: int, begun_s: float, ended_
         training=True, retries=0,
     )  # fmt: skip
     spec = {"name": "aged", "tenant": team, "run": "train:train", "workers": "1:2", "params": {"rate": 0.1}}
-    job, _ = jobs.insert(connection, job, spec, {"team": team}, f"key-{job.id}", "digest")
+    job, _ = jobs.insert(connection, job, spec, {"team": team}, f"key-{job.id}-{begun_s}", "digest")
     audit.append(connection, time_s=begun_s, actor="token", action="job.submit", target=job.id, tenant=team)
     members = (Member("w0", 0, node, 0),)
     generation = Generation(job.id, 1, GenerationPhase.PLANNED, members, "started", "starts", begun_s)

@@ -1,4 +1,5 @@
-"""The control plane with a thousand queued jobs: how fast it takes them in, answers and decides, and how it idles."""
+"""The control plane with a thousand queued jobs: how fast it takes them in, answers and decides, and how it idles;
+and what jobs that do nothing, and trainings that come and go, cost it."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks import trivial_jobs
 from benchmarks.http_load import Ask, job_body, send
 from benchmarks.platform import Platform, platform, wait_until
 from benchmarks.reporter import Bench, main
@@ -44,6 +46,7 @@ def run(bench: Bench) -> None:
             _read(bench, running)
         with bench.step(f"idle, with {JOBS} queued"):
             _idle(bench, running, idle_s, f"{JOBS} queued")
+    trivial_jobs.run(bench)
 
 
 def _submit(bench: Bench, running: Platform) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 from benchmarks.delivery import deliver
 from benchmarks.reporter import Bench, main
 from fairlead.data import Manifest, Recipe, Source, partition, read, refine
-from fairlead.data.readers.compact import known_names
+from fairlead.data.readers.recorded import known_names
 from fairlead.grid import BlockId, Grid
-from fairlead.grid.alone import alone
+from fairlead.grid.standalone import alone
 
 QUOTA = 4 << 30
 WORKERS = 4

@@ -18,15 +18,15 @@ from statistics import median
 from benchmarks.platform import PROGRAMS, Platform, platform, wait_until
 from benchmarks.reporter import Bench, main
 from fairlead.scheduling.forecast import forecast
+from fairlead.scheduling.job_speed import efficient_speed, expected_left
 from fairlead.scheduling.market import Market
-from fairlead.scheduling.pace import efficient_speed, expected_left
 from fairlead.scheduling.state import ClusterState, Round
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.generate import multi_tenant, one_failure
+from fairlead.simulation.generated_workloads import multi_tenant, one_failure
 from fairlead.simulation.outcome import Outcome, percentile
-from fairlead.simulation.reading import read_trace
 from fairlead.simulation.trace import Trace
+from fairlead.simulation.trace_reader import read_trace
 
 NAIVE = "work ahead / devices"
 LIVE_NODES = 4

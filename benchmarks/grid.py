@@ -21,7 +21,7 @@ from benchmarks import grid_kills
 from benchmarks.grid_peers import Times, ray_times, redis, redis_program, redis_times, redis_version
 from benchmarks.reporter import Bench, main
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
+from fairlead.grid.standalone import StandaloneGrid
 
 KB, MB = 1 << 10, 1 << 20
 LARGE = 256 * MB
@@ -57,9 +57,9 @@ def run(bench: Bench) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[Alone]:
+def _alone(folder: Path) -> Iterator[StandaloneGrid]:
     folder.mkdir()
-    alone = Alone(folder)
+    alone = StandaloneGrid(folder)
     try:
         yield alone
     finally:

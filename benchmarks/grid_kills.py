@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.errors import NotFound
-from fairlead.grid.alone import Alone
+from fairlead.grid.standalone import StandaloneGrid
 
 PROGRAM = Path(__file__).parent / "programs" / "grid_worker.py"
 WORKERS, QUOTA = 2, 12 << 20
@@ -63,7 +63,7 @@ class Worker:
 def run(folder: Path, kills: int, seed: int = 0) -> Outcome:
     """Kill so many; nobody waits for anybody in between but for a first sign of life."""
     rng, sums = random.Random(seed), {"puts": 0, "reads": 0, "wrong": 0}
-    alone = Alone(folder)
+    alone = StandaloneGrid(folder)
     try:
         variables = alone.admit(TENANT, quota=QUOTA, spill_bytes=4 * QUOTA)
         numbers = iter(range(seed * 1000, seed * 1000 + kills + WORKERS))
@@ -91,7 +91,7 @@ def _add(sums: dict[str, int], said: dict[str, int]) -> None:
         sums[name] += said.get(name, 0)
 
 
-def _look(alone: Alone) -> tuple[int, int, int]:
+def _look(alone: StandaloneGrid) -> tuple[int, int, int]:
     """With everybody dead: bytes that are pinned, bytes that nobody has, and blocks that are not as they were put."""
     with alone.connect(TENANT) as grid:
         deadline = time.monotonic() + _GIVE_UP_S

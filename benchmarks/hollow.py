@@ -22,7 +22,7 @@ from benchmarks.hollow_agents import BATCH, DEVICES, LASTS, HollowAgents
 from benchmarks.reporter import Bench, main
 from fairlead import wire
 from fairlead.cluster import Member
-from fairlead.control.loop import Controller
+from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs, tenants
 from fairlead.control.store.engine import Store

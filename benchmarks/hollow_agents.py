@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fairlead import wire
-from fairlead.backends.protocol import (
+from fairlead.agent.protocol import (
     BackendEvent,
     Capabilities,
     Inventory,
@@ -34,6 +34,7 @@ BEAT_S = 0.05
 STEPS_TOLD = 10  # steps in one report of rank 0
 STEP_S = 1.0
 BATCH = 64
+COMMAND_S = 0.01  # a command takes so long
 LASTS = 10_000_000  # steps: longer than anybody measures
 TELEMETRY_S = 1.0
 
@@ -165,11 +166,13 @@ class HollowAgents:
     def finish(self, job: str) -> None:
         """Have all workers of this job end well."""
         with self._own():
-            for key in [key for key in self._alive if key[0] == job]:
-                worker = self._alive[key]
-                self.say(worker, wire.Finished(worker.generation, worker.step))
-                self.say(worker, wire.Exited(0))
-                self._remove(key)
+            for worker in [worker for (of_job, _), worker in self._alive.items() if of_job == job]:
+                self._finish(worker)
+
+    def _finish(self, worker: HollowWorker) -> None:
+        self.say(worker, wire.Finished(worker.generation, worker.step))
+        self.say(worker, wire.Exited(0))
+        self._remove((worker.job, worker.worker))
 
     # ------------------------------------------------------------ what the controller asks
 
@@ -194,9 +197,12 @@ class HollowAgents:
         with self._own():
             for member in gang.members:
                 if (gang.job, member.worker) not in self._alive:
+                    command = order.worker.command is not None
                     worker = HollowWorker(gang.job, member.worker, member.node, member.device, rank=member.rank)
                     self._add(worker)
-                    self.say(worker, wire.Ready(LASTS, 1, BATCH, parameters=10))
+                    self.say(worker, wire.Ready() if command else wire.Ready(LASTS, 1, BATCH, parameters=10))
+                    if command:
+                        asyncio.get_running_loop().call_later(COMMAND_S, self.finish, gang.job)
         return None
 
     async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:

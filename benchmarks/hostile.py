@@ -16,7 +16,7 @@ from benchmarks.platform import PROGRAMS, Platform, platform, wait_until
 from benchmarks.reporter import Bench, main
 from fairlead import Client
 from fairlead.sdk.jobs import Job
-from fairlead.views import EventView
+from fairlead.views.jobs import EventView
 
 NODES = "4"  # one trains, one takes the commands, two are the attacker's
 MESSAGES, QUICK_MESSAGES = 2000, 200

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -41,33 +41,42 @@ class Ask:
     body: str | None = None
 
 
-def send(ask: Ask, count: int, connections: int) -> Load:
-    """Send so many requests from another process, spread over the connections."""
+def send(ask: Ask, count: int, connections: int, per_s: float | None = None) -> Load:
+    """Send so many requests from another process, spread over the connections.
+
+    ``per_s``: at this steady rate, whatever the answers take; a request that has to wait for a connection has waited.
+    """
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as process:
-        return process.submit(_send, ask, count, connections).result()
+        return process.submit(_send, ask, count, connections, per_s).result()
 
 
-def _send(ask: Ask, count: int, connections: int) -> Load:
-    shares = [count // connections + (place < count % connections) for place in range(connections)]
+def _send(ask: Ask, count: int, connections: int, per_s: float | None) -> Load:
+    shares = [range(place, count, connections) for place in range(connections)]
     with ThreadPoolExecutor(connections) as threads:
         begun_s = time.perf_counter()
-        parts: Sequence[tuple[list[float], int]] = list(threads.map(lambda share: _connection(ask, share), shares))
+
+        def connection(share: range) -> tuple[list[float], int]:
+            due = (None if per_s is None else begun_s + number / per_s for number in share)
+            return _connection(ask, due)
+
+        parts: Sequence[tuple[list[float], int]] = list(threads.map(connection, shares))
         all_s = time.perf_counter() - begun_s
     return Load([each for part, _ in parts for each in part], all_s, sum(failed for _, failed in parts))
 
 
-def _connection(ask: Ask, count: int) -> tuple[list[float], int]:
+def _connection(ask: Ask, due: Iterable[float | None]) -> tuple[list[float], int]:
     """One connection's requests, one after the other: seconds each, and how many were not answered well."""
     place = urlsplit(ask.url)
     line = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
     each: list[float] = []
     failed = 0
-    for _ in range(count):
+    for due_s in due:
         headers = {"Authorization": f"Bearer {ask.token}", "Content-Type": "application/json"}
         if ask.body is not None:
             headers["Idempotency-Key"] = uuid.uuid4().hex
-        begun_s = time.perf_counter()
+        begun_s = time.perf_counter() if due_s is None else due_s
+        time.sleep(max(0.0, begun_s - time.perf_counter()))
         line.request(ask.method, ask.path, ask.body, headers)
         answer = line.getresponse()
         answer.read()

@@ -9,10 +9,10 @@ from statistics import median
 from benchmarks.published import HELD_OUT, POINTS, Published
 from benchmarks.reporter import Bench, main
 from fairlead.planning.cost import Estimate, estimate
-from fairlead.planning.ground import Ground
 from fairlead.planning.search import best
+from fairlead.planning.topology import Topology
 from fairlead.planning.transformer import Transformer
-from fairlead.profiling.known import cluster_of
+from fairlead.profiling.device_types import cluster_of
 
 MODELS = {"GPT-2 1.5B": Transformer(48, 1600, 25, sequence=1024, vocabulary=50257), "13B": Transformer(40, 5120, 40)}
 BATCH = 512
@@ -25,7 +25,7 @@ def predicted(point: Published) -> Estimate:
     """What the cost model says about a published run, spread as it was there."""
     profile = point.profile()
     nodes = max(1, point.devices // PER_NODE)
-    ground = Ground(cluster_of([(nodes, point.devices // nodes, point.device)]))
+    ground = Topology(cluster_of([(nodes, point.devices // nodes, point.device)]))
     return estimate(profile, ground, point.plan(profile))
 
 

@@ -18,7 +18,7 @@ import psutil
 
 from benchmarks.platform import PROGRAMS, Platform, platform
 from benchmarks.reporter import Bench, main
-from fairlead.pipelineviews import PipelineDetail
+from fairlead.views.pipelines import PipelineDetail
 
 TARGET = "<= 1.15"
 CORES = len(os.sched_getaffinity(0))

@@ -17,9 +17,9 @@ from fairlead.scheduling.market import Market
 from fairlead.scheduling.state import ClusterState, JobState, Round
 from fairlead.simulation.energy import Energy
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.formats.plain import ScaledJob, amdahl
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.trace import Clock, Trace, TraceJob
+from fairlead.simulation.trace_formats.plain import ScaledJob, amdahl
 
 HOUR_S = 3600.0
 TYPE = "v100"

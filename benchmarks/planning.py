@@ -24,7 +24,7 @@ from benchmarks.settings import Setting, chosen, setting
 from benchmarks.turns import calibrated, compared, predicted_again
 from fairlead.home import Home, default_home
 from fairlead.planning.profiles import ModelProfile, model_from, to_plain
-from fairlead.profiling.asking import ask_for_profile
+from fairlead.profiling.analysis_client import ask_for_profile
 
 ROUNDS, QUICK_ROUNDS = 7, 3
 SLOW_LINK = 0.5

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from fairlead import Client
-from fairlead.demo.cast import granted
+from fairlead.demo.participants import granted
 from fairlead.sdk.jobs import Job
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -13,7 +13,7 @@ from benchmarks.reporter import Bench, main
 from benchmarks.torchrun import torchrun
 from fairlead.errors import Unavailable
 from fairlead.sdk.jobs import Job
-from fairlead.views import JobDetail
+from fairlead.views.jobs import JobDetail
 
 NODES = 4
 TARGET = "<= 2.0"
@@ -46,9 +46,7 @@ def run(bench: Bench) -> None:
                "again on another node from its last snapshot; the control plane is started by fairlead up")  # fmt: skip
 
 
-def _report(
-    bench: Bench, what: str, took_s: list[float], peer: str | None = None, peer_s: float | None = None
-) -> None:
+def _report(bench: Bench, what: str, took_s: list[float], peer: str | None = None, peer_s: float | None = None) -> None:
     bench.add(f"{what}: median of {len(took_s)}", statistics.median(took_s), "s", target=TARGET,
               peer=peer, peer_value=peer_s)  # fmt: skip
     bench.add(f"{what}: worst", max(took_s), "s")

@@ -23,10 +23,10 @@ from fairlead.errors import FairleadError
 from fairlead.scheduling.metrics import jain
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings
-from fairlead.simulation.generate import many_days, multi_tenant, one_failure
+from fairlead.simulation.generated_workloads import many_days, multi_tenant, one_failure
 from fairlead.simulation.outcome import Outcome, Window
-from fairlead.simulation.reading import read_trace
 from fairlead.simulation.runs import run as simulated
+from fairlead.simulation.trace_reader import read_trace
 
 OURS = os.environ.get("FAIRLEAD_POLICY", "fairlead")
 CHOSEN = os.environ.get("FAIRLEAD_CASES", "")
@@ -73,6 +73,16 @@ def _fair(rho: float, unfair: float) -> tuple[Figure, Figure]:
         Figure("worst_rho", "", published=rho, by="published"),
         Figure("unfair_fraction", "", published=unfair, by="published"),
     )
+
+
+def _sia(workload: str, target: str | None = None, published: tuple[float, ...] = ()) -> Case:
+    """One of Sia's workloads, on its three types of GPUs; the yardstick knows the same profiles as we do."""
+    names = ("avg_jct_s", "p99_jct_s", "makespan_s")
+    best = dict(zip(names, published, strict=False))
+    ours = tuple(Figure(name, "h", HOUR_S, target if name == names[0] else None, best.get(name)) for name in names)
+    theirs = tuple(Figure(name, "h", HOUR_S, published=best.get(name), by="published") for name in names)
+    file = f"sia/workloads/{workload}.csv"
+    return Case(f"sia {workload}", file, ours, declared=False, yardsticks=(("sia", theirs),))
 
 
 CASES = (
@@ -146,6 +156,8 @@ CASES = (
         slow=True,
         once=True,
     ),
+    _sia("philly-1", "<= 0.5", (0.542, 7.84, 15.53)),
+    *(_sia(name) for name in ("philly-2", "philly-3", "philly-4", *(f"saturn-{at}" for at in range(1, 6)))),
 )  # fmt: skip
 
 

@@ -22,9 +22,9 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from benchmarks.reporter import Bench, main
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
-from fairlead.training.shelf import Shelf
-from fairlead.training.snapshots import Snapshots
+from fairlead.grid.standalone import StandaloneGrid
+from fairlead.training.snapshots.grid_snapshots import GridSnapshots
+from fairlead.training.snapshots.snapshotter import Snapshots
 
 WIDTH, LAYERS = 1024, 16  # with AdamW's two moments 200 MB
 STEP_S, EVERY = 0.5, 10
@@ -98,7 +98,7 @@ class Ways:
         self.told: list[tuple[Any, ...]] = []  # by the grid
         shelved, plain = memory / "job" / "n0", memory / "plain" / "n0"
         self.clock = Clock()
-        shelf, tell = Shelf("bench", shelved), self._told
+        shelf, tell = GridSnapshots("bench", shelved), self._told
         self._ours = Snapshots(folder / "ours", shelved, tell, shelf, clock=self.clock)
         self._files = Snapshots(folder / "files", plain, lambda *_: None)
         self._saving: Future[Any] | None = None
@@ -177,7 +177,7 @@ def run(bench: Bench) -> None:
     with tempfile.TemporaryDirectory(prefix="fairlead-snapshots-") as made, _shared_memory() as memory:
         folder = Path(made)
         (folder / "grid").mkdir()
-        alone = Alone(folder / "grid")
+        alone = StandaloneGrid(folder / "grid")
         try:
             os.environ |= alone.admit(quota=QUOTA)
             assert Grid.of_this_worker() is not None  # its process is started before this one is held to a core

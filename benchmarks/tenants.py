@@ -177,6 +177,7 @@ def _row(bench: Bench, name: str, pool: Pool, other: Pool | None, kept: float) -
     add("Jain of useful steps", "", lambda p: fmean(p.each("jain_steps")), ">= 0.97")
     add("... worst run", "", lambda p: min(p.each("jain_steps")), ">= 0.95")
     add("longest that a tenant with work had nothing", "s", lambda p: max(p.each("empty_s")))
+    add("... of largest gang x turn / due", "", lambda p: max(p.each("empty_part")), "<= 1")
     add("device time lost to changes", "", lambda p: fmean(p.each("lost_to_changes")), "<= 0.05")
     add("preempts a run", "", lambda p: fmean(p.each("preempts")))
     add("resizes a run", "", lambda p: fmean(p.each("resizes")))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from benchmarks.tenants_reference import Promise
+from benchmarks.tenants_reference import TURN_S, Promise
 from benchmarks.tenants_reference import kept as reference_keeps
 from benchmarks.tenants_world import BEGIN_S, EXPONENT, Ask, Course, Kill, Span
 from fairlead.scheduling.metrics import jain
@@ -74,6 +74,7 @@ class Figures:
     lost_to_kills: float = 0.0
     empty_s: float = 0.0  # the longest that a tenant with work held nothing
     empty_of: str = ""
+    empty_part: float = 0.0  # of what its largest gang may wait for its turn, the most that any tenant held nothing
     ratios: Mapping[str, float] = field(default_factory=dict)  # used / due, by tenant
     missed: list[Missed] = field(default_factory=list)
 
@@ -92,6 +93,9 @@ def figures(course: Course) -> Figures:
     waits = {tenant: longest_empty(course, tenant) for tenant in course.weights}
     seen.empty_of = max(waits, key=lambda tenant: waits[tenant])
     seen.empty_s = waits[seen.empty_of]
+    means = {tenant: due / course.span.long_s for tenant, due in _due_in(dues, course.span).items()}
+    seen.empty_part = max((waits[tenant] * mean / (TURN_S * gang(course, tenant)) for tenant, mean in means.items()),
+                          default=0.0)  # fmt: skip
     return seen
 
 
@@ -185,6 +189,11 @@ def useful_s(course: Course, span: Span) -> dict[str, float]:
             if ask.id in course.ended or last.to_s >= course.span.to_s:  # else it was stopped, and starts over
                 done[ask.tenant] += last.within(span)
     return done
+
+
+def gang(course: Course, tenant: str) -> int:
+    """A tenant's largest gang."""
+    return max((ask.least for ask in course.asks.values() if ask.tenant == tenant), default=1)
 
 
 def longest_empty(course: Course, tenant: str) -> float:
@@ -291,8 +300,7 @@ def _promises(seen: Figures, course: Course, dues: Dues) -> None:
     due = [ask for ask in course.asks.values() if ask.deadline_s is not None and ask.deadline_s <= course.span.to_s]
     reference = reference_keeps(
         [promise(ask) for ask in course.asks.values() if ask.deadline_s is not None], dues, course.devices,
-        {name: max((ask.least for ask in course.asks.values() if ask.tenant == name), default=1) for name in dues},
-        begin_s=BEGIN_S,
+        {name: gang(course, name) for name in dues}, begin_s=BEGIN_S,
     )  # fmt: skip
     for ask in due:
         assert ask.deadline_s is not None

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.platform import PROGRAMS, Platform, kill, platform, wait_until
 from benchmarks.tenants_world import Ask, Course, Kill, Scene, Span, Work, drawn, jobs_at_once, kill_times, share
-from fairlead.demo.cast import granted
+from fairlead.demo.participants import granted
 from fairlead.errors import FairleadError
 
 CORES = 0.18  # of each node, so that the platform has cores of its own

@@ -21,10 +21,11 @@ from unittest import mock
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.control import loop as loops
+from fairlead.control.reconcile import loop as loops
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.store import jobs as stored_jobs
 from fairlead.scheduling.state import ClusterState, Round
+from tests.storm.holdings import Holdings
 from tests.storm.invariants import Truth
 from tests.storm.run import play as played
 from tests.storm.simulated_store import Database
@@ -272,26 +273,37 @@ class LoggedCommands(Commands):
             self._cluster.course.worked[worker.job].append((Span(since_s, self._cluster.loop.now_s), 1))
 
 
-class Watch(Truth):
-    """The storm's judge, who also logs which devices are held and which gangs are at work."""
+class LoggedHoldings(Holdings):
+    """The judge of the ledger, who also logs which devices are held."""
 
     def __init__(self, world: Cluster) -> None:
         super().__init__(world)
         self._cluster = world
         self.holding: dict[SimWorker, float] = {}
-        self._acting: dict[Meeting, float] = {}
 
-    def held(self, worker: SimWorker) -> None:
-        super().held(worker)
+    def begins(self, worker: SimWorker) -> None:
+        super().begins(worker)
         self.holding[worker] = self._cluster.loop.now_s
 
-    def device_free(self, worker: SimWorker) -> None:
-        super().device_free(worker)
+    def ends(self, worker: SimWorker) -> None:
+        super().ends(worker)
         since_s = self.holding.pop(worker, None)
         if since_s is not None:
             self._cluster.course.held[worker.job].append(Span(since_s, self._cluster.loop.now_s))
 
-    given_back = device_free
+    def close(self) -> None:
+        """The run is over."""
+        for worker in list(self.holding):
+            self.ends(worker)
+
+
+class Watch(Truth):
+    """The storm's judge, who also logs which gangs are at work."""
+
+    def __init__(self, world: Cluster) -> None:
+        super().__init__(world)
+        self._cluster = world
+        self._acting: dict[Meeting, float] = {}
 
     def acts(self, meeting: Meeting) -> None:
         super().acts(meeting)
@@ -314,8 +326,6 @@ class Watch(Truth):
 
     def close(self) -> None:
         """The run is over."""
-        for worker, since_s in self.holding.items():
-            self._cluster.course.held[worker.job].append(Span(since_s, self._cluster.loop.now_s))
         for meeting, since_s in self._acting.items():
             self._log(meeting, since_s)
 
@@ -325,10 +335,12 @@ class Cluster(World):
 
     def __init__(self, scene: Scene, database: Database) -> None:
         self.scene = scene
-        super().__init__(scene.seed, database)
+        super().__init__(scene.seed, database, plain=True)
         names = {f"t{at}": weight for at, weight in enumerate(scene.weights)}
         self.course = Course(names, scene.machines)
+        self.glances = False  # here all trainings gain by more workers
         self.truth: Watch = Watch(self)
+        self.holdings: LoggedHoldings = LoggedHoldings(self)
         self.commands: LoggedCommands = LoggedCommands(self)
         self.over_events: dict[str, asyncio.Event] = {}
 
@@ -365,7 +377,7 @@ class Cluster(World):
         victim = chance.choice(there)
         beside = {"worker": [victim], "node": [one for one in there if one.manager is victim.manager]}
         running = sorted({one.job for one in beside.get(kind, there)})
-        others = {job: sum(1 for worker in self.truth.holding if worker.job != job
+        others = {job: sum(1 for worker in self.holdings.holding if worker.job != job
                            and self._tenant(worker.job) == self._tenant(job)) for job in running}  # fmt: skip
         self.course.kills.append(Kill(kind, self.loop.now_s, running, others))
         self.trace("kills", kind)
@@ -390,18 +402,19 @@ class Cluster(World):
         course, now_s = self.course, self.loop.now_s
         course.span = replace(course.span, to_s=now_s)
         self.truth.close()
+        self.holdings.close()
         self.commands.close()
         ask = self.eye.execute
-        course.preempts, = ask("SELECT count(*) FROM events WHERE kind = 'job-preempted'").fetchone()
-        course.resizes, = ask("SELECT count(*) FROM events WHERE kind = 'job-resizing'").fetchone()
+        (course.preempts,) = ask("SELECT count(*) FROM events WHERE kind = 'job-preempted'").fetchone()
+        (course.resizes,) = ask("SELECT count(*) FROM events WHERE kind = 'job-resizing'").fetchone()
         rows = ask("SELECT id, phase, finished_s, finish_by_s FROM jobs WHERE finish_by_s IS NOT NULL").fetchall()
         course.told_kept = {job: phase == "succeeded" and finished_s <= due_s for job, phase, finished_s, due_s in rows}
         charged = ask("SELECT job, sum(devices * (to_s - from_s)) FROM usage GROUP BY job").fetchall()
         course.told_device_s = dict(charged)
         told = ask("SELECT json_extract(facts, '$.seconds') FROM events WHERE kind = 'job-recovered'").fetchall()
-        course.told_recoveries_s = [seconds for seconds, in told]
+        course.told_recoveries_s = [seconds for (seconds,) in told]
         course.wrong = [f"{one.at_s:.1f} s {one.invariant}: {one.text}" for one in self.found]
-        known = {job for job, in ask("SELECT id FROM jobs").fetchall()}
+        known = {job for (job,) in ask("SELECT id FROM jobs").fetchall()}
         course.failed += sorted(self.truth.accepted - known)
 
 

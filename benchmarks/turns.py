@@ -13,17 +13,17 @@ from typing import Any
 
 from benchmarks.platform import PROGRAMS
 from benchmarks.settings import Setting
-from fairlead.backends.local.emulation import emulated
+from fairlead.agent.embedded.emulation import emulated
 from fairlead.home import Home
-from fairlead.planning.choosing import MARGIN, choose
 from fairlead.planning.cost import Estimate, estimate, fitted, kind
-from fairlead.planning.ground import Ground
-from fairlead.planning.learning import corrected
+from fairlead.planning.model_corrections import corrected
+from fairlead.planning.naive_rule import by_size
 from fairlead.planning.plan import Plan, plan_from
+from fairlead.planning.plan_choice import MARGIN, choose
 from fairlead.planning.profiles import Hardware, Link, ModelProfile
-from fairlead.planning.rule import by_size
 from fairlead.planning.search import candidates
-from fairlead.profiling.kept import local_hardware, node_profile
+from fairlead.planning.topology import Topology
+from fairlead.profiling.profile_cache import local_hardware, node_profile
 
 HOPELESS = 4.0
 """Plans that are predicted to take so many times the best one's time are not run, except for DDP and one process."""
@@ -54,7 +54,7 @@ def worth_running(model: ModelProfile, ground: Hardware, hopeless: float = HOPEL
             firsts.setdefault(family, one)
     kept = list(firsts.values())[:FAMILIES]
     usual = [one for one in found if one.plan.id in ("ddp", "single")]
-    rule = estimate(model, Ground(ground), by_size(model, ground))
+    rule = estimate(model, Topology(ground), by_size(model, ground))
     return list({one.plan.id: one for one in [*kept, *usual, rule, platforms(model, ground)]}.values())
 
 
@@ -75,7 +75,7 @@ def run_turns(one: Setting, plans: Sequence[Plan], rounds: int, window_s: float 
         if one.bytes_per_s is None:
             variables["GLOO_SOCKET_IFNAME"] = "lo"
         done = subprocess.run(
-            [sys.executable, "-m", "fairlead.training.rounds"], input=json.dumps(question), capture_output=True,
+            [sys.executable, "-m", "fairlead.training.plan_benchmark"], input=json.dumps(question), capture_output=True,
             text=True, env=variables, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
     lines = done.stdout.strip().splitlines()
@@ -89,7 +89,7 @@ def run_turns(one: Setting, plans: Sequence[Plan], rounds: int, window_s: float 
 def calibrated(name: str, model: ModelProfile, home: Home) -> ModelProfile:
     """The model with what a few steps of plans of every kind teach, on two equal workers without a slow link."""
     one = Setting(name, 2, "loopback", "equal")
-    ground = Ground(hardware(home, one))
+    ground = Topology(hardware(home, one))
     found = worth_running(model, ground.hardware, hopeless=2 * HOPELESS)
     ratios: dict[str, list[float]] = {}
     for each, taken in zip(found, run_turns(one, [each.plan for each in found], TAUGHT), strict=True):
@@ -114,7 +114,7 @@ def predicted_again(one: Setting, found: dict[str, Any], model: ModelProfile, ho
     for row in found["candidates"]:
         plan = plan_from(row["plan"]) if "plan" in row else named.get(row["id"])
         if plan is not None:
-            again = estimate(model, Ground(ground), plan)
+            again = estimate(model, Topology(ground), plan)
             rows.append(row | {"plan": plan.to_plain(), "predicted_s": again.step_s, "parts": dict(again.parts)})
     return found | {"chosen": chosen, "first": first, "rule": by_size(model, ground).id, "candidates": rows}
 

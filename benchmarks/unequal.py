@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.platform import PROGRAMS
 from benchmarks.reporter import Bench, main
-from fairlead.backends.local.emulation import emulated
+from fairlead.agent.embedded.emulation import emulated
 from fairlead.planning.plan import Plan
 
 CORES = (0.4, 0.2)
@@ -77,7 +77,7 @@ def _turns(plans: Sequence[Plan], accompanied: Sequence[int], held: Sequence[int
         }  # fmt: skip
         variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "GLOO_SOCKET_IFNAME": "lo"}
         done = subprocess.run(
-            [sys.executable, "-m", "fairlead.training.rounds"], input=json.dumps(question), capture_output=True,
+            [sys.executable, "-m", "fairlead.training.plan_benchmark"], input=json.dumps(question), capture_output=True,
             text=True, env=variables, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
     lines = done.stdout.strip().splitlines()

@@ -19,12 +19,12 @@ from benchmarks.reporter import Bench, main
 from fairlead.cluster import Node
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings
-from fairlead.simulation.generate import multi_tenant, one_failure
+from fairlead.simulation.generated_workloads import multi_tenant, one_failure
 from fairlead.simulation.outcome import Outcome
-from fairlead.simulation.reading import read_trace
-from fairlead.simulation.resample import resampled
+from fairlead.simulation.resampled_traces import resampled
 from fairlead.simulation.runs import run as simulated
 from fairlead.simulation.trace import Trace
+from fairlead.simulation.trace_reader import read_trace
 
 OURS = os.environ.get("FAIRLEAD_POLICY", "fairlead")
 CHOSEN = os.environ.get("FAIRLEAD_CASES", "")

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlead.pipelines.declare import pipeline, stage
+    from fairlead.pipelines.declarations import pipeline, stage
     from fairlead.sdk.client import Client, Job
     from fairlead.specs import JobSpec, TenantSpec
     from fairlead.training.definition import Training
@@ -21,8 +21,8 @@ _HOMES = {
     "JobSpec": "fairlead.specs",
     "TenantSpec": "fairlead.specs",
     "Training": "fairlead.training.definition",
-    "pipeline": "fairlead.pipelines.declare",
-    "stage": "fairlead.pipelines.declare",
+    "pipeline": "fairlead.pipelines.declarations",
+    "stage": "fairlead.pipelines.declarations",
 }
 
 

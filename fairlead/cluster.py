@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 Resources = Mapping[str, float]
 """Amounts by name: ``cpu`` in cores, ``memory`` in bytes, ``device`` in worker slots, ``gpu`` in cards, ..."""
+
+Place = TypeVar("Place", str, int)
 
 DEVICE = "device"
 """The resource every worker takes exactly one of: a worker slot, whatever its type."""
@@ -38,6 +41,7 @@ class Node:
     temperature_c: float | None = None
     watts: tuple[float, float] | None = None  # of one device, idle and busy; None: as its type usually draws
     heats: tuple[float, float, float] | None = None  # simulated: degrees without power, at full, and time constant in s
+    address: str = "127.0.0.1"  # at which workers on other nodes reach those on this one
 
     @property
     def places(self) -> frozenset[str]:
@@ -123,6 +127,14 @@ def total(capacities: Iterable[Resources]) -> dict[str, float]:
 def nodes_of(placement: Placement) -> tuple[str, ...]:
     """The node of each member, in rank order."""
     return tuple(member.node for member in sorted(placement, key=lambda member: member.rank))
+
+
+def counted(seats: Iterable[Place]) -> dict[Place, int]:
+    """How many seats there are on each node, by name or number; a ``Counter`` takes several times as long to make."""
+    found: dict[Place, int] = {}
+    for name in seats:
+        found[name] = found.get(name, 0) + 1
+    return found
 
 
 def same_seats(left: Iterable[str], right: Iterable[str]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.errors import Unavailable
-from fairlead.removal import remove
+from fairlead.safe_removal import remove
 
 
 def default_home() -> Path:

@@ -19,7 +19,7 @@ _ODD = re.compile(r"[^\w.-]")
 _SHOWN_PARTS = 6
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be taken: where it lies, what is wrong with it, and what to do."""
 
     def __init__(self, path: tuple[str, ...], what: str, fix: str) -> None:
@@ -28,7 +28,7 @@ class Unfit(ValueError):
 
 
 def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) -> None:
-    """Raise :class:`Unfit` for what is too deep, too large, or no number of 64 bits. What is no JSON passes."""
+    """Raise :class:`InvalidValue` for what is too deep, too large, or no number of 64 bits. What is no JSON passes."""
     size = 0
     pending: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 1)]
     while pending:
@@ -36,22 +36,23 @@ def check(value: Any, *, deepest: int = DEEPEST, largest: int | None = LARGEST) 
         if isinstance(each, str):
             size += len(each)
         elif isinstance(each, int) and each not in INTEGERS:
-            raise Unfit(path, "is a whole number of more than 64 bits", "write it as text")
+            raise InvalidValue(path, "is a whole number of more than 64 bits", "write it as text")
         elif isinstance(each, float) and not math.isfinite(each):
-            raise Unfit(path, "is not a finite number", "write a number, or text")
+            raise InvalidValue(path, "is not a finite number", "write a number, or text")
         elif isinstance(each, Mapping | list | tuple):
             if depth > deepest:
-                raise Unfit(path, f"is nested more than {deepest} deep", "send it flatter, or as a file with the code")
+                fix = "send it flatter, or as a file with the code"
+                raise InvalidValue(path, f"is nested more than {deepest} deep", fix)
             inner = each.items() if isinstance(each, Mapping) else enumerate(each)
             for key, part in inner:
                 if isinstance(key, str):
                     if len(key) > LONGEST_KEY:
-                        raise Unfit(path, f"has a key of more than {LONGEST_KEY} characters", "shorten it")
+                        raise InvalidValue(path, f"has a key of more than {LONGEST_KEY} characters", "shorten it")
                     size += len(key)
                 pending.append((part, (*path, str(key)) if depth <= _SHOWN_PARTS else path, depth + 1))
         size += 8
         if largest is not None and size > largest:
-            raise Unfit((), f"is larger than {largest} bytes in all", "send it as a file with the code")
+            raise InvalidValue((), f"is larger than {largest} bytes in all", "send it as a file with the code")
 
 
 def _shown(path: tuple[str, ...]) -> str:

@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from fairlead import json_values
-from fairlead.complaints import DATA_PATTERN, NAME_PATTERN, PLACE_PATTERN, SECRET_PATTERN, invalid
 from fairlead.errors import InvalidSpec
+from fairlead.spec_errors import DATA_PATTERN, NAME_PATTERN, PLACE_PATTERN, SECRET_PATTERN, invalid
 from fairlead.units import is_duration, parse_duration, parse_size
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Of node managers, fork servers and workers, counted up when old and new ones cannot be mixed in one gang any more.
 
 A platform is upgraded under running gangs: the leader that talks to a node manager may be newer than it. So messages
@@ -18,10 +18,22 @@ pipelines and the grid; 5: the grid of a node says what is wrong with it, and dr
 before a plan that was asked for by name; 6: one Start instead of Reserve and Launch, a rendezvous named by the leader,
 ages of events, no paths of the leader's machine; ends tell of full disks and lost fork servers, a training that died
 tells each step where it did, and ranks that wait in vain for the next call resume their generation;
-7: a worker's status says that it finished, also when its process is gone.
+7: a worker's status says that it finished, also when its process is gone; 8: a call says where ranks on several
+machines meet, and under which secret; where they meet on one machine is the agent's own business.
 """
 
 # ---------------------------------------------------------------- to a worker
+
+
+class Network(msgspec.Struct, frozen=True):
+    """An address on rank 0's machine, and the secret under which the ranks of one generation meet there; in no log."""
+
+    address: str = ""
+    port: int = 0
+    secret: str = ""
+
+    def __repr__(self) -> str:
+        return f"Network({self.address!r}, {self.port})"
 
 
 class Join(msgspec.Struct, tag="join", frozen=True):
@@ -29,13 +41,13 @@ class Join(msgspec.Struct, tag="join", frozen=True):
 
     generation: int
     ranks: dict[str, int]  # worker id -> rank
-    init_method: str = ""  # where the ranks meet on this machine (file:///...): the agent makes it of the rendezvous
     shares: list[float] = []  # part of the global batch per rank; empty: equal parts
     silence_s: float = 30.0  # how long a collective may hang before the gang counts as broken
     plan: dict[str, Any] | None = None  # how the training is spread over the ranks; None: replicas, gradients summed
     rendezvous: str = ""  # its name, drawn once per generation by the leader
     careful_from: int | None = None  # it died soon after this step before: each step from here on is told, for a while
     breaks: int = 0  # generations up to this one have lost a member: ranks that resumed one need not leave it first
+    network: Network = Network()  # where ranks on several machines meet
 
 
 class Leave(msgspec.Struct, tag="leave", frozen=True):
@@ -190,13 +202,6 @@ class WorkerSpec(msgspec.Struct, frozen=True):
     plan: str = ""  # asked for by the job itself; empty: its Training has the say
     grid_bytes: int = 0  # that its tenant may have in the memory of a node's grid; 0: it has none
     grid_encrypted: bool = False  # there, too
-
-
-class PlacedSpec(WorkerSpec, frozen=True, kw_only=True):
-    """The same with the folders of the machine where the worker runs, as its agent hands it on to the worker."""
-
-    folder: str  # the job's own folder: logs/, output/, snapshots/, code/
-    memory_folder: str  # the same job's snapshots in memory, on this node: JOB/NODE, so that a job sees its own
 
 
 class Secrets(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ APART = (  # for those that start their own
     "chaos/test_random_kills", "chaos/test_upgrade", "chaos/test_keeping", "chaos/test_campaign",
 )  # fmt: skip
 EACH = ("storm",)  # tests of these rooms share nothing: each runs wherever there is time
-WAITING = (*TOGETHER, "test_demo", "live", "browser", "backends", "outside")  # platforms, the longest first
+WAITING = (*TOGETHER, "test_demo", "live", "browser", "agent", "outside")  # platforms, the longest first
 
 # Everything that the tests start inherits this folder's name (as TMPDIR, home or argument), and is known by it. The
 # processes that run the tests side by side share one, and the process that shares the tests out looks for what is left.

@@ -105,7 +105,7 @@ def close() -> None:
 
 def _serve(line: socket.socket) -> None:
     import fairlead.cli.main
-    import fairlead.cli.show
+    import fairlead.cli.output
     import fairlead.control.serve
     import fairlead.sdk.client  # noqa: F401 (what verbs import when they are used)
 

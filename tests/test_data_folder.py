@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.backends.protocol import Capabilities
-from fairlead.control.hints import hints
+from fairlead.agent.protocol import Capabilities
+from fairlead.control.startup_hints import hints
 from fairlead.data_folder import CLOSED, VARIABLE, advice, covers
 from fairlead.errors import InvalidSpec
-from fairlead.sdk.loading import loading
+from fairlead.sdk.dataset_loads import loading
 from fairlead.training.loading import describe
 
 ASKS = "FAIRLEAD_DATA (/data) is not granted to vision: fairlead tenant update vision --grant /data"

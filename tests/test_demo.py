@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,15 +16,17 @@ from typing import Any
 import psutil
 import pytest
 
+from fairlead.sdk.client import Client
+
 QUICK = [sys.executable, "-m", "fairlead.demo", "--quick"]
 
 
-def start(out: Path, home: Path, *, data: bool) -> subprocess.Popen[str]:
+def start(out: Path, home: Path, *options: str, data: bool) -> subprocess.Popen[str]:
     environment = {name: value for name, value in os.environ.items() if data or name != "FAIRLEAD_DATA"}
     home.mkdir()
     home.chmod(0o755)
     return subprocess.Popen(
-        [*QUICK, "--out", str(out)], env=environment | {"TMPDIR": str(home)}, text=True,
+        [*QUICK, *options, "--out", str(out)], env=environment | {"TMPDIR": str(home)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
@@ -57,15 +60,26 @@ def end(play: subprocess.Popen[str]) -> None:
             play.kill()
 
 
+def visit(said: str) -> None:
+    """A platform that was kept answers at the address that was told, to the token that was told."""
+    found = re.search(r"Its page: (http://\S+/)\s+log in with this token: (\S+)", said)
+    assert found, said
+    with Client(url=found[1], token=found[2]) as admin:
+        assert len(admin.nodes()) == 4 and {job.view.state for job in admin.jobs()} == {"succeeded"}
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("demo")
-    play = start(folder / "out", folder / "tmp", data=True)
+    play = start(folder / "out", folder / "tmp", "--keep", data=True)
     try:
         said, _ = play.communicate(timeout=400)
+        visit(said)
     finally:
         end(play)
-    assert not any((folder / "tmp").glob("fairlead-*")), "the platform's home is still there"
+        for home in (folder / "tmp").glob("fairlead-*"):
+            down = [sys.executable, "-m", "fairlead.cli.main", "down", "--home", str(home)]
+            subprocess.run(down, check=True, timeout=90, capture_output=True)
     assert living_with(str(folder / "tmp")) == []
     log = folder / "out" / "control.log"
     assert play.returncode == 0, said + (log.read_text()[-6000:] if log.exists() else "")

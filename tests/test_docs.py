@@ -13,10 +13,10 @@ import yaml
 from typer.main import get_command
 
 from fairlead.cli.main import app
-from fairlead.control import failpoints
+from fairlead.control.reconcile import failpoints
 from fairlead.errors import FairleadError
-from fairlead.sdk.documents import read_yaml
-from fairlead.sdk.graphs import prepare
+from fairlead.sdk.pipeline_specs import prepare
+from fairlead.sdk.yaml_files import read_yaml
 from fairlead.specs import (
     Budget,
     JobSpec,

@@ -37,7 +37,7 @@ def test_every_room_is_fully_typed() -> None:
 
 def test_the_control_plane_and_the_doors_load_without_torch() -> None:
     """The contracts see import statements; this sees what is really loaded."""
-    rooms = ["views", "scheduling", "control.serve", "backends.local.backend", "api.app", "cli.main", "sdk.client"]
+    rooms = ["views", "scheduling", "control.serve", "agent.embedded.backend", "api.app", "cli.main", "sdk.client"]
     load = f"import importlib, sys\nfor room in {rooms}: importlib.import_module('fairlead.' + room)\n"
     load += "sys.exit('torch was loaded' if 'torch' in sys.modules else 0)"
     code, said = run(sys.executable, "-c", load)

@@ -12,8 +12,13 @@ from pydantic.json_schema import models_json_schema
 
 import fairlead
 from fairlead import dashboard
-from fairlead.api import (
-    accounts,
+from fairlead.api import problems
+from fairlead.api.context import Context
+from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
+from fairlead.api.middleware import BodyLimit, OuterLayer
+from fairlead.api.request_metrics import Observed
+from fairlead.api.routes import (
+    accounting,
     datasets,
     events,
     files,
@@ -21,17 +26,12 @@ from fairlead.api import (
     logs,
     nodes,
     pipelines,
-    problems,
     secrets,
     sessions,
     system,
     tenants,
 )
-from fairlead.api.context import Context
-from fairlead.api.door import PlatformDoor
-from fairlead.api.edge import BodyLimit, Edge
-from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
-from fairlead.api.observed import Observed
+from fairlead.control import service
 from fairlead.pipelines.graph import PipelineSpec
 from fairlead.specs import JobSpec, TenantSpec
 
@@ -58,7 +58,7 @@ TAGS = {
 }
 
 
-def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: bool = False) -> FastAPI:
+def create_app(platform: service.Platform, *, limits: Limits | None = None, secure: bool = False) -> FastAPI:
     """The API over this platform, ``secure`` if browsers speak TLS, to us or to a proxy before us.
 
     Serve it with :func:`fairlead.api.server.serve`.
@@ -77,7 +77,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
     )
     app.state.context = Context(platform, limits, RateLimiter(limits), LoginLimiter(limits))
     problems.install(app)
-    for room in (jobs, pipelines, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounts, system):
+    for room in (jobs, pipelines, datasets, logs, files, secrets, tenants, nodes, events, sessions, accounting, system):
         app.include_router(room.router, prefix=PREFIX)
     app.include_router(system.open_router)
     dashboard.install(app)
@@ -86,7 +86,7 @@ def create_app(platform: PlatformDoor, *, limits: Limits | None = None, secure: 
         BodyLimit,
         limit_bytes=lambda path: platform.bundle_limit_bytes if path.startswith(bundles) else limits.body_bytes,
     )
-    app.add_middleware(Edge, secure=secure)
+    app.add_middleware(OuterLayer, secure=secure)
     app.add_middleware(Observed)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 

@@ -16,11 +16,11 @@ from structlog.contextvars import bind_contextvars
 
 from fairlead import json_values
 from fairlead.api.cookies import SAFE, require_our_page, session_secret
-from fairlead.api.door import PlatformDoor
 from fairlead.api.limits import Limits, LoginLimiter, RateLimiter
-from fairlead.api.problems import MEDIA_TYPE, Malformed
+from fairlead.api.problems import MEDIA_TYPE, MalformedBody
 from fairlead.api.sse import BoundedStream, EventStream
-from fairlead.control.access import may_more_than_scrape
+from fairlead.control import service
+from fairlead.control.identity.access import may_more_than_scrape
 from fairlead.control.records import Token
 from fairlead.errors import InvalidSpec, Unauthenticated
 from fairlead.specs import Spec, invalid
@@ -36,7 +36,7 @@ WRAPPED = 6
 class Context:
     """The one thing that the application carries from its making to its routes."""
 
-    platform: PlatformDoor
+    platform: service.Platform
     limits: Limits
     rate: RateLimiter
     logins: LoginLimiter
@@ -47,7 +47,7 @@ def context(request: Request) -> Context:
     return cast(Context, request.app.state.context)
 
 
-async def _platform(request: Request) -> PlatformDoor:
+async def _platform(request: Request) -> service.Platform:
     return context(request).platform
 
 
@@ -100,7 +100,7 @@ def _secret(request: Request) -> str:
 
 Who = Annotated[Token, Security(Bearer())]
 Scraper = Annotated[Token, Security(Bearer(scrapers=True))]
-Platform = Annotated[PlatformDoor, Depends(_platform)]
+Platform = Annotated[service.Platform, Depends(_platform)]
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -133,17 +133,19 @@ async def read_json(request: Request) -> Any:
     """The body as plain values, or a problem that says where it stops being JSON."""
     body = await request.body()
     if not body:
-        raise Malformed("is empty", field="body", fix="send a JSON object")
+        raise MalformedBody("is empty", field="body", fix="send a JSON object")
     try:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Malformed(str(error), field="body", fix="send a JSON object in UTF-8") from None
+        raise MalformedBody(str(error), field="body", fix="send a JSON object in UTF-8") from None
     except RecursionError:
-        raise Malformed("is nested too deeply", field="body", fix="send a flat JSON object") from None
+        raise MalformedBody("is nested too deeply", field="body", fix="send a flat JSON object") from None
     if body.count(b"[") + body.count(b"{") > json_values.DEEPEST or LONG_NUMBER.search(body):
         _must_fit(data)
     if b"\\u0000" in body and _holds_null(data):
-        raise Malformed("holds a null character", field="body", fix="leave \\u0000 out: no store and no shell takes it")
+        raise MalformedBody(
+            "holds a null character", field="body", fix="leave \\u0000 out: no store and no shell takes it"
+        )
     return data
 
 
@@ -151,7 +153,7 @@ def _must_fit(data: Any) -> None:
     """Whatever the body is of: nothing behind this door meets a value that it cannot pack, store or write down."""
     try:
         json_values.check(data, deepest=json_values.DEEPEST + WRAPPED, largest=None)
-    except json_values.Unfit as error:
+    except json_values.InvalidValue as error:
         raise InvalidSpec(error.what, field=error.path or "body", fix=error.fix) from None
 
 

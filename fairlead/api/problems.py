@@ -15,8 +15,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from fairlead.api.requests import request_id
-from fairlead.control.metrics import families, live
+from fairlead.api.request_ids import request_id
+from fairlead.control.observability import live_metrics, metric_families
 from fairlead.errors import FairleadError, Forbidden, InvalidSpec, RateLimited, Unauthenticated
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class Problem(BaseModel):
     request_id: str | None = None
 
 
-class Malformed(InvalidSpec):
+class MalformedBody(InvalidSpec):
     """The body is not even JSON."""
 
     status = 400
@@ -61,7 +61,7 @@ def problem_response(error: FairleadError) -> Response:
         headers["WWW-Authenticate"] = 'Bearer realm="fairlead"'
     if isinstance(error, TooFast):
         headers["Retry-After"] = str(max(1, math.ceil(error.wait_s)))
-        live.count(families.LIMITED, error.limit)
+        live_metrics.count(metric_families.LIMITED, error.limit)
     return _answer(error.problem(), headers)
 
 

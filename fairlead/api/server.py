@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from fairlead.api.app import create_app
 from fairlead.api.context import Context
-from fairlead.api.door import PlatformDoor
+from fairlead.control import service
 from fairlead.errors import Refused
 
 if TYPE_CHECKING:  # most platforms speak plain HTTP on loopback, and need no cryptography
@@ -87,7 +87,7 @@ async def serve(app: FastAPI, host: str, port: int, ready: Callable[[int], None]
 
 
 async def open_door(
-    platform: PlatformDoor, host: str, port: int, opened: Callable[[int], None], *, tls: Tls | None = None,
+    platform: service.Platform, host: str, port: int, opened: Callable[[int], None], *, tls: Tls | None = None,
     behind_https: bool = False,
 ) -> None:  # fmt: skip
     """Serve the API over this platform until cancelled: the door that the control plane is started with."""

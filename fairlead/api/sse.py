@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fairlead.control.metrics import families, live
+from fairlead.control.observability import live_metrics, metric_families
 from fairlead.errors import FairleadError
 
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -59,7 +59,7 @@ class BoundedStream(Response):
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._held, live.raised(families.STREAMS):
+        with self._held, live_metrics.raised(metric_families.STREAMS):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 await self._supervise(receive, send)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 import typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
-from fairlead.cli import show
+from fairlead.cli import output
+from fairlead.cli.fast_path import written
 from fairlead.cli.options import Json
-from fairlead.cli.quick import written
 from fairlead.errors import InvalidSpec
 from fairlead.terminal import plain
 
@@ -86,10 +86,10 @@ def completion(
         raise InvalidSpec(f"{shell!r} is not a shell that is known here", field="SHELL", value=shell,
                           fix=f"use one of {', '.join(SCRIPTS)}")  # fmt: skip
     if as_json:
-        show.print_json({"shell": shell, "script": SCRIPTS[shell]})
+        output.print_json({"shell": shell, "script": SCRIPTS[shell]})
     else:
         for line in SCRIPTS[shell].split("\n"):
-            show.line(line)
+            output.line(line)
 
 
 def answer(app: typer.Typer, words: list[str]) -> int:
@@ -170,7 +170,7 @@ def _values(verb: str, what: str, kind: Any, word: str) -> Candidates:
 
 def _ask(path: str, **params: Any) -> Any:
     """What the platform answers within a second."""
-    from fairlead.cli.glance import look
+    from fairlead.cli.local_status import look
 
     found = look(path, params, timeout_s=ANSWER_S)
     if found is not None:

@@ -9,29 +9,29 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli import (
-    accounts,
-    begin,
-    checkup,
-    completion,
+from fairlead.cli import completion
+from fairlead.cli.commands import (
+    backup,
     data,
     datasets,
+    doctor,
+    init,
     jobs,
-    keeping,
     lineage,
     nodes,
-    pipelines,
+    pipeline,
     plan,
-    platform,
-    reports,
-    secrets,
+    report,
+    secret,
     simulate,
-    tenants,
-    tokens,
+    submit,
+    tenant,
+    token,
+    up,
+    usage,
     whatif,
-    work,
 )
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 
 app = typer.Typer(
     name="fairlead",
@@ -45,7 +45,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        reports.version()
+        report.version()
         raise typer.Exit
 
 
@@ -56,17 +56,17 @@ def _options(
     """One shared training cluster: fair, elastic, crash-safe."""
 
 
-app.command("init", short_help="Write a job.yaml and a train.py to begin with.")(begin.init)
-app.command("up")(platform.up)
-app.command("down", short_help="End the platform; jobs go on at the next start.")(platform.down)
-app.command("backup", short_help="Write this machine's platform into one file.")(keeping.backup)
-app.command("restore", short_help="Bring a platform back from a backup.")(keeping.restore)
-app.command("submit", short_help="Submit a job written in a YAML file.")(work.submit)
-app.command("run", short_help="Run a function or a command of this folder.")(work.run)
+app.command("init", short_help="Write a job.yaml and a train.py to begin with.")(init.init)
+app.command("up")(up.up)
+app.command("down", short_help="End the platform; jobs go on at the next start.")(up.down)
+app.command("backup", short_help="Write this machine's platform into one file.")(backup.backup)
+app.command("restore", short_help="Bring a platform back from a backup.")(backup.restore)
+app.command("submit", short_help="Submit a job written in a YAML file.")(submit.submit)
+app.command("run", short_help="Run a function or a command of this folder.")(submit.run)
 app.command("queue")(jobs.queue)
 app.command("logs")(jobs.logs)
 app.command("why", short_help="Why a job waits, runs as it does, or ended so.")(jobs.why)
-app.command("cancel", short_help="End a job, or many; snapshots are kept.")(work.cancel)
+app.command("cancel", short_help="End a job, or many; snapshots are kept.")(submit.cancel)
 app.command("result")(jobs.result)
 app.command("metrics")(jobs.metrics)
 app.command("lineage", short_help="Where a job's result came from.")(lineage.lineage)
@@ -74,24 +74,24 @@ app.command("rerun", short_help="Run a job once more, to get the same.")(lineage
 datasets.data.command("get", short_help="Get cifar10, bank, imdb or kdd99.")(data.get)
 datasets.data.command("describe", short_help="Profile a file, folder or query.")(data.describe)
 app.add_typer(datasets.data, name="data")
-app.add_typer(pipelines.pipeline, name="pipeline")
+app.add_typer(pipeline.pipeline, name="pipeline")
 app.add_typer(nodes.app, name="nodes")
-app.add_typer(tenants.app, name="tenant")
-app.command("tenants", short_help="Tenants: their weights, claims and devices.")(tenants.list_tenants)
-app.add_typer(tokens.app, name="token")
-app.add_typer(secrets.secret, name="secret")
-app.command("events")(reports.events)
-app.command("report")(reports.report)
-app.command("usage", short_help="What was used: device hours, cpu hours, jobs.")(accounts.usage)
+app.add_typer(tenant.app, name="tenant")
+app.command("tenants", short_help="Tenants: their weights, claims and devices.")(tenant.list_tenants)
+app.add_typer(token.app, name="token")
+app.add_typer(secret.secret, name="secret")
+app.command("events")(report.events)
+app.command("report")(report.report)
+app.command("usage", short_help="What was used: device hours, cpu hours, jobs.")(usage.usage)
 app.command("simulate", short_help="Compare policies on a recorded workload.")(simulate.simulate)
 app.command("what-if", short_help="Play the live cluster forward, changed.")(whatif.what_if)
 app.command("plan", short_help="Rank the ways to run a model in parallel.")(plan.plan)
 app.command("profile", short_help="Measure what this node can do, once.")(plan.profile)
-app.command("audit")(accounts.audit)
-app.command("doctor")(checkup.doctor)
-app.command("whoami")(reports.whoami)
+app.command("audit")(usage.audit)
+app.command("doctor")(doctor.doctor)
+app.command("whoami")(report.whoami)
 app.command("completion")(completion.completion)
-app.command("version")(reports.version)
+app.command("version")(report.version)
 
 
 def main(arguments: list[str] | None = None) -> None:

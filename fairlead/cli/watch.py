@@ -6,13 +6,13 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
-from fairlead.cli import show
+from fairlead.cli import output
 from fairlead.errors import FairleadError, StillRunning
 from fairlead.sdk.jobs import ENDED, Job, check
 from fairlead.terminal import plain
 
 if TYPE_CHECKING:
-    from fairlead.views import JobView
+    from fairlead.views.jobs import JobView
 
 POLL_S = 0.3
 
@@ -22,20 +22,20 @@ def watch(job: Job, *, as_json: bool = False) -> int:
     try:
         if as_json:
             job.wait()
-        elif show.is_terminal():
+        elif output.is_terminal():
             _live(job)
         else:
             _lines(job)
     except KeyboardInterrupt:
         if as_json:
-            show.print_json(job.view)
+            output.print_json(job.view)
             return StillRunning.exit_code
-        show.line()
-        show.line(f"{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
-        show.line(f"  follow it: fairlead logs {job.id} -f    end it: fairlead cancel {job.id}")
+        output.line()
+        output.line(f"{job.name} goes on {job.state if job.state != 'queued' else 'waiting'} without being watched")
+        output.line(f"  follow it: fairlead logs {job.id} -f    end it: fairlead cancel {job.id}")
         return StillRunning.exit_code
     if as_json:
-        show.print_json(job.view)
+        output.print_json(job.view)
     else:
         summary(job.view)
     return exit_code(job.view)
@@ -53,23 +53,23 @@ def exit_code(view: JobView) -> int:
 def summary(view: JobView) -> None:
     """How it ended, in a few lines."""
     took_s = None if view.finished_s is None else view.finished_s - view.submitted_s
-    show.line(f"{view.name} ({view.id}) {view.state} after {show.duration(took_s)}")
+    output.line(f"{view.name} ({view.id}) {view.state} after {output.duration(took_s)}")
     if view.message:
-        show.line(f"  {show.clean(view.message)}")
+        output.line(f"  {output.clean(view.message)}")
     if view.metrics:
-        show.line("  " + "  ".join(f"{name} {show.number(value, 4)}" for name, value in view.metrics.items()))
+        output.line("  " + "  ".join(f"{name} {output.number(value, 4)}" for name, value in view.metrics.items()))
     told = {"recoveries": view.recoveries, "preemptions": view.preemptions, "resizes": view.resizes}
     if any(told.values()):
-        show.line("  " + "  ".join(f"{name} {count}" for name, count in told.items() if count))
+        output.line("  " + "  ".join(f"{name} {count}" for name, count in told.items() if count))
 
 
 def figures(view: JobView) -> str:
     """What one wants to see of a running job at a glance."""
     if view.state in ("queued", "starting"):
-        return show.clean(view.reason.text) if view.reason else ""
-    parts = [f"loss {show.number(view.loss, 4)}"] if view.loss is not None else []
+        return output.clean(view.reason.text) if view.reason else ""
+    parts = [f"loss {output.number(view.loss, 4)}"] if view.loss is not None else []
     if view.samples_per_s:
-        parts.append(f"{show.number(view.samples_per_s)} samples/s")
+        parts.append(f"{output.number(view.samples_per_s)} samples/s")
     if view.state not in ENDED:
         parts.append(f"{view.workers} worker{'' if view.workers == 1 else 's'}")
     return "  ".join(parts)
@@ -90,7 +90,7 @@ def _live(job: Job) -> None:
         words("{task.completed:.0f}/{task.fields[steps]}", table_column=Column(no_wrap=True, min_width=7)),
         TimeElapsedColumn(), words("{task.fields[figures]}", table_column=rest),
     )  # fmt: skip
-    with Progress(*columns, console=show.console(), transient=True, expand=True) as progress:
+    with Progress(*columns, console=output.console(), transient=True, expand=True) as progress:
         task = progress.add_task(name, total=None, state="", steps="?", figures="")
         while True:
             view = job.view
@@ -113,7 +113,7 @@ def _lines(job: Job) -> None:
         news = (view.state, view.workers, tenth)
         if news != said:
             steps = f"step {view.step}/{view.total_steps or '?'}  " if view.step else ""
-            show.line(f"{show.when(time.time())} {job.name}: {view.state}  {steps}{figures(view)}".rstrip())
+            output.line(f"{output.when(time.time())} {job.name}: {view.state}  {steps}{figures(view)}".rstrip())
             said = news
         if view.state in ENDED:
             return

@@ -10,10 +10,10 @@ import msgspec
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.complaints import NAME_PATTERN
 from fairlead.control.lineage import accepted
 from fairlead.control.records import DataSet, Job
 from fairlead.control.store import datasets, events, lineage
+from fairlead.spec_errors import NAME_PATTERN
 
 MOST_BYTES = 16 << 20  # of one manifest with its recipe
 MOST_SETS = 16  # that one job makes
@@ -23,7 +23,7 @@ _VERSION = re.compile(r"^[0-9a-f]{6,64}$")
 _MOST = 2**53
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ManifestBlock(msgspec.Struct, frozen=True):
     """One block of a data set; what else its manifest says of it is kept as it is."""
 
     id: str
@@ -31,24 +31,24 @@ class Piece(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class Outline(msgspec.Struct, frozen=True):
+class ManifestOutline(msgspec.Struct, frozen=True):
     """What the control plane reads in a manifest."""
 
     name: str
     version: str
     rows: int
-    blocks: list[Piece]
+    blocks: list[ManifestBlock]
     parent: str | None = None
     recipe: str = ""
     labels: list[str] = []
 
 
-def outline(manifest: Mapping[str, Any]) -> Outline:
+def outline(manifest: Mapping[str, Any]) -> ManifestOutline:
     """The manifest, if an honest worker could have written it; ValueError otherwise."""
     if len(msgspec.msgpack.encode(manifest)) > MOST_BYTES:
         raise ValueError("a manifest that is too large")
     try:
-        found = msgspec.convert(dict(manifest), Outline)
+        found = msgspec.convert(dict(manifest), ManifestOutline)
     except msgspec.ValidationError as error:
         raise ValueError(f"a manifest that cannot be read: {error}") from None
     counts = [found.rows, *(count for block in found.blocks for count in (block.rows, block.bytes))]

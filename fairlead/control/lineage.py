@@ -19,7 +19,7 @@ BITS, TOLERANCE = "bits", "tolerance"
 """What a rerun gives: the same weights bit by bit, or the same but for rounding."""
 
 
-class Read(msgspec.Struct, frozen=True):
+class VersionRead(msgspec.Struct, frozen=True):
     """A version of data that was read."""
 
     name: str
@@ -29,7 +29,7 @@ class Read(msgspec.Struct, frozen=True):
     blocks: list[str] = []
 
 
-class Said(msgspec.Struct, frozen=True):
+class ReportedOrigin(msgspec.Struct, frozen=True):
     """What the worker that wrote a result says of it."""
 
     weights: str | None = None
@@ -38,18 +38,18 @@ class Said(msgspec.Struct, frozen=True):
     samples: int = 0
     steps: int = 0
     course: list[tuple[int, int, str, list[float]]] = []
-    data: list[Read] = []
+    data: list[VersionRead] = []
     repeats: bool = False
     why_not: str = ""
     followed: bool | None = None
 
 
-def accepted(said: Mapping[str, Any]) -> Said:
+def accepted(said: Mapping[str, Any]) -> ReportedOrigin:
     """What was said, if an honest worker could say it; ValueError otherwise."""
     if len(msgspec.msgpack.encode(said)) > MOST_BYTES:
         raise ValueError("a lineage that is too large")
     try:
-        found = msgspec.convert(dict(said), Said)
+        found = msgspec.convert(dict(said), ReportedOrigin)
     except msgspec.ValidationError as error:
         raise ValueError(f"a lineage that cannot be read: {error}") from None
     parts = [share for _, _, _, shares in found.course for share in shares]
@@ -72,7 +72,7 @@ class Repeat:
     plan: Mapping[str, Any] | None = None  # of its generations, as stored
 
 
-def repeatable(said: Said | None, generations: Sequence[Generation]) -> Repeat:
+def repeatable(said: ReportedOrigin | None, generations: Sequence[Generation]) -> Repeat:
     """Whether the same bits can be made again, and with what."""
     ran = [each for each in generations if worked(each)]
     if said is None or not said.course:

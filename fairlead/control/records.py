@@ -91,6 +91,10 @@ def stop_changes(then: JobPhase, outcome: str, message: str | None, now_s: float
     return changes if message is None else {**changes, "message": message}
 
 
+OFFERED = "offered"
+"""In a plan: how many devices its gang could have had, where it uses fewer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One generation of a job's gang."""
@@ -102,14 +106,23 @@ class Generation:
     reason_code: str
     reason: str
     created_s: float
-    rendezvous: str | None = None  # where its ranks meet; drawn when it is stored
+    rendezvous: str | None = field(default=None, repr=False)  # where its ranks meet, with the secret that they share
     running_s: float | None = None
     ended_s: float | None = None
     outcome: str | None = None  # finished, resized, replanned, preempted, worker-lost, failed, cancelled, abandoned
     first_step: int | None = None
     broken_s: float | None = None  # when it lost a worker
     metered_s: float | None = None  # the usage ledger is complete up to here
-    plan: Mapping[str, Any] | None = None  # what it runs and what was expected of that; None: nothing is known
+    plan: Mapping[str, Any] | None = None  # what it runs and what was expected of that; None: not chosen yet, or none
+
+    @property
+    def workers(self) -> frozenset[str]:
+        return frozenset(member.worker for member in self.members)
+
+    @property
+    def enough(self) -> bool:
+        """Whether more devices would lie idle, as far as is known: those that it was offered were given back."""
+        return self.plan is not None and OFFERED in self.plan
 
     @property
     def at_work(self) -> Placement:

@@ -18,28 +18,30 @@ import structlog
 from sqlalchemy import Connection
 
 from fairlead import __version__, data_folder, logbook
-from fairlead.backends.local.backend import LocalBackend, parse_nodes
-from fairlead.backends.local.records import living_nodes
-from fairlead.control import holders, identity, tracing
-from fairlead.control.failpoints import failpoint
-from fairlead.control.follower import Follower
-from fairlead.control.gauging import Gauging, HomeGauge
-from fairlead.control.hints import hints
-from fairlead.control.internal_errors import go_on
-from fairlead.control.loop import Controller
-from fairlead.control.metrics.scrape import Scraper
-from fairlead.control.observe import stop_changes
-from fairlead.control.orders import launch_secrets, worker_orders
-from fairlead.control.pipeline_quarantine import PipelineQuarantine
-from fairlead.control.pipelines import Pipelines
-from fairlead.control.pruning import Pruner
+from fairlead.agent.embedded.backend import LocalBackend, parse_nodes
+from fairlead.agent.embedded.node_records import living_nodes
+from fairlead.control.identity import tokens as identity
+from fairlead.control.identity.secret_vault import SecretVault
+from fairlead.control.observability import tracing
+from fairlead.control.observability.event_metrics import EventFollower
+from fairlead.control.observability.scrape import Scraper
+from fairlead.control.pipelines.driver import Pipelines
+from fairlead.control.pipelines.quarantine import PipelineQuarantine
+from fairlead.control.plans.machine_calibration import IdleCalibration, StoredCalibration
+from fairlead.control.reconcile import leader_fencing
+from fairlead.control.reconcile.failpoints import failpoint
+from fairlead.control.reconcile.internal_errors import go_on
+from fairlead.control.reconcile.loop import Controller
+from fairlead.control.reconcile.worker_events import stop_changes
+from fairlead.control.reconcile.worker_specs import launch_secrets, worker_orders
 from fairlead.control.records import JobPhase, Role
+from fairlead.control.retention.pruning import Pruner
 from fairlead.control.service.core import Core
 from fairlead.control.service.platform import Platform
-from fairlead.control.store import jobs, tenants, tokens
+from fairlead.control.startup_hints import hints
+from fairlead.control.store import jobs, pruning, tenants, tokens
 from fairlead.control.store.engine import Store
-from fairlead.control.store.patience import outlast
-from fairlead.control.vault import Vault
+from fairlead.control.store.retry import outlast
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
 from fairlead.scheduling.state import AS_DIALLED, Sharing
@@ -73,6 +75,7 @@ class Settings:
     secret_key_file: Path | None = None  # None: FAIRLEAD_SECRET_KEY, or the key in the home folder
     telling: Telling = Telling()
     sleep_after_s: float | None = None  # nodes idle for so long end until needed; inf: never; None: as last time
+    keep_audit_s: float | None = None  # the audit log and the platform's own events; inf: ever; None: as last time
     sharing: Sharing = AS_DIALLED  # what of it is None: as last time, or as the policy has it
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
@@ -115,7 +118,7 @@ async def _run(settings: Settings, ready: Callable[[Ready], None], door: Door, f
     home = Home(settings.home.absolute())
     shapes = parse_nodes(settings.nodes) if settings.nodes else ()
     home.create()
-    vault = Vault.of(home, settings.secret_key_file)
+    vault = SecretVault.of(home, settings.secret_key_file)
     url = store_url(settings.store, home)
     store = Store.open(url)
     ending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()  # True: with all that runs
@@ -139,7 +142,7 @@ async def _lead_on(
     home: Home,
     store: Store,
     backend: LocalBackend,
-    vault: Vault,
+    vault: SecretVault,
     ready: Callable[[Ready], None],
     door: Door,
     ending: asyncio.Future[bool],
@@ -148,10 +151,11 @@ async def _lead_on(
     renewing = asyncio.create_task(_renew(store))
     tasks: list[asyncio.Future[Any]] = [renewing]
     store.keep_reserve()
+    keep_audit_s = keep_audit(settings.keep_audit_s, home)
     alone, listening = not living_nodes(home), False
     try:
         await backend.open(store.epoch or 0)
-        gauge = HomeGauge(home, shared=backend.capabilities.one_machine)
+        gauge = StoredCalibration(home, shared=backend.capabilities.one_machine)
         controller = Controller(
             store, backend, worker_orders(home), secrets_for=launch_secrets(vault), gauge=gauge,
             sleep_after_s=settings.sleep_after_s if settings.sleep_after_s != math.inf else None,
@@ -160,8 +164,8 @@ async def _lead_on(
         controller.orchestrate = PipelineQuarantine(
             Pipelines(store, time.time, controller.nudge), store, time.time
         ).advance
-        gauging = Gauging(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
-        follower = Follower(store, controller)
+        gauging = IdleCalibration(store, gauge, lambda: any(controller.known.workers.values()), time.monotonic)
+        follower = EventFollower(store, controller)
         await follower.begin()
         scraper = Scraper(store, controller, follower, home)
         core = Core(store, controller, home, vault, time.time, lambda: _end(ending, True), time.time(), scraper,
@@ -176,8 +180,9 @@ async def _lead_on(
             url = address(settings, port)
             gc.freeze()  # what is loaded by now stays: else every full collection stops all requests for a while
             write_profile(
-                home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing
-            )
+                home, url, token, settings.store, settings.certificate, settings.sleep_after_s, settings.sharing,
+                keep_audit_s,
+            )  # fmt: skip
             ready(Ready(url, token if fresh else None, hints=told))
 
         tasks.append(asyncio.ensure_future(door(Platform(core), settings.host, settings.port, opened)))
@@ -185,7 +190,8 @@ async def _lead_on(
         if tasks[-1].done():  # a port that is taken: nothing else begins
             tasks[-1].result()
         tasks.append(asyncio.ensure_future(controller.run()))
-        tasks.append(asyncio.ensure_future(go_on("pruning", Pruner(store, home, news=controller).run)))
+        pruner = Pruner(store, home, news=controller, keep_audit_s=keep_audit_s)
+        tasks.append(asyncio.ensure_future(go_on("pruning", pruner.run)))
         tasks.append(asyncio.ensure_future(go_on("following events", follower.run)))
         tasks.append(asyncio.ensure_future(go_on("measuring the machine", gauging.run)))
         waiting: list[asyncio.Future[Any]] = [*tasks, ending]
@@ -223,11 +229,11 @@ async def _lead_on(
 
 async def _lead(store: Store, ready: Callable[[Ready], None], ending: asyncio.Future[bool]) -> None:
     """Wait until this control plane leads."""
-    holder = holders.this_process()
+    holder = leader_fencing.this_process()
     told = False
 
     async def take() -> int | None:
-        return await store.lead(holder, LEASE_S, gone=holders.gone, fence=holders.fence)
+        return await store.lead(holder, LEASE_S, gone=leader_fencing.gone, fence=leader_fencing.fence)
 
     while await outlast(take, "taking the lease") is None:
         if not told:
@@ -307,6 +313,12 @@ def sleep_after(wanted_s: float | None, home: Home) -> float:
     return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
 
 
+def keep_audit(wanted_s: float | None, home: Home) -> float:
+    """For how long the audit log is kept: as asked for, else as the last time."""
+    last_s = read_profile(home).get("keep_audit_s", pruning.AUDIT_S)
+    return wanted_s if wanted_s is not None else math.inf if last_s is None else float(last_s)
+
+
 def shared(wanted: Sharing, home: Home) -> Sharing:
     """What is settled about fairness over time: as asked for, else as the last time."""
     last = Sharing(**read_profile(home).get("sharing", {}))
@@ -329,6 +341,7 @@ def write_profile(
     certificate: Path | None = None,
     sleep_after_s: float | None = None,
     sharing: Sharing = AS_DIALLED,
+    keep_audit_s: float | None = None,
 ) -> None:
     """For clients on this machine, and for the next start."""
     profile: dict[str, Any] = {"url": url, "token": token, "store": store, "pid": os.getpid(), "version": __version__}
@@ -336,6 +349,8 @@ def write_profile(
         profile["certificate"] = str(certificate)
     if sleep_after_s is not None and sleep_after_s != math.inf:  # JSON knows no infinity
         profile["sleep_after_s"] = sleep_after_s
+    if keep_audit_s is not None:
+        profile["keep_audit_s"] = keep_audit_s if keep_audit_s != math.inf else None
     if sharing != AS_DIALLED:
         profile["sharing"] = asdict(sharing)
     part = home.profile.with_suffix(".part")

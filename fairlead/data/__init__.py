@@ -6,31 +6,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fairlead.data.faults import BadData
+    from fairlead.data.dataset_refs import dataset
+    from fairlead.data.errors import BadData
     from fairlead.data.manifest import Manifest, SchemaChanged
-    from fairlead.data.named import dataset
     from fairlead.data.partitioning import partition
-    from fairlead.data.parts import Part, split
-    from fairlead.data.preparing import prepare, refine
+    from fairlead.data.preparation import prepare, refine
     from fairlead.data.reading import read
     from fairlead.data.recipes.fitted import FittedRecipe
     from fairlead.data.recipes.recipe import Recipe
     from fairlead.data.source import Source
+    from fairlead.data.train_test_split import Part, split
 
 _HOMES = {
-    "BadData": "fairlead.data.faults",
+    "BadData": "fairlead.data.errors",
     "FittedRecipe": "fairlead.data.recipes.fitted",
     "Manifest": "fairlead.data.manifest",
-    "Part": "fairlead.data.parts",
+    "Part": "fairlead.data.train_test_split",
     "Recipe": "fairlead.data.recipes.recipe",
     "SchemaChanged": "fairlead.data.manifest",
     "Source": "fairlead.data.source",
-    "dataset": "fairlead.data.named",
+    "dataset": "fairlead.data.dataset_refs",
     "partition": "fairlead.data.partitioning",
-    "prepare": "fairlead.data.preparing",
+    "prepare": "fairlead.data.preparation",
     "read": "fairlead.data.reading",
-    "refine": "fairlead.data.preparing",
-    "split": "fairlead.data.parts",
+    "refine": "fairlead.data.preparation",
+    "split": "fairlead.data.train_test_split",
 }
 
 __all__ = [

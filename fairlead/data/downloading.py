@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from fairlead.data.faults import BadData
-from fairlead.data.origins import Download
+from fairlead.data.dataset_origins import Download
+from fairlead.data.errors import BadData
 from fairlead.errors import Unavailable
 
 Report = Callable[[str, int, int | None], None]

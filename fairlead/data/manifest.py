@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from fairlead.data.recipes.packing import content_hash
+from fairlead.data.recipes.array_json import content_hash
 from fairlead.errors import FairleadError, InvalidSpec
 
 FORMAT = "fairlead/data-set/1"
@@ -49,7 +49,7 @@ class RowPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     flagged: str = "keep"
 
 
-class Flagged(msgspec.Struct, frozen=True, omit_defaults=True):
+class FlaggedRows(msgspec.Struct, frozen=True, omit_defaults=True):
     """What was flagged as unlike the rest: how many, the first of them by row and score, and all as they came."""
 
     count: int = 0
@@ -71,7 +71,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     policy: RowPolicy = RowPolicy()
     parent: str | None = None
     target: str | None = None
-    flagged: list[Flagged] = []
+    flagged: list[FlaggedRows] = []
     source_rows: int = 0
     labels: list[str] = []  # of its blocks in the grid, one for each load that they come from; older ones do not say
     format: str = FORMAT

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.data.budget import reading_bytes
+from fairlead.data.memory_budget import reading_bytes
 
 MIB = 1 << 20
 NULLS = ("", " ", "NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan")

@@ -15,7 +15,7 @@ How = Literal["equal", "weighted", "key", "label", "length"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Deal:
+class Partitioning:
     """Samples in the order in which they are taken: worker i takes order[cuts[i]:cuts[i + 1]]."""
 
     order: Array
@@ -46,7 +46,7 @@ def partition(
     epoch: int = 0,
     weights: Sequence[float] | None = None,
     values: Any = None,
-) -> Deal:
+) -> Partitioning:
     """Deal samples (a number of them, or those that are left) to workers; every one goes to exactly one worker.
 
     ``weighted`` gives fast workers more, ``key`` keeps samples of equal ``values`` together, ``label`` gives every
@@ -60,12 +60,12 @@ def partition(
     shares = _shares(workers, how, weights)
     order = known[_generator(seed, epoch).permutation(len(known))]
     if how in ("equal", "weighted"):
-        return Deal(order, _cuts(len(order), shares))
+        return Partitioning(order, _cuts(len(order), shares))
     if values is None:
         raise InvalidSpec(f"{how} needs a value for every sample", field="values", fix="give the column to deal by")
     chosen = _values(values, known, how, whole=isinstance(samples, int | np.integer))[order]
     if how == "label":
-        return Deal(order[_mixed(chosen)], _cuts(len(order), shares))
+        return Partitioning(order[_mixed(chosen)], _cuts(len(order), shares))
     return _together(order, chosen, shares) if how == "key" else _alike(order, chosen, shares, seed, epoch)
 
 
@@ -125,7 +125,7 @@ def _mixed(labels: Array) -> Array:
     return np.argsort(spread, kind="stable")
 
 
-def _together(order: Array, keys: Array, shares: Array) -> Deal:
+def _together(order: Array, keys: Array, shares: Array) -> Partitioning:
     """All samples of a key with one worker, the largest keys first, each to who lacks most of its share."""
     _, first, codes, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     owner, load = np.zeros(len(counts), np.int64), np.zeros(len(shares))
@@ -136,17 +136,17 @@ def _together(order: Array, keys: Array, shares: Array) -> Deal:
         load[worker] += counts[key]
     workers = owner[codes]
     cuts = np.cumsum(np.bincount(workers, minlength=len(shares)))
-    return Deal(order[np.argsort(workers, kind="stable")], (0, *cuts.tolist()))
+    return Partitioning(order[np.argsort(workers, kind="stable")], (0, *cuts.tolist()))
 
 
-def _alike(order: Array, lengths: Array, shares: Array, seed: int, epoch: int) -> Deal:
+def _alike(order: Array, lengths: Array, shares: Array, seed: int, epoch: int) -> Partitioning:
     """About the same work for everybody (for their share), samples of like length next to each other."""
     by_length = np.argsort(lengths, kind="stable")
     turn = _turns(len(order), shares)
     owned = [by_length[turn == worker] for worker in range(len(shares))]  # each in the order of length
     cuts = np.cumsum([len(each) for each in owned])
     mixed = [_shuffled_runs(each, _generator(seed, epoch, worker + 1)) for worker, each in enumerate(owned)]
-    return Deal(order[np.concatenate(mixed)] if mixed else order, (0, *cuts.tolist()))
+    return Partitioning(order[np.concatenate(mixed)] if mixed else order, (0, *cuts.tolist()))
 
 
 def _turns(total: int, shares: Array) -> Array:

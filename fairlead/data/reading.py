@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.data import watermarks
-from fairlead.data.budget import reading_bytes
-from fairlead.data.faults import BadData
-from fairlead.data.finding import Found, find
+from fairlead.data.errors import BadData
+from fairlead.data.file_discovery import FoundFiles, find
+from fairlead.data.memory_budget import reading_bytes
 from fairlead.data.options import MIB, Options
-from fairlead.data.readers import arrays, columnar, compact, documents, pixels, queries, separated, texts
+from fairlead.data.readers import arrays, csv, images, json_lines, parquet, recorded, sql, texts
 from fairlead.data.readers.streams import locate, packing
 from fairlead.data.schema import agree, settled
 from fairlead.data.source import Batches, Source, sliced
@@ -49,12 +49,12 @@ def read(
     options = Options(schema=schema, batch_rows=batch_rows, memory_bytes=memory_bytes, **how)
     _check(options)
     if isinstance(source, str) and (":/" in source or source.startswith("duckdb:")):
-        return queries.source(source, options)
+        return sql.source(source, options)
     if not isinstance(source, str | Path) and (made := _in_memory(source, options)) is not None:
         return made
     found = find(source, format)
     if found.format == "database":
-        return queries.source(found.name, options)
+        return sql.source(found.name, options)
     return _READERS[found.format](found, options)
 
 
@@ -94,7 +94,7 @@ def _of_arrays(held: arrays.Arrays, options: Options) -> Source:
     return Source("memory", "arrays", schema, start, dict, arrays.rows_of(held), told_apart=False)
 
 
-def _files(found: Found, options: Options, schema: pa.Schema, each: Each, *, grows: bool = False) -> Source:
+def _files(found: FoundFiles, options: Options, schema: pa.Schema, each: Each, *, grows: bool = False) -> Source:
     """A source over files, one after the other, of which only what is new counts."""
     every, fresh = watermarks.spans(found.files, options.after, grows=grows)
     mark = partial(watermarks.mark, every, options.after)
@@ -114,47 +114,47 @@ def _windowed(options: Options, span: Span) -> Options:
     return replace(options, window=(span.start, span.stop))
 
 
-def _plain(found: Found) -> bool:
+def _plain(found: FoundFiles) -> bool:
     return all(locate(path)[1] is None and packing(path) is None for path in found.files)
 
 
-def _separated(found: Found, options: Options) -> Source:
-    names = compact.known_names(found.files[0])
-    dialect, inferred = separated.look(found.files[0], options, names)
+def _separated(found: FoundFiles, options: Options) -> Source:
+    names = recorded.known_names(found.files[0])
+    dialect, inferred = csv.look(found.files[0], options, names)
     schema = settled(found.files[0], inferred, options.schema)
 
     def each(span: Span) -> Batches:
         own = dialect
         if span.path != found.files[0]:
             unnamed = None if dialect.header else dialect.names
-            own, _ = separated.look(span.path, replace(options, columns=unnamed), names)
+            own, _ = csv.look(span.path, replace(options, columns=unnamed), names)
             agree(span.path, schema, list(own.names), found.files[0])
-        return separated.batches(span.path, own, schema, _windowed(options, span))
+        return csv.batches(span.path, own, schema, _windowed(options, span))
 
     return _files(found, options, schema, each, grows=_plain(found))
 
 
-def _documents(found: Found, options: Options) -> Source:
-    schema = settled(found.files[0], documents.look(found.files[0], options), options.schema)
-    each = lambda span: documents.batches(span.path, schema, _windowed(options, span))  # noqa: E731
+def _documents(found: FoundFiles, options: Options) -> Source:
+    schema = settled(found.files[0], json_lines.look(found.files[0], options), options.schema)
+    each = lambda span: json_lines.batches(span.path, schema, _windowed(options, span))  # noqa: E731
     return _files(found, options, schema, each, grows=_plain(found))
 
 
-def _lines(found: Found, options: Options) -> Source:
+def _lines(found: FoundFiles, options: Options) -> Source:
     each = lambda span: texts.line_batches(span.path, _windowed(options, span))  # noqa: E731
     return _files(found, options, texts.LINES, each, grows=_plain(found))
 
 
-def _columnar(found: Found, options: Options) -> Source:
-    looks = [columnar.look(path, options) for path in found.files]
+def _columnar(found: FoundFiles, options: Options) -> Source:
+    looks = [parquet.look(path, options) for path in found.files]
     schema = settled(found.files[0], looks[0][0], options.schema)
     for path, (own, _) in zip(found.files[1:], looks[1:], strict=True):
         agree(path, schema, own.names, found.files[0])
-    made = _files(found, options, schema, lambda span: columnar.batches(span.path, schema, options))
+    made = _files(found, options, schema, lambda span: parquet.batches(span.path, schema, options))
     return made if options.after else replace(made, rows=sum(rows for _, rows in looks))
 
 
-def _arrays(found: Found, options: Options) -> Source:
+def _arrays(found: FoundFiles, options: Options) -> Source:
     """Files of the same arrays, one after the other; the first is kept open, the others come when it is their turn."""
     first, held = found.files[0], arrays.opened(found.files[0], options)
     schema = arrays.schema_of(first, held)
@@ -172,20 +172,20 @@ def _arrays(found: Found, options: Options) -> Source:
     return replace(_files(found, options, schema, each), rows=sum(rows[span.path] for span in fresh))
 
 
-def _compact(found: Found, options: Options) -> Source:
-    return _files(found, options, compact.PICTURES, lambda span: compact.batches(span.path, options))
+def _compact(found: FoundFiles, options: Options) -> Source:
+    return _files(found, options, recorded.PICTURES, lambda span: recorded.batches(span.path, options))
 
 
-def _documents_in_folders(found: Found, options: Options) -> Source:
+def _documents_in_folders(found: FoundFiles, options: Options) -> Source:
     return _folder(found, options, texts.LABELLED, partial(texts.folder_batches, options=options))
 
 
-def _pictures_in_folders(found: Found, options: Options) -> Source:
-    schema, size = pixels.look(found.files, options)
-    return _folder(found, options, schema, partial(pixels.batches, schema=schema, size=size, options=options))
+def _pictures_in_folders(found: FoundFiles, options: Options) -> Source:
+    schema, size = images.look(found.files, options)
+    return _folder(found, options, schema, partial(images.batches, schema=schema, size=size, options=options))
 
 
-def _folder(found: Found, options: Options, schema: pa.Schema, all_of: Callable[[list[Path]], Batches]) -> Source:
+def _folder(found: FoundFiles, options: Options, schema: pa.Schema, all_of: Callable[[list[Path]], Batches]) -> Source:
     every, fresh = watermarks.spans(found.files, options.after, grows=False)
 
     def start() -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ def _folder(found: Found, options: Options, schema: pa.Schema, all_of: Callable[
     return Source(found.name, found.format, schema, start, partial(watermarks.mark, every, options.after), len(fresh))
 
 
-_READERS: dict[str, Callable[[Found, Options], Source]] = {
+_READERS: dict[str, Callable[[FoundFiles, Options], Source]] = {
     "csv": _separated, "json": _documents, "text": _lines, "parquet": _columnar, "arrays": _arrays,
     "cifar10": _compact, "texts": _documents_in_folders, "images": _pictures_in_folders,
 }  # fmt: skip

@@ -34,7 +34,7 @@ class Counts:
         self.exact = len(self.values) <= EXACT
 
 
-class Sample:
+class RowSample:
     """The rows with the smallest of random numbers: every row is as likely to be among them as any other."""
 
     def __init__(self, schema: pa.Schema, seed: int = 0) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fairlead.data.faults import BadData
+from fairlead.data.errors import BadData
 from fairlead.errors import InvalidSpec
 
 _ALSO = {"float": "float64", "int": "int64", "str": "string", "text": "string", "boolean": "bool", "date": "date32"}

@@ -11,13 +11,13 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from fairlead.data.budget import spool_bytes
+from fairlead.data.memory_budget import spool_bytes
 
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Readable(Protocol):
+class BatchSource(Protocol):
     """What recipes are fitted on and data sets are prepared from: a Source, or a spool of one."""
 
     @property
@@ -38,7 +38,7 @@ class Readable(Protocol):
 class Spool:
     """A source whose batches are kept after the first reading; beyond ``memory_bytes`` it is read again instead."""
 
-    def __init__(self, source: Readable, memory_bytes: int | None = None) -> None:
+    def __init__(self, source: BatchSource, memory_bytes: int | None = None) -> None:
         self._source = source
         self._memory_bytes = spool_bytes() if memory_bytes is None else memory_bytes
         self._kept: list[pa.RecordBatch] | None = None

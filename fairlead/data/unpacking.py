@@ -17,9 +17,9 @@ from types import MappingProxyType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlead.data.faults import BadData
+from fairlead.data.dataset_origins import Origin
+from fairlead.data.errors import BadData
 from fairlead.data.options import MIB
-from fairlead.data.origins import Origin
 
 _REVIEW = re.compile(r"aclImdb/(train|test)/(neg|pos)/(\d+)_(\d+)\.txt")
 _REVIEWS = pa.schema([("id", pa.int32()), ("text", pa.string()), ("label", pa.int8()), ("rating", pa.int8())])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.data.faults import BadData
+from fairlead.data.errors import BadData
 from fairlead.data.options import MIB
 from fairlead.data.readers.streams import locate
 

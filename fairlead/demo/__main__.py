@@ -12,14 +12,28 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from fairlead.demo.cast import TENANTS, about_data
-from fairlead.demo.platform import OwnPlatform
+from fairlead.demo.participants import TENANTS, about_data
+from fairlead.demo.platform import DemoPlatform
 from fairlead.demo.report import gather, tell
 from fairlead.demo.screen import Screen
 from fairlead.demo.story import Story
 from fairlead.errors import FairleadError
 
 INTERRUPTED = 130
+
+STORY = """\
+Three teams share four nodes: vision owns half of them, reviews a third, marketing a sixth. Together they want more.
+What to watch:
+  1. every team gets its share, and jobs grow into what others do not use
+  2. an urgent command of marketing takes the place of its training, which goes on afterwards and loses nothing
+  3. the manager of one node is killed (kill -9); the training on it goes on with its other workers, from where it was
+  4. every job ends with a model and its accuracy"""
+
+NEXT = """\
+What next:
+  fairlead up --nodes 4 --detach    start a platform of your own, and log in to its page
+  fairlead init my-job              write a job with a model to replace by yours
+  docs/tutorial.md                  a first session, step by step"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,8 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _play(console: Console, options: argparse.Namespace) -> int:
     weights = ":".join(f"{tenant.weight:g}" for tenant in TENANTS)
     console.print(f"[bold]Fairlead[/]: three tenants of weights {weights} on four virtual nodes of this machine")
+    console.print(f"\n{STORY}\n", soft_wrap=True, markup=False)
     console.print(f"  {about_data()}", soft_wrap=True, markup=False)
-    with OwnPlatform() as platform, platform.client() as admin:
+    with DemoPlatform(keep=options.keep) as platform, platform.client() as admin:
         console.print(f"  the platform is up at {admin.url}, in a home of its own ({platform.home})", soft_wrap=True)
         story = Story(platform, quick=options.quick)
         try:
@@ -60,6 +75,7 @@ def _play(console: Console, options: argparse.Namespace) -> int:
             raise
     tell(console, document)
     _keep(console, document, options.out)
+    console.print(f"\n{platform.goodbye() if options.keep else NEXT}", soft_wrap=True, markup=False)
     return 0 if all(document["checks"].values()) else 1
 
 
@@ -79,6 +95,7 @@ def _keep(console: Console, document: dict[str, Any], folder: Path) -> None:
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m fairlead.demo", description="Three tenants share four nodes.")
     parser.add_argument("--quick", action="store_true", help="train less: under a minute")
+    parser.add_argument("--keep", action="store_true", help="leave the platform up, to look at it afterwards")
     parser.add_argument("--out", type=Path, default=Path("demo-report"), help="folder of the report and the plot")
     return parser.parse_args(arguments)
 

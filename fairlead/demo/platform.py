@@ -14,16 +14,18 @@ from typing import Self
 
 from fairlead.errors import Unavailable
 from fairlead.sdk.client import Client
+from fairlead.sdk.profile import locate
 
 _UP_S = 120.0
 _DOWN_S = 90.0
 _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM)
 
 
-class OwnPlatform:
-    """Four virtual nodes of half a core each; whatever happens inside the ``with``, nothing of it is left behind."""
+class DemoPlatform:
+    """Four virtual nodes of half a core each; nothing of them is left, unless they are kept and all went well."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
+        self._kept = keep
         self.home = Path(tempfile.mkdtemp(prefix="fairlead-demo-"))
         self._up: subprocess.Popen[str] | None = None
 
@@ -38,6 +40,8 @@ class OwnPlatform:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._kept and error is None:
+            return
         handlers = [(number, signal.getsignal(number)) for number in _ASKED_TO_END]
         self._end()
         if error is None:  # it goes on, and can be interrupted again
@@ -48,6 +52,16 @@ class OwnPlatform:
         """A client of the admin, or of whoever holds the token."""
         admin = Client(home=self.home)
         return admin if token is None else Client(url=admin.url, token=token)
+
+    def goodbye(self) -> str:
+        """How to look at a platform that is kept, and how to end it."""
+        profile = locate(home=self.home)
+        return (
+            f"The platform stays up. Its page: {profile.url}/\n"
+            f"  log in with this token: {profile.token}\n"
+            f"  look around:  fairlead --help, with FAIRLEAD_HOME={self.home}\n"
+            f"  end it:       fairlead down --home {self.home} && rm -r {self.home}"
+        )
 
     def keep_log(self, folder: Path) -> Path:
         """A copy of what the control plane wrote, for who wants to know why it failed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairlead.demo.cast import TENANTS
+from fairlead.demo.participants import TENANTS
 
 COLORS = {tenant.name: tenant.color for tenant in TENANTS}
 INK = "#333333"

@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fairlead.cli.show import duration, number, percent
-from fairlead.demo.cast import TENANTS, WORK, about_data
+from fairlead.cli.output import duration, number, percent
+from fairlead.demo.participants import TENANTS, WORK, about_data
 from fairlead.demo.story import Story
-from fairlead.reportviews import Report
 from fairlead.sdk.client import Client
-from fairlead.views import GenerationView, JobDetail
+from fairlead.views.jobs import GenerationView, JobDetail
+from fairlead.views.reports import Report
 
 WIDE = 118  # columns from which a table has room to say what a job is
 

@@ -11,10 +11,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fairlead.cli.show import STYLES, clean, number
-from fairlead.demo.cast import TENANTS, WORK
-from fairlead.demo.story import Sight, Story
-from fairlead.views import EventView, JobView, NodeView, TenantView
+from fairlead.cli.output import STYLES, clean, number
+from fairlead.demo.participants import TENANTS, WORK
+from fairlead.demo.story import Snapshot, Story
+from fairlead.views.jobs import EventView, JobView, NodeView, TenantView
 
 LINE_EVERY_S = 5.0
 MOST_NEWS = 8
@@ -43,7 +43,7 @@ class Screen:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, story: Story, sight: Sight) -> None:
+    def show(self, story: Story, sight: Snapshot) -> None:
         lines = [_news(story, event) for event in sight.news if event.kind not in QUIET]
         if self._live is not None:
             self._news.extend(lines)
@@ -56,7 +56,7 @@ class Screen:
             self.console.print(_line(story, sight, chapter=story.chapter != self._chapter), soft_wrap=True)
             self._chapter = story.chapter
 
-    def _picture(self, story: Story, sight: Sight) -> RenderableType:
+    def _picture(self, story: Story, sight: Snapshot) -> RenderableType:
         title = Text.assemble((_clock(story, sight.time_s), "bold"), "  ", (story.chapter, "bold cyan"))
         tenants, jobs, nodes = _tenants(sight.tenants), _jobs(story, sight.jobs), _nodes(story, sight.nodes)
         parts: list[RenderableType] = [Text(), title, Text()]
@@ -92,7 +92,7 @@ def _news(story: Story, event: EventView) -> Text:
     return line
 
 
-def _line(story: Story, sight: Sight, *, chapter: bool) -> Text:
+def _line(story: Story, sight: Snapshot, *, chapter: bool) -> Text:
     shares = "  ".join(f"{each.name} {each.devices}/{each.entitlement:.2f}" for each in _in_order(sight.tenants))
     work = "  ".join(f"{job.name} {_progress(job)}" for job in sight.jobs)
     line = Text(f"{_clock(story, sight.time_s):>5}  devices held/entitled: {shares}  |  {work}")

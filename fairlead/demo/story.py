@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.demo.cast import JOBS, QUICK, TENANTS, WORK, Work, granted
-from fairlead.demo.platform import OwnPlatform
+from fairlead.agent.embedded.node_records import read_record
+from fairlead.demo.participants import JOBS, QUICK, TENANTS, WORK, DemoJob, granted
+from fairlead.demo.platform import DemoPlatform
 from fairlead.errors import StillRunning, Unavailable
+from fairlead.home import Home
 from fairlead.sdk.client import Client
 from fairlead.sdk.jobs import ENDED
-from fairlead.views import EventView, JobView, NodeView, TenantView
+from fairlead.views.jobs import EventView, JobView, NodeView, TenantView
 
 LOOK_EVERY_S = 0.4
 WITHIN_S = 600.0
@@ -23,7 +25,7 @@ TOO_LATE = 0.85  # a job that has done this much of its work may be over before 
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Snapshot:
     """The platform at one moment, as its API tells it."""
 
     time_s: float
@@ -55,7 +57,7 @@ class Kill:
 class Story:
     """The state of the play. ``chapter`` is one line that says what is going on."""
 
-    platform: OwnPlatform
+    platform: DemoPlatform
     quick: bool = False
     started_s: float = field(default_factory=time.time)
     chapter: str = "starting"
@@ -79,12 +81,12 @@ class Story:
             if not work.later:
                 self._hand_in(work)
 
-    def _hand_in(self, work: Work) -> None:
+    def _hand_in(self, work: DemoJob) -> None:
         with self.platform.client(self._tokens[work.tenant]) as client:
             job = client.submit(work.spec(QUICK if self.quick else 1.0), folder=JOBS)
             self.names[job.id] = work.name
 
-    def play(self, admin: Client, show: Callable[[Story, Sight], None]) -> None:
+    def play(self, admin: Client, show: Callable[[Story, Snapshot], None]) -> None:
         """Watch until every job has ended; kill a node on the way."""
         until_s = time.monotonic() + WITHIN_S
         while True:
@@ -99,13 +101,13 @@ class Story:
                 raise StillRunning(f"after {WITHIN_S:.0f} s there is still work left: {unfinished}")
             time.sleep(LOOK_EVERY_S)
 
-    def look(self, admin: Client) -> Sight:
+    def look(self, admin: Client) -> Snapshot:
         news = list(admin.events(after=self._newest_event, limit=1000))
         self._newest_event = max((event.id for event in news), default=self._newest_event)
         jobs = sorted((job.view for job in admin.jobs()), key=lambda view: list(self.names).index(view.id))
-        return Sight(time.time(), admin.tenants(), jobs, admin.nodes(), news)
+        return Snapshot(time.time(), admin.tenants(), jobs, admin.nodes(), news)
 
-    def _turn_page(self, sight: Sight) -> None:
+    def _turn_page(self, sight: Snapshot) -> None:
         for event in sight.news:
             if event.kind in MOVES:
                 self._moved_s = max(self._moved_s, event.time_s)
@@ -121,12 +123,12 @@ class Story:
                 self._strike(sight, victim)
         self.chapter = self._chapter(sight)
 
-    def _all_busy(self, sight: Sight) -> bool:
+    def _all_busy(self, sight: Snapshot) -> bool:
         """Whether every training makes steps, so that who comes now finds no room; or some are over already."""
         training = sight.trainings()
         return len(training) == sum(work.run is not None for work in WORK) or any(j.state in ENDED for j in sight.jobs)
 
-    def _ask_why(self, admin: Client, sight: Sight) -> None:
+    def _ask_why(self, admin: Client, sight: Snapshot) -> None:
         """What the platform answers about the first growth and the first preemption, while they are fresh."""
         for event in sight.news:
             grew = event.kind == "job-resizing" and event.facts.get("reason") == "spare-devices"
@@ -135,7 +137,7 @@ class Story:
                 said = admin.why(event.job).reason.text
                 self.whys[what] = {"job": self.names[event.job], "event": event.text, "why": said}
 
-    def _victim(self, sight: Sight) -> JobView | None:
+    def _victim(self, sight: Snapshot) -> JobView | None:
         """A training with survivors and most work left, once a job has grown into free room."""
         training = sight.trainings()
         settled = any(job.id in self.grown for job in training)
@@ -145,16 +147,17 @@ class Story:
             return None
         return min(training, key=lambda job: (job.workers < 2, job.step / job.total_steps))
 
-    def _strike(self, sight: Sight, victim: JobView) -> None:
+    def _strike(self, sight: Snapshot, victim: JobView) -> None:
         """kill -9 of the node manager under the gang's last worker: workers die with their node manager."""
         by_name: Mapping[str, NodeView] = {node.name: node for node in sight.nodes}
         node = by_name[victim.nodes[-1]]
-        if node.pid is None:
-            raise Unavailable(f"{node.name} runs {victim.name}, but the platform does not say in which process")
-        os.kill(node.pid, signal.SIGKILL)
-        self.kill = Kill(node.name, node.pid, victim.id, time.time())
+        record = read_record(Home(self.platform.home), node.name)
+        if record is None:
+            raise Unavailable(f"{node.name} runs {victim.name}, but there is no record of its process")
+        os.kill(record.process.pid, signal.SIGKILL)
+        self.kill = Kill(node.name, record.process.pid, victim.id, time.time())
 
-    def _chapter(self, sight: Sight) -> str:
+    def _chapter(self, sight: Snapshot) -> str:
         running = [job for job in sight.jobs if job.state not in ENDED]
         if not running:
             return "all work is done"
@@ -168,8 +171,11 @@ class Story:
             return f"{self.whys['preemption']['job']} makes room for a job of higher priority, and goes on after it"
         if len(sight.trainings()) == sum(work.run is not None for work in WORK):
             return "all three tenants train; there is more demand than room"
-        ending = any(job.state in ("stopping", *ENDED) for job in sight.jobs)
-        return "a job ends, and its room becomes free" if ending else "the first jobs are starting"
+        if any(job.state in ENDED for job in sight.jobs):
+            return "a job has ended; its devices are free for the others"
+        if any(job.state == "stopping" for job in sight.jobs):
+            return "a job makes room for another"
+        return "the first jobs are starting"
 
-    def _recovered(self, sight: Sight) -> bool:
+    def _recovered(self, sight: Snapshot) -> bool:
         return any(job.id == self.kill.job and job.recoveries for job in sight.jobs) if self.kill else False

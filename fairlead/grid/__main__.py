@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairlead.grid.alone import Alone
+from fairlead.grid.standalone import StandaloneGrid
 from fairlead.units import parse_size
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--quota", default="2GB")
     parser.add_argument("--encrypted", action="store_true", help="in memory, too: without zero-copy")
     given = parser.parse_args()
-    running = Alone(given.folder)
+    running = StandaloneGrid(given.folder)
     try:
         found = running.admit(given.tenant, parse_size(given.quota), encrypted=given.encrypted)
         for name, value in found.items():

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fairlead.grid.values import aligned
 
 
-class Extents:
+class FreeRanges:
     """The free ranges of ``[0, end)``. Of those that fit the smallest is taken, and of equal ones the lowest."""
 
     def __init__(self, end: int = 0, taken: Iterable[tuple[int, int]] = ()) -> None:

@@ -8,7 +8,7 @@ from math import inf
 
 import msgspec
 
-from fairlead.grid.allocator import Extents
+from fairlead.grid.allocator import FreeRanges
 from fairlead.grid.eviction import Candidate, order, shared_bytes, standing, worth
 from fairlead.grid.values import BlockId, BlockInfo, Usage, aligned, is_snapshot
 
@@ -129,10 +129,10 @@ class Catalogue:
         pins = [Pin(session, block) for block, holders in self.pins.items() for session in sorted(holders)]
         return [*self.entries.values(), *self.sessions.values(), *pins]
 
-    def extents(self, end: int) -> Extents:
+    def extents(self, end: int) -> FreeRanges:
         """Where there is room, when the arena is this long."""
         taken = [(entry.offset, max(entry.nbytes, 1)) for entry in self.entries.values() if entry.state != SPILLED]
-        return Extents(end, taken)
+        return FreeRanges(end, taken)
 
     # ------------------------------------------------------------ who goes
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Self
 from fairlead.errors import InvalidSpec
 from fairlead.grid import messages as m
 from fairlead.grid.block import TABLE, TENSORS, Block, flatten
+from fairlead.grid.connection import GridConnection
 from fairlead.grid.copying import copy
 from fairlead.grid.layout import Layout, read_header
-from fairlead.grid.line import Line
-from fairlead.grid.room import Room
+from fairlead.grid.reserved_room import ReservedRoom
 from fairlead.grid.spill import Cipher, sealed_bytes
 from fairlead.grid.values import LONGEST_LABEL, TOKEN_VARIABLE, VARIABLE, BlockId, BlockInfo, Usage
 
@@ -35,7 +35,7 @@ class Grid:
 
     def __init__(self, path: Path | str, token: str = "", *, wait_s: float = 30.0) -> None:
         """Connect; a grid process that has died is waited for this long, now and later."""
-        self._line = Line(Path(path), token, wait_s)
+        self._line = GridConnection(Path(path), token, wait_s)
         self._open: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
     @classmethod
@@ -99,9 +99,9 @@ class Grid:
 
         return self._put(layout, write, TENSORS, label, cost_s)
 
-    def reserve(self, nbytes: int) -> Room:
+    def reserve(self, nbytes: int) -> ReservedRoom:
         """Room for a block that will be written later, in memory that is warm."""
-        return Room(self._line, BlockId(uuid.uuid4().hex), nbytes)
+        return ReservedRoom(self._line, BlockId(uuid.uuid4().hex), nbytes)
 
     def _put(self, layout: Layout, write: _Write, kind: str, label: str, cost_s: float) -> BlockId:
         if len(label) > LONGEST_LABEL or len(kind) > LONGEST_LABEL:

@@ -16,7 +16,7 @@ _PAGE = 4096
 _SECOND = 1 << 63
 
 
-class Full(Exception):
+class JournalFull(Exception):
     """What must be remembered does not fit."""
 
 
@@ -49,7 +49,7 @@ class Journal:
         """Remember it; raises Full."""
         need = _LENGTH.size + len(entry)
         if self.length + need > self._half:
-            raise Full("the catalogue of this tenant is full")
+            raise JournalFull("the catalogue of this tenant is full")
         place = self._begin() + self.length
         _LENGTH.pack_into(self._map, place, len(entry))
         self._map[place + _LENGTH.size : place + need] = entry
@@ -60,7 +60,7 @@ class Journal:
         """These instead of all before; raises Full, and then all is as it was."""
         data = b"".join(_LENGTH.pack(len(entry)) + entry for entry in entries)
         if len(data) > self._half:
-            raise Full("the catalogue of this tenant is full")
+            raise JournalFull("the catalogue of this tenant is full")
         begin = _PAGE + (0 if self._second else self._half)
         self._map[begin : begin + len(data)] = data
         self._second, self.length = not self._second, len(data)

@@ -20,11 +20,11 @@ from math import inf
 from typing import Any
 
 from fairlead import framing
+from fairlead.grid.arena_store import Store
 from fairlead.grid.catalogue import Session
 from fairlead.grid.credentials import born, peer
+from fairlead.grid.errors import Refusal, is_id
 from fairlead.grid.messages import Commit, Fetch, Found, Missing, Peer, PeerDoor
-from fairlead.grid.refusing import Refusal, is_id
-from fairlead.grid.store import Store
 
 _NONCE = 32
 _ARRIVE_S, _PROVE_S, _FOUND_S = 10.0, 5.0, 20.0
@@ -37,7 +37,7 @@ _asks, _answers = framing.Decoder(Fetch), framing.Decoder(Found | Missing)
 log = logging.getLogger("fairlead.grid")
 
 
-class Stranger(OSError):
+class UnknownPeer(OSError):
     """The other side does not know the platform's key."""
 
 
@@ -48,7 +48,7 @@ def prove(key: bytes, line: socket.socket, *, calls: bool) -> None:
     theirs = _exactly(line, _NONCE)
     line.sendall(_proof(key, b"caller" if calls else b"called", mine, theirs))
     if not hmac.compare_digest(_exactly(line, _NONCE), _proof(key, b"called" if calls else b"caller", theirs, mine)):
-        raise Stranger("the other grid process does not know the key of this platform")
+        raise UnknownPeer("the other grid process does not know the key of this platform")
 
 
 def _proof(key: bytes, who: bytes, mine: bytes, theirs: bytes) -> bytes:
@@ -156,7 +156,7 @@ class Peers:
     def arrived(self, said: Peer, lines: list[socket.socket]) -> None:
         """Lines to other nodes, as asked for; the last word comes with none."""
         asked = self._asked.get(said.tenant)
-        if asked is None and not said.tenant:  # a keeper of an older version does not say who asked
+        if not said.tenant:  # a keeper of an older version does not say who asked
             asked = next(iter(list(self._asked.values())), None)
         if asked is None:
             for line in lines:
@@ -195,7 +195,7 @@ class Peers:
         line.settimeout(_PROVE_S)
         try:
             prove(self._key, line, calls=True)
-        except Stranger as error:
+        except UnknownPeer as error:
             log.warning("%s: %s", node, error)
             return False
         line.settimeout(_FOUND_S)

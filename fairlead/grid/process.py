@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead import framing
-from fairlead.grid.keeping import PACKET_BYTES, receive_packet
+from fairlead.grid.arena_store import Store
 from fairlead.grid.messages import (
     Admit,
     AskPeers,
@@ -40,8 +40,8 @@ from fairlead.grid.messages import (
     ToKeeper,
 )
 from fairlead.grid.peers import Peers
-from fairlead.grid.serving import TenantServer
-from fairlead.grid.store import Store
+from fairlead.grid.sockets import PACKET_BYTES, receive_packet
+from fairlead.grid.tenant_server import TenantServer
 from fairlead.grid.values import Usage
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15

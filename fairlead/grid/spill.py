@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fairlead.grid.refusing import is_id
+from fairlead.grid.errors import is_id
 
 PIECE = 4 << 20
 TAG = 16
 _NONCE = struct.Struct(">8sI")
 
 
-class Spoiled(Exception):
+class DamagedSpill(Exception):
     """What lies there is not what was written, or not by us."""
 
 
@@ -55,7 +55,7 @@ class Cipher:
             try:
                 yield self._cipher.decrypt(_NONCE.pack(prefix, number), read(length + TAG), bound)
             except (InvalidTag, ValueError):
-                raise Spoiled(f"block {block} was changed where it was kept") from None
+                raise DamagedSpill(f"block {block} was changed where it was kept") from None
 
     def unseal(self, block: str, sealed: memoryview) -> Any:
         """A whole sealed block in the clear, in memory of its own; raises Spoiled."""
@@ -115,7 +115,7 @@ class Disk:
                 into[place : place + len(piece)] = piece
                 place += len(piece)
         if place != len(into):
-            raise Spoiled(f"block {block} is shorter where it was kept")
+            raise DamagedSpill(f"block {block} is shorter where it was kept")
 
     def drop(self, block: str) -> None:
         self._path(block).unlink(missing_ok=True)

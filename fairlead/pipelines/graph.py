@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from fairlead.complaints import SECRET_PATTERN
 from fairlead.errors import InvalidSpec
-from fairlead.pipelines import wiring
+from fairlead.pipelines import argument_refs
+from fairlead.spec_errors import SECRET_PATTERN
 from fairlead.specs import (
     STORED,
     DataRef,
@@ -61,7 +61,7 @@ class StageSpec(Spec):
     def inputs(self) -> frozenset[str]:
         """The stages whose results it takes."""
         words = self.args if self.command is None else {**self.args, "command": self.command}
-        return frozenset(reference.stage for reference in wiring.references(words))
+        return frozenset(reference.stage for reference in argument_refs.references(words))
 
     @cached_property
     def upstream(self) -> frozenset[str]:
@@ -84,8 +84,8 @@ class StageSpec(Spec):
             if not name.isidentifier():
                 raise ValueError(f"{name}: is not the name of an argument; use letters, digits and _")
             try:
-                list(wiring.references(value))
-            except wiring.BadReference as error:
+                list(argument_refs.references(value))
+            except argument_refs.BadReference as error:
                 raise ValueError(f"{name}: {error}") from None
         return args
 

@@ -18,16 +18,17 @@ import msgspec
 
 from fairlead import wire
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, RateLimited, Refused, Unavailable
-from fairlead.pipelines import carry, wiring
-from fairlead.pipelines.places import place_of_this_worker
-from fairlead.profiling import worker as training_worker
+from fairlead.local_wire import PlacedSpec
+from fairlead.pipelines import argument_refs
+from fairlead.pipelines import results as carry
+from fairlead.pipelines.result_places import place_of_this_worker
+from fairlead.training import worker as training_worker
 from fairlead.training.channel import Channel, log
+from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.definition import Training
 from fairlead.training.loading import check_params, describe, load_function
-from fairlead.training.own.session import OwnSession
 from fairlead.training.result import final_metrics
 from fairlead.training.session import Session
-from fairlead.training.worker import handed_over
 
 VALUES = "fairlead_values"
 """The folder of a bundle with arguments that went by value."""
@@ -38,7 +39,7 @@ _PASSING = (Unavailable, Refused, RateLimited)
 """A grid that cannot be reached or has no room now: another try may find it otherwise."""
 
 
-class Gone(Exception):
+class ResultsLost(Exception):
     """Results that this stage needs are not in memory any more."""
 
     def __init__(self, stages: list[str]) -> None:
@@ -47,11 +48,11 @@ class Gone(Exception):
 
 
 @dataclass
-class Work:
+class StageWork:
     """What a worker is to do, as its job says."""
 
-    spec: wire.PlacedSpec
-    place: carry.Place
+    spec: PlacedSpec
+    place: carry.ResultStore
     args: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     begun_s: float = field(default_factory=time.monotonic)
@@ -79,7 +80,7 @@ class Work:
         return value
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments with the results of other stages in their places; raises :class:`Gone`."""
+        """The arguments with the results of other stages in their places; raises :class:`ResultsLost`."""
         results: dict[str, Any] = {}
         gone = []
         for stage, reference in self.inputs.items():
@@ -88,9 +89,9 @@ class Work:
             except NotFound:
                 gone.append(stage)
         if gone:
-            raise Gone(gone)
+            raise ResultsLost(gone)
 
-        def part(reference: wiring.Reference) -> Any:
+        def part(reference: argument_refs.Reference) -> Any:
             try:
                 return reference.part_of(results[reference.stage])
             except (LookupError, TypeError):
@@ -98,7 +99,7 @@ class Work:
                 raise InvalidSpec(f"there is no such part in {what}", field=f"args: {reference}",
                                   fix=f"look at what {reference.stage} returns") from None  # fmt: skip
 
-        return dict(wiring.resolve(dict(self.args), part, _pickled))
+        return dict(argument_refs.resolve(dict(self.args), part, _pickled))
 
 
 def preload() -> None:
@@ -109,9 +110,9 @@ def preload() -> None:
     import sklearn.pipeline  # noqa: F401
 
 
-def main(spec: wire.PlacedSpec, worker: str, channel: socket.socket) -> int:
+def main(spec: PlacedSpec, worker: str, channel: socket.socket) -> int:
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
-    work = Work(spec, place_of_this_worker(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
+    work = StageWork(spec, place_of_this_worker(spec), spec.params.get("args", {}), spec.params.get("inputs", {}))
     if spec.stage.get("trains"):
         folder = Path(spec.memory_folder)
         own = msgspec.structs.replace(spec, memory_folder=str(_snapshots(folder, spec.job)), params={})
@@ -120,7 +121,7 @@ def main(spec: wire.PlacedSpec, worker: str, channel: socket.socket) -> int:
     use_cores(max(1, int(spec.cpu + 1e-9)))
     try:
         return _Life(work, line).run()
-    except Gone as error:
+    except ResultsLost as error:
         line.send(wire.Raised(error=str(error), permanent=True, missing=error.stages))
         return 1
     except (SyntaxError, FairleadError) as error:
@@ -148,7 +149,7 @@ def use_cores(cores: int) -> None:
 class _Life:
     """A plain function: it has no state that we know, so when it is told to leave it ends, and starts over later."""
 
-    def __init__(self, work: Work, line: Channel) -> None:
+    def __init__(self, work: StageWork, line: Channel) -> None:
         self._work, self._line = work, line
         self._generation = 0
 
@@ -228,10 +229,10 @@ def _pickled(name: str) -> Any:
 # ---------------------------------------------------------------- stages that train
 
 
-def _training(work: Work) -> Training:
+def _training(work: StageWork) -> Training:
     try:
         training = work.call()
-    except Gone as error:
+    except ResultsLost as error:
         raise GoneFromTraining(error.stages) from None
     if not isinstance(training, Training):
         raise InvalidSpec(f"returned {type(training).__name__}, not a fairlead.Training", field=work.label,
@@ -240,18 +241,18 @@ def _training(work: Work) -> Training:
 
 
 class GoneFromTraining(FairleadError):
-    """The same as :class:`Gone`, for the worker of a training, which tells of errors in its own way."""
+    """The same as :class:`ResultsLost`, for the worker of a training, which tells of errors in its own way."""
 
     def __init__(self, stages: list[str]) -> None:
-        super().__init__(str(Gone(stages)))
+        super().__init__(str(ResultsLost(stages)))
         self.missing = stages
 
 
-def _kept(session: Session | OwnSession, work: Work) -> dict[str, Any]:
+def _kept(session: Session | CustomSession, work: StageWork) -> dict[str, Any]:
     """What a training gives to the next stages: the state of its model, and its metrics."""
     model = getattr(session, "model", None)
     state = {} if model is None else dict(model.state_dict())
-    metrics = session.history.last if isinstance(session, OwnSession) else final_metrics(session)
+    metrics = session.history.last if isinstance(session, CustomSession) else final_metrics(session)
     return work.give({"state": state, "metrics": dict(metrics)})
 
 
@@ -263,5 +264,5 @@ def _snapshots(folder: Path, job: str) -> Path:
 
 
 if __name__ == "__main__":
-    code = main(*handed_over())
+    code = main(*training_worker.handed_over())
     os._exit(code)

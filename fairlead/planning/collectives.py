@@ -12,7 +12,7 @@ EXTRA: Mapping[str, tuple[float, float]] = {"gloo": (1.15, 2.0), "nccl": (1.0, 1
 
 
 DIRECT_BYTES = 1 << 18
-"""Up to so many bytes sent, gloo's ranks send to everybody at once (fairlead/training/direct.py)."""
+"""Up to so many bytes sent, gloo's ranks send to everybody at once (fairlead/training/parallel/direct_sums.py)."""
 
 RING_MESSAGES = 4
 """That gloo sends to each of the others in a ring: two halves, there and back."""

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import send_s
-from fairlead.planning.ground import Ground, Places, slowed
 from fairlead.planning.layers import FORWARD, Table, table
 from fairlead.planning.memory import USABLE, handover_bytes, worker_bytes
 from fairlead.planning.plan import Plan
+from fairlead.planning.plan_candidates import Shape
 from fairlead.planning.profiles import Device, Link, ModelProfile, correction
-from fairlead.planning.shapes import Shape
-from fairlead.planning.sync import exposed_s, optimizer_s, updated, words_s
+from fairlead.planning.replica_sync import exposed_s, optimizer_s, updated, words_s
+from fairlead.planning.topology import Places, Topology, slowed
 
 PARTS = ("compute", "exchange", "tensor exchange", "bubble", "optimiser", "input", "waiting")
 
@@ -129,7 +129,7 @@ class _Replica:
     fullest: float  # that as a part of what the device has
 
 
-def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | None = None) -> Estimate:
+def estimate(model: ModelProfile, ground: Topology, plan: Plan, factor: float | None = None) -> Estimate:
     """Time and memory of one step under this plan, whether or not it fits; with this correction, or the known one.
 
     A correction slows the workers down, not the wires between them.
@@ -157,7 +157,7 @@ def estimate(model: ModelProfile, ground: Ground, plan: Plan, factor: float | No
     )  # fmt: skip
 
 
-def fitted(model: ModelProfile, ground: Ground, plan: Plan, measured_s: float) -> float:
+def fitted(model: ModelProfile, ground: Topology, plan: Plan, measured_s: float) -> float:
     """The correction with which this plan would have been predicted to take what it took."""
     low, high = FACTORS
     for _ in range(24):

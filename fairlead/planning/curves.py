@@ -6,18 +6,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from fairlead.planning.budget import CURVE_CANDIDATES, Budget
-from fairlead.planning.choosing import choose
 from fairlead.planning.cost import Estimate, estimate, kind
-from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan
+from fairlead.planning.plan_candidates import SMALL
+from fairlead.planning.plan_choice import choose
 from fairlead.planning.profiles import Device, Hardware, Link, ModelProfile, Seat
 from fairlead.planning.search import best, search
-from fairlead.planning.shapes import SMALL
+from fairlead.planning.search_budget import CURVE_CANDIDATES, Budget
+from fairlead.planning.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CurvePoint:
     """A gang: so many devices of each type, no further apart than ``level``; what it would do."""
 
     devices: tuple[tuple[str, int], ...]
@@ -29,14 +29,14 @@ class Point:
 def speed_curve(
     model: ModelProfile, devices: Mapping[str, Device], links: Sequence[Link], sizes: Sequence[int], per_node: int = 8,
     speeds: Mapping[str, float] | None = None, *, wanted: str = "auto", banned: Collection[str] = (),
-) -> list[Point]:  # fmt: skip
+) -> list[CurvePoint]:  # fmt: skip
     """For each type and size, and each level that its gang may cross.
 
     ``speeds``: what workers get of the devices of a type, such as half a core. ``wanted``: what was asked for instead
     of the best plan; ``banned``: kinds of plans that are not run.
     """
     budget = Budget(CURVE_CANDIDATES)
-    found: list[Point] = []
+    found: list[CurvePoint] = []
     for kind_of in sorted(devices):
         device, pace = devices[kind_of], 1.0 if speeds is None else speeds.get(kind_of, 1.0)
         near: dict[int, Estimate] = {}
@@ -61,7 +61,10 @@ def _looked_at(sizes: Sequence[int]) -> list[int]:
 
 
 def _growing(
-    model: ModelProfile, gangs: Mapping[int, Hardware], banned: Collection[str], near: Mapping[int, Estimate],
+    model: ModelProfile,
+    gangs: Mapping[int, Hardware],
+    banned: Collection[str],
+    near: Mapping[int, Estimate],
     budget: Budget,
 ) -> dict[int, Estimate]:
     """The best plan of each gang. As workers are equal, it uses all of them or was found for fewer before.
@@ -74,7 +77,7 @@ def _growing(
         room = sum(seat.node == hardware.seats[0].node for seat in hardware.seats)
         tried = [near[at] for at in (max((known for known in near if known <= room), default=0),) if at]
         if size in near and near[size].plan.workers_used == size:  # what is best on one node is seldom bad on two
-            tried.append(estimate(model, Ground(hardware), near[size].plan))
+            tried.append(estimate(model, Topology(hardware), near[size].plan))
         swiftest = _swifter(swiftest, tried)
         limit_s = inf if swiftest is None else swiftest.worth_s
         whole = search(
@@ -93,10 +96,10 @@ def _swifter(known: Estimate | None, tried: Sequence[Estimate]) -> Estimate | No
     return min(every, key=lambda one: one.worth_s, default=None)
 
 
-def _point(kind_of: str, size: int, level: int, one: Estimate | None) -> Point:
+def _point(kind_of: str, size: int, level: int, one: Estimate | None) -> CurvePoint:
     if one is None or not one.fits:
-        return Point(((kind_of, size),), level, None, 0.0)
-    return Point(((kind_of, size),), level, one.plan, useful_per_s(one))
+        return CurvePoint(((kind_of, size),), level, None, 0.0)
+    return CurvePoint(((kind_of, size),), level, one.plan, useful_per_s(one))
 
 
 def useful_per_s(one: Estimate) -> float:
@@ -112,11 +115,13 @@ def gang(device: Device, links: Sequence[Link], size: int, level: int, per_node:
     return Hardware(devices={device.name: device}, seats=seats, links=(near, links[level]) if level else (near,))
 
 
-def mixed(model: ModelProfile, hardware: Hardware) -> Point:
+def mixed(model: ModelProfile, hardware: Hardware) -> CurvePoint:
     """Of one very gang, of whatever devices it consists."""
     counts: dict[str, int] = {}
     for seat in hardware.seats:
         counts[seat.device] = counts.get(seat.device, 0) + 1
     one = best(model, hardware, on_paper=False)
     level = hardware.level(range(len(hardware.seats)))
-    return Point(tuple(sorted(counts.items())), level, one.plan if one else None, useful_per_s(one) if one else 0.0)
+    return CurvePoint(
+        tuple(sorted(counts.items())), level, one.plan if one else None, useful_per_s(one) if one else 0.0
+    )

@@ -103,7 +103,7 @@ def _handed(plan: Plan, sums: Table, start: int, stop: int, flight: float) -> fl
 
 
 def _on_the_way(plan: Plan) -> float:
-    """What compressed gradients need on top, in sizes of the gradients (fairlead/training/compression.py).
+    """What compressed gradients need on top, in sizes of the gradients (fairlead/training/parallel/compression.py).
 
     As int8 everybody's are held at once: as they came, widened, and widened with their scales; and what was lost.
     """

@@ -9,17 +9,17 @@ from math import inf
 
 from msgspec.structs import replace as changed
 
-from fairlead.planning.assigning import assigned
-from fairlead.planning.budget import SHAPES, Budget
+from fairlead.planning.batch_shares import even_shares
 from fairlead.planning.collectives import sum_s
 from fairlead.planning.cost import Estimate, estimate, fill_part, kind, pace, steps_factor
-from fairlead.planning.ground import Ground
 from fairlead.planning.layers import FORWARD, table
 from fairlead.planning.plan import Plan, ddp
+from fairlead.planning.plan_candidates import Shape, shapes
 from fairlead.planning.profiles import Hardware, Link, ModelProfile, correction
-from fairlead.planning.shapes import Shape, shapes
-from fairlead.planning.shares import even_shares
-from fairlead.planning.sync import optimizer_s
+from fairlead.planning.replica_sync import optimizer_s
+from fairlead.planning.search_budget import SHAPES, Budget
+from fairlead.planning.stage_assignment import assigned
+from fairlead.planning.topology import Topology
 
 KEPT = 12
 """Candidates that are ranked; whatever cannot be among them is not looked at in detail."""
@@ -39,7 +39,7 @@ def search(
     The best found so far when the ``budget`` is used up.
     """
     budget = Budget() if budget is None else budget
-    ground, floors, board = Ground(hardware), _Floors(model, hardware), _Board(keep, limit_s)
+    ground, floors, board = Topology(hardware), _Floors(model, hardware), _Board(keep, limit_s)
     every = (
         shape for shape in shapes(model, hardware, on_paper=on_paper, resting=resting) if only is None or only(shape)
     )
@@ -64,7 +64,7 @@ def candidates(
 ) -> list[Estimate]:
     """The best plans, and what one would do without a planner: one process, and DDP (even if it does not fit)."""
     found = search(model, hardware, keep, on_paper=on_paper, budget=budget)
-    ground = Ground(hardware)
+    ground = Topology(hardware)
     singles = [estimate(model, ground, plan) for plan in _alone(hardware)]
     alone = min(singles, key=lambda one: (not one.fits, *_order(one)))
     usual = estimate(model, ground, ddp(len(hardware.seats)))
@@ -128,7 +128,7 @@ def _needless(shape: Shape, fitting: set[Shape]) -> bool:
     )  # fmt: skip
 
 
-def _realised(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float) -> Estimate | None:
+def _realised(model: ModelProfile, ground: Topology, shape: Shape, limit_s: float) -> Estimate | None:
     """The shape as a plan with its best cuts and shares; None when it is slower than the limit or does not fit."""
     if shape.pipeline > 1:
         factor = correction(model, ground.hardware.devices.values(), kind(shape))
@@ -141,7 +141,7 @@ def _realised(model: ModelProfile, ground: Ground, shape: Shape, limit_s: float)
     return estimate(model, ground, shared(model, ground, plain))
 
 
-def shared(model: ModelProfile, ground: Ground, plan: Plan) -> Plan:
+def shared(model: ModelProfile, ground: Topology, plan: Plan) -> Plan:
     """The plan with shares by which its replicas end together."""
     places = ground.places(plan)
     fixed, each = [], []

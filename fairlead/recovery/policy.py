@@ -34,7 +34,7 @@ def decide(situation: Situation) -> Verdict:
     death = rounds[-1]
     again = _again(rounds)
     verdict = _spared(asked, death, rounds) or _judged(asked, again, _often_s(rounds))
-    text = _told(asked, again, counted=verdict.counts or verdict.action is Action.FAIL)
+    text = _told(asked, again, counted=verdict.counts)
     return replace(verdict, code=f"worker-{death.cause}", text=text, forgets=asked is not situation)
 
 

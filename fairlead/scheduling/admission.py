@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 import numpy as np
 
-from fairlead.scheduling.forecast import Forecast, Policy, forecast
-from fairlead.scheduling.market.agenda import Row
-from fairlead.scheduling.market.deadlines import MOST_JOBS, Ladder, Plan, edges, ladders_of, promised
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.forecast import NEVER_ENOUGH, Forecast, Policy, forecast
+from fairlead.scheduling.job_speed import efficient_speed, expected_left, length_known, start_cost_s, with_curve
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.deadline_agenda import Row
+from fairlead.scheduling.market.deadlines import MOST_JOBS, GangSizes, Plan, edges, ladders_of, promised
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.offers import Floats, Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
-from fairlead.scheduling.pace import efficient_speed, expected_left, length_known, start_cost_s, with_curve
+from fairlead.scheduling.phrases import devices, reason, second
 from fairlead.scheduling.queues import ANY, Tree, working
-from fairlead.scheduling.state import ClusterState, Decision, JobState, Reason, Round
-from fairlead.scheduling.words import devices, reason, second
+from fairlead.scheduling.state import ClusterState, JobState, Reason, Round
 
-DIALS = Dials()
+DIALS = MarketConfig()
 COARSE = 0.1
 """So much of the time to a deadline, or one round, a played finish may be beyond it: forecasts step no finer."""
 
@@ -42,31 +42,33 @@ class Answer:
     gang: int | None  # the smallest that still keeps the deadline
     seats: tuple[str, ...]  # where it would start
     why: Reason
-    decision: Decision | None = None  # about it now, if it changes anything for it
+    decided: Reason | None = None  # of what is decided about it now, if that changes anything for it
 
 
 def admission(
-    state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False, look_ahead: bool = True
-) -> Answer:
+    state: ClusterState, job: JobState, policy: Policy | None = None, *, strict: bool = False, look_ahead: bool = True,
+    enough: Callable[[], bool] = NEVER_ENOUGH,
+) -> Answer:  # fmt: skip
     """What would become of this job if it were submitted now; the promises that others were given come first.
 
-    Without ``look_ahead`` only deadlines are looked at, which costs little however many jobs there are.
+    Without ``look_ahead`` only deadlines are looked at, which costs little however many jobs there are. Once it is
+    ``enough``, the policy is played no further.
     """
     state, play = _with(state, job), policy or Market()
     first = play(state) if look_ahead else NOTHING
-    told = forecast(state, play, finishes=(job.id,), first=first) if look_ahead else UNSEEN
+    told = forecast(state, play, finishes=(job.id,), first=first, enough=enough) if look_ahead else UNSEEN
     start_s, known = _moment(told.start_s.get(job.id)), length_known(state, job)
     finish_s = _moment(told.finish_s.get(job.id)) if known else None
     earliest_s, gang = _by_plan(state, job) if known else (None, None)
     earliest_s = _moment(earliest_s)
     if earliest_s is not None and finish_s is not None and job.finish_by_s is not None:
-        planned_s, earliest_s = earliest_s, _as_played(state, job, play, told, earliest_s)
+        planned_s, earliest_s = earliest_s, _as_played(state, job, play, told, earliest_s, enough)
         gang = gang if earliest_s == planned_s else None
     kept = None if job.start_by_s is not None and not look_ahead else _kept(job, start_s, earliest_s)
     why = _why(job, kept, start_s, finish_s, earliest_s, gang)
-    decision = next((one for one in first.decisions if one.job == job.id), None)
+    decided = next((one.reason for one in first.decisions if one.job == job.id), None)
     return Answer(not (strict and kept is False), kept, start_s, finish_s, earliest_s, gang,
-                  told.seats.get(job.id, ()), why, decision)  # fmt: skip
+                  told.seats.get(job.id, ()), why, decided)  # fmt: skip
 
 
 def _moment(epoch_s: float | None) -> float | None:
@@ -84,7 +86,9 @@ def _with(state: ClusterState, job: JobState) -> ClusterState:
     return replace(state, jobs=[*(one for one in state.jobs if one.id != job.id), job])
 
 
-def _as_played(state: ClusterState, job: JobState, policy: Policy, told: Forecast, planned_s: float) -> float:
+def _as_played(
+    state: ClusterState, job: JobState, policy: Policy, told: Forecast, planned_s: float, enough: Callable[[], bool]
+) -> float:
     """The earliest deadline of those that could be planned which is kept when the policy is played with it.
 
     A deadline that is missed says little about when another could be kept, since a policy does not hurry for what
@@ -96,8 +100,10 @@ def _as_played(state: ClusterState, job: JobState, policy: Policy, told: Forecas
         return planned_s
     done_s = found_s
     for _ in range(TRIES):
+        if enough():
+            break
         asked = replace(job, finish_by_s=found_s)
-        later_s = _late(state, asked, found_s, forecast(_with(state, asked), policy, finishes=(job.id,)))
+        later_s = _late(state, asked, found_s, forecast(_with(state, asked), policy, finishes=(job.id,), enough=enough))
         if later_s is None:
             return found_s
         found_s, done_s = min(later_s, state.now_s + FURTHER * (found_s - state.now_s)), later_s
@@ -126,7 +132,7 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     pool, bound = Pool.of(state.nodes), _promised(state, job)
     jobs = [with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)]
     table, left = confined(jobs, offers(jobs, pool), pool), expected_left(state, [*bound, job])
-    room = Room(state, pool, edges(state.now_s, state.round_s or ROUND_S, _moments(state, bound)))
+    room = DeadlineCapacity(state, pool, edges(state.now_s, state.round_s or ROUND_S, _moments(state, bound)))
     for at, one in enumerate(bound):
         ladders = ladders_of(table, at)
         room.plan(one).reserve(ladders, promised(left[at], ladders, one.restart_cost_s, DIALS), _due_s(one))
@@ -143,7 +149,7 @@ def _moments(state: ClusterState, bound: Sequence[JobState]) -> Floats:
     return np.array([*(_due_s(one) for one in bound), *again_s])
 
 
-class Room:
+class DeadlineCapacity:
     """What jobs with deadlines may have over time: of each type, and below every limit on the way to the top."""
 
     def __init__(self, state: ClusterState, pool: Pool, edges_s: Floats) -> None:
@@ -183,7 +189,7 @@ def _due_s(job: JobState) -> float:
     return inf if job.finish_by_s is None else job.finish_by_s
 
 
-def _smallest(plan: Plan, ladders: Sequence[Ladder], wanted: float, deadline_s: float | None) -> int | None:
+def _smallest(plan: Plan, ladders: Sequence[GangSizes], wanted: float, deadline_s: float | None) -> int | None:
     if deadline_s is None:
         return None
     sizes = sorted({int(size) for ladder in ladders for size in ladder.sizes})

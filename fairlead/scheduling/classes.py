@@ -23,7 +23,7 @@ class Purpose(StrEnum):
 _PURPOSES = {str(one): one for one in Purpose}
 
 
-class Bound(StrEnum):
+class Bottleneck(StrEnum):
     """What a job would need more of to be faster."""
 
     COMPUTE = "compute"
@@ -81,11 +81,11 @@ def observed(job: JobState, share: Share) -> Signature:
     )
 
 
-def bound(found: Signature) -> Bound:
+def bound(found: Signature) -> Bottleneck:
     """The network where much speed is lost to it; memory where it takes more than its share of that before all else."""
     if found.network >= NETWORK_BOUND:
-        return Bound.NETWORK
-    return Bound.MEMORY if found.memory > max(found.compute, 1.0) else Bound.COMPUTE
+        return Bottleneck.NETWORK
+    return Bottleneck.MEMORY if found.memory > max(found.compute, 1.0) else Bottleneck.COMPUTE
 
 
 def _lost(job: JobState) -> float:

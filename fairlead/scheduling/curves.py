@@ -12,6 +12,9 @@ A curve may tell more levels apart: 0 is one node, 1 the narrowest domain around
 zone), and so on; its last level stands for all that is wider.
 """
 
+BOUND = 0.99
+"""A gang that keeps more than this of its speed over several nodes does not care where it sits."""
+
 BANDWIDTH: tuple[float, ...] = (32e9, 12.5e9, 3.1e9, 0.6e9)
 """Bytes per second and device within a node (PCIe 4.0 x16), a rack (100 Gb/s), a zone (25 Gb/s), and beyond (5 Gb/s):
 for clusters that do not say otherwise."""
@@ -29,6 +32,7 @@ class SpeedCurve:
     speeds: Mapping[str, tuple[tuple[float, ...], ...]]
     levels: int = field(init=False, repr=False, compare=False)  # topology levels it tells apart, the same for all types
     _fastest: dict[int | None, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _exchanges: dict[str, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
     _running: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -40,6 +44,23 @@ class SpeedCurve:
         if levels is None or size not in self.sizes:
             return 0.0
         return levels[min(level, len(levels) - 1)][self.sizes.index(size)]
+
+    def over(self, device_type: str, size: int, levels: int) -> list[float]:
+        """The speed of this very gang at so many levels."""
+        rows = self.speeds.get(device_type, ())
+        if not rows or size not in self.sizes:
+            return [0.0] * levels
+        at = self.sizes.index(size)
+        return [row[at] for row in rows[:levels]] + [rows[-1][at]] * (levels - len(rows))
+
+    def exchanges(self, device_type: str) -> bool:
+        """Whether it loses speed over several nodes, as far as it knows both."""
+        found = self._exchanges.get(device_type)
+        if found is None:
+            rows = self.speeds.get(device_type, ())
+            pairs = zip(rows[NEAR], rows[-1], strict=True) if len(rows) > FAR else ()
+            found = self._exchanges[device_type] = any(0 < far < BOUND * near for near, far in pairs)
+        return found
 
     def fastest(self, size: int | None = None) -> float:
         """On the best devices there are: of gangs of one size, or of any; 0 when the curve does not know it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from fairlead.cluster import Node
-from fairlead.scheduling.pace import (
+from fairlead.scheduling.job_speed import (
     FIRST_START_S,
     efficient_speed,
     expected_left,
@@ -18,6 +18,7 @@ from fairlead.scheduling.pace import (
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Round, Start
 
 Policy = Callable[[ClusterState], Round]
+NEVER_ENOUGH: Callable[[], bool] = lambda: False  # noqa: E731
 
 MOST_WAITING = 200
 """Waiting jobs that are played, those that bid most; what comes after them is told by the work ahead of it."""
@@ -49,7 +50,7 @@ class Forecast:
 
 
 @dataclass(slots=True)
-class Played:
+class ForecastJob:
     """A job on its virtual way."""
 
     job: JobState
@@ -77,11 +78,11 @@ class Played:
 
 
 @dataclass(slots=True)
-class Game:
+class ForecastRun:
     """The state as it would become, and what was seen on the way."""
 
     state: ClusterState
-    jobs: dict[str, Played]
+    jobs: dict[str, ForecastJob]
     nodes: Mapping[str, Node]
     now_s: float
     start_s: dict[str, float] = field(default_factory=dict)
@@ -93,12 +94,12 @@ class Game:
     leaving: bool = False  # whether the last decision freed devices that it did not give away
 
     @classmethod
-    def of(cls, state: ClusterState) -> Game:
+    def of(cls, state: ClusterState) -> ForecastRun:
         nodes = {node.name: node for node in state.nodes}
         jobs = {}
         comes_up_s = first_start_s(state)
         for job, left in zip(state.jobs, expected_left(state, state.jobs), strict=True):
-            jobs[job.id] = Played(job, left, speed=speed_on(job, job.seats, nodes))
+            jobs[job.id] = ForecastJob(job, left, speed=speed_on(job, job.seats, nodes))
             if job.settling and job.starts_over:  # it is not at work yet
                 jobs[job.id].owed_s = max(0.0, comes_up_s - (state.now_s - job.since_s))
         waits = frozenset(job.id for job in state.jobs if not job.seats)
@@ -125,7 +126,7 @@ class Game:
             elif isinstance(decision, Hold):
                 self.blocked[decision.job] = decision.reason.code
 
-    def _sit(self, played: Played, seats: tuple[str, ...]) -> None:
+    def _sit(self, played: ForecastJob, seats: tuple[str, ...]) -> None:
         job = played.job
         self.leaving |= len(seats) < len(job.seats)
         if job.id in self.awaited and job.id not in self.start_s:
@@ -161,7 +162,7 @@ class Game:
         played = self.jobs.get(name)
         return played is None or bool(played.job.seats) or self.blocked.get(name) in NEVER
 
-    def narrow(self, bids: Mapping[str, float], kept: Collection[str]) -> list[Played]:
+    def narrow(self, bids: Mapping[str, float], kept: Collection[str]) -> list[ForecastJob]:
         """Leave out those beyond the first so many that wait; returned in the order of their bids."""
         waiting = [name for name, played in self.jobs.items() if not played.job.seats and name not in kept]
         waiting.sort(key=lambda name: (-bids.get(name, 0.0), self.jobs[name].job.submitted_s, name))
@@ -175,14 +176,16 @@ class Game:
 
 
 def forecast(
-    state: ClusterState, policy: Policy, *, finishes: Collection[str] = (), first: Round | None = None
-) -> Forecast:
+    state: ClusterState, policy: Policy, *, finishes: Collection[str] = (), first: Round | None = None,
+    enough: Callable[[], bool] = NEVER_ENOUGH,
+) -> Forecast:  # fmt: skip
     """Play the policy until all who wait have started and ``finishes`` are done, or far enough ahead.
 
     ``first`` is what the policy says about this very state, where that is known already. Nobody else is expected to
     come: so this is the earliest that each start can be expected, unless those that run are done before their time.
+    It ends as soon as it is ``enough``; what was not played by then is told by the work ahead.
     """
-    game = Game.of(state)
+    game = ForecastRun.of(state)
     made = policy(game.seen()) if first is None else first
     game.apply(made)
     bids = {one.job: float(one.reason.facts.get("bid", 0.0)) for one in made.decisions if isinstance(one, Hold)}
@@ -191,7 +194,7 @@ def forecast(
     for_some = bool(late and finishes)
     steps = min(steps, FOR_ONE) if for_some else steps
     for _ in range(steps):
-        if all(game.begun(name) for name in finishes) if for_some else _told(game, finishes):
+        if enough() or (all(game.begun(name) for name in finishes) if for_some else _told(game, finishes)):
             break
         game.advance(_step_s(game, state, steps))
         if game.jobs:
@@ -200,14 +203,14 @@ def forecast(
     return Forecast(game.start_s, game.finish_s, game.seats, game.now_s)
 
 
-def _told(game: Game, finishes: Collection[str]) -> bool:
+def _told(game: ForecastRun, finishes: Collection[str]) -> bool:
     """Whether all that is asked for is known: everybody else sits, or never will."""
     waits = any(not one.job.seats and game.blocked.get(name) not in NEVER for name, one in game.jobs.items()
                 if name in game.awaited and name not in game.start_s)  # fmt: skip
     return not waits and not any(name in game.jobs for name in finishes)
 
 
-def _step_s(game: Game, state: ClusterState, steps: int) -> float:
+def _step_s(game: ForecastRun, state: ClusterState, steps: int) -> float:
     """To the next event, but not in smaller steps than so far ahead makes sense, nor in much larger ones.
 
     Live, what a decision frees is given away by the next one, which then follows soon.
@@ -219,7 +222,7 @@ def _step_s(game: Game, state: ClusterState, steps: int) -> float:
     return wanted_s if state.round_s is None else ceil(wanted_s / first_s - 1e-9) * first_s
 
 
-def _look_further(game: Game, late: Sequence[Played]) -> None:
+def _look_further(game: ForecastRun, late: Sequence[ForecastJob]) -> None:
     """Beyond what was played: who sits goes on; who waits, starts when the work ahead of it is done on all devices."""
     devices = max(1.0, float(sum(node.devices for node in game.nodes.values() if node.schedulable)))
     waiting = [played for played in game.jobs.values() if not played.job.seats]

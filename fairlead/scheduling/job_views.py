@@ -19,7 +19,7 @@ URGENT_S = 60.0
 def job_view(job: JobState, there: int, types: tuple[str, ...], now_s: float) -> JobState | None:
     """The job as the market reads it; None if its gang is larger than any that is ``there`` for its shape."""
     size = len(job.seats)
-    if size and not job.elastic:
+    if size and not job.elastic and not job.broken:
         least = most = size
     else:
         least = job.min_workers
@@ -62,14 +62,14 @@ def urgent(job: JobState, now_s: float) -> bool:
         return False
     slack_s = np.inf if job.start_by_s is None or job.seats else job.start_by_s - now_s
     if job.finish_by_s is not None:
-        slack_s = min(slack_s, job.finish_by_s - now_s - _least_s(job, now_s))
+        slack_s = min(slack_s, job.finish_by_s - now_s - least_s(job, job.max_workers, now_s))
     return bool(0.0 <= slack_s <= URGENT_S)
 
 
-def _least_s(job: JobState, now_s: float) -> float:
-    """What it still takes at the least, on its largest gang: as measured, or else as it was said to take."""
-    speed = speed_at(job, job.max_workers)
+def least_s(job: JobState, size: int, now_s: float) -> float:
+    """What it still takes at the least, on a gang of this size: as measured, or else as it was said to take."""
+    speed = speed_at(job, size)
     if speed:
         return (job.remaining_samples or 0.0) / speed
     left, _ = _work(job, None, now_s)
-    return 0.0 if left is None else left / job.max_workers**0.9
+    return 0.0 if left is None else left / size**0.9

@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.scheduling.board import Board
-from fairlead.scheduling.feasible import Feasible, feasible
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.feasible_changes import Feasible, feasible
+from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.policy import DEFAULTS
-from fairlead.scheduling.mentions import Named
+from fairlead.scheduling.market_targets import MarketTargets, wanted
+from fairlead.scheduling.mentioned_jobs import MentionedJob
 from fairlead.scheduling.queue_order import queue_order
 from fairlead.scheduling.repair import Repairs, repairs
+from fairlead.scheduling.seating_plan import SeatingPlan
 from fairlead.scheduling.settled_state import Seats, SettledState, free_amounts, settled_state
 from fairlead.scheduling.situation import Situation
 from fairlead.scheduling.state import ClusterState, JobState, Resize
-from fairlead.scheduling.wanted import Wanted, wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,10 @@ class LivePlan:
     situation: Situation
     repaired: Repairs
     settled: SettledState
-    wanted: Wanted
+    wanted: MarketTargets
     done: Feasible
     line: tuple[JobState, ...]  # all that waited as the round began, in order
-    board: Board
+    board: SeatingPlan
     leavers: Mapping[str, Sequence[str]]  # by node, the jobs that give up seats there
 
     @property
@@ -41,10 +41,10 @@ class LivePlan:
         """Devices (of a type) that the tenant may still have by its limits."""
         return self.situation.quota_room(tenant, kind, self.board)
 
-    def victims(self, job: str) -> list[Named]:
+    def victims(self, job: str) -> list[MentionedJob]:
         """The jobs that are leaving seats, or are asked to, which this one is to have."""
         found = {name for seat in self.done.awaits.get(job, ()) for name in self.leavers.get(seat, ())} - {job}
-        return [Named(name, self.situation.jobs[name].tenant) for name in sorted(found)]
+        return [MentionedJob(name, self.situation.jobs[name].tenant) for name in sorted(found)]
 
     def leaves(self, name: str) -> Seats:
         """The seats that a job is giving up, or is asked to in this round."""
@@ -58,7 +58,7 @@ class LivePlan:
         return [self.situation.jobs[job] for job in found]
 
 
-def live_plan(state: ClusterState, dials: Dials = DEFAULTS) -> LivePlan:
+def live_plan(state: ClusterState, dials: MarketConfig = DEFAULTS) -> LivePlan:
     """The whole round, stage by stage."""
     situation = Situation.of(state, dials)
     repaired = repairs(situation)
@@ -76,8 +76,9 @@ def live_plan(state: ClusterState, dials: Dials = DEFAULTS) -> LivePlan:
 
 def _leavers(situation: Situation, done: Feasible) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for name, job in situation.jobs.items():
-        for seat in set(_left(job, done.changes.get(name))):
+    leaves = ((name, _left(job, done.changes.get(name))) for name, job in situation.jobs.items())
+    for name, seats in leaves:
+        for seat in dict.fromkeys(seats):
             found.setdefault(seat, []).append(name)
     return found
 
@@ -89,11 +90,10 @@ def _left(job: JobState, seats: Seats | None) -> Seats:
 
 def _held(situation: Situation, repaired: Repairs) -> dict[str, Seats]:
     """What everybody holds at this moment, and what repairs give to some besides."""
-    held = {}
-    for name, job in situation.jobs.items():
-        decided = repaired.get(name)
-        both = Counter(job.seats) | Counter(decided.seats if isinstance(decided, Resize) else ())
-        held[name] = tuple(both.elements())
+    held = {name: job.seats for name, job in situation.jobs.items()}
+    for name, decided in repaired.items():
+        if isinstance(decided, Resize):
+            held[name] = tuple((Counter(held[name]) | Counter(decided.seats)).elements())
     return held
 
 
@@ -106,7 +106,7 @@ def _still_awaited(situation: Situation, settled: SettledState) -> Mapping[str, 
     }
 
 
-def _after(situation: Situation, repaired: Repairs, changes: Mapping[str, Seats]) -> Board:
+def _after(situation: Situation, repaired: Repairs, changes: Mapping[str, Seats]) -> SeatingPlan:
     """The board once the changes have begun: everybody has its new seats and nobody has left its old ones."""
     board = situation.board.copy()
     given = {name: one.seats for name, one in repaired.items() if isinstance(one, Resize)} | dict(changes)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from fairlead.scheduling.job_columns import JobColumns
 from fairlead.scheduling.live_plan import LivePlan, live_plan
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.policy import DEFAULTS
-from fairlead.scheduling.mentions import Named
+from fairlead.scheduling.market_targets import MENDED_S, TURN_S
+from fairlead.scheduling.mentioned_jobs import MentionedJob
+from fairlead.scheduling.phrases import devices, each, on, reason, workers
+from fairlead.scheduling.promise_budgets import remembered
+from fairlead.scheduling.reasons import Reasons
 from fairlead.scheduling.scaling import better_smaller, speed_on, useful
 from fairlead.scheduling.settled_state import Seats, wanted_memory
 from fairlead.scheduling.state import (
@@ -25,11 +30,9 @@ from fairlead.scheduling.state import (
     Start,
 )
 from fairlead.scheduling.waiting_reasons import holds
-from fairlead.scheduling.wanted import MENDED_S, TURN_S
-from fairlead.scheduling.words import devices, each, on, reason, workers
 
 
-def live_round(state: ClusterState, dials: Dials = DEFAULTS) -> Round:
+def live_round(state: ClusterState, dials: MarketConfig = DEFAULTS) -> Round:
     """Who starts, grows, shrinks, moves, stops or waits now, and why.
 
     Devices that a decision frees are not given away in the same round: they are free only when their workers are gone.
@@ -50,7 +53,8 @@ def written(plan: LivePlan) -> Round:
     kept = _reservations(plan, decisions)
     final = {**plan.settled.seats, **{name: plan.wanted.seats.get(name, ()) for name in plan.settled.asked}, **changes}
     nodes, idle = resting(plan.situation.state, final, kept)
-    return Round(decisions, plan.situation.parts.by_tenant(), _memory(plan) | idle, tuple(nodes), kept)
+    entitlements, reasons = plan.situation.parts.by_tenant(), Reasons(plan, decisions)
+    return Round(decisions, entitlements, _memory(plan) | idle, tuple(nodes), kept, reasons)
 
 
 def _reservations(plan: LivePlan, decisions: tuple[Decision, ...]) -> tuple[Reservation, ...]:
@@ -66,7 +70,8 @@ def _memory(plan: LivePlan) -> dict[str, Any]:
     jobs, parts = plan.situation.jobs, plan.situation.parts
     has = {name: float(len(seats)) for name, seats in plan.board.seats.items() if seats}
     worth = {name: size * _useful(plan, jobs[name]) for name, size in has.items()}
-    used, done = (parts.used([jobs[name] for name in has], amounts) for amounts in (has, worth))
+    sitting = JobColumns.lazily(jobs[name] for name in has)
+    used, done = (parts.used(sitting, amounts) for amounts in (has, worth))
     given = wanted_memory(plan.situation, plan.settled, plan.wanted.seats)
     turned = {tenant: one for tenant, one in plan.situation.state.memory.get("turned", {}).items()
               if 0.0 <= plan.situation.now_s - one[0] < TURN_S}  # fmt: skip
@@ -75,7 +80,18 @@ def _memory(plan: LivePlan) -> dict[str, Any]:
     mended = {name: when_s for name, when_s in plan.situation.state.memory.get("mended", {}).items()
               if 0.0 <= plan.situation.now_s - when_s < MENDED_S}  # fmt: skip
     mended |= {name: plan.situation.now_s for name, one in plan.repaired.items() if isinstance(one, Resize)}
-    kept = {name: one for name, one in (("turned", turned), ("mended", mended)) if one}
+    mended |= {name: plan.situation.now_s for name, seats in plan.done.changes.items()
+               if seats and (jobs[name].broken or jobs[name].interrupted_s is not None)}  # fmt: skip
+    due = {tenant: plan.situation.entitled(tenant) for tenant in plan.situation.promised}
+    bound = [job for job in jobs.values() if job.finish_by_s is not None]
+    promised = remembered(bound, plan.situation.promised, due, has)
+    found = (
+        ("turned", turned),
+        ("mended", mended),
+        ("promised", promised if bound else {}),
+        ("affordable", sorted(plan.situation.affordable)),
+    )
+    kept = {name: one for name, one in found if one}
     return {**plan.wanted.memory, **parts.memory(used, done), **given, **kept}
 
 
@@ -113,6 +129,8 @@ def _changed(plan: LivePlan, job: JobState, seats: Seats) -> Resize | Preempt:
     """A running gang that stops, shrinks, grows or moves."""
     was, now = len(job.seats), len(seats)
     receivers = plan.receivers(job.id)
+    if job.broken:
+        return _mended(job, seats)
     if not seats:
         why = _gives(plan, job, was, receivers)
         return Preempt(job.id, _with_receiver(f"back to the queue with its snapshot: {why}", was, receivers))
@@ -121,10 +139,21 @@ def _changed(plan: LivePlan, job: JobState, seats: Seats) -> Resize | Preempt:
     return Resize(job.id, seats, _grows(plan, job, seats) if now > was else _moves(plan, job, seats, receivers))
 
 
+def _mended(job: JobState, seats: Seats) -> Resize | Preempt:
+    """A gang that lost workers, once room was made for others, or could not be."""
+    survivors = len(job.seats)
+    if not seats:
+        text = f"lost a worker; no room for {job.min_workers - survivors} more: back to the queue with its snapshot"
+        return Preempt(job.id, reason("worker-lost", text, survivors=survivors))
+    newcomers = tuple(sorted((Counter(seats) - Counter(job.seats)).elements()))
+    text = f"lost a worker; {workers(len(newcomers))} replaced on {on(newcomers)}"
+    return Resize(job.id, seats, reason("worker-lost", text, survivors=survivors, newcomers=len(newcomers)))
+
+
 def _with_receiver(text: str, given: int, receivers: list[JobState]) -> Reason:
     if not receivers:
         return reason("gives-back", text, devices=given)
-    return reason("make-room", text, to=Named(receivers[0].id, receivers[0].tenant), devices=given)
+    return reason("make-room", text, to=MentionedJob(receivers[0].id, receivers[0].tenant), devices=given)
 
 
 def _shrinks(plan: LivePlan, job: JobState, now: int, receivers: list[JobState]) -> Reason:
@@ -145,7 +174,7 @@ def _gives(plan: LivePlan, job: JobState, given: int, receivers: list[JobState])
         return f"gives {devices(given)} back"
     to = receivers[0]
     waiting = "waiting " if not to.seats else ""
-    text = f"gives {devices(given)} to {waiting}{Named(to.id, to.tenant)}"
+    text = f"gives {devices(given)} to {waiting}{MentionedJob(to.id, to.tenant)}"
     if to.id in plan.wanted.due and to.id not in plan.wanted.turns.values():
         return f"{text}, whose promise would be broken otherwise"
     if to.tenant != job.tenant:
@@ -185,7 +214,10 @@ def _moves(plan: LivePlan, job: JobState, seats: Seats, receivers: list[JobState
     to, cost_s = receivers[0], size * job.restart_cost_s
     wants = f"{devices(to.min_workers, to.device_type)}{each(board.shape(to).need)}"
     text = (
-        f"moves from {on(left)} to {on(taken)}: waiting {Named(to.id, to.tenant)} needs {wants} and fits nowhere else; "
+        f"moves from {on(left)} to {on(taken)}: "
+        f"waiting {MentionedJob(to.id, to.tenant)} needs {wants} and fits nowhere else; "
         f"a new generation costs {workers(size)} about {job.restart_cost_s:.1f} s"
     )
-    return reason("defragment", text, **{"for": Named(to.id, to.tenant)}, leaves=sorted(set(left)), cost_s=cost_s)
+    return reason(
+        "defragment", text, **{"for": MentionedJob(to.id, to.tenant)}, leaves=sorted(set(left)), cost_s=cost_s
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairlead.scheduling.market.colocation import Table, combined
-from fairlead.scheduling.market.wishes import workload
+from fairlead.scheduling.market.seat_requests import workload
 from fairlead.scheduling.state import JobState
 
 STEP = 0.1
 """Only whole tenths of its speed that a gang loses count: what was measured is never quite the same."""
 
 
-class Company:
+class NeighbourTable:
     """The gangs on every node by class. Without a table there are no classes, and nothing is counted."""
 
     def __init__(self, table: Table, on: Mapping[str, Mapping[str, str]] | None = None) -> None:
@@ -20,8 +20,8 @@ class Company:
         self.known = bool(table)  # whether anything is known of any class
         self._on: dict[str, Mapping[str, str]] = dict(on or {})  # node -> job -> class
 
-    def copy(self) -> Company:
-        return Company(self._table, self._on)
+    def copy(self) -> NeighbourTable:
+        return NeighbourTable(self._table, self._on)
 
     def kind(self, job: JobState) -> str:
         """The class by which a job is known to its neighbours; empty where nothing is known of any."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fairlead.scheduling.board import Board, Shape, like_speed
+from fairlead.scheduling.seating_plan import SeatingPlan, Shape, like_speed
 
 
 def place(
-    board: Board, shape: Shape, count: int, keep: tuple[str, ...] = (), prefer: str | None = None
+    board: SeatingPlan, shape: Shape, count: int, keep: tuple[str, ...] = (), prefer: str | None = None
 ) -> tuple[str, ...] | None:
     """Seats for this many newcomers beside those kept, on devices of one type; None if they do not all fit.
 
@@ -22,7 +22,7 @@ def place(
     return None
 
 
-def _on_type(board: Board, shape: Shape, count: int, keep: tuple[str, ...]) -> tuple[str, ...] | None:
+def _on_type(board: SeatingPlan, shape: Shape, count: int, keep: tuple[str, ...]) -> tuple[str, ...] | None:
     """The seats on one type of device.
 
     A synchronous gang goes at the pace of its slowest worker: so first the fastest pace at which all
@@ -56,12 +56,12 @@ def _on_type(board: Board, shape: Shape, count: int, keep: tuple[str, ...]) -> t
     return tuple(sorted(chosen))
 
 
-def not_near(board: Board, shape: Shape, name: str) -> bool:
+def not_near(board: SeatingPlan, shape: Shape, name: str) -> bool:
     """Whether the job would rather run elsewhere, where its data lies."""
     return bool(shape.near) and shape.near.isdisjoint(board.nodes[name].places)
 
 
-def _near_each_other(board: Board, room: dict[str, int], count: int, keep: tuple[str, ...]) -> list[str]:
+def _near_each_other(board: SeatingPlan, room: dict[str, int], count: int, keep: tuple[str, ...]) -> list[str]:
     """The nodes of the narrowest domain (rack, then zone) that takes all, with those kept; of several the tightest."""
     if max(room.values(), default=0) >= count and not keep:
         return list(room)
@@ -90,7 +90,7 @@ def _pace_for(room: dict[str, int], pace: dict[str, float], count: int) -> float
 
 
 def _preference(
-    board: Board, shape: Shape, name: str, at_home: bool, slots: int, left: int
+    board: SeatingPlan, shape: Shape, name: str, at_home: bool, slots: int, left: int
 ) -> tuple[bool, int, bool, bool, int, int, float, str]:
     """Of nodes that would do: where it sits already, away from bad company, whole, awake, tight, cool, not too fast."""
     node, takes_all = board.nodes[name], slots >= left

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from fairlead.scheduling.market_targets import MarketTargets
 from fairlead.scheduling.situation import Situation
 from fairlead.scheduling.state import JobState
-from fairlead.scheduling.wanted import Wanted
 
 
-def queue_order(situation: Situation, plan: Wanted) -> list[JobState]:
+def queue_order(situation: Situation, plan: MarketTargets) -> list[JobState]:
     """All waiting jobs. Tenants take turns: next is the one with fewest devices for its weight and for what it is owed;
     within a tenant who must run, then who is given seats, then who bids most, then who came first."""
     queues: dict[str, list[JobState]] = {}
@@ -28,7 +28,7 @@ def queue_order(situation: Situation, plan: Wanted) -> list[JobState]:
     return _in_turns(queues, held, turn)
 
 
-def _by_rank(plan: Wanted, jobs: Sequence[JobState]) -> list[JobState]:
+def _by_rank(plan: MarketTargets, jobs: Sequence[JobState]) -> list[JobState]:
     names = [job.id for job in jobs]
     first = [2 * (name not in plan.due) + (name not in plan.seats) for name in names]
     order = np.lexsort(([job.submitted_s for job in jobs], [-plan.bid.get(name, 0.0) for name in names], first))

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.cluster import DEVICE, Node, Resources, add, total
-from fairlead.scheduling.read import read
+from fairlead.scheduling.job_columns import read
 from fairlead.scheduling.state import JobState, TenantState
 
 ANY = ""

@@ -1,7 +1,8 @@
 """Repairs: gangs that lost a worker, that sit on nodes which are drained, or that have a straggler.
 
 They come before all else in a round, and take only what is free at this moment: a gang that lost a worker goes on at
-once with those that are left, or gets others in their place, or goes back to the queue and comes first there.
+once with those that are left, or gets others in their place. If nothing is free its survivors wait while the market
+makes room for the others; what is more than its tenant may claim goes back to the queue.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fairlead.cluster import NodeState
-from fairlead.scheduling.board import Board, like_speed
+from fairlead.scheduling.phrases import devices, on, reason, workers
 from fairlead.scheduling.placement import place
 from fairlead.scheduling.scaling import speed_on
+from fairlead.scheduling.seating_plan import SeatingPlan, like_speed
 from fairlead.scheduling.situation import Situation
 from fairlead.scheduling.state import JobState, Preempt, Resize
-from fairlead.scheduling.words import devices, on, reason, workers
 
 STRAGGLER = "straggler"
 
@@ -27,7 +28,7 @@ class _Workshop:
     """A copy of the board on which repairs are tried, one after the other."""
 
     situation: Situation
-    board: Board
+    board: SeatingPlan
     done: Repairs = field(default_factory=dict)
 
     def decide(self, decision: Resize | Preempt) -> None:
@@ -43,10 +44,10 @@ def repairs(situation: Situation) -> Repairs:
         if job.broken or len(shop.board.seats[job.id]) < len(job.seats):
             _mend_broken(shop, job)
     for job in running:
-        if job.id not in shop.done:
+        if job.id not in shop.done and not job.broken:
             _leave_draining(shop, job)
     for job in running:
-        if job.id not in shop.done and job.slow and job.seats and not job.starts_over:
+        if job.id not in shop.done and not job.broken and job.slow and job.seats and not job.starts_over:
             _replace_straggler(shop, job)
     return shop.done
 
@@ -74,6 +75,8 @@ def _mend_broken(shop: _Workshop, job: JobState) -> None:
         shop.decide(Resize(job.id, survivors, reason("worker-lost", text, survivors=len(survivors))))
         return
     newcomers = _newcomers(shop, job, missing, survivors)
+    if newcomers is None and survivors and shop.situation.goes_on(job) and not shop.situation.stays_put(job):
+        return  # they wait while the market makes room for the others
     if newcomers is None:
         text = (
             f"lost a worker; its gang needs {workers(job.min_workers)}, {len(survivors)} left and no room "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Any
 
-from fairlead.scheduling.market.estimates import Seen
+from fairlead.scheduling.market.estimates import JobEstimate
 from fairlead.scheduling.market.tenants import Account
 
 MOST_CLASSES = 200
@@ -32,9 +32,10 @@ def recalled(stored: Mapping[str, Any]) -> dict[str, Any]:
     if "accounts" in memory:
         memory["accounts"] = {name: Account(*one) for name, one in memory["accounts"].items()}
     if "seen" in memory:
-        memory["seen"] = {name: Seen(*one) for name, one in memory["seen"].items()}
+        memory["seen"] = {name: JobEstimate(*one) for name, one in memory["seen"].items()}
     if "finished" in memory:
-        memory["finished"] = {kind: tuple(Seen(*one) for one in past) for kind, past in memory["finished"].items()}
+        finished = memory["finished"].items()
+        memory["finished"] = {kind: tuple(JobEstimate(*one) for one in past) for kind, past in finished}
     return memory
 
 

@@ -6,10 +6,10 @@ Other tenants' jobs are not named: who asks may not be allowed to see them.
 from __future__ import annotations
 
 from fairlead.scheduling.live_plan import LivePlan
+from fairlead.scheduling.market_targets import FLOOR_S
+from fairlead.scheduling.phrases import devices, each, moment, rate, reason, used_up, workers
 from fairlead.scheduling.scaling import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
 from fairlead.scheduling.state import JobState, Reason
-from fairlead.scheduling.wanted import FLOOR_S
-from fairlead.scheduling.words import devices, each, moment, rate, reason, used_up, workers
 
 
 def why_it_stays(plan: LivePlan, job: JobState) -> Reason | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from fairlead.cluster import Resources, same_seats, subtract
-from fairlead.scheduling.board import without
 from fairlead.scheduling.repair import Repairs
+from fairlead.scheduling.seating_plan import without
 from fairlead.scheduling.situation import Situation
 from fairlead.scheduling.state import JobState, Resize
 
@@ -46,7 +46,7 @@ def settled_state(situation: Situation, repaired: Repairs) -> SettledState:
     final = {name: _final(job, repaired) for name, job in situation.jobs.items()}
     fixed = frozenset(
         name for name, job in situation.jobs.items()
-        if name in repaired or job.settling or job.broken or (job.seats and situation.stays_put(job))
+        if name in repaired or job.settling or (job.seats and situation.stays_put(job))
     )  # fmt: skip
     committed = _still_valid(situation, final, fixed, _remembered(situation, final, repaired))
     seats = {name: committed[name].seats if name in committed else has for name, has in final.items()}
@@ -68,7 +68,7 @@ def _remembered(situation: Situation, final: Mapping[str, Seats], repaired: Repa
     departing = Counter(name for job in situation.jobs.values() for name in (job.leaving or ()))
     for name, (seats, since_s) in sorted(situation.state.memory.get("wanted", {}).items()):
         job, given = situation.jobs.get(name), tuple(seats)
-        if job is None or name in repaired or job.broken or same_seats(given, final[name]):
+        if job is None or name in repaired or same_seats(given, final[name]):
             continue
         if job.settling and (not final[name] or Counter(final[name]) - Counter(given)):
             continue  # it is on its way out, or elsewhere
@@ -114,20 +114,21 @@ def _view(situation: Situation, name: str, given: Commitment | None) -> JobState
     view, job = situation.seen[name], situation.jobs[name]
     if given is not None:
         return replace(view, seats=given.seats, since_s=given.since_s)  # it has its time from then on
+    if job.broken:
+        return replace(view, broken=True)  # it has no gang now, but sits where it lives on
     if job.starts_over and job.seats and view.device_type is None:
         return replace(view, device_type=situation.board.kind(job.seats))
     return view
 
 
-def wanted_memory(
-    situation: Situation, settled: SettledState, wanted: Mapping[str, Seats]
-) -> dict[str, Any]:
+def wanted_memory(situation: Situation, settled: SettledState, wanted: Mapping[str, Seats]) -> dict[str, Any]:
     """What the next round has to know of this one: seats that were given to gangs that do not sit on all of them."""
-    given = {name: seats for name, seats in wanted.items() if Counter(seats) - Counter(situation.jobs[name].seats)}
+    jobs = situation.jobs
+    given = {name: seats for name, seats in wanted.items()
+             if seats != jobs[name].seats and Counter(seats) - Counter(jobs[name].seats)}  # fmt: skip
     given |= {name: one.seats for name, one in settled.committed.items() if name in settled.fixed}
     since_s = {
         name: one.since_s for name, one in settled.committed.items() if same_seats(one.seats, given.get(name, ()))
     }
     found = {name: [list(seats), since_s.get(name, situation.now_s)] for name, seats in sorted(given.items()) if seats}
     return {"wanted": found} if found else {}
-

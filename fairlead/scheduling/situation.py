@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from operator import attrgetter
 
 from fairlead.cluster import DEVICE, NodeState, scaled
-from fairlead.scheduling.board import Board, without
-from fairlead.scheduling.feasible import Limit, Limits
+from fairlead.scheduling.feasible_changes import Limit, Limits
+from fairlead.scheduling.job_columns import JobColumns
 from fairlead.scheduling.job_views import job_view
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.policy import DEFAULTS
 from fairlead.scheduling.market.tenants import Shares, shares
+from fairlead.scheduling.promise_budgets import affordable, saved
 from fairlead.scheduling.queues import path_up
-from fairlead.scheduling.read import Read
+from fairlead.scheduling.seating_plan import SeatingPlan, without
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 
 
@@ -28,34 +30,41 @@ class Situation:
     """The cluster at the beginning of a round; ``board`` is what is held at this moment, also by whom is leaving."""
 
     state: ClusterState
-    board: Board
+    board: SeatingPlan
     jobs: Mapping[str, JobState]  # by id, sorted
     seen: Mapping[str, JobState]  # as the market reads them
     tenants: Mapping[str, TenantState]
     parts: Shares
-    dials: Dials
+    dials: MarketConfig
     limited: bool  # whether any tenant may not have all there is
     sure: frozenset[str]  # the types of device of which anything is guaranteed to anybody
+    promised: Mapping[str, float]  # by tenant, the device seconds that it has saved up for promises
+    affordable: frozenset[str]  # the jobs whose promises their tenants' own shares can keep
 
     @classmethod
-    def of(cls, state: ClusterState, dials: Dials = DEFAULTS) -> Situation:
+    def of(cls, state: ClusterState, dials: MarketConfig = DEFAULTS) -> Situation:
         """Sorting here makes the result independent of the order of the input."""
         dials = dials.under(state.sharing)
         jobs = {job.id: job for job in sorted(state.jobs, key=attrgetter("id"))}
         named = {tenant.name: tenant for tenant in state.tenants}
         for name in {job.tenant for job in state.jobs} - named.keys():
             named[name] = TenantState(name)
-        board = Board(state.nodes, jobs.values(), state.colocation)
+        board = SeatingPlan(state.nodes, jobs.values(), state.colocation)
         tenants = {name: _within_budget(named, name, jobs.values()) for name in sorted(named)}
         seen = _seen(state, board, jobs, tenants)
         payers = [replace(tenant, spent=None) for tenant in tenants.values()]
         staying = [replace(job, seats=without(job.seats, job.leaving)) if job.leaving else job for job in jobs.values()]
         sitting = [job for job in staying if job.seats]
         parts = shares(payers, _wanting(board, jobs, seen), _whole(board), state.now_s, state.memory, dials, sitting)
+        promised = saved(jobs.values(), state.memory, state.now_s)
+        due = {tenant: float(parts.entitled[parts.tree.own(tenant)]) for tenant in promised}
+        kept = state.memory.get("affordable", ())
         return cls(
             state=state, board=board, jobs=jobs, seen=seen, tenants=tenants, parts=parts, dials=dials,
             limited=any(tenant.quota is not None or tenant.most for tenant in tenants.values()),
             sure=frozenset(kind for tenant in tenants.values() for kind, many in tenant.guarantee.items() if many),
+            promised=promised,
+            affordable=affordable(jobs.values(), promised, due, kept, state.now_s),
         )  # fmt: skip
 
     @property
@@ -69,6 +78,10 @@ class Situation:
     def entitled(self, tenant: str) -> float:
         """Devices of the tenant's own share."""
         return float(self.parts.entitled[self.parts.tree.own(tenant)])
+
+    def goes_on(self, job: JobState) -> bool:
+        """Whether it comes before all others once it was interrupted: its tenant may claim its smallest gang."""
+        return job.min_workers <= max(1, ceil(self.entitled(job.tenant) - 1e-9))
 
     def owed(self, tenant: str) -> float:
         """Devices that it is given on top of its share, as it had too little before; negative: that it gives back."""
@@ -98,11 +111,11 @@ class Situation:
         tenant = self.tenants.get(name)
         return int(tenant.guarantee.get(kind, 0.0)) if tenant is not None else 0
 
-    def held(self, board: Board, name: str, kind: str) -> int:
+    def held(self, board: SeatingPlan, name: str, kind: str) -> int:
         """Devices of a type that the tenant and those below it hold on this board."""
         return sum(board.used_of.get((one, kind), 0) for one in self.parts.tree.teams[name])
 
-    def quota_room(self, tenant: str, kind: str | None = None, board: Board | None = None) -> int:
+    def quota_room(self, tenant: str, kind: str | None = None, board: SeatingPlan | None = None) -> int:
         """Devices (of a type) that the tenant may still have, by its own limits and those of whom it stands below."""
         board = self.board if board is None else board
         room = 1 << 30
@@ -117,7 +130,7 @@ class Situation:
                 room = min(room, int(limits.most[kind]) - sum(board.used_of.get((one, kind), 0) for one in below))
         return room
 
-    def limits(self, board: Board) -> Limits:
+    def limits(self, board: SeatingPlan) -> Limits:
         """What quotas and limits by type leave everybody on this board."""
         left: dict[Limit, int] = {}
         tree, types = self.parts.tree, {name: node.device_type for name, node in self.board.nodes.items()}
@@ -146,7 +159,7 @@ class Situation:
         return len(homes) > 1 or None in homes
 
 
-def _whole(board: Board) -> Pool:
+def _whole(board: SeatingPlan) -> Pool:
     """All devices that can be shared out: those in service, and those in use on cordoned and outdated nodes."""
     sitting = Counter(name for seats in board.seats.values() for name in seats)
     nodes = []
@@ -175,7 +188,7 @@ def _within_budget(named: Mapping[str, TenantState], name: str, jobs: Iterable[J
 
 
 def _seen(
-    state: ClusterState, board: Board, jobs: Mapping[str, JobState], tenants: Mapping[str, TenantState]
+    state: ClusterState, board: SeatingPlan, jobs: Mapping[str, JobState], tenants: Mapping[str, TenantState]
 ) -> dict[str, JobState]:
     found, spent = {}, {name for name, tenant in tenants.items() if tenant.spent is not None}
     largest: dict[int, int] = {}  # gang that there could be of a shape, by the object that all who are alike share
@@ -192,7 +205,7 @@ def _seen(
     return found
 
 
-def _wanting(board: Board, jobs: Mapping[str, JobState], seen: Mapping[str, JobState]) -> Sequence[JobState]:
+def _wanting(board: SeatingPlan, jobs: Mapping[str, JobState], seen: Mapping[str, JobState]) -> Sequence[JobState]:
     """The jobs with as many workers as they could use: what no node could ever give is no demand, so it is lent."""
     there: Counter[str] = Counter()
     for node in board.nodes.values():
@@ -211,4 +224,4 @@ def _wanting(board: Board, jobs: Mapping[str, JobState], seen: Mapping[str, JobS
             asked[job.tenant, job.device_type] += want
         if want > 0:
             wanting.append(replace(job, max_workers=want) if want != job.max_workers else job)
-    return Read.lazily(wanting)
+    return JobColumns.lazily(wanting)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from fairlead.cluster import DEVICE, Node, Resources, add
 from fairlead.scheduling.curves import SpeedCurve
+
+if TYPE_CHECKING:
+    from fairlead.scheduling.reasons import Explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +201,4 @@ class Round:
     memory: Mapping[str, Any] = field(default_factory=dict)
     nodes: tuple[Sleep | Wake, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    reasons: Mapping[str, Explanation] = field(default_factory=dict, compare=False, repr=False)  # by job, live

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from fairlead.scheduling.board import Shape
 from fairlead.scheduling.live_plan import LivePlan
 from fairlead.scheduling.market.guarantees import short
+from fairlead.scheduling.phrases import devices, each, moment, used_up
 from fairlead.scheduling.scaling import remaining_s
+from fairlead.scheduling.seating_plan import Shape
 from fairlead.scheduling.state import Hold, JobState, Reason
-from fairlead.scheduling.words import devices, each, moment, used_up
 
 AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
@@ -51,7 +51,11 @@ class _Blocked:
 
     def __init__(self, plan: LivePlan) -> None:
         self.plan, self.situation = plan, plan.situation
-        self._free: dict[Shape, tuple[int, int]] = {}
+        self._free: dict[int, tuple[int, int]] = {}  # by shape: the object is the same for all jobs that are alike
+        self._each: dict[int, str] = {}
+        self._holds: dict[tuple[int, int], list[str]] = {}
+        self._claims: dict[str, tuple[float, str]] = {}
+        self._unsure: dict[tuple[str, str | None, int], str] = {}
         self._rooms: dict[tuple[str, str | None], int] = {}
         self._alike: dict[tuple[str, int, int], _Said] = {}
         self._special = plan.done.awaits.keys()  # who is told something of its own
@@ -92,12 +96,12 @@ class _Blocked:
             free = max((self.plan.board.roomiest(shape.on(kind))[0] for kind in self.plan.board.kinds(shape)
                         if kind not in lidded), default=0)  # fmt: skip
         tenant, used = now.tenants[job.tenant], self.plan.board.used.get(job.tenant, 0)
+        claim, share_in_words = self._claim(job.tenant)
         facts: dict[str, Any] = {
             "needs": need, "free": free, "most": most, "ahead": 0, "device_type": job.device_type,
-            "used": used, "claim": round(now.entitled(job.tenant) + now.owed(job.tenant), 3), "quota": tenant.quota,
+            "used": used, "claim": claim, "quota": tenant.quota,
         }  # fmt: skip
-        with_each = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
-        wants = f"needs {devices(need, job.device_type)}{with_each}"
+        wants = f"needs {devices(need, job.device_type)}{self._with_each(shape)}"
         if most < need:
             text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
             return _Said("no-such-room", text, facts, queues=False)
@@ -121,8 +125,11 @@ class _Blocked:
             return _Said("making-room", text, {"victims": victims, **facts}, queues=False)
         if free >= need:
             return _Said("held-for-others", f"{wants}, {free} free but kept for jobs that come first", facts)
-        share = f"tenant {tenant.name} uses {used} of {now.share_in_words(job.tenant)}"
-        not_sure = self._not_guaranteed(job)
+        share = f"tenant {tenant.name} uses {used} of {share_in_words}"
+        key = (job.tenant, job.device_type, need)
+        not_sure = self._unsure.get(key)
+        if not_sure is None:
+            not_sure = self._unsure[key] = self._not_guaranteed(job)
         if not_sure:
             share, facts = f"{share}; {not_sure}", {**facts, "not_guaranteed": not_sure}
         return _Said("no-room", f"{wants}, {free} free; {share}", facts)
@@ -141,9 +148,24 @@ class _Blocked:
 
     def _free_for(self, shape: Shape) -> tuple[int, int]:
         """Places for this shape now and on empty nodes; what is held for others is free, only not for everybody."""
-        if shape not in self._free:
-            self._free[shape] = (self.plan.board.roomiest(shape)[0], self.plan.board.most(shape))
-        return self._free[shape]
+        found = self._free.get(id(shape))
+        if found is None:
+            found = self._free[id(shape)] = (self.plan.board.roomiest(shape)[0], self.plan.board.most(shape))
+        return found
+
+    def _with_each(self, shape: Shape) -> str:
+        """What a worker needs besides its device, in words."""
+        if id(shape) not in self._each:
+            self._each[id(shape)] = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
+        return self._each[id(shape)]
+
+    def _claim(self, tenant: str) -> tuple[float, str]:
+        """What the tenant may insist on, and the same in words."""
+        if tenant not in self._claims:
+            now = self.situation
+            claim = round(now.entitled(tenant) + now.owed(tenant), 3)
+            self._claims[tenant] = (claim, now.share_in_words(tenant))
+        return self._claims[tenant]
 
     def _lidded(self, job: JobState, shape: Shape) -> set[str]:
         """The types that would hold its gang, of which its tenant may not have so many more."""
@@ -154,8 +176,12 @@ class _Blocked:
 
     def _holding(self, shape: Shape, need: int) -> list[str]:
         """The types of which the nodes in service would hold so many workers if they were empty."""
-        board = self.plan.board
-        return [kind for kind in board.kinds(shape) if board.most(shape.on(kind)) >= need]
+        found = self._holds.get((id(shape), need))
+        if found is None:
+            board = self.plan.board
+            found = [kind for kind in board.kinds(shape) if board.most(shape.on(kind)) >= need]
+            self._holds[id(shape), need] = found
+        return found
 
     def _room(self, tenant: str, kind: str | None) -> int:
         if (tenant, kind) not in self._rooms:

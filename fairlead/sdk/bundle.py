@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from fairlead.errors import InvalidSpec, NotFound, TooLarge
 from fairlead.home import default_home
-from fairlead.sdk import ignoring
-from fairlead.sdk.ignoring import IGNORE_FILE
+from fairlead.sdk import ignore_files
+from fairlead.sdk.ignore_files import IGNORE_FILE
 
 LIMIT_BYTES = 50_000_000
 IGNORED = (
@@ -73,10 +73,10 @@ def _walk(root: Path, home: Path) -> Iterator[str]:
         raise InvalidSpec(f"{root} is a file", field="folder", value=str(root), fix="name the folder that it lies in")
     if not root.is_dir():
         raise NotFound(f"there is no folder {root}", field="folder", fix="name the folder that holds the code")
-    pending: list[tuple[PurePosixPath, ignoring.Rules]] = [(PurePosixPath(), ())]
+    pending: list[tuple[PurePosixPath, ignore_files.Rules]] = [(PurePosixPath(), ())]
     while pending:
         inside, rules = pending.pop()
-        rules += ignoring.rules(root, inside, IGNORED if inside == PurePosixPath() else ())
+        rules += ignore_files.rules(root, inside, IGNORED if inside == PurePosixPath() else ())
         try:
             entries = list(os.scandir(root / inside))
         except OSError as error:
@@ -84,7 +84,7 @@ def _walk(root: Path, home: Path) -> Iterator[str]:
         for entry in entries:
             name = inside / entry.name
             folder = entry.is_dir(follow_symlinks=False)
-            if ignoring.left_out(name, folder, rules) or (entry.is_dir() and _foreign(Path(entry.path), home)):
+            if ignore_files.left_out(name, folder, rules) or (entry.is_dir() and _foreign(Path(entry.path), home)):
                 continue
             yield name.as_posix()
             if folder:

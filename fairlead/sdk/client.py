@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 from fairlead.errors import FairleadError
-from fairlead.reportviews import Report
 from fairlead.sdk.datasets import DataVerbs
 from fairlead.sdk.jobs import Job
 from fairlead.sdk.pipelines import PipelineVerbs
 from fairlead.sdk.profile import locate
 from fairlead.sdk.transport import Transport
-from fairlead.views import (
+from fairlead.views.jobs import (
     AuditView,
     CancelledView,
     DryRun,
@@ -38,6 +37,7 @@ from fairlead.views import (
     WhoAmI,
     Why,
 )  # fmt: skip
+from fairlead.views.reports import Report
 
 if TYPE_CHECKING:  # packing and checking are imported by those who hand something over
     from fairlead.sdk.requests import Request, What
@@ -147,9 +147,9 @@ class Client(DataVerbs, PipelineVerbs):
         body = {key: value for key, value in given.items() if value} | {"all": all, "dry_run": dry_run}
         return CancelledView.model_validate(self._wire.call("POST", "/jobs/cancel", body=body))
 
-    def why(self, ref: str) -> Why:
-        """Why a job waits, runs as it does or ended as it did."""
-        return self._one(Why, "GET", f"{_job(ref)}/why")
+    def why(self, ref: str, *, forecast: bool = False) -> Why:
+        """Why a job waits, runs as it does or ended as it did; with a forecast also when it starts and is done."""
+        return self._one(Why, "GET", f"{_job(ref)}/why", {"forecast": True} if forecast else None)
 
     def metrics(self, ref: str) -> list[dict[str, float]]:
         """One entry per step, ready for a data frame."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from fairlead.dataviews import DataSetDetail, DataSetView, LineageView, RerunView
-from fairlead.views import JobDetail, TenantView
+from fairlead.views.datasets import DataSetDetail, DataSetView, LineageView, RerunView
+from fairlead.views.jobs import JobDetail, TenantView
 
 if TYPE_CHECKING:
     from fairlead.sdk.jobs import Job
@@ -34,7 +34,7 @@ class DataVerbs:
         another data set is replayed instead. ``test`` puts that part of the rows into ``NAME-test``, unseen by the
         recipe. ``memory`` ("1GB") bounds the job. ``how`` is said to the reader: ``format``, ``query``, ...
         """
-        from fairlead.sdk.loading import loading
+        from fairlead.sdk.dataset_loads import loading
 
         params = {"target": target, "test": test or None, "workers": workers or None, "like": like, "how": how or None}
         read = [like] if like is not None else []
@@ -45,7 +45,7 @@ class DataVerbs:
 
     def sync_data(self, name: str, *, source: str | Path | None = None, tenant: str | None = None) -> Job:
         """The job that appends what has come since to a data set, from where it was read the last time."""
-        from fairlead.sdk.loading import loading
+        from fairlead.sdk.dataset_loads import loading
 
         known = self.dataset(name, tenant=tenant)
         loaded = JobDetail.model_validate(self._wire.call("GET", f"/jobs/{quote(known.job, safe='')}"))
@@ -85,9 +85,7 @@ class DataVerbs:
     def rerun(self, ref: str, *, key: str | None = None) -> RerunView:
         """Hand the same job in once more; the answer says whether the weights will be the same bit by bit."""
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
-        return RerunView.model_validate(
-            self._wire.call("POST", f"/jobs/{quote(ref, safe='')}/rerun", headers=headers)
-        )
+        return RerunView.model_validate(self._wire.call("POST", f"/jobs/{quote(ref, safe='')}/rerun", headers=headers))
 
 
 def _place(name: str) -> str:

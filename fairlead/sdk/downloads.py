@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fairlead.errors import Conflict, Forbidden, InvalidSpec, NotFound, Refused
 from fairlead.terminal import marked
-from fairlead.views import ResultView
+from fairlead.views.jobs import ResultView
 
 Pieces = Callable[[str], Iterator[bytes]]
 """The bytes of the artifact of this name."""

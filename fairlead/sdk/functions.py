@@ -19,7 +19,7 @@ PICKLE = "fairlead_function.cloudpickle"
 
 
 @dataclass(frozen=True, slots=True)
-class Travel:
+class PackedFunction:
     """What to run, which folder goes along (None: none) and the pickled function, if it goes by value."""
 
     run: str
@@ -31,7 +31,7 @@ class Travel:
         return {} if self.pickled is None else {PICKLE: self.pickled}
 
 
-def travel(function: Callable[..., Any], folder: Path | None = None) -> Travel:
+def travel(function: Callable[..., Any], folder: Path | None = None) -> PackedFunction:
     """How this function gets to the workers; nothing of it is opened anywhere but in the submitter's own worker."""
     module = inspect.getmodule(function.func if isinstance(function, functools.partial) else function)
     source = _source(module)
@@ -39,8 +39,8 @@ def travel(function: Callable[..., Any], folder: Path | None = None) -> Travel:
     if source is not None and chosen is not None and module is not None and _by_name(function, module):
         run = _reference(source, chosen, module, getattr(function, "__name__", ""))
         if run is not None:
-            return Travel(run, chosen)
-    return Travel(f"{PICKLE}:{function_name(function)}", chosen, _pickled(function, module))
+            return PackedFunction(run, chosen)
+    return PackedFunction(f"{PICKLE}:{function_name(function)}", chosen, _pickled(function, module))
 
 
 def function_name(function: Callable[..., Any]) -> str:

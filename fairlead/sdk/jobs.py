@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairlead.errors import JobCancelled, JobFailed, StillRunning
-from fairlead.views import JobDetail, JobView, LogLine, ResultView, Why
+from fairlead.views.jobs import JobDetail, JobView, LogLine, ResultView, Why
 
 if TYPE_CHECKING:
     from fairlead.sdk.client import Client
@@ -74,8 +74,8 @@ class Job:
     def logs(self, follow: bool = False, worker: str | None = None, tail: int | None = None) -> Iterator[LogLine]:
         return self._client.logs(self.id, follow=follow, worker=worker, tail=tail)
 
-    def why(self) -> Why:
-        return self._client.why(self.id)
+    def why(self, *, forecast: bool = False) -> Why:
+        return self._client.why(self.id, forecast=forecast)
 
     def cancel(self) -> Job:
         self.view = self._client.cancel(self.id).view

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fairlead.errors import JobCancelled, JobFailed, NotFound, StillRunning
-from fairlead.pipelineviews import PipelineDetail, PipelinePage, PipelineView, StageView
+from fairlead.views.pipelines import PipelineDetail, PipelinePage, PipelineView, StageView
 
 if TYPE_CHECKING:
-    from fairlead.pipelines.declare import Declaration, Pipeline
+    from fairlead.pipelines.declarations import Declaration, Pipeline
     from fairlead.sdk.transport import Transport
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
@@ -102,7 +102,7 @@ class PipelineVerbs:
         labels: Mapping[str, str] | None = None, **params: Any,
     ) -> PipelineRun:  # fmt: skip
         """Run a graph of stages: a function marked with @pipeline and its parameters, ``file.py:pipeline``, or YAML."""
-        from fairlead.sdk.graphs import prepare
+        from fairlead.sdk.pipeline_specs import prepare
 
         fields = {"tenant": tenant, "name": name, "priority": priority, "labels": dict(labels) if labels else None}
         prepared = prepare(what, Path(folder).expanduser() if folder is not None else None, params, fields)

@@ -12,9 +12,9 @@ from typing import Any
 from pydantic_core import PydanticSerializationError
 
 from fairlead.errors import InvalidSpec
-from fairlead.sdk import bundle, functions, mentioned, naming
-from fairlead.sdk.documents import read_yaml
-from fairlead.sdk.ignoring import IGNORE_FILE
+from fairlead.sdk import bundle, function_lookup, functions, mentioned_datasets
+from fairlead.sdk.ignore_files import IGNORE_FILE
+from fairlead.sdk.yaml_files import read_yaml
 from fairlead.specs import JobSpec, parse_job
 
 What = JobSpec | Mapping[str, Any] | str | Path | Sequence[str] | Callable[..., Any]
@@ -41,7 +41,7 @@ class Request:
                 fix=f"correct the path, choose another folder (--folder), or see {IGNORE_FILE}",
             )  # fmt: skip
         if self.spec.run and self.folder is not None and not self.function:
-            naming.check(self.spec.run, self.folder, packed.files, field=field, newest=self.spec.venv is None)
+            function_lookup.check(self.spec.run, self.folder, packed.files, field=field, newest=self.spec.venv is None)
         return packed
 
     def body(self, code: str | None) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _reading(spec: JobSpec, folder: Path) -> JobSpec:
     place = (spec.run or "").rpartition(":")[0]
     if spec.data or not place.endswith(".py") or not (folder / place).is_file():
         return spec
-    found = mentioned.data_sets((folder / place).read_text(encoding="utf-8", errors="replace"))
+    found = mentioned_datasets.data_sets((folder / place).read_text(encoding="utf-8", errors="replace"))
     return spec.model_copy(update={"data": found}) if found else spec
 
 

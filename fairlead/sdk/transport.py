@@ -12,7 +12,7 @@ import httpx
 from fairlead.errors import FairleadError, RateLimited, Unavailable
 from fairlead.sdk.profile import Profile, alive
 from fairlead.sdk.sse import ServerEvent, parse
-from fairlead.sdk.trust import complaint, verification
+from fairlead.sdk.tls_trust import complaint, verification
 
 PREFIX = "/api/v1"
 PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.5)  # between attempts: a control plane that restarts is back within this

@@ -13,16 +13,16 @@ from fairlead.cluster import DEVICE, Node, NodeState, same_seats
 from fairlead.errors import FairleadError
 from fairlead.scheduling.market.colocation import Table
 from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, Round, Sleep, Start, TenantState
-from fairlead.simulation.active import Active
+from fairlead.simulation.active_job import ActiveJob
 from fairlead.simulation.clusters import is_pool
-from fairlead.simulation.company import Company
 from fairlead.simulation.energy import Energy, Meter
 from fairlead.simulation.failures import Failure, NoFailures, Outages
+from fairlead.simulation.interference import TrueInterference
 from fairlead.simulation.outcome import JobOutcome, Outcome
-from fairlead.simulation.rules import broken_rule
-from fairlead.simulation.tally import Tally
-from fairlead.simulation.thermal import Warmth
+from fairlead.simulation.placement_rules import broken_rule
+from fairlead.simulation.thermal import Temperatures
 from fairlead.simulation.trace import Clock, Trace
+from fairlead.simulation.usage_tally import UsageTally
 
 Policy = Callable[[ClusterState], Round]
 Progress = Callable[[int, int, float], None]
@@ -79,12 +79,12 @@ class Simulation:
             nodes = [replace(node, wake_s=settings.energy.wake_s) for node in nodes]
         self.nodes = {node.name: node for node in nodes}
         self.sleep_after_s = trace.sleep_after_s if settings.energy is None else settings.energy.sleep_after_s
-        self.warmth = Warmth(nodes)
-        self.company = None if settings.colocation is None else Company(settings.colocation)
+        self.warmth = Temperatures(nodes)
+        self.company = None if settings.colocation is None else TrueInterference(settings.colocation)
         self.free = {node.name: node.devices for node in nodes}
         self.waiting = sorted(trace.jobs, key=lambda job: job.arrival_s)
         self.waiting.reverse()  # the next one is popped from the end
-        self.active: dict[str, Active] = {}
+        self.active: dict[str, ActiveJob] = {}
         self.memory: Mapping[str, Any] = trace.memory
         first_s = self.waiting[-1].arrival_s if self.waiting else 0.0
         self.now_s = first_s if trace.begins_s is None else trace.begins_s
@@ -98,7 +98,7 @@ class Simulation:
         self.declined: list[JobOutcome] = []
         self.cpu: list[float] = []
         tenants = _tenants(trace, settings.tenants or trace.tenants)
-        self.tally = Tally(tenants, nodes, draw=settings.draw, window_s=trace.window_s)
+        self.tally = UsageTally(tenants, nodes, draw=settings.draw, window_s=trace.window_s)
         self._down: list[tuple[float, str]] = []  # when which node comes back
 
     def run(self, progress: Progress | None = None) -> Outcome:
@@ -133,7 +133,7 @@ class Simulation:
             job = self.waiting.pop()
             if job.id in self.active:
                 raise SimulationError(f"two jobs of the trace are called {job.id!r}")
-            self.active[job.id] = Active(job, self.restart_cost_s)
+            self.active[job.id] = ActiveJob(job, self.restart_cost_s)
             self.tally.arrive(self.active[job.id])
 
     def _jump(self) -> None:
@@ -185,7 +185,7 @@ class Simulation:
 
     def _apply(self, decided: Round) -> None:
         """First all who leave, then all who come: what is freed can be given away at once."""
-        coming: list[tuple[Active, tuple[str, ...]]] = []
+        coming: list[tuple[ActiveJob, tuple[str, ...]]] = []
         for decision in decided.decisions:
             if isinstance(decision, Start | Resize):
                 job = self.active[decision.job]
@@ -223,18 +223,18 @@ class Simulation:
             self.meter.wake(node.name, self.now_s)
         return max((node.wake_s for node in asleep), default=0.0)
 
-    def _turn_away(self, job: Active) -> None:
+    def _turn_away(self, job: ActiveJob) -> None:
         """The policy will never run it: it goes, and counts as not done."""
         del self.active[job.job.id]
         self.tally.depart(job)
         self.declined.append(_fate(job, math.inf))
 
-    def _stand_up(self, job: Active) -> None:
+    def _stand_up(self, job: ActiveJob) -> None:
         for name in job.seats:
             self.free[name] += 1
         job.leave(self.now_s)
 
-    def _sit_down(self, job: Active, seats: tuple[str, ...], free: bool) -> None:
+    def _sit_down(self, job: ActiveJob, seats: tuple[str, ...], free: bool) -> None:
         if not job.job.min_workers <= len(seats) <= job.job.max_workers:
             raise SimulationError(f"the policy gives job {job.job.id} a gang of {len(seats)}")
         for name in seats:
@@ -255,7 +255,7 @@ class Simulation:
             self.company.meet(running)
         seconds = self._ahead_s(running)
         longest_s, got_on = 0.0, False
-        ended: list[tuple[Active, float]] = []
+        ended: list[tuple[ActiveJob, float]] = []
         for job in running:
             before = job.course.done
             ran = job.run(seconds)
@@ -279,7 +279,7 @@ class Simulation:
             self._finish(job, self.now_s + took_s)
         self.now_s += seconds
 
-    def _ahead_s(self, running: Sequence[Active]) -> float:
+    def _ahead_s(self, running: Sequence[ActiveJob]) -> float:
         """How far to the next moment; the end of the last gang is found on the way."""
         if self.clock is Clock.ROUNDS:
             return self.round_s
@@ -296,7 +296,7 @@ class Simulation:
         waits = not running and math.isfinite(again_s)  # nothing but time brings a budget back
         return soonest_s if waits else min(self.round_s, soonest_s)
 
-    def _finish(self, job: Active, when_s: float) -> None:
+    def _finish(self, job: ActiveJob, when_s: float) -> None:
         for name in job.seats:
             self.free[name] += 1
         del self.active[job.job.id]
@@ -337,7 +337,7 @@ class Simulation:
         self.nodes[name] = replace(node, capacity={**node.capacity, DEVICE: float(node.devices + by)})
         self.free[name] += by
 
-    def _throw_back(self, job: Active) -> None:
+    def _throw_back(self, job: ActiveJob) -> None:
         running_s = self.now_s - job.since_s
         job.course.lose(math.fmod(running_s, self.settings.outages.snapshot_s) * job.speed())
         self._stand_up(job)
@@ -356,7 +356,7 @@ class Simulation:
         )  # fmt: skip
 
 
-def _fate(job: Active, when_s: float) -> JobOutcome:
+def _fate(job: ActiveJob, when_s: float) -> JobOutcome:
     return JobOutcome(
         job.job.id, job.job.tenant, job.job.arrival_s, job.started_s or 0.0, when_s, job.job.exclusive_s,
         job.job.deadline_s, max(0, job.starts - 1), job.attained_device_s, merged(job.segments),

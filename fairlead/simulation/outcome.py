@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.scheduling.metrics import jain
-from fairlead.simulation.active import Segment
+from fairlead.simulation.active_job import Segment
 
 UNFAIR = 1.05
 """A job whose finish-time fairness is worse than this counts as treated unfairly (Shockwave's threshold)."""

@@ -35,8 +35,8 @@ def _load(module: str, name: str) -> Any:
 
 def _order(name: str, key: str, **how: Any) -> Callable[[Trace, int], Policy]:
     def make(trace: Trace, seed: int) -> Policy:
-        orders = import_module("fairlead.simulation.baselines.orders")
-        policy: Policy = orders.InOrder(name, getattr(orders, key), **how)
+        orders = import_module("fairlead.simulation.yardsticks.ordered_policies")
+        policy: Policy = orders.OrderedPolicy(name, getattr(orders, key), **how)
         return policy
 
     return make
@@ -48,12 +48,12 @@ def _gavel(
     """Gavel's mechanism around one of its allocations; a blind one tells no device types apart."""
 
     def make(trace: Trace, seed: int) -> Policy:
-        gavel = import_module("fairlead.simulation.baselines.gavel")
+        gavel = import_module("fairlead.simulation.yardsticks.gavel")
         allocate = getattr(gavel, allocator)
         allocate = allocate() if isinstance(allocate, type) else allocate
         if blind:
             allocate = gavel.blind(allocate, blind if isinstance(blind, str) else None)
-        mechanism = _load("fairlead.simulation.baselines.mechanism", "Mechanism")
+        mechanism = _load("fairlead.simulation.yardsticks.gavel_mechanism", "Mechanism")
         reset_s = float(trace.settings.get("reset_s", RESET_S))
         policy: Policy = mechanism(name, allocate, reset_s, shuffled=bool(blind), seed=seed, strict=strict)
         return policy
@@ -65,7 +65,7 @@ def _made(module: str, name: str) -> Callable[[Trace, int], Policy]:
     """A policy without parameters."""
 
     def make(trace: Trace, seed: int) -> Policy:
-        policy: Policy = _load(f"fairlead.simulation.baselines.{module}", name)()
+        policy: Policy = _load(f"fairlead.simulation.yardsticks.{module}", name)()
         return policy
 
     return make
@@ -75,14 +75,14 @@ def _by_type(make: Callable[[Trace, int], Policy]) -> Callable[[Trace, int], Pol
     """A policy that takes all devices for one type, for each type of a cluster apart."""
 
     def apart(trace: Trace, seed: int) -> Policy:
-        policy: Policy = _load("fairlead.simulation.baselines.pools", "ByType")(make(trace, seed))
+        policy: Policy = _load("fairlead.simulation.yardsticks.type_pools", "ByType")(make(trace, seed))
         return policy
 
     return apart
 
 
 def _tiresias(trace: Trace, seed: int) -> Policy:
-    policy: Policy = _load("fairlead.simulation.baselines.tiresias", "for_trace")(trace)
+    policy: Policy = _load("fairlead.simulation.yardsticks.tiresias", "for_trace")(trace)
     return policy
 
 
@@ -106,7 +106,7 @@ POLICIES: Mapping[str, Entry] = {
     "elasticflow": Entry(
         "minimum satisfactory shares (ASPLOS 23)", _by_type(_made("elasticflow", "ElasticFlow")), elastic=True
     ),
-    "drf": Entry("dominant resource fairness, deadlines within tenants", _made("orders", "DominantShare")),
+    "drf": Entry("dominant resource fairness, deadlines within tenants", _made("ordered_policies", "DominantShare")),
     "edf": Entry("earliest deadline first", _by_type(_made("edf", "Edf")), elastic=True),
     "edf-admission": Entry(
         "the same, turning away what would be late", _by_type(_made("edf", "admitting")), elastic=True

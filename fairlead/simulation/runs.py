@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fairlead.cluster import Node
 from fairlead.errors import InvalidSpec, Refused
-from fairlead.scheduling.market.ground import could_ever_run
+from fairlead.scheduling.market.capacity_arrays import could_ever_run
 from fairlead.scheduling.queues import path_up
 from fairlead.scheduling.state import JobState, TenantState
 from fairlead.simulation.clusters import FIX

@@ -26,7 +26,7 @@ def tends_to(node: Node, busy: int) -> float:
     return cool_c + (hot_c - cool_c) * watts / max(devices * drawn.busy_w, 1e-9)
 
 
-class Warmth:
+class Temperatures:
     """The temperatures of those nodes that say how they heat up; as a run begins, as idle as they are."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:

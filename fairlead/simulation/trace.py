@@ -32,7 +32,7 @@ class JobModel(Protocol):
         """In units of the present curve's rate: what the job itself would declare."""
 
 
-class Ran(NamedTuple):
+class RunOutcome(NamedTuple):
     """What came of letting a gang run for a while."""
 
     took_s: float  # until it stopped: the whole time, or less when it was done earlier
@@ -49,7 +49,7 @@ class Course(Protocol):
     def done(self) -> float:
         """Units of work so far."""
 
-    def run(self, seconds: float, device_type: str, spread: Sequence[int], restart_s: float) -> Ran:
+    def run(self, seconds: float, device_type: str, spread: Sequence[int], restart_s: float) -> RunOutcome:
         """Train for at most so long; so many seconds of it are lost to a restart."""
 
     def seconds_left(self, device_type: str, spread: Sequence[int]) -> float:

@@ -15,8 +15,8 @@ def preload() -> None:
     import torch.optim
     import torch.utils.data
 
-    import fairlead.training.pipelines
-    import fairlead.training.spread
+    import fairlead.training.parallel.fsdp
+    import fairlead.training.parallel.pipeline
     import fairlead.training.worker  # noqa: F401
 
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fairlead import framing, wire
+from fairlead import framing, local_wire, wire
 
 ORPHANED = 3
 """Exit code of a worker whose node manager is gone; nobody is left to read it but a person with a debugger."""
@@ -75,7 +75,7 @@ class Channel:
             self._arrived.notify_all()
 
     def _read(self) -> None:
-        unpacker = framing.Unpacker(wire.ToWorker)
+        unpacker = framing.Unpacker(local_wire.ToWorker)
         while True:
             try:
                 data = self._stream.recv(1 << 16)

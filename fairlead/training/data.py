@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
-from fairlead.data.named import Named
+from fairlead.data.dataset_refs import DatasetRef
 from fairlead.errors import InvalidSpec
 from fairlead.training.seeds import mix, seed_everything
 
@@ -87,7 +87,7 @@ def _is_last(column: torch.Tensor) -> bool:
     return column.is_contiguous(memory_format=torch.channels_last)
 
 
-class Indexed:
+class GeneratedSamples:
     """A data set that makes its samples one by one, each seeded by itself: who makes it does not matter."""
 
     def __init__(self, data: Dataset[Any], name: str, device: torch.device) -> None:
@@ -113,15 +113,15 @@ class Indexed:
 
 def open_samples(name: str, data: Any, device: torch.device) -> Samples:
     """The data of a Training, ready to be taken from."""
-    if isinstance(data, str | Named):
-        from fairlead.training.named import open_named
+    if isinstance(data, str | DatasetRef):
+        from fairlead.training.grid_dataset import open_named
 
         return open_named(name, data, device)
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | list):
         return Resident([_tensor(f"{name}[{place}]", column, device) for place, column in enumerate(data)])
-    return Indexed(data, name, device)
+    return GeneratedSamples(data, name, device)
 
 
 def _tensor(name: str, column: Any, device: torch.device) -> torch.Tensor:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from fairlead.data.named import Named, check_name
+from fairlead.data.dataset_refs import DatasetRef, check_name
 from fairlead.errors import InvalidSpec
-from fairlead.planning.choosing import WANTED
+from fairlead.planning.plan_choice import WANTED
 
 RESERVED_METRICS = frozenset({"step", "epoch", "time_s", "loss", "eval_loss"})
 """Names that a history row already uses."""
@@ -173,7 +173,7 @@ def _check_factory(name: str, value: Any, example: str) -> None:
 def _check_data(name: str, data: Any) -> None:
     if isinstance(data, str):
         check_name(data, name)
-    if isinstance(data, str | Named):
+    if isinstance(data, str | DatasetRef):
         return  # whether there is such a data set is known where the job runs
     columns = data if isinstance(data, tuple | list) else None
     if columns is None:

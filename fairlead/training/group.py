@@ -17,7 +17,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d  # where the stores are declared
 
 from fairlead import wire
-from fairlead.training import direct
+from fairlead.local_wire import PlacedJoin
+from fairlead.training.parallel import direct_sums
 
 PATIENCE_S = 0.2
 """How long something is waited for before looking whether the control plane already gave this generation up."""
@@ -56,12 +57,12 @@ class Group:
 
     def _meet(self, join: wire.Join) -> Any:
         """Connect to all peers in a way that can be called off at any moment."""
-        place = urlparse(join.init_method)
+        place = urlparse(join.init_method if isinstance(join, PlacedJoin) else "")
         if place.scheme == "file" or place.hostname in ("127.0.0.1", "localhost"):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's own name often does not resolve
         deadline = time.monotonic() + self.silence_s
         try:
-            store = self._meeting = self._meeting or self._store(place, deadline)
+            store = self._meeting = self._meeting or self._store(place, join.network.secret, deadline)
             store.set(f"here-{self.rank}", "1")
             keys = [f"here-{rank}" for rank in range(self.size)]
             while not store.check(keys):
@@ -92,8 +93,9 @@ class Group:
                 raise PeerLost(f"the ranks did not meet: {in_words(result)}") from result
             return result
 
-    def _store(self, place: Any, deadline: float) -> Any:
-        prefix = f"generation-{self.generation}"
+    def _store(self, place: Any, secret: str, deadline: float) -> Any:
+        """A corner of a store. One on the network lets everybody in: whose secret is another meets nobody there."""
+        prefix = f"generation-{self.generation}-{secret}"
         if place.scheme == "file":
             return c10d.PrefixStore(prefix, c10d.FileStore(place.path, self.size))
         while True:
@@ -157,10 +159,10 @@ class Group:
 
     def sum(self, tensor: torch.Tensor) -> None:
         """Sum over all ranks, in place."""
-        if self.size > 1 and direct.suits(tensor, self.size):
-            stacked, sent = direct.spread_out(tensor, self.size)
+        if self.size > 1 and direct_sums.suits(tensor, self.size):
+            stacked, sent = direct_sums.spread_out(tensor, self.size)
             self._do(lambda backend: backend.alltoall_base(stacked, sent, [], []))
-            direct.add_up(stacked, tensor)
+            direct_sums.add_up(stacked, tensor)
         elif self.size > 1:
             self._do(lambda backend: backend.allreduce([tensor]))
 

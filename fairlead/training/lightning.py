@@ -12,7 +12,7 @@ from fairlead.errors import InvalidSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredOptimizers:
     """What ``configure_optimizers`` gave: one optimizer, perhaps a scheduler, and when that steps."""
 
     optimizer: torch.optim.Optimizer
@@ -43,7 +43,7 @@ def _loss(made: Any, where: str) -> torch.Tensor:
     return loss
 
 
-def configured(model: Any) -> Configured:
+def configured(model: Any) -> ConfiguredOptimizers:
     """Read what ``configure_optimizers`` may return; several optimizers are refused."""
     made: Any = model.configure_optimizers()
     schedulers: Any = None
@@ -57,8 +57,8 @@ def configured(model: Any) -> Configured:
             f"configure_optimizers made {type(optimizer).__name__}", field="model", fix="return a torch.optim.Optimizer"
         )
     if isinstance(scheduler, Mapping):
-        return Configured(optimizer, scheduler["scheduler"], str(scheduler.get("interval", "epoch")))
-    return Configured(optimizer, scheduler)
+        return ConfiguredOptimizers(optimizer, scheduler["scheduler"], str(scheduler.get("interval", "epoch")))
+    return ConfiguredOptimizers(optimizer, scheduler)
 
 
 def _only(found: Any, what: str) -> Any:

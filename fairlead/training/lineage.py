@@ -11,20 +11,20 @@ import numpy as np
 import torch
 
 import fairlead
-from fairlead.training.own.session import OwnSession
+from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.session import Session
 
 PIECE_BYTES = 1 << 20
 
 
-def lineage(session: Session | OwnSession, folder: Path) -> dict[str, Any]:
+def lineage(session: Session | CustomSession, folder: Path) -> dict[str, Any]:
     """All that is needed to make the same again, and to see whether it is the same."""
     told: dict[str, Any] = {
         "weights": file_hash(folder / "output" / "model.safetensors"),
         "seed": session.seed,
         "environment": environment(),
     }
-    if isinstance(session, OwnSession):
+    if isinstance(session, CustomSession):
         return told | {"repeats": False, "why_not": "its loop is its own, and so is the order in which it computes"}
     why_not = _why_not(session)
     told |= {"samples": len(session.samples), "steps": session.step, "course": session.course.plain()}

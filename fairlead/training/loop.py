@@ -11,28 +11,28 @@ import torch
 
 from fairlead import wire
 from fairlead.planning.plan import Plan
-from fairlead.training.building import building
-from fairlead.training.engine import Engine, InParts
-from fairlead.training.engines import is_spread, keeps_apart, make_engine
+from fairlead.training.control_messages import ControlConnection as ControlConnection
+from fairlead.training.control_messages import SnapshotStore as SnapshotStore
+from fairlead.training.control_messages import listen
 from fairlead.training.evaluation import evaluate
 from fairlead.training.group import Group, PeerLost
-from fairlead.training.listening import Keeping as Keeping
-from fairlead.training.listening import Line as Line
-from fairlead.training.listening import listen
+from fairlead.training.parallel.engine import Engine, ShardedEngine
+from fairlead.training.parallel.engines import is_spread, keeps_apart, make_engine
+from fairlead.training.parallel.model_building import building
 from fairlead.training.reporting import Reporter
 from fairlead.training.seeds import epoch_order
 from fairlead.training.session import Session
-from fairlead.training.words import Word
+from fairlead.training.step_flags import RankFlags
 
 
-class End(StrEnum):
+class LoopEnd(StrEnum):
     FINISHED = "finished"
     LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    end: End
+    end: LoopEnd
     leave: wire.Leave | None = None
 
 
@@ -40,7 +40,8 @@ class Loop:
     """The training of one generation on one rank. Everything that outlives it is in the session."""
 
     def __init__(
-        self, session: Session, group: Group, channel: Line, snapshots: Keeping, plan: Plan | None = None,
+        self, session: Session, group: Group, channel: ControlConnection, snapshots: SnapshotStore,
+        plan: Plan | None = None,
         shares: tuple[float, ...] = (),
     ) -> None:  # fmt: skip
         """``shares``: of a generation that is resumed, the parts of the batch that its ranks had at last."""
@@ -96,10 +97,10 @@ class Loop:
             if session.epoch_is_open:
                 self._close_epoch()
             if session.done:
-                return Outcome(End.FINISHED)
+                return Outcome(LoopEnd.FINISHED)
             self.leave = listen(self._channel, self._group) or self.leave
             if self._step():
-                return Outcome(End.LEFT, self.leave)
+                return Outcome(LoopEnd.LEFT, self.leave)
 
     # ------------------------------------------------------------ one step
 
@@ -108,7 +109,7 @@ class Loop:
         session, step = self._session, self._session.step
         index = self._batch(step)
         due = self._group.rank == 0 and self._snapshots.due()
-        heard = self._engine.step(step, index, Word(leaving=self.leave is not None, snapshot=due))
+        heard = self._engine.step(step, index, RankFlags(leaving=self.leave is not None, snapshot=due))
         session.complete_step(time.time(), heard.loss)
         self.reporter.stepped(len(index))
         if due or (heard.snapshot and self._engine.spread):
@@ -134,13 +135,13 @@ class Loop:
         place = self._write_parts()
         engine.abandon()
         session.adopt(place)
-        if outcome.end is End.FINISHED and self._group.rank == 0:
+        if outcome.end is LoopEnd.FINISHED and self._group.rank == 0:
             session.fetch(weights_only=True)
 
     def _write_parts(self) -> dict[str, Any]:
         """All ranks write what they hold; who reads it needs no more than this to find it."""
         engine, step = self._engine, self._session.step
-        assert isinstance(engine, InParts)
+        assert isinstance(engine, ShardedEngine)
         place = engine.place() | {"parts": str(self._snapshots.parts(step))}
         describe = (lambda file: torch.save(place, file)) if self._group.rank == 0 else None
         self._snapshots.write_parts(step, engine.save, describe)

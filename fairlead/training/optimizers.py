@@ -122,11 +122,22 @@ def quicken(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = True, False
     optimizer.defaults["fused"] = True
+    if isinstance(optimizer, torch.optim.SGD):
+        optimizer.register_step_pre_hook(_begin_moments)
+
+
+def _begin_moments(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """The fused kernel takes all moments or none: those of a layer that takes part later than others begin at zero."""
+    for group in optimizer.param_groups:
+        moving = [p for p in group["params"] if p.grad is not None] if group["momentum"] else []
+        new = [p for p in moving if optimizer.state[p].get("momentum_buffer") is None]
+        for parameter in new if len(new) < len(moving) else ():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def _may_be_fused(group: dict[str, Any]) -> bool:
     undecided = not any(group.get(name) for name in ("fused", "foreach", "differentiable", "capturable"))
-    plain = not isinstance(group["lr"], torch.Tensor)
+    plain = not isinstance(group["lr"], torch.Tensor) and not group.get("dampening")
     return undecided and plain and group.get("fused") is None and all(_suits(p) for p in group["params"])
 
 

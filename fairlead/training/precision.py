@@ -10,7 +10,7 @@ import torch
 
 from fairlead.training.channel import log
 from fairlead.training.definition import Training
-from fairlead.training.gradients import Ranks
+from fairlead.training.parallel.gradients import Ranks
 
 GAIN = 1.3
 """How much faster bf16 must multiply: the casts around it cost something, too."""

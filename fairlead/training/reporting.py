@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead import wire
-from fairlead.training.balance import Balance
 from fairlead.training.group import Group
+from fairlead.training.parallel.batch_balance import Balance
 
 INTERVAL_S = 0.2
 CAREFUL_S = 2.0  # ten times as long as what is not told of a worker that dies
 
 
-class Told(Protocol):
+class ReportReceiver(Protocol):
     """Who is told."""
 
     def send(self, message: msgspec.Struct) -> None: ...
@@ -48,7 +48,7 @@ class Course(Protocol):
 class Reporter:
     """Progress of one generation: a sign of life from every rank, the history from rank 0, each step once."""
 
-    def __init__(self, channel: Told, session: Course, group: Group, balance: Balance | None = None) -> None:
+    def __init__(self, channel: ReportReceiver, session: Course, group: Group, balance: Balance | None = None) -> None:
         self._channel, self._session, self._group, self._balance = channel, session, group, balance
         self._reported = session.history.recent()
         self._careful_from, self._careful_until_s = group.careful_from, 0.0

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors.torch import save_model
 
-from fairlead.training.named import recipe_of
+from fairlead.training.grid_dataset import recipe_of
 from fairlead.training.session import Session
 
 

@@ -13,17 +13,17 @@ import torch
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.memory import LARGE_BYTES
-from fairlead.training.course import Course, course_from
 from fairlead.training.data import Resident, Samples, check_batch, open_samples
 from fairlead.training.definition import Training
-from fairlead.training.flat import Flat, opened
+from fairlead.training.early_stopping import EarlyStopping
 from fairlead.training.history import History
-from fairlead.training.judgement import Judgement
 from fairlead.training.lightning import configured, steps_itself
+from fairlead.training.model_probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last, trained
 from fairlead.training.optimizers import forget_parameters, load_optimizer, make_optimizer, quicken
 from fairlead.training.precision import computing
-from fairlead.training.probe import PROBE_SAMPLES, Findings, check_loss, examine, gains_by_channels_last, trained
+from fairlead.training.run_schedule import Course, course_from
 from fairlead.training.seeds import mix, seed_everything
+from fairlead.training.snapshots.flat_state import FlatState, opened
 
 
 class Session:
@@ -46,7 +46,7 @@ class Session:
         self.steps_per_epoch = -(-len(self.samples) // training.batch_size)
         self.total_steps = self.steps_per_epoch * training.epochs
         self.history = History(self.steps_per_epoch)
-        self.judgement = Judgement(training)
+        self.judgement = EarlyStopping(training)
         self.course = Course()
         self.replay: Course | None = None  # of a rerun: what it follows
         self.step = 0
@@ -229,7 +229,7 @@ class Session:
         """Be whole: read what lies in parts."""
         if self.pending is None:
             return
-        from fairlead.training.parts import read_parts, whole_shards
+        from fairlead.training.snapshots.sharded_files import read_parts, whole_shards
 
         parts = whole_shards(self.model)
         names = self.model.state_dict().keys()
@@ -246,7 +246,7 @@ class Session:
         torch.save(self.whole(), buffer)
         return buffer.getvalue()
 
-    def load(self, data: bytes | Flat) -> None:
+    def load(self, data: bytes | FlatState) -> None:
         """Take over a state. Only plain data is unpickled (weights_only): a snapshot is never code."""
         try:
             state = opened(data, self.device)

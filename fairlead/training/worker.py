@@ -15,44 +15,42 @@ import torch
 
 from fairlead import wire
 from fairlead.errors import FairleadError, Unavailable
+from fairlead.local_wire import PlacedSpec
 from fairlead.planning.plan import plan_from
-from fairlead.training.agreement import agree
+from fairlead.profiling.worker_look import ProfilingProcess
 from fairlead.training.channel import Channel, log
-from fairlead.training.course import course_from
+from fairlead.training.control_messages import calls_away
+from fairlead.training.custom_loop.loop import CustomLoop
+from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.definition import Training
+from fairlead.training.grid_dataset import hand_over
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.lineage import lineage
-from fairlead.training.listening import calls_away
 from fairlead.training.loading import describe, load_training
-from fairlead.training.loop import End, Loop, Outcome
-from fairlead.training.named import hand_over
-from fairlead.training.own.loop import OwnLoop
-from fairlead.training.own.session import OwnSession
+from fairlead.training.loop import Loop, LoopEnd, Outcome
 from fairlead.training.result import final_metrics, write_result
 from fairlead.training.resumption import Resumption, patience_s
+from fairlead.training.run_schedule import course_from
 from fairlead.training.seeds import seed_everything
 from fairlead.training.session import Session
-from fairlead.training.shelf import Shelf
-from fairlead.training.snapshots import Snapshots
+from fairlead.training.snapshots.grid_snapshots import GridSnapshots
+from fairlead.training.snapshots.snapshotter import Snapshots
+from fairlead.training.state_agreement import agree
 
 Load = Callable[[], Training]
 """Gives the Training where it is not simply the function of ``run`` with its params."""
 
-Keep = Callable[[Session | OwnSession], dict[str, Any]]
+Keep = Callable[[Session | CustomSession], dict[str, Any]]
 """Called by rank 0 when the training is done: says where others find what it gave."""
-
-Look = Callable[[Session, Channel], wire.Glance | None]
-"""Called once, when the model is loaded: begins to look at it beside the training; returns what a glance shows."""
 
 
 def main(
-    spec: wire.PlacedSpec, worker: str, channel: socket.socket, look: Look | None = None, load: Load | None = None,
-    keep: Keep | None = None,
-) -> int:  # fmt: skip
+    spec: PlacedSpec, worker: str, channel: socket.socket, load: Load | None = None, keep: Keep | None = None
+) -> int:
     """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
     line = Channel(channel)
     try:
-        return _Life(spec, worker, line, look, load, keep).run()
+        return _Life(spec, worker, line, load, keep).run()
     except (SyntaxError, FairleadError) as error:
         return _raised(line, error, permanent=not isinstance(error, Unavailable))  # a grid may be back soon
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
@@ -83,24 +81,22 @@ class _Former:
 class _Life:
     """What a worker holds, and what it does between and in generations."""
 
-    def __init__(
-        self, spec: wire.PlacedSpec, worker: str, line: Channel, look: Look | None, load: Load | None, keep: Keep | None
-    ) -> None:
+    def __init__(self, spec: PlacedSpec, worker: str, line: Channel, load: Load | None, keep: Keep | None) -> None:
         self._keep = keep
         torch.set_num_threads(max(1, int(spec.cpu)))
-        self._spec, self._worker, self._line, self._look = spec, worker, line, look
+        self._spec, self._worker, self._line = spec, worker, line
         self._generation = 0  # the newest it was called to
         self._resumed = False  # whether that one was left before
         self._former: _Former | None = None
         self._folder = Path(spec.folder)
         memory = Path(spec.memory_folder)
-        self._snapshots = Snapshots(self._folder, memory, self._report_snapshot, Shelf(spec.job, memory))
+        self._snapshots = Snapshots(self._folder, memory, self._report_snapshot, GridSnapshots(spec.job, memory))
         seed_everything(spec.seed)
         hand_over(spec.data)
         training = load_training(spec.run or "", spec.params) if load is None else load()
-        self._session: Session | OwnSession
+        self._session: Session | CustomSession
         if training.loop is not None:
-            self._session = OwnSession(training, spec.seed)
+            self._session = CustomSession(training, spec.seed)
             return
         self._session = Session(training, spec.seed)
         self._session.replay = course_from(spec.course) if spec.course else None
@@ -128,13 +124,14 @@ class _Life:
 
     def _ready(self) -> wire.Ready:
         session, stored = self._session, self._snapshots.find()
-        resumable = stored[0].step if stored else 0
-        if isinstance(session, OwnSession):
+        resumable, looks = stored[0].step if stored else 0, self._spec.looks == self._worker
+        if isinstance(session, CustomSession):
             return wire.Ready(batch_size=session.training.batch_size, resumable_step=resumable)
         return wire.Ready(
             samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
             parameters=sum(p.numel() for p in session.model.parameters()), resumable_step=resumable,
-            plan=session.training.plan, glance=None if self._look is None else self._look(session, self._line),
+            plan=session.training.plan, glance=ProfilingProcess(self._spec).begin(session, self._line)
+            if looks else None,
         )  # fmt: skip
 
     # ------------------------------------------------------------ between two generations
@@ -188,7 +185,7 @@ class _Life:
             self._session.live = False  # what it holds is behind from here on
             return False
         group: Group | None = None
-        loop: Loop | OwnLoop | None = None
+        loop: Loop | CustomLoop | None = None
         try:
             group = Group(join, self._worker, self._given_up, None if former is None else former.group)
             agreed = agree(group, self._session, self._snapshots)
@@ -203,10 +200,10 @@ class _Life:
             self._broken(group, loop, str(lost))
             return False
 
-    def _loop(self, group: Group, join: wire.Join, shares: tuple[float, ...]) -> Loop | OwnLoop:
+    def _loop(self, group: Group, join: wire.Join, shares: tuple[float, ...]) -> Loop | CustomLoop:
         """A loop of the user's own is not spread by a plan: it does what it does."""
-        if isinstance(self._session, OwnSession):
-            return OwnLoop(self._session, group, self._line, self._snapshots)
+        if isinstance(self._session, CustomSession):
+            return CustomLoop(self._session, group, self._line, self._snapshots)
         plan = None if join.plan is None else plan_from(join.plan)
         return Loop(self._session, group, self._line, self._snapshots, plan, shares)
 
@@ -218,15 +215,15 @@ class _Life:
 
     def _write_result(self) -> list[str]:
         session, folder = self._session, self._folder
-        return session.write_result(folder) if isinstance(session, OwnSession) else write_result(session, folder)
+        return session.write_result(folder) if isinstance(session, CustomSession) else write_result(session, folder)
 
     def _metrics(self) -> dict[str, float]:
         session = self._session
-        return session.history.last if isinstance(session, OwnSession) else final_metrics(session)
+        return session.history.last if isinstance(session, CustomSession) else final_metrics(session)
 
-    def _end(self, join: wire.Join, group: Group, loop: Loop | OwnLoop, outcome: Outcome) -> bool:
+    def _end(self, join: wire.Join, group: Group, loop: Loop | CustomLoop, outcome: Outcome) -> bool:
         session = self._session
-        if outcome.end is End.FINISHED:
+        if outcome.end is LoopEnd.FINISHED:
             artifacts = self._write_result() if group.rank == 0 else []
             value = self._keep(session) if self._keep is not None and group.rank == 0 else {}
             came_from = lineage(session, self._folder) if group.rank == 0 else {}
@@ -237,7 +234,7 @@ class _Life:
             log(f"finished at step {session.step}{self._waits()}")
             self._line.send(wire.Finished(
                 group.generation, session.step, self._metrics(), artifacts, value=value, lineage=came_from,
-                made=session.made if isinstance(session, OwnSession) and group.rank == 0 else {},
+                made=session.made if isinstance(session, CustomSession) and group.rank == 0 else {},
             ))  # fmt: skip
             return True
         leave = outcome.leave
@@ -267,7 +264,7 @@ class _Life:
         self._line.send(wire.Left(leave.generation, self._session.step, leave.snapshot))
         return goes
 
-    def _broken(self, group: Group | None, loop: Loop | OwnLoop | None, why: str) -> None:
+    def _broken(self, group: Group | None, loop: Loop | CustomLoop | None, why: str) -> None:
         """Be sound again, say so, and wait: what was said about leaving still holds."""
         if group is not None:
             group.abort()
@@ -313,14 +310,14 @@ def _ends_some(leave: wire.Leave) -> bool:
     return leave.snapshot or bool(leave.exits)
 
 
-def handed_over() -> tuple[wire.PlacedSpec, str, socket.socket]:
+def handed_over() -> tuple[PlacedSpec, str, socket.socket]:
     """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
     if place := os.environ.pop("FAIRLEAD_WORKER_SPEC_FD", ""):
         with os.fdopen(int(place), "rb") as file:
             written = file.read()
     else:
         written = os.environ["FAIRLEAD_WORKER_SPEC"].encode()
-    spec = msgspec.json.decode(written, type=wire.PlacedSpec)
+    spec = msgspec.json.decode(written, type=PlacedSpec)
     stream = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
     return spec, os.environ["FAIRLEAD_WORKER"], stream
 

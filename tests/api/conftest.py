@@ -59,7 +59,7 @@ class Team:
 @contextmanager
 def serving(prefix: str, *options: str) -> Iterator[Served]:
     """A platform in a process of its own, which must not have failed at anything when it ends."""
-    from fairlead.backends.local.leftovers import sweep
+    from fairlead.agent.embedded.leftovers import sweep
 
     home = Path(tempfile.mkdtemp(prefix=prefix))
     home.chmod(0o755)  # the tenants' own users pass through it

@@ -11,10 +11,10 @@ from fastapi import Request, Response
 
 from fairlead.api import cookies
 from fairlead.api.app import create_app
-from fairlead.api.door import PlatformDoor
+from fairlead.control import service
 from fairlead.control.records import Role, Token
 from fairlead.errors import Forbidden
-from fairlead.views import WhoAmI
+from fairlead.views.jobs import WhoAmI
 
 
 def asked(url: str, **headers: str) -> Request:
@@ -102,7 +102,7 @@ class OneUser:
 
 def _through_a_proxy(secure: bool, origin: str, **headers: str) -> list[httpx.Response]:
     """What a browser is told that logs in and out; the proxy speaks plainly to us."""
-    app = create_app(cast(PlatformDoor, OneUser()), secure=secure)
+    app = create_app(cast(service.Platform, OneUser()), secure=secure)
 
     async def browse() -> list[httpx.Response]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://fair.example") as proxy:

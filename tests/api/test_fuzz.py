@@ -21,7 +21,7 @@ from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.specs.openapi import checks
 
 from fairlead.api.app import create_app
-from fairlead.api.door import PlatformDoor
+from fairlead.control import service
 from tests.api.conftest import load_table, serving
 from tests.waiting import until
 
@@ -124,7 +124,7 @@ def _any_bytes(context: Any, value: Any) -> bytes:
 
 
 def _document() -> Any:
-    document = json.loads(json.dumps(create_app(cast(PlatformDoor, None)).openapi()))
+    document = json.loads(json.dumps(create_app(cast(service.Platform, None)).openapi()))
     del document["paths"]["/api/v1/shutdown"]  # it would do as it is told
     return document
 

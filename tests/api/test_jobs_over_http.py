@@ -106,6 +106,14 @@ def test_a_job_says_why_it_is_as_it_is(alpha: Team, waiting: dict[str, Any]) -> 
     assert why.status_code == 200 and why.json()["reason"]["text"] and why.json()["job"]["id"] == waiting["id"]
 
 
+def test_the_future_of_a_job_is_told_on_request(alpha: Team, waiting: dict[str, Any]) -> None:
+    place = f"/api/v1/jobs/{waiting['id']}/why"
+    assert alpha.viewer.get(place).json()["expected_finish_s"] is None
+    ahead = alpha.viewer.get(place, params={"forecast": "true"})
+    assert ahead.status_code == 200 and ahead.json()["reason"]["text"]
+    assert alpha.viewer.get(place, params={"forecast": "perhaps"}).status_code == 422
+
+
 def test_a_result_waits_for_the_end(alpha: Team, waiting: dict[str, Any]) -> None:
     response = alpha.viewer.get(f"/api/v1/jobs/{waiting['id']}/result")
     assert response.status_code == 409 and response.json()["code"] == "still-running"

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fairlead.api.app import TAGS, create_app
-from fairlead.api.door import PlatformDoor
+from fairlead.control import service
 from fairlead.specs import JobSpec, TenantSpec
 
 ROUTES = """
@@ -35,7 +35,7 @@ METHODS = ("get", "put", "post", "delete", "head", "patch")
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    app = create_app(cast(PlatformDoor, None))  # describing needs no platform
+    app = create_app(cast(service.Platform, None))  # describing needs no platform
     copied: dict[str, Any] = json.loads(json.dumps(app.openapi()))
     return copied
 

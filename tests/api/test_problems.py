@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from fairlead import errors
-from fairlead.api.problems import SHOWN_CHARS, Malformed, TooFast, failure_response, invalid_request, problem_response
+from fairlead.api.problems import (
+    SHOWN_CHARS,
+    MalformedBody,
+    TooFast,
+    failure_response,
+    invalid_request,
+    problem_response,
+)
 from fairlead.errors import FairleadError, InvalidSpec
 
 
@@ -48,7 +55,7 @@ def test_a_429_says_when_to_come_again(wait_s: float, header: str) -> None:
 
 
 def test_what_is_not_json_is_a_400_that_clients_know_as_an_invalid_spec() -> None:
-    document = _document(Malformed("is empty", field="body"))
+    document = _document(MalformedBody("is empty", field="body"))
     assert document["status"] == 400 and isinstance(FairleadError.from_problem(document), InvalidSpec)
 
 

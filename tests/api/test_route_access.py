@@ -20,7 +20,7 @@ from fastapi import routing
 from starlette.routing import Mount
 
 from fairlead.api.app import create_app
-from fairlead.api.door import PlatformDoor
+from fairlead.control import service
 from tests.api.conftest import ROLES, Served, Team, load_table
 from tests.waiting import until
 
@@ -110,7 +110,7 @@ MATRIX: dict[str, Access] = {
 
 def _routes() -> Iterator[str]:
     """Method and path of everything that the application answers to, as the route table has it."""
-    app = create_app(cast(PlatformDoor, None))
+    app = create_app(cast(service.Platform, None))
     for route in routing.iter_route_contexts(app.routes):
         path = str(route.path or "").replace(":path}", "}")
         if isinstance(route.original_route, Mount):

@@ -14,10 +14,10 @@ import pytest
 from fastapi import FastAPI, Request, Response
 
 from fairlead.api.app import create_app
-from fairlead.api.door import PlatformDoor
 from fairlead.api.limits import Limits
 from fairlead.api.server import serve, stop
 from fairlead.api.sse import EventStream
+from fairlead.control import service
 from fairlead.errors import Refused
 
 
@@ -37,7 +37,7 @@ async def _served(app: FastAPI, port: int = 0) -> AsyncIterator[tuple[str, async
 
 
 def _app() -> FastAPI:
-    return create_app(cast(PlatformDoor, None))  # what is asked here is answered before the platform
+    return create_app(cast(service.Platform, None))  # what is asked here is answered before the platform
 
 
 def test_port_0_means_any_and_the_real_one_is_told() -> None:
@@ -165,7 +165,7 @@ def test_a_failure_behind_the_door_is_a_500_with_an_id_over_http() -> None:
 
 def test_a_client_that_takes_nothing_is_let_go_and_one_that_reads_slowly_is_not() -> None:
     async def check() -> None:
-        app = create_app(cast(PlatformDoor, None), limits=Limits(unread_s=0.5, keep_alive_s=0.1))
+        app = create_app(cast(service.Platform, None), limits=Limits(unread_s=0.5, keep_alive_s=0.1))
         ended: dict[str, bool] = {}
 
         async def endless(request: Request) -> Response:

@@ -12,8 +12,8 @@ import pytest
 from fastapi import routing
 
 from fairlead.api.app import create_app
-from fairlead.api.door import PlatformDoor
-from fairlead.scheduling.mentions import ANOTHERS
+from fairlead.control import service
+from fairlead.scheduling.mentioned_jobs import ANOTHERS
 from tests.api.conftest import Team, serving, team
 from tests.waiting import until
 
@@ -45,7 +45,7 @@ def crowd() -> Iterator[Crowd]:
         free = sum(node["devices"] for node in admin.get("/api/v1/nodes").json())
         jobs = {crimson.name: [_submit(crimson, f"carmine-{number}") for number in range(free)]}
         until(lambda: len(_running(crimson)) == free, timeout_s=120.0)
-        jobs[azure.name] = [_submit(azure, "cobalt"), _submit(azure, "indigo")]
+        jobs[azure.name] = [_submit(azure, "cobalt", sla={"class": "gold"}), _submit(azure, "indigo")]
         heard: dict[str, list[str]] = {name: [] for name in NAMES}
 
         def made_room() -> bool:
@@ -59,8 +59,8 @@ def crowd() -> Iterator[Crowd]:
         yield Crowd(admin, teams, jobs, heard, victim)
 
 
-def _submit(team: Team, name: str) -> str:
-    made = team.member.post("/api/v1/jobs", json={"name": name, "command": SLEEPS, "labels": {"of": team.name}})
+def _submit(team: Team, name: str, **more: Any) -> str:
+    made = team.member.post("/api/v1/jobs", json={"name": name, "command": SLEEPS, "labels": {"of": team.name}, **more})
     assert made.status_code == 201, made.text
     return str(made.json()["id"])
 
@@ -75,7 +75,7 @@ def _running(team: Team) -> set[str]:
 
 def _places(tenant: str, jobs: list[str]) -> Iterator[str]:
     """Every address that can be read, with this tenant's own things in it."""
-    app = create_app(cast(PlatformDoor, None))
+    app = create_app(cast(service.Platform, None))
     for route in routing.iter_route_contexts(app.routes):
         path = str(route.path or "").replace(":path}", "}")
         if "GET" not in (route.methods or ()) or "openapi" in path:
@@ -115,7 +115,7 @@ def test_neither_was_told_another_s_names_while_one_made_room(crowd: Crowd, tena
 def test_who_was_stopped_reads_that_it_was_for_another_tenant(crowd: Crowd) -> None:
     crimson = crowd.teams["crimson-x7"]
     why = crimson.viewer.get(f"/api/v1/jobs/{crowd.victim}/why").json()["reason"]["text"]
-    assert "gives 1 device to a waiting job of another tenant, which has fewer than" in why
+    assert "gives 1 device to a waiting job of another tenant, whose promise would be broken" in why
     told = [event["text"] for event in crimson.viewer.get("/api/v1/events", params={"job": crowd.victim}).json()]
     assert any("a waiting job of another tenant" in text for text in told)
 

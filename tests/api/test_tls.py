@@ -16,15 +16,15 @@ import pytest
 from fastapi import FastAPI
 
 from fairlead.api.app import create_app
-from fairlead.api.door import PlatformDoor
 from fairlead.api.server import serve, stop
 from fairlead.api.tls import Pair, Tls, fingerprint, self_signed
-from fairlead.cli.listening import Listening
+from fairlead.cli.listen_options import ListenOptions
+from fairlead.control import service
 from fairlead.errors import InvalidSpec, Refused, Unavailable
 from fairlead.home import Home
 from fairlead.sdk.profile import Profile
+from fairlead.sdk.tls_trust import verification
 from fairlead.sdk.transport import Transport
-from fairlead.sdk.trust import verification
 
 from .certificates import Authority
 
@@ -41,7 +41,7 @@ def served(tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def door(tls: Tls | None) -> AsyncIterator[tuple[str, FastAPI]]:
-    app = create_app(cast(PlatformDoor, None), secure=tls is not None)
+    app = create_app(cast(service.Platform, None), secure=tls is not None)
     listening: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(app, "127.0.0.1", 0, listening.set_result, tls))
     try:
@@ -194,17 +194,17 @@ def test_a_self_signed_certificate_is_made_once_and_its_key_is_closed(tmp_path: 
 
 def test_beyond_this_machine_only_with_tls_unless_one_insists(tmp_path: Path) -> None:
     for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
-        assert not Listening(host).tls
+        assert not ListenOptions(host).tls
     for host in ("0.0.0.0", "::", "192.0.2.7", "training.example"):
         with pytest.raises(Refused, match="without TLS") as caught:
-            Listening(host)
+            ListenOptions(host)
         assert "--tls-self-signed" in str(caught.value.fix) and "--behind-https" in str(caught.value.fix)
-        assert Listening(host, insecure=True).load(Home(tmp_path)) is None
-        assert Listening(host, behind_https=True).load(Home(tmp_path)) is None
-        assert Listening(host, self_signed=True).tls
-    assert "--behind-https" in Listening("0.0.0.0", behind_https=True).arguments(), "also for the process behind"
+        assert ListenOptions(host, insecure=True).load(Home(tmp_path)) is None
+        assert ListenOptions(host, behind_https=True).load(Home(tmp_path)) is None
+        assert ListenOptions(host, self_signed=True).tls
+    assert "--behind-https" in ListenOptions("0.0.0.0", behind_https=True).arguments(), "also for the process behind"
     with pytest.raises(InvalidSpec, match="instead of the platform"):
-        Listening("0.0.0.0", self_signed=True, behind_https=True)
+        ListenOptions("0.0.0.0", self_signed=True, behind_https=True)
     for half in ({"cert": tmp_path}, {"key": tmp_path}, {"cert": tmp_path, "key": tmp_path, "self_signed": True}):
         with pytest.raises(InvalidSpec):
-            Listening("127.0.0.1", **half)  # type: ignore[arg-type]
+            ListenOptions("127.0.0.1", **half)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from benchmarks.planning import judge, link_bound
 from benchmarks.reporter import Bench
 from benchmarks.settings import MODELS, PER_MODEL, Setting, chosen, setting
 from fairlead.home import Home
-from fairlead.planning.choosing import MARGIN, choose
+from fairlead.planning.plan_choice import MARGIN, choose
 from tests.planning import made
 
 ROOT = Path(__file__).parents[2]

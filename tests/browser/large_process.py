@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from fairlead.api.server import open_door
 from fairlead.control import serve
 from fairlead.control.records import Role, Token
-from fairlead.control.service.submitting import new_job
+from fairlead.control.service.submission import new_job
 from fairlead.control.store import jobs, tenants
 from fairlead.control.store.engine import Store
 from fairlead.home import Home

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from fairlead import wire
-from fairlead.backends.protocol import (
+from fairlead.agent.protocol import (
     BackendEvent,
     Capabilities,
     Inventory,
@@ -112,7 +112,7 @@ class PaperBackend:
         return {}, {}
 
     def facts(self) -> Mapping[str, Any]:
-        return {name: {"pid": None, "isolation": "sandbox", "warm": True} for name in self._nodes}
+        return {name: {"isolation": "sandbox", "warm": True} for name in self._nodes}
 
     def _say(self, job: str, worker: str, node: str, body: wire.FromWorker | wire.Exited) -> None:
         self._sequence += 1

@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 from playwright.sync_api import sync_playwright
 
+from fairlead.agent.embedded.node_records import read_record
+from fairlead.home import Home
 from fairlead.sdk.client import Client
 from tests.browser.conftest import BROWSERS, Running, Visit, put_away, start
 from tests.waiting import until
@@ -45,8 +47,9 @@ def take(browser: Any, running: Running, view: str, path: Path, *, dark: bool, s
 
 def kill_a_node_of(running: Running, job: str) -> None:
     seat = running.ask("GET", f"/jobs/{job}")["nodes"][-1]
-    nodes = {node["name"]: node["pid"] for node in running.ask("GET", "/nodes")}
-    psutil.Process(nodes[seat]).kill()
+    record = read_record(Home(running.home), seat)
+    assert record is not None
+    psutil.Process(record.process.pid).kill()
 
 
 def main(folder: Path) -> None:

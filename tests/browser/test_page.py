@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from fairlead.agent.embedded.node_records import read_record
+from fairlead.home import Home
 from tests.browser.conftest import PHONE, Running, Visit, Visitor
 from tests.waiting import until
 
@@ -157,12 +159,13 @@ def test_a_node_is_seen_to_die_and_to_come_back(platform: Running, visit: Visito
     window = visit(platform.url)
     window.log_in(platform.admin)
     page = window.page
-    (victim,) = [node for node in platform.ask("GET", "/nodes") if node["name"] == "node-1"]
+    victim = read_record(Home(platform.home), "node-1")
+    assert victim is not None
     card = page.locator(".node").filter(has_text="node-1")
     host = psutil.Process(json.loads((platform.home / "run" / "host.pid").read_text())["pid"])
     host.suspend()  # nothing comes back before the page was looked at
     try:
-        os.kill(victim["pid"], signal.SIGKILL)
+        os.kill(victim.process.pid, signal.SIGKILL)
         card.locator(".s-lost").wait_for()
         assert page.locator(".figure.bad").inner_text().count("1 lost") == 1
     finally:
@@ -243,9 +246,7 @@ def _told(window: Visit, change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("far_s", [3.8e15, -3.8e15, 1e300])
-def test_a_time_beyond_all_calendars_leaves_the_page_as_it_is(
-    far_s: float, platform: Running, visit: Visitor
-) -> None:
+def test_a_time_beyond_all_calendars_leaves_the_page_as_it_is(far_s: float, platform: Running, visit: Visitor) -> None:
     job = platform.command("far-off", "sleep 86400", workers=2)
     later = platform.command("later", "true", workers=2)
     window = visit(platform.url)
@@ -282,8 +283,8 @@ def test_everything_is_reached_by_keyboard(platform: Running, visit: Visitor) ->
     window = visit(platform.url)
     page, press = window.page, window.page.keyboard.press
     page.goto(platform.url)
-    page.get_by_label("Token").wait_for()
-    page.keyboard.type(platform.tokens["vision"])  # the field has the focus
+    page.locator("#token:focus").wait_for()  # the page gives it the focus once it is drawn
+    page.keyboard.type(platform.tokens["vision"])
     press("Enter")
     page.locator(".node").first.wait_for()
 
@@ -301,11 +302,13 @@ def test_everything_is_reached_by_keyboard(platform: Running, visit: Visitor) ->
     tab_to("Skip to the content")
     tab_to("Queue")
     press("Enter")
+    page.locator("h1:focus", has_text="Queue").wait_for()  # readers of screens are told where they are
     page.get_by_role("row").filter(has_text="by-keys").wait_for()
-    assert page.evaluate("document.activeElement.tagName") == "H1"  # readers of screens are told where they are
     tab_to("by-keys")
     press("Enter")
+    page.locator("h1:focus", has_text="by-keys").wait_for()  # or it would take the focus from what Tab has reached
     page.locator(".sub .s-running").wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "by-keys"  # also when the job has been read
     tab_to("Cancel job", "button")
     press("Enter")
     page.get_by_role("dialog").wait_for()

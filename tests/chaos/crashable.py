@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fairlead import Client
 from fairlead.errors import Unavailable
 from fairlead.sdk.jobs import Job
-from fairlead.views import JobView
+from fairlead.views.jobs import JobView
 from tests import nursery
 from tests.waiting import until as wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fairlead.control
-from fairlead.control.failpoints import NAMES
+from fairlead.control.reconcile.failpoints import NAMES
 from tests.chaos.crashable import Crashable, kill, same_curve, wait_until
 
 STEPS = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.views import JobDetail
+from fairlead.views.jobs import JobDetail
 from tests.chaos.crashable import PROGRAMS, Crashable, wait_until
 
 

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from fairlead import dataviews, pipelineviews, reportviews, views
-from fairlead.views import View
+from fairlead.views import datasets, jobs, pipelines, reports
+from fairlead.views.jobs import View
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\r\nFORGED\x0b\x0c\x85\u2028b\u202e\u2066\u200f\u061c\x00\x7fz"
 NOW_S = 1_800_000_000.0
@@ -54,7 +54,7 @@ def sample(kind: Any, state: str, name: str = "") -> Any:
 
 def all_views() -> list[type[View]]:
     """Every shape that the API answers with."""
-    found = (vars(module).values() for module in (views, dataviews, reportviews, pipelineviews))
+    found = (vars(module).values() for module in (jobs, datasets, reports, pipelines))
     return sorted({kind for values in found for kind in values if isinstance(kind, type) and issubclass(kind, View)
                    and kind is not View}, key=lambda kind: kind.__name__)  # fmt: skip
 
@@ -62,28 +62,28 @@ def all_views() -> list[type[View]]:
 Answer = type[View] | list[type[View]] | None
 _ONE = "[^/]+"
 ROUTES: list[tuple[str, str, Answer]] = [
-    ("GET", "/jobs", views.Page), ("POST", "/jobs", views.JobView), ("POST", "/jobs/dry-run", views.DryRun),
-    ("POST", "/jobs/cancel", views.CancelledView), ("GET", f"/jobs/{_ONE}", views.JobDetail),
-    ("GET", f"/jobs/{_ONE}/why", views.Why), ("GET", f"/jobs/{_ONE}/metrics", views.MetricsView),
-    ("GET", f"/jobs/{_ONE}/result", views.ResultView), ("GET", f"/jobs/{_ONE}/logs", [views.LogLine]),
-    ("GET", f"/jobs/{_ONE}/lineage", dataviews.LineageView), ("POST", f"/jobs/{_ONE}/cancel", views.JobView),
-    ("POST", f"/jobs/{_ONE}/rerun", dataviews.RerunView), ("GET", "/nodes", [views.NodeView]),
-    ("POST", f"/nodes/{_ONE}/.*", views.NodeView), ("GET", "/tenants", [views.TenantView]),
-    ("GET", f"/tenants/{_ONE}", views.TenantView), ("POST", "/tenants", views.NewTenant),
-    ("PATCH", f"/tenants/{_ONE}", views.TenantView), ("GET", "/tokens", [views.TokenView]),
-    ("POST", "/tokens", views.NewToken), ("DELETE", f"/tokens/{_ONE}", views.TokenView),
-    ("GET", "/secrets", [views.SecretView]), ("PUT", f"/secrets/{_ONE}", views.SecretView),
-    ("DELETE", f"/secrets/{_ONE}", None), ("GET", "/events", [views.EventView]), ("GET", "/state", views.StateView),
-    ("GET", "/report", reportviews.Report), ("GET", "/usage", views.UsageView), ("GET", "/audit", [views.AuditView]),
-    ("GET", "/whoami", views.WhoAmI), ("GET", "/datasets", [dataviews.DataSetView]),
-    ("GET", f"/datasets/{_ONE}", dataviews.DataSetDetail), ("DELETE", f"/datasets/{_ONE}", [dataviews.DataSetView]),
-    ("GET", "/pipelines", pipelineviews.PipelinePage), ("POST", "/pipelines", pipelineviews.PipelineDetail),
-    ("GET", f"/pipelines/{_ONE}", pipelineviews.PipelineDetail),
-    ("POST", f"/pipelines/{_ONE}/cancel", pipelineviews.PipelineDetail), ("PUT", f"/bundles/{_ONE}", None),
+    ("GET", "/jobs", jobs.Page), ("POST", "/jobs", jobs.JobView), ("POST", "/jobs/dry-run", jobs.DryRun),
+    ("POST", "/jobs/cancel", jobs.CancelledView), ("GET", f"/jobs/{_ONE}", jobs.JobDetail),
+    ("GET", f"/jobs/{_ONE}/why", jobs.Why), ("GET", f"/jobs/{_ONE}/metrics", jobs.MetricsView),
+    ("GET", f"/jobs/{_ONE}/result", jobs.ResultView), ("GET", f"/jobs/{_ONE}/logs", [jobs.LogLine]),
+    ("GET", f"/jobs/{_ONE}/lineage", datasets.LineageView), ("POST", f"/jobs/{_ONE}/cancel", jobs.JobView),
+    ("POST", f"/jobs/{_ONE}/rerun", datasets.RerunView), ("GET", "/nodes", [jobs.NodeView]),
+    ("POST", f"/nodes/{_ONE}/.*", jobs.NodeView), ("GET", "/tenants", [jobs.TenantView]),
+    ("GET", f"/tenants/{_ONE}", jobs.TenantView), ("POST", "/tenants", jobs.NewTenant),
+    ("PATCH", f"/tenants/{_ONE}", jobs.TenantView), ("GET", "/tokens", [jobs.TokenView]),
+    ("POST", "/tokens", jobs.NewToken), ("DELETE", f"/tokens/{_ONE}", jobs.TokenView),
+    ("GET", "/secrets", [jobs.SecretView]), ("PUT", f"/secrets/{_ONE}", jobs.SecretView),
+    ("DELETE", f"/secrets/{_ONE}", None), ("GET", "/events", [jobs.EventView]), ("GET", "/state", jobs.StateView),
+    ("GET", "/report", reports.Report), ("GET", "/usage", jobs.UsageView), ("GET", "/audit", [jobs.AuditView]),
+    ("GET", "/whoami", jobs.WhoAmI), ("GET", "/datasets", [datasets.DataSetView]),
+    ("GET", f"/datasets/{_ONE}", datasets.DataSetDetail), ("DELETE", f"/datasets/{_ONE}", [datasets.DataSetView]),
+    ("GET", "/pipelines", pipelines.PipelinePage), ("POST", "/pipelines", pipelines.PipelineDetail),
+    ("GET", f"/pipelines/{_ONE}", pipelines.PipelineDetail),
+    ("POST", f"/pipelines/{_ONE}/cancel", pipelines.PipelineDetail), ("PUT", f"/bundles/{_ONE}", None),
     ("POST", "/shutdown", None),
 ]  # fmt: skip
 STREAMS: list[tuple[str, type[View], str]] = [
-    (f"/jobs/{_ONE}/logs", views.LogLine, "line"), ("/events/stream", views.EventView, "event"),
+    (f"/jobs/{_ONE}/logs", jobs.LogLine, "line"), ("/events/stream", jobs.EventView, "event"),
 ]  # fmt: skip
 
 

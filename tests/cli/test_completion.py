@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.cli.commands.up import LEVELS
 from fairlead.cli.completion import ASK, FILES, SCRIPTS, candidates
 from fairlead.cli.main import app
-from fairlead.cli.platform import LEVELS
 
 from .conftest import PATIENCE_S, Platform, Terminal
 

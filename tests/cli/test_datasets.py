@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 from fairlead.cli.main import app
 
 

@@ -17,14 +17,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fairlead.backends.local.levels import in_child as tried_in_child
-from fairlead.backends.local.records import HostRecord
-from fairlead.cli import platform as platform_verbs
-from fairlead.cli.doctor import house, isolation, machine, running
+from fairlead.agent.embedded.node_records import HostRecord
+from fairlead.agent.sandbox.isolation_probe import in_child as tried_in_child
+from fairlead.cli.commands import up as platform_verbs
+from fairlead.cli.doctor import home as house
+from fairlead.cli.doctor import isolation, machine
+from fairlead.cli.doctor import platform as running
 from fairlead.cli.doctor.finding import Finding, graded, in_child
+from fairlead.control.identity.secret_vault import KEY_VARIABLE
 from fairlead.control.serve import write_profile
 from fairlead.control.store.engine import Store
-from fairlead.control.vault import KEY_VARIABLE
 from fairlead.home import Home
 
 from .conftest import Platform, Terminal
@@ -250,7 +252,7 @@ def test_the_sandbox_that_is_tried_is_the_one_that_workers_get(
     monkeypatch: pytest.MonkeyPatch, home: Path, tmp_path: Path
 ) -> None:
     asked: list[Path] = []
-    monkeypatch.setattr(isolation.levels, "sandbox_problem", lambda place: asked.append(place) or "it leaks")
+    monkeypatch.setattr(isolation.isolation_probe, "sandbox_problem", lambda place: asked.append(place) or "it leaks")
     for place in (home, tmp_path / "never-made"):
         found = only(isolation.bubblewrap(place))
         assert found.level == "fail" and "it leaks" in found.text and found.fix

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 from fairlead.cli.main import app
 from fairlead.errors import JobCancelled, JobFailed, NotFound, Refused, StillRunning
 
@@ -93,9 +93,7 @@ def test_an_unexpected_error_shows_its_trace_when_asked(
         ("usage --since 2020-01-02 --until 2020-01-01", "--since: '2020-01-02' is not before --until 2020-01-01"),
     ],
 )  # fmt: skip
-def test_wrong_usage_exits_with_two_in_the_same_style(
-    line: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_usage_exits_with_two_in_the_same_style(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(app, line.split()) == 2
     error = capsys.readouterr().err
     first, second = error.splitlines()

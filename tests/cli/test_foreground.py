@@ -75,7 +75,7 @@ def left_of(home: Path) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    from fairlead.backends.local.leftovers import sweep
+    from fairlead.agent.embedded.leftovers import sweep
 
     home = tmp_path / "home"
     yield home

@@ -13,11 +13,11 @@ import httpx
 import pytest
 from rich.console import Console
 
-from fairlead.cli import show
+from fairlead.cli import output
 from fairlead.cli.completion import ASK, answer
-from fairlead.cli.drawing import Cell, Column, draw
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 from fairlead.cli.main import app
+from fairlead.cli.text_tables import Cell, Column, draw
 from fairlead.sdk import transport
 from fairlead.terminal import plain
 from tests.cli.hostile_server import HOSTILE, NOW_S, ROUTES, STREAMS, Mood, all_views, hostile_server
@@ -56,9 +56,9 @@ def mood(server: tuple[str, Mood], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(transport, "PAUSES_S", (0.0,))
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    (tmp_path / "job.yaml").write_text("name: j\ncommand: [\"true\"]\n")
+    (tmp_path / "job.yaml").write_text('name: j\ncommand: ["true"]\n')
     (tmp_path / "table.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "pipeline.yaml").write_text("name: p\nstages:\n  a:\n    command: [\"true\"]\n")
+    (tmp_path / "pipeline.yaml").write_text('name: p\nstages:\n  a:\n    command: ["true"]\n')
     return mood
 
 
@@ -146,14 +146,14 @@ def test_titles_and_values_of_a_file_that_is_described_steer_nothing(
     title, value = "a\x1b]0;owned\x07\u202e", "b\x1b[2J\x9b31m\u2066"
     (tmp_path / "table.csv").write_text(f"{title},x\n{value},1\n{value},2\n", encoding="utf-8")
     assert "2 rows" in said("data describe {file}", tmp_path, capfd)
-    (tmp_path / "table.csv").write_text(f"{title},x\n{value}\n\"{title}", encoding="utf-8")
+    (tmp_path / "table.csv").write_text(f'{title},x\n{value}\n"{title}', encoding="utf-8")
     said("data describe {file}", tmp_path, capfd)
 
 
 def test_a_job_that_is_watched_in_a_terminal_steers_nothing(mood: Mood, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(highlight=False, markup=False, width=200, force_terminal=True, file=io.StringIO())
-    monkeypatch.setattr(show, "console", lambda: screen)
-    monkeypatch.setattr(show, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "console", lambda: screen)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
     execute(app, ["run", "--watch", "--", "true"])
     assert isinstance(screen.file, io.StringIO)
     drawn = screen.file.getvalue()
@@ -166,11 +166,11 @@ def test_a_name_on_the_screen_is_text_and_no_markup(mood: Mood, monkeypatch: pyt
     from fairlead.cli.watch import watch
     from fairlead.sdk.client import Client
     from fairlead.sdk.jobs import Job
-    from fairlead.views import JobView
+    from fairlead.views.jobs import JobView
 
     screen = Console(highlight=False, markup=False, width=200, force_terminal=True, file=io.StringIO())
-    monkeypatch.setattr(show, "console", lambda: screen)
-    monkeypatch.setattr(show, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "console", lambda: screen)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
     name = "[link=http://evil]a[/link]"
     view = JobView(id="a-1", name=name, tenant="t", state="failed", submitted_s=1.0, submitted_by="x")
     watch(Job(Client(), view))
@@ -181,7 +181,7 @@ def test_a_name_on_the_screen_is_text_and_no_markup(mood: Mood, monkeypatch: pyt
 def test_the_colours_of_a_terminal_are_ours_alone(
     mood: Mood, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     for command in ("queue", "nodes", "pipeline show p", "metrics j", "submit {job}", "tenants", "usage --by user"):
         capfd.readouterr()
@@ -212,16 +212,16 @@ def test_a_sequence_that_begins_in_one_name_takes_nothing_of_ours_along() -> Non
 
 def test_a_forged_moment_is_shown_as_none() -> None:
     for value in (1e308, -1e308, float("inf"), float("nan")):
-        assert show.when(value) == show.duration(value) == "–"
-        assert show.percent(value) == "–"
-        assert len(show.number(value)) < 20
-        assert len(show.size(value)) < 20
-        assert show.ahead(value) == "not known"
-    assert show.when(NOW_S) != "–"
+        assert output.when(value) == output.duration(value) == "–"
+        assert output.percent(value) == "–"
+        assert len(output.number(value)) < 20
+        assert len(output.size(value)) < 20
+        assert output.ahead(value) == "not known"
+    assert output.when(NOW_S) != "–"
 
 
 def test_words_of_strangers_in_a_reason_phrase_steer_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     response = httpx.Response(500, request=httpx.Request("GET", "http://h/"), content=HOSTILE.encode(),
                               extensions={"reason_phrase": b"\x1b]0;owned\x07"})  # fmt: skip
-    show.note(str(transport.problem(response)))
+    output.note(str(transport.problem(response)))
     assert STEERS.search(capfd.readouterr().err) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli import limits
+from fairlead.cli import limit_options
 from fairlead.cli.options import moment
 from fairlead.errors import InvalidSpec
 
@@ -70,14 +70,14 @@ def test_every_limit_of_a_tenant_can_be_set_shown_and_taken_away(platform: Platf
 @pytest.mark.parametrize("text", ["500", "h/month", "500h/year", "-5h/day", "500h per month", "nan/day", ""])
 def test_a_budget_that_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        limits._budget(text, None, None)
+        limit_options._budget(text, None, None)
     assert "500h/month" in str(refused.value.fix)
 
 
 def test_a_budget_is_read_as_it_is_written() -> None:
     for text in ("500h/month", "500/month", " 1.5h / day "):
-        budget = limits._budget(text, None, None)
-        assert budget is not None and limits.written(budget) in ("500h/month", "1.5h/day")
+        budget = limit_options._budget(text, None, None)
+        assert budget is not None and limit_options.written(budget) in ("500h/month", "1.5h/day")
 
 
 def test_a_moment_is_so_long_ago_or_a_time_in_utc() -> None:

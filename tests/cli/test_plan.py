@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 from fairlead.cli.main import app
-from fairlead.cli.measuring import busy, by_kind, parse_link
+from fairlead.cli.plan_measurement import busy, by_kind, parse_link
 from fairlead.errors import InvalidSpec
-from tests.profiling.test_node import NODE
+from tests.profiling.test_node_profile import NODE
 
 FIELDS = [
     "id", "data", "tensor", "pipeline", "microbatches", "schedule", "sync", "sharded", "workers_used", "step_s",

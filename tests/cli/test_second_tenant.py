@@ -77,6 +77,12 @@ def test_a_sandbox_that_was_asked_for_and_cannot_be_had_stops_the_start(tmp_path
     assert "apt install bubblewrap" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("wanted", ["90", "12h", "-3d"])
+def test_an_audit_log_that_is_kept_for_less_than_a_day_is_a_usage_error(tmp_path: Path, wanted: str) -> None:
+    refused = Terminal(tmp_path / "home")("up", "--keep-audit", wanted, code=2)
+    assert "--keep-audit" in refused.err and "or none" in refused.err
+
+
 def test_an_unknown_isolation_is_a_usage_error(tmp_path: Path) -> None:
     refused = Terminal(tmp_path / "home")("up", "--isolation", "some", code=2)
     assert "auto, sandbox, user, none" in refused.err

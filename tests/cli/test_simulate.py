@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 from fairlead.cli.main import app
 
 FIGURES = {

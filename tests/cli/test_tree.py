@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli import limits
-from fairlead.cli.queues import in_tree, lent, table
+from fairlead.cli import limit_options
+from fairlead.cli.tenant_table import in_tree, lent, table
 from fairlead.errors import InvalidSpec
-from fairlead.views import TenantView
+from fairlead.views.jobs import TenantView
 
 from .conftest import Platform
 
@@ -55,5 +55,5 @@ def test_it_is_said_whose_devices_are_used(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("text", ["v100", "v100=", "4", "v100=-1", "v100=1.5", "v100=1,v100=2", ""])
 def test_devices_by_type_that_cannot_be_read_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        limits._counts("--most", text)
+        limit_options._counts("--most", text)
     assert refused.value.field == "--most" and "v100=4,cpu=2" in str(refused.value.fix)

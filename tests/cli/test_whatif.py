@@ -10,10 +10,10 @@ import pytest
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.errors import NotFound
-from fairlead.scheduling.pace import expected_left
+from fairlead.scheduling.job_speed import expected_left
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
+from fairlead.simulation.live_trace import Changes, changed, trace_of
 from fairlead.simulation.runs import run
-from fairlead.simulation.standing import Changes, changed, trace_of
 
 from .conftest import Platform
 from .test_simulate import FIGURES

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, text
 
-from fairlead.control.keeping import rows
+from fairlead.control.backup import table_rows
 from fairlead.control.records import GenerationPhase, JobPhase
 from fairlead.control.store import Store, audit, events, generations, jobs, ledger, schema, tenants
 from fairlead.control.store.connections import connect
@@ -77,7 +77,7 @@ def content(url: str) -> dict[str, list[Any]]:
     with engines.reader.connect() as conn:
         found = {
             table.name: [tuple(row) for row in conn.execute(select(table).order_by(*table.primary_key.columns))]
-            for table in rows.tables(conn)
+            for table in table_rows.tables(conn)
         }
     engines.dispose()
     return found

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from structlog.testing import capture_logs
 
 from fairlead import framing, wire
-from fairlead.backends.protocol import (
+from fairlead.agent.protocol import (
     BackendEvent,
     Capabilities,
     Inventory,
@@ -29,8 +29,9 @@ from fairlead.backends.protocol import (
     WorkerEvent,
 )  # fmt: skip
 from fairlead.cluster import DEVICE, Gang, Node
-from fairlead.control import loop
-from fairlead.control.loop import Controller
+from fairlead.control.plans.planner_process import Planner
+from fairlead.control.reconcile import loop, round_clock
+from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import ENDED, Job
 from fairlead.control.store import jobs
 from fairlead.control.store.engine import Store
@@ -47,8 +48,8 @@ WITHIN_S = 30.0
 @contextmanager
 def quick_loop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The loop looks as often as its clock hurries, and draws no tracebacks for people."""
-    for name in ("TICK_S", "ROUND_EVERY_S", "BATCH_S"):
-        monkeypatch.setattr(loop, name, 0.02)
+    for module, name in ((loop, "TICK_S"), (loop, "EVERY_S"), (round_clock, "EVERY_S"), (loop, "BATCH_S")):
+        monkeypatch.setattr(module, name, 0.02)
     with capture_logs():
         yield
 
@@ -182,10 +183,12 @@ class PuppetBackend:
 class Platform:
     """One leader over a store, until it is left; its backend is of its own."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], order: Any = made.worker_order) -> None:
+    def __init__(
+        self, store: Store, clock: Callable[[], float], order: Any = made.worker_order, planner: Planner | None = None
+    ) -> None:
         self.store, self.clock = store, clock
         self.backend = PuppetBackend(clock)
-        self.controller = Controller(store, self.backend, order, clock)
+        self.controller = Controller(store, self.backend, order, clock, planner=planner)
         self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Platform:

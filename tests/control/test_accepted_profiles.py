@@ -10,19 +10,19 @@ from hypothesis import HealthCheck, Phase, event, example, given, settings
 from hypothesis import strategies as st
 
 from fairlead import wire
-from fairlead.control.curving import paced, planned
-from fairlead.control.hardware import Machine, gang_hardware
-from fairlead.control.knowing import accepted
-from fairlead.control.plan_questions import ChooseQuestion, GlanceQuestion, Model
-from fairlead.control.reviewing import Known, review
-from fairlead.control.worker_messages import Nonsense, checked
-from fairlead.planning.budget import SHAPES
-from fairlead.planning.choosing import WANTED
+from fairlead.control.plans.gang_hardware import Machine, gang_hardware
+from fairlead.control.plans.model_profiles import accepted
+from fairlead.control.plans.plan_questions import ChooseQuestion, GlanceQuestion, Model
+from fairlead.control.plans.replanning import LearnedModel, review
+from fairlead.control.plans.speed_curves import paced, planned
+from fairlead.control.reconcile.worker_messages import ImplausibleMessage, checked
+from fairlead.planning.batch_shares import even_shares
+from fairlead.planning.plan_candidates import shapes
+from fairlead.planning.plan_choice import WANTED
 from fairlead.planning.profiles import to_plain
-from fairlead.planning.shapes import shapes
-from fairlead.planning.shares import even_shares
+from fairlead.planning.search_budget import SHAPES
 from tests.control import made
-from tests.control.test_plans import nodes
+from tests.control.test_gang_plans import nodes
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "0"))
 fuzz = settings(
@@ -97,7 +97,7 @@ def test_no_accepted_profile_stops_the_planner(
     assert curve is None or paced(curve).unit > 0
     members = [(f"w{at}", f"node-{at}") for at in range(count)]
     running = made.generation(*members, running_s=0.0, first_step=1)
-    seen = review(job, running, Known(model.pieces(), {}, {}), hardware, 20.0, sure=True, restart_s=1.0,
+    seen = review(job, running, LearnedModel(model.pieces(), {}, {}), hardware, 20.0, sure=True, restart_s=1.0,
                   compute_s=compute_s)  # fmt: skip
     assert seen.plan is not None
     assert sum(1 for _ in zip(shapes(model.pieces(), hardware), range(SHAPES), strict=False)) < SHAPES
@@ -110,7 +110,7 @@ def test_no_accepted_profile_stops_the_planner(
 def test_no_accepted_glance_stops_the_planner(said: wire.Ready, count: int) -> None:
     try:
         checked(said, 0.0, 1e6)
-    except Nonsense:
+    except ImplausibleMessage:
         event("refused")
         return
     hardware = gang_hardware(nodes(count), {}, Machine())

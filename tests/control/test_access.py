@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.control.access import acting_for, may_grant, may_more_than_scrape, may_scrape, require, scope
+from fairlead.control.identity.access import acting_for, may_grant, may_more_than_scrape, may_scrape, require, scope
 from fairlead.control.records import Role
 from fairlead.errors import Forbidden, InvalidSpec, NotFound
 from tests.control.made import token

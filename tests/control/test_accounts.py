@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead.control.records import Role, Token, Usage
-from fairlead.control.service.core import Seldom
-from fairlead.control.service.tenancy import DAY_S, MOST_NEW_TOKENS, MOST_TOKENS, need_tokens
-from fairlead.control.store import audit, ledger, sums, tokens
-from fairlead.control.store.audit import Wanted
-from fairlead.control.store.breakdown import Used, broken_down, token_labels
+from fairlead.control.service.core import UseNotes
+from fairlead.control.service.tenants import DAY_S, MOST_NEW_TOKENS, MOST_TOKENS, need_tokens
+from fairlead.control.store import audit, ledger, ledger_sums, tokens
+from fairlead.control.store.audit import AuditFilter
+from fairlead.control.store.usage_breakdown import Used, broken_down, token_labels
 from fairlead.errors import Refused
 
 from . import made
@@ -105,7 +105,7 @@ def test_what_is_undone_is_not_in_the_sums(db: Opened) -> None:
 
 def test_a_piece_of_a_line_that_has_no_length_is_the_line() -> None:
     line = a_line("j", HOUR_S, HOUR_S)
-    assert list(sums.cut(line)) == [line]
+    assert list(ledger_sums.cut(line)) == [line]
 
 
 def test_a_tenant_learns_the_labels_of_its_own_tokens_only(db: Opened) -> None:
@@ -131,17 +131,17 @@ def test_the_audit_log_can_be_asked_for_a_part_of_it(db: Opened) -> None:
     for moment, (actor, action, tenant) in enumerate(entries):
         db.write(audit.append, time_s=float(moment), actor=actor, action=action, target="x", tenant=tenant)
 
-    def ids(wanted: Wanted, after: int = 0) -> list[int]:
+    def ids(wanted: AuditFilter, after: int = 0) -> list[int]:
         return [entry.id for entry in db.read(audit.after, after, 10, wanted)]
 
-    assert ids(Wanted()) == [1, 2, 3, 4, 5]
-    assert ids(Wanted(actor="ann")) == [1, 2]
-    assert ids(Wanted(action="token.")) == [1, 3]
-    assert ids(Wanted(action="token_")) == [5]
-    assert ids(Wanted(tenant="text")) == [3, 5]
-    assert ids(Wanted(since_s=1.0, until_s=3.0)) == [2, 3]
-    assert ids(Wanted(actor="bob"), db.read(audit.before_newest, 2, Wanted(actor="bob"))) == [4, 5]
-    assert db.read(audit.before_newest, 2, Wanted(actor="nobody")) == 0
+    assert ids(AuditFilter()) == [1, 2, 3, 4, 5]
+    assert ids(AuditFilter(actor="ann")) == [1, 2]
+    assert ids(AuditFilter(action="token.")) == [1, 3]
+    assert ids(AuditFilter(action="token_")) == [5]
+    assert ids(AuditFilter(tenant="text")) == [3, 5]
+    assert ids(AuditFilter(since_s=1.0, until_s=3.0)) == [2, 3]
+    assert ids(AuditFilter(actor="bob"), db.read(audit.before_newest, 2, AuditFilter(actor="bob"))) == [4, 5]
+    assert db.read(audit.before_newest, 2, AuditFilter(actor="nobody")) == 0
 
 
 def _tokens(db: Opened, count: int, **fields: Any) -> None:
@@ -175,7 +175,7 @@ def test_revoked_tokens_do_not_pile_up_either(db: Opened) -> None:
 
 
 def test_what_a_token_does_again_and_again_is_noted_once_a_minute() -> None:
-    noted = Seldom(60.0)
+    noted = UseNotes(60.0)
     assert [noted.due("a", "session.open", now_s) for now_s in (0.0, 1.0, 59.0, 60.0, 61.0)] == [
         True, False, False, True, False,
     ]  # fmt: skip

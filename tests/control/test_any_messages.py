@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.control.observe import stop_changes
+from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
-from fairlead.control.service.submitting import new_job
+from fairlead.control.service.submission import new_job
 from fairlead.control.store import jobs, metrics
 from fairlead.control.store.engine import Store
 from fairlead.errors import InvalidSpec
-from fairlead.planning.choosing import WANTED
+from fairlead.planning.plan_choice import WANTED
 from fairlead.planning.profiles import to_plain
 from fairlead.specs import JobSpec, parse_job
 from tests.control.puppets import Body, Hurried, Platform, Says, honest, quick_loop
 from tests.control.stores import Opened, a_job, run
 from tests.control.test_accepted_profiles import PROFILES
-from tests.control.test_plans import TINY
+from tests.control.test_gang_plans import TINY
 
 EXAMPLES = int(os.environ.get("FAIRLEAD_EXAMPLES", "0"))
 

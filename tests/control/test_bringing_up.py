@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from fairlead import wire
-from fairlead.backends.protocol import LaunchOrder, NotStarted
+from fairlead.agent.protocol import LaunchOrder, NotStarted
 from fairlead.cluster import DEVICE, Gang, Node
-from fairlead.control.carry_out import COOLING_S
-from fairlead.control.deciding import apply_round, read_state
-from fairlead.control.known_gangs import Gangs
+from fairlead.control.reconcile.gang_executor import COOLING_S
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.round_store import apply_round, read_state
+from fairlead.control.reconcile.seats import seated
 from fairlead.control.records import JobPhase
 from fairlead.control.store import generations, jobs
 from fairlead.scheduling.decide import decide
@@ -101,7 +102,11 @@ def test_a_gang_that_could_not_be_started_is_not_tried_again_at_once(db: Opened,
 
 
 def round_of(db: Opened, clock: Clock) -> Any:
-    return run(read_state(db.store, clock(), NODES, Gangs({}, {}, {}), frozenset()))
+    return run(read_state(db.store, clock(), NODES, GangRegistry({}, {}, {}), frozenset()))
+
+
+def stored(db: Opened, state: Any, decided: Any, failed: dict[str, Exception] | None = None) -> set[str]:
+    return db.write(apply_round, state, decided, seated(state, decided, failed), failed=failed)
 
 
 def test_a_round_wakes_the_jobs_whose_decision_was_stored_and_no_others(db: Opened, clock: Clock) -> None:
@@ -110,25 +115,25 @@ def test_a_round_wakes_the_jobs_whose_decision_was_stored_and_no_others(db: Open
     submit(db, a_job("c", id="c", min_workers=2, max_workers=2))
     state = round_of(db, clock)
     decided = decide(state.cluster)
-    changed = db.write(apply_round, state, decided)
+    changed = stored(db, state, decided)
     starting = {job.id for job in db.read(jobs.active) if job.phase is JobPhase.STARTING}
     assert changed == starting and len(changed) == 2
     seated = {job: len(live[0].members) for job, live in db.read(generations.current, changed).items()}
     assert seated == dict.fromkeys(changed, 2)
-    assert db.write(apply_round, state, decided) == set(), "what has changed since is left alone"
+    assert stored(db, state, decided) == set(), "what has changed since is left alone"
 
 
 def test_a_job_that_was_cancelled_meanwhile_is_not_started(db: Opened, clock: Clock) -> None:
     submit(db, a_job("a", id="a"))
     state = round_of(db, clock)
     db.write(jobs.update, "a", phase=JobPhase.CANCELLED, finished_s=1.0)
-    assert db.write(apply_round, state, decide(state.cluster)) == set()
+    assert stored(db, state, decide(state.cluster)) == set()
     assert db.read(generations.current, {"a"}).get("a", []) == []
 
 
 def test_who_is_cooling_off_waits_and_is_looked_at_when_that_is_over(db: Opened, clock: Clock) -> None:
     submit(db, a_job("a", id="a"))
-    known = Gangs({}, {}, {})
+    known = GangRegistry({}, {}, {})
     known.cooling_until_s["a"] = clock() + COOLING_S
     assert run(read_state(db.store, clock(), NODES, known, frozenset())).cluster.jobs == ()
     after = run(read_state(db.store, clock() + COOLING_S, NODES, known, frozenset()))
@@ -147,7 +152,7 @@ def test_a_preempted_job_stops_whatever_else_is_on_its_way_out(
     submit(db, a_job("b", id="b", phase=others, then=JobPhase.CANCELLED if others is JobPhase.STOPPING else None))
     state = round_of(db, clock)
     decided = replace(decide(state.cluster), decisions=(Preempt("a", Reason("share", "for others")),))
-    assert db.write(apply_round, state, decided) == ({"a"} if stops else set())
+    assert stored(db, state, decided) == ({"a"} if stops else set())
     job = db.read(jobs.get, "a")
     became = (JobPhase.STOPPING, JobPhase.QUEUED) if stops else (phase, None)
     assert job is not None and (job.phase, job.then) == became
@@ -161,14 +166,14 @@ def test_a_decision_that_cannot_be_stored_fails_its_job_and_no_other(
     state = round_of(db, clock)
     really = generations.insert
 
-    def insert(connection: Any, generation: Any, taken: Any) -> None:
-        really(connection, generation, taken)
+    def insert(connection: Any, generation: Any) -> None:
+        really(connection, generation)
         if generation.job == "a":
             raise ZeroDivisionError("a fault of ours")
 
     monkeypatch.setattr(generations, "insert", insert)
     failed: dict[str, Exception] = {}
-    assert db.write(apply_round, state, decide(state.cluster), failed=failed) == {"b"}
+    assert stored(db, state, decide(state.cluster), failed) == {"b"}
     assert set(failed) == {"a"} and set(db.read(generations.current, {"a", "b"})) == {"b"}
     with pytest.raises(ZeroDivisionError):
-        db.write(apply_round, round_of(db, clock), decide(round_of(db, clock).cluster))
+        stored(db, round_of(db, clock), decide(round_of(db, clock).cluster))

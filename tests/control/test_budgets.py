@@ -12,10 +12,19 @@ import pytest
 from sqlalchemy import create_engine
 
 from fairlead.cluster import Member
-from fairlead.control.budgets import Barred, Spending, afford, barred, period, spendings, tell, used_up_by
-from fairlead.control.queues import standings
+from fairlead.control.accounting.budgets import (
+    BudgetStop,
+    Spending,
+    afford,
+    barred,
+    period,
+    spendings,
+    tell,
+    used_up_by,
+)
 from fairlead.control.records import Generation, GenerationPhase, Tenant, Usage
 from fairlead.control.store import Store, events, generations, ledger, migrate, tenants
+from fairlead.control.tenant_tree import standings
 from fairlead.errors import FairleadError, OverBudget
 
 from .stores import Opened, a_job, run, submit
@@ -136,11 +145,11 @@ def test_from_when_to_when_nothing_was_left_is_known_afterwards(db: Opened) -> N
     db.write(lambda conn: tell(conn, spendings(conn, tenants.all(conn), NOW_S).values(), NOW_S))
     midnight_s = period("day", NOW_S)[1]
 
-    def spans(now_s: float, since_s: float = NOW_S - HOUR_S) -> list[Barred]:
+    def spans(now_s: float, since_s: float = NOW_S - HOUR_S) -> list[BudgetStop]:
         return db.read(lambda conn: barred(conn, tenants.all(conn), since_s, now_s))
 
-    assert spans(NOW_S + 60.0) == [Barred("vision", NOW_S, midnight_s)]
-    assert spans(midnight_s + 60.0) == [Barred("vision", NOW_S, midnight_s)], "also when the next period has begun"
+    assert spans(NOW_S + 60.0) == [BudgetStop("vision", NOW_S, midnight_s)]
+    assert spans(midnight_s + 60.0) == [BudgetStop("vision", NOW_S, midnight_s)], "also when the next period has begun"
     assert spans(midnight_s + 60.0, midnight_s) == []
     limit(db, 20.0, "day")
     assert spans(NOW_S + 60.0) == [], "a budget that was raised is not held against its tenant"

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 
 from fairlead.control.records import ENDED, JobPhase
 from fairlead.control.store import cancellations, events, jobs
-from fairlead.control.store.cancellations import Meant
+from fairlead.control.store.cancellations import CancelFilter
 
 from .stores import Opened, a_job
 
@@ -35,7 +35,7 @@ def db(db: Opened) -> Opened:
 
 
 def found(db: Opened, **meant: Any) -> list[str]:
-    return sorted(job.id for job in db.read(cancellations.find, Meant(**meant))[0])
+    return sorted(job.id for job in db.read(cancellations.find, CancelFilter(**meant))[0])
 
 
 def test_what_has_ended_or_ends_as_cancelled_is_not_meant(db: Opened) -> None:
@@ -58,7 +58,7 @@ def test_a_job_is_meant_when_it_fits_all_that_is_said(db: Opened, meant: dict[st
 
 
 def test_what_waits_has_ended_and_what_runs_is_told_to_stop(db: Opened) -> None:
-    meant, _ = db.read(cancellations.find, Meant(tenant="vision"))
+    meant, _ = db.read(cancellations.find, CancelFilter(tenant="vision"))
     db.write(cancellations.cancel, meant, "tok", 5.0)
     after = {job.id: job for job in db.read(lambda conn: jobs.page(conn, limit=99)[0])}
     assert (after["vision-0"].phase, after["vision-0"].finished_s) == (JobPhase.CANCELLED, 5.0)
@@ -69,7 +69,7 @@ def test_what_waits_has_ended_and_what_runs_is_told_to_stop(db: Opened) -> None:
     told = [each for each in db.read(events.after, 0, 100) if each.kind == "job-cancelled"]
     assert sorted(each.job or "" for each in told) == ["vision-0", "vision-1", "vision-2", "vision-3"]
     assert {each.tenant for each in told} == {"vision"}
-    assert db.read(cancellations.find, Meant(tenant="vision")) == ([], False)
+    assert db.read(cancellations.find, CancelFilter(tenant="vision")) == ([], False)
 
 
 def test_thousands_of_jobs_take_bounded_statements_and_few_of_them(db: Opened) -> None:
@@ -85,7 +85,7 @@ def test_thousands_of_jobs_take_bounded_statements_and_few_of_them(db: Opened) -
             seen.append(len(parameters))
 
         event.listen(conn, "before_cursor_execute", count)
-        some, _ = cancellations.find(conn, Meant(name="many"))
+        some, _ = cancellations.find(conn, CancelFilter(name="many"))
         cancellations.cancel(conn, some, "tok", 5.0)
         return len(some)
 
@@ -98,7 +98,7 @@ def test_thousands_of_jobs_take_bounded_statements_and_few_of_them(db: Opened) -
 
 
 def test_more_than_one_transaction_takes_is_said(db: Opened) -> None:
-    some, more = db.read(cancellations.find, Meant(), 3)
+    some, more = db.read(cancellations.find, CancelFilter(), 3)
     assert (len(some), more) == (3, True)
     assert [job.id for job in some] == ["text-0", "vision-0", "text-1"]
-    assert db.read(cancellations.find, Meant(), 8)[1] is False
+    assert db.read(cancellations.find, CancelFilter(), 8)[1] is False

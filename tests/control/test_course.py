@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import Connection
 
-from fairlead.backends.protocol import Backend, NotStarted
-from fairlead.control import gangs
-from fairlead.control.carry_out import COOLING_S, CarryOut
-from fairlead.control.gangs import GangView, WorkerFact
-from fairlead.control.known_gangs import Gangs
-from fairlead.control.observe import stop_changes
+from fairlead.agent.protocol import Backend, NotStarted
+from fairlead.control.reconcile import gang_state_machine
+from fairlead.control.reconcile.gang_executor import COOLING_S, GangExecutor
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_state_machine import GangView, WorkerFact
+from fairlead.control.reconcile.worker_events import stop_changes
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import generations, jobs, ledger
 from fairlead.errors import Unavailable
@@ -32,8 +32,10 @@ def stored(db: Opened, job: Job, generation: Generation) -> GangView:
     return GangView(job, [generation], {}, frozenset(), 0.0, frozenset())
 
 
-def carry_out(db: Opened, clock: Clock, backend: object = None, known: Gangs | None = None) -> CarryOut:
-    return CarryOut(db.store, cast(Backend, backend), known or Gangs({}, {}, {}), made.worker_order, dict, clock)
+def carry_out(db: Opened, clock: Clock, backend: object = None, known: GangRegistry | None = None) -> GangExecutor:
+    return GangExecutor(
+        db.store, cast(Backend, backend), known or GangRegistry({}, {}, {}), made.worker_order, dict, clock
+    )
 
 
 def now(db: Opened) -> Job:
@@ -45,11 +47,11 @@ def now(db: Opened) -> Job:
 @pytest.mark.parametrize(
     ("before", "action"),
     [
-        ({"phase": JobPhase.STARTING}, lambda g: gangs.MarkRunning(g)),
-        ({"phase": JobPhase.RUNNING}, lambda g: gangs.BeginStop(JobPhase.QUEUED, "worker-lost")),
-        ({"phase": JobPhase.RUNNING, "failures": 9}, lambda g: gangs.MarkBroken(g, ("w0",))),
+        ({"phase": JobPhase.STARTING}, lambda g: gang_state_machine.MarkRunning(g)),
+        ({"phase": JobPhase.RUNNING}, lambda g: gang_state_machine.BeginStop(JobPhase.QUEUED, "worker-lost")),
+        ({"phase": JobPhase.RUNNING, "failures": 9}, lambda g: gang_state_machine.MarkBroken(g, ("w0",))),
         ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted"},
-         lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted")),
+         lambda g: gang_state_machine.Conclude(JobPhase.QUEUED, "preempted")),
     ],
 )  # fmt: skip
 def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
@@ -66,8 +68,9 @@ def test_a_cancel_that_comes_between_the_look_and_the_deed_stands(
     ("before", "meanwhile", "action", "after"),
     [
         ({"phase": JobPhase.STOPPING, "then": JobPhase.QUEUED, "outcome": "preempted", "preemptions": 1},
-         {"preemptions": 2}, lambda g: gangs.Conclude(JobPhase.QUEUED, "preempted"), {"preemptions": 3}),
-        ({"phase": JobPhase.STARTING}, {"started_s": 120.0}, lambda g: gangs.MarkRunning(g), {"started_s": 120.0}),
+         {"preemptions": 2}, lambda g: gang_state_machine.Conclude(JobPhase.QUEUED, "preempted"), {"preemptions": 3}),
+        ({"phase": JobPhase.STARTING}, {"started_s": 120.0}, lambda g: gang_state_machine.MarkRunning(g),
+         {"started_s": 120.0}),
     ],
     ids=["preemptions", "started"],
 )  # fmt: skip
@@ -93,13 +96,13 @@ class CutLine:
 @pytest.mark.parametrize(
     "action",
     [
-        lambda g: gangs.Start(g),
-        lambda g: gangs.TellLeave(g, (), snapshot=False),
-        lambda g: gangs.StopWorkers(("w0",), 0.0),
+        lambda g: gang_state_machine.Start(g),
+        lambda g: gang_state_machine.TellLeave(g, (), snapshot=False),
+        lambda g: gang_state_machine.StopWorkers(("w0",), 0.0),
     ],
 )
 def test_a_command_that_did_not_arrive_is_given_again(db: Opened, clock: Clock, action: Any) -> None:
-    known = Gangs({JOB: {"w0": WorkerFact("node-0", "asked")}}, {}, {})
+    known = GangRegistry({JOB: {"w0": WorkerFact("node-0", "asked")}}, {}, {})
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.PLANNED)
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     with pytest.raises(Unavailable):
@@ -122,11 +125,11 @@ class FullHouse:
 
 
 def test_a_gang_of_which_a_part_was_refused_leaves_no_device_behind(db: Opened, clock: Clock) -> None:
-    known = Gangs({}, {}, {})
+    known = GangRegistry({}, {}, {})
     generation = made.generation(("w0", "node-0"), ("w1", "node-1"), phase=GenerationPhase.PLANNED)
     view = stored(db, made.job(phase=JobPhase.STARTING), generation)
     backend = FullHouse()
-    run(carry_out(db, clock, backend, known).do(gangs.Start(generation), view))
+    run(carry_out(db, clock, backend, known).do(gang_state_machine.Start(generation), view))
     assert backend.released == {"w0": "node-0", "w1": "node-1"} and known.of(JOB) == {}
     assert (now(db).phase, now(db).then) == (JobPhase.STOPPING, JobPhase.QUEUED)
     assert known.cooling_until_s[JOB] == clock() + COOLING_S, "it is not tried again at once"
@@ -141,7 +144,7 @@ def test_devices_are_charged_until_they_are_the_next_ones(
     then = JobPhase.SUCCEEDED if outcome == "finished" else JobPhase.CANCELLED
     stopping = made.job(phase=JobPhase.STOPPING, then=then, outcome=outcome, since_s=150.0)
     view = stored(db, stopping, made.generation(("w0", "node-0")))
-    run(carry_out(db, clock).do(gangs.Conclude(then, outcome), view))
+    run(carry_out(db, clock).do(gang_state_machine.Conclude(then, outcome), view))
     assert [line.to_s for line in db.read(ledger.lines, 0.0, 1e9) if line.job == JOB] == [until_s]
 
 
@@ -153,10 +156,10 @@ class Deaf:
 
 
 def test_one_that_is_started_anew_is_called_anew(db: Opened, clock: Clock) -> None:
-    known = Gangs({JOB: {"w0": WorkerFact("node-0", "asked")}}, {JOB: {"join:1"}}, {})
+    known = GangRegistry({JOB: {"w0": WorkerFact("node-0", "asked")}}, {JOB: {"join:1"}}, {})
     generation = made.generation(("w0", "node-0"), phase=GenerationPhase.JOINING)
     view = stored(db, made.job(phase=JobPhase.STARTING, max_workers=1), generation)
-    run(carry_out(db, clock, Deaf(), known).do(gangs.Start(generation), view))
+    run(carry_out(db, clock, Deaf(), known).do(gang_state_machine.Start(generation), view))
     assert known.told[JOB] == set()
 
 
@@ -166,13 +169,13 @@ def test_only_a_failed_reservation_keeps_a_queued_job_waiting(
 ) -> None:
     stopping = made.job(phase=JobPhase.STOPPING, then=JobPhase.QUEUED, outcome=outcome, since_s=150.0)
     view = stored(db, stopping, made.generation(("w0", "node-0")))
-    known = Gangs({}, {}, {JOB: 900.0})
-    run(carry_out(db, clock, known=known).do(gangs.Conclude(JobPhase.QUEUED, outcome), view))
+    known = GangRegistry({}, {}, {JOB: 900.0})
+    run(carry_out(db, clock, known=known).do(gang_state_machine.Conclude(JobPhase.QUEUED, outcome), view))
     assert (JOB in known.cooling_until_s) is cools
 
 
 def test_a_back_off_is_known_again_after_a_restart() -> None:
-    known = Gangs({}, {}, {})
+    known = GangRegistry({}, {}, {})
     over = made.job(id="over", back_off_until_s=90.0)
     of_tomorrow = made.job(id="tomorrow", back_off_until_s=9e4)  # by a clock that was set back since
     known.back_off([made.job(back_off_until_s=140.0), over, of_tomorrow], 100.0)
@@ -182,9 +185,9 @@ def test_a_back_off_is_known_again_after_a_restart() -> None:
 @pytest.mark.parametrize(
     ("action", "outcome"),
     [
-        (lambda g, former: gangs.BeginJoin(g, former), "it joins"),
-        (lambda g, former: gangs.Abandon(g, "a node has no room"), "it is given up"),
-        (lambda g, former: gangs.Conclude(JobPhase.CANCELLED, "cancelled"), "the job ends meanwhile"),
+        (lambda g, former: gang_state_machine.BeginJoin(g, former), "it joins"),
+        (lambda g, former: gang_state_machine.Abandon(g, "a node has no room"), "it is given up"),
+        (lambda g, former: gang_state_machine.Conclude(JobPhase.CANCELLED, "cancelled"), "the job ends meanwhile"),
     ],
     ids=["joins", "abandoned", "cancelled"],
 )

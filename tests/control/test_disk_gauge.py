@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.control.metrics import disk
-from fairlead.control.metrics.disk import COST, EVERY_S, Disk, DiskGauge, measure
+from fairlead.control.observability import disk_metrics
+from fairlead.control.observability.disk_metrics import COST, EVERY_S, Disk, DiskGauge, measure
 from fairlead.home import Home
 
 from .stores import run
@@ -44,8 +44,8 @@ def test_the_first_reading_is_waited_for_and_later_ones_are_made_behind(
         return Disk(size=len(taken))
 
     took_s = 0.1
-    monkeypatch.setattr(disk, "measure", measured)
-    monkeypatch.setattr(disk.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(disk_metrics, "measure", measured)
+    monkeypatch.setattr(disk_metrics.time, "monotonic", lambda: now_s[0])
     gauge = DiskGauge(Home(tmp_path))
 
     async def ask(at_s: float) -> int:

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
-from fairlead.control import event_ring, follower
-from fairlead.control.event_ring import EventRing, Filter
-from fairlead.control.follower import Follower
-from fairlead.control.loop import Controller
+from fairlead.control.observability import event_metrics, event_ring
+from fairlead.control.observability.event_metrics import EventFollower
+from fairlead.control.observability.event_ring import EventRing, Filter
+from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import LoggedEvent, Role
 from fairlead.control.service.core import Core
-from fairlead.control.service.watching import EventFeed, WatchVerbs
+from fairlead.control.service.queries import EventFeed, QueryVerbs
 from fairlead.control.store import events
 from fairlead.errors import NotFound
 from tests.control import made
@@ -149,7 +149,7 @@ class Published:
 def test_the_store_is_read_once_for_each_publish_however_many_follow(
     db: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower, "FOLLOWED_S", 0.0)
+    monkeypatch.setattr(event_metrics, "FOLLOWED_S", 0.0)
     reads: list[Any] = []
     real = db.store.read
 
@@ -159,9 +159,9 @@ def test_the_store_is_read_once_for_each_publish_however_many_follow(
 
     async def check() -> None:
         controller = Published()
-        one = Follower(db.store, cast(Controller, controller))
+        one = EventFollower(db.store, cast(Controller, controller))
         await one.begin()
-        verbs = WatchVerbs(cast(Core, SimpleNamespace(store=db.store, ring=one.ring)))
+        verbs = QueryVerbs(cast(Core, SimpleNamespace(store=db.store, ring=one.ring)))
         who = made.token(Role.VIEWER)
         feeds = [await verbs.follow_events(who, 0, None) for _ in range(50)]
         running = asyncio.create_task(one.run())
@@ -188,6 +188,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_of_a_strangers_job_no_events_are_followed(db: Opened) -> None:
-    verbs = WatchVerbs(cast(Core, SimpleNamespace(store=db.store, ring=EventRing())))
+    verbs = QueryVerbs(cast(Core, SimpleNamespace(store=db.store, ring=EventRing())))
     with pytest.raises(NotFound):
         run(verbs.follow_events(made.token(Role.VIEWER), 0, "somebodys"))

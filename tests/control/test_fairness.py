@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.control.fairness import fairness_view, tell_fairness
+from fairlead.control.accounting.fairness import fairness_view, tell_fairness
 from fairlead.control.store import events
-from fairlead.scheduling.market.dials import Dials
-from fairlead.scheduling.market.repay import judged
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.fairness_over_time import judged
 from fairlead.scheduling.market.tenants import Account, _aged
 from fairlead.scheduling.round_memory import plain, promises, recalled
 
@@ -22,7 +22,7 @@ HIGH = {name: Account(due_s=9e4, had_s=9e4) for name in LOW}
 
 
 def memory(accounts: dict[str, Account], *, corrects: bool = False) -> dict[str, Any]:
-    return {"fairness": judged(accounts, Dials(), corrects=corrects)}
+    return {"fairness": judged(accounts, MarketConfig(), corrects=corrects)}
 
 
 def test_beginning_and_end_of_a_correction_are_told_once(db: Opened) -> None:
@@ -52,7 +52,7 @@ def test_only_who_runs_the_platform_reads_names(db: Opened) -> None:
 @pytest.mark.parametrize("tenant", ["meek", "hog", "even", "gone"])
 def test_a_tenant_sees_the_index_and_itself(tenant: str) -> None:
     seen = fairness_view(memory(LOW), tenant)
-    assert seen is not None and seen.corrects and seen.lasting < seen.threshold == Dials().fair
+    assert seen is not None and seen.corrects and seen.lasting < seen.threshold == MarketConfig().fair
     assert seen.behind.keys() == ({"meek"} if tenant == "meek" else set())
     assert not any(other in seen.text for other in LOW.keys() - {tenant})
     everybody = fairness_view(memory(LOW), None)
@@ -61,7 +61,7 @@ def test_a_tenant_sees_the_index_and_itself(tenant: str) -> None:
 
 
 def test_an_index_around_the_threshold_does_not_begin_and_end_all_the_time() -> None:
-    dials = Dials()
+    dials = MarketConfig()
     near = {"a": Account(due_s=9e4, had_s=9e4), "b": Account(owed=1.0, due_s=9e4, had_s=9e4 * 0.535)}
     assert dials.fair < judged(near, dials)["index"] < dials.fair + dials.restored
     assert not judged(near, dials)["corrects"]
@@ -79,7 +79,7 @@ def test_the_index_that_is_shown_counts_everybody_with_work_at_once() -> None:
 
 
 def test_what_was_due_lately_passes_from_the_index_that_is_shown() -> None:
-    names, dials = ("a", "b"), Dials()
+    names, dials = ("a", "b"), MarketConfig()
     low = {"a": Account(entitled=1.0, useful=1.0), "b": Account(entitled=1.0)}
     one = _aged({"accounts": low, "at_s": 0.0}, names, 60.0, dials)
     assert [one[name].now_ratio for name in names] == [1.0, 0.0]

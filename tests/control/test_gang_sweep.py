@@ -6,14 +6,14 @@ from typing import cast
 
 from sqlalchemy import Connection, event
 
-from fairlead.backends.protocol import Backend
-from fairlead.control.gang_sweep import SWEEP_S, GangSweep
-from fairlead.control.gang_timers import GangTimers
-from fairlead.control.gang_views import GangViews
-from fairlead.control.gangs import LEAVE_GRACE_S, STOP_GRACE_S, WorkerFact
-from fairlead.control.known_gangs import Gangs
+from fairlead.agent.protocol import Backend
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_state_machine import LEAVE_GRACE_S, STOP_GRACE_S, WorkerFact
+from fairlead.control.reconcile.gang_sweep import SWEEP_S, GangSweep
+from fairlead.control.reconcile.gang_timers import GangTimers
+from fairlead.control.reconcile.gang_views import GangViews
+from fairlead.control.reconcile.node_registry import NodeRegistry
 from fairlead.control.records import GenerationPhase, JobPhase
-from fairlead.control.roster import Roster
 from fairlead.control.store import generations, jobs
 from tests.control import made
 from tests.control.stores import Clock, Opened, run
@@ -27,11 +27,11 @@ class Swept:
     def __init__(self, db: Opened, clock: Clock, count: int = COUNT) -> None:
         self.db, self.clock = db, clock
         self.names = [f"gang-{number:03}" for number in range(count)]
-        self.known = Gangs({}, {}, {})
+        self.known = GangRegistry({}, {}, {})
         db.write(self._store)
         for name in self.names:
             self.known.workers[name] = {"w0": WorkerFact(f"node-of-{name}", "joined", 1)}
-        roster = Roster(db.store, cast(Backend, None), self.known, clock)
+        roster = NodeRegistry(db.store, cast(Backend, None), self.known, clock)
         self.timers = GangTimers()
         self.views = GangViews(db.store, self.known, roster, clock)
         self.sweep = GangSweep(db.store, self.views, roster, self.timers, clock)

@@ -13,24 +13,25 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.backends.protocol import NodeChange, NodeLost
-from fairlead.control import ledger as control_ledger
-from fairlead.control import pipeline_quarantine
-from fairlead.control.knowing import model_key
-from fairlead.control.known_gangs import Gangs
-from fairlead.control.pipeline_quarantine import PipelineQuarantine
-from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
-from fairlead.control.pipelines import Pipelines
-from fairlead.control.quarantine import Quarantine
+from fairlead.agent.protocol import NodeChange, NodeLost
+from fairlead.control.accounting import ledger as control_ledger
+from fairlead.control.accounting.usage_meter import UsageMeter
+from fairlead.control.pipelines import quarantine as pipeline_quarantine
+from fairlead.control.pipelines.driver import Pipelines
+from fairlead.control.pipelines.quarantine import PipelineQuarantine
+from fairlead.control.pipelines.records import RUNNING, PipelineRecord, StageRecord
+from fairlead.control.plans.model_profiles import model_key
+from fairlead.control.plans.planner_process import InlinePlanner
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.node_registry import NodeRegistry
+from fairlead.control.reconcile.quarantine import Quarantine
 from fairlead.control.records import Job, JobPhase, KnownModel
-from fairlead.control.roster import Roster
-from fairlead.control.store import events, generations, jobs, ledger, memory, metrics, models, pipelines
-from fairlead.control.usage_meter import UsageMeter
+from fairlead.control.store import events, generations, jobs, known_models, ledger, metrics, pipelines, policy_memory
 from fairlead.planning.profiles import to_plain
 from tests.control import made
 from tests.control.puppets import Body, Hurried, Platform, Says, honest, quick_loop
 from tests.control.stores import Clock, Opened, a_job, run, submit
-from tests.control.test_plans import TINY
+from tests.control.test_gang_plans import TINY
 
 
 @pytest.fixture(autouse=True)
@@ -255,10 +256,10 @@ def test_a_stored_profile_that_no_planner_understands_means_whole_copies_and_is_
     clock = Hurried()
     job = waits(clock, "poor", min_workers=2, max_workers=2, demand={"cpu": 1.0})
     rotten = KnownModel("vision", model_key(job), {"layers": [{"name": 5}]}, "", {}, {}, 0.0)
-    db.write(models.put, rotten)
+    db.write(known_models.put, rotten)
 
     async def scene() -> None:
-        async with Platform(db.store, clock) as platform:
+        async with Platform(db.store, clock, planner=InlinePlanner()) as platform:
             await platform.submit(job)
             (ended,) = await platform.ended(job.id)
             assert ended.phase is JobPhase.SUCCEEDED
@@ -278,7 +279,7 @@ def test_what_the_policy_remembers_and_cannot_be_decided_with_is_forgotten(
     db: Opened, remembered: dict[str, Any]
 ) -> None:
     clock = Hurried()
-    db.write(memory.save, remembered)
+    db.write(policy_memory.save, remembered)
 
     async def scene() -> None:
         async with Platform(db.store, clock) as platform:
@@ -334,7 +335,7 @@ def test_one_that_cannot_be_metered_is_set_aside_and_the_others_are_metered(
         one = made.generation(("w0", "node-0"), job=job.id, running_s=now_s - 20.0, metered_s=now_s - 10.0)
         db.write(generations.insert, one)
     quarantine = Quarantine(db.store, clock)
-    meter = UsageMeter(db.store, Gangs({}, {}, {}), dict, clock, quarantine)
+    meter = UsageMeter(db.store, GangRegistry({}, {}, {}), dict, clock, quarantine)
     run(meter.measure(["bad", "good"]))
     assert quarantine.held() == {"bad"}
     assert [line.device_s for line in db.read(ledger.by_job, "good")] == [10.0]
@@ -346,15 +347,15 @@ def test_a_change_of_a_node_is_kept_until_it_was_taken_in_and_the_other_nodes_go
 ) -> None:
     clock = Hurried()
     failed: list[str] = []
-    take = Roster.take
+    take = NodeRegistry.take
 
-    async def at_first_not(self: Roster, event: NodeChange) -> None:
+    async def at_first_not(self: NodeRegistry, event: NodeChange) -> None:
         if isinstance(event, NodeLost) and len(failed) < 3:
             failed.append(event.node)
             raise ValueError("ours")
         await take(self, event)
 
-    monkeypatch.setattr(Roster, "take", at_first_not)
+    monkeypatch.setattr(NodeRegistry, "take", at_first_not)
 
     async def scene() -> None:
         async with Platform(db.store, clock) as platform:

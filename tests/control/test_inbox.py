@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead import wire
-from fairlead.backends.protocol import BackendEvent, NodeJoined, NodeLost, WorkerEvent
-from fairlead.control.inbox import AS_THEY_COME, MOST_OF_A_NODE, MOST_OF_ONE, MOST_STEPS, Inbox, thinned
+from fairlead.agent.protocol import BackendEvent, NodeJoined, NodeLost, WorkerEvent
+from fairlead.control.reconcile.inbox import AS_THEY_COME, MOST_OF_A_NODE, MOST_OF_ONE, MOST_STEPS, Inbox, thinned
 
 
 class Node:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from fairlead.control.keeping import archive, rows
-from fairlead.control.keeping.restore import restore
-from fairlead.control.keeping.take import backup
-from fairlead.control.orders import tenant_uid
+from fairlead.control.backup import archive, table_rows
+from fairlead.control.backup.create import backup
+from fairlead.control.backup.restore import restore
+from fairlead.control.reconcile.worker_specs import tenant_uid
 from fairlead.control.records import GenerationPhase, JobPhase, LoggedEvent
 from fairlead.control.store import Store, events, generations, jobs, migrate
 from fairlead.control.store.connections import connect
@@ -114,8 +114,8 @@ def test_jobs_that_ran_queue_again_and_nothing_of_the_old_platform_leads(home: H
     assert phases["ends-1"] is JobPhase.SUCCEEDED and back.going_on == 3
     (generation,) = read(url, generations.of_job, "runs-1")
     assert (generation.phase, generation.outcome) == (GenerationPhase.ENDED, "restored")
-    old = read(f"sqlite:///{home.database}", rows.facts)["epoch"]
-    assert read(url, rows.facts)["epoch"] > max(old, 1_600_000_000)
+    old = read(f"sqlite:///{home.database}", table_rows.facts)["epoch"]
+    assert read(url, table_rows.facts)["epoch"] > max(old, 1_600_000_000)
     new: list[LoggedEvent] = read(url, events.after, 0, 99)
     assert min(event.id for event in new if event.time_s > 5.0) == 3, "ids are not given twice, not even forgotten ones"
     store = Store.open(url)
@@ -148,7 +148,7 @@ def test_a_second_restore_outranks_the_first(home: Home, tmp_path: Path) -> None
     run(store.close())
     backup(Home(tmp_path / "one"), tmp_path / "c.tar")
     restore(tmp_path / "c.tar", Home(tmp_path / "two"))
-    assert read(f"sqlite:///{tmp_path}/two/fairlead.db", rows.facts)["epoch"] > (first or 0)
+    assert read(f"sqlite:///{tmp_path}/two/fairlead.db", table_rows.facts)["epoch"] > (first or 0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="without root all tenants are one user")

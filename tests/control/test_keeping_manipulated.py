@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.control.keeping import archive, tree
-from fairlead.control.keeping.restore import restore
-from fairlead.control.keeping.take import backup
+from fairlead.control.backup import archive, safe_tree
+from fairlead.control.backup.create import backup
+from fairlead.control.backup.restore import restore
 from fairlead.control.serve import store_url
 from fairlead.errors import Refused
 from fairlead.home import Home
@@ -147,9 +147,7 @@ def test_two_members_of_one_place_are_refused(way: str, taken: Path, canary: Pat
     refused(forged(taken, tmp_path / "f.tar", lambda all_: [*all_, *added]), tmp_path)
 
 
-def test_a_link_of_a_tenant_comes_back_and_nothing_behind_it_changes(
-    taken: Path, canary: Path, tmp_path: Path
-) -> None:
+def test_a_link_of_a_tenant_comes_back_and_nothing_behind_it_changes(taken: Path, canary: Path, tmp_path: Path) -> None:
     links = [(member(f"{OUTPUT}/{name}", tarfile.SYMTYPE, target), b"")
              for name, target in (("a", canary), ("b/c", canary / "file"), ("d", "../../../.."))]  # fmt: skip
     restore(forged(taken, tmp_path / "f.tar", lambda all_: [*all_, *links]), Home(tmp_path / "new"))
@@ -212,8 +210,8 @@ def test_a_second_name_of_a_file_of_the_machine_is_not_given_away(canary: Path, 
     os.link(outside, tmp_path / "given" / "second")
     (tmp_path / "given" / "own").write_text("y")
     (tmp_path / "given" / "link").symlink_to(canary)
-    with tree.opened(tmp_path / "given") as folder:
-        tree.give(folder, 4321)
+    with safe_tree.opened(tmp_path / "given") as folder:
+        safe_tree.give(folder, 4321)
     assert outside.stat().st_uid == 0
     assert {(tmp_path / "given" / name).lstat().st_uid for name in ("own", "link", ".")} == {4321}
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from fairlead.control.keeping import archive
-from fairlead.control.keeping.restore import restore
-from fairlead.control.keeping.take import backup
+from fairlead.control.backup import archive
+from fairlead.control.backup.create import backup
+from fairlead.control.backup.restore import restore
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused, Unavailable
 from fairlead.home import Home
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from fairlead.control.keeping import archive, holes
-from fairlead.control.keeping.restore import restore
-from fairlead.control.keeping.take import backup
+from fairlead.control.backup import archive, sparse_files
+from fairlead.control.backup.create import backup
+from fairlead.control.backup.restore import restore
 from fairlead.control.store import jobs, schema, tenants
 from fairlead.control.store.connections import connect
 from fairlead.home import Home
-from fairlead.removal import remove
+from fairlead.safe_removal import remove
 
 from .backups import platform_home, read
 
@@ -130,7 +130,7 @@ def test_holes_of_a_file_are_neither_packed_nor_filled(home: Home, tmp_path: Pat
 @pytest.mark.parametrize("text", ["5+5,0+3;9", "0+5;3", "0+-1;3", "x;3", "0+5", "0+2;9"])
 def test_places_of_bytes_that_make_no_sense_are_damage(home: Home, tmp_path: Path, text: str) -> None:
     with (tmp_path / "file").open("wb") as file, pytest.raises(ValueError, match=r"parts|int"):
-        holes.Sink(file, text).write(b"12345")
+        sparse_files.SparseWriter(file, text).write(b"12345")
 
 
 def test_progress_says_how_much_there_is_and_never_that_more_was_read(home: Home, tmp_path: Path) -> None:

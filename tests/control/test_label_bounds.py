@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.control.metrics import live
-from fairlead.control.metrics.families import Family
+from fairlead.control.observability import live_metrics
+from fairlead.control.observability.metric_families import MetricFamily
 
 
-@pytest.mark.parametrize(("label", "most"), [("reason", live.REASONS), ("route", 4 * live.REASONS)])
+@pytest.mark.parametrize(("label", "most"), [("reason", live_metrics.REASONS), ("route", 4 * live_metrics.REASONS)])
 def test_what_nobody_foresaw_is_told_as_other_once_there_is_too_much_of_it(
     label: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_seen", {})
-    family = Family("made_up", "counter", "For this test.", (label, "tenant", "node"))
-    told = [live.bounded(family, (f"r{n}", f"t{n}", f"n{n}")) for n in range(most + 5)]
+    monkeypatch.setattr(live_metrics, "_seen", {})
+    family = MetricFamily("made_up", "counter", "For this test.", (label, "tenant", "node"))
+    told = [live_metrics.bounded(family, (f"r{n}", f"t{n}", f"n{n}")) for n in range(most + 5)]
     assert told[:most] == [(f"r{n}", f"t{n}", f"n{n}") for n in range(most)]
     assert told[most:] == [("other", f"t{n}", f"n{n}") for n in range(most, most + 5)]
-    assert live.bounded(family, ("r0", "t", "n")) == ("r0", "t", "n"), "what is known already stays"
-    another = Family("another", "counter", "For this test.", (label,))
-    assert live.bounded(another, ("new",)) == ("new",)
+    assert live_metrics.bounded(family, ("r0", "t", "n")) == ("r0", "t", "n"), "what is known already stays"
+    another = MetricFamily("another", "counter", "For this test.", (label,))
+    assert live_metrics.bounded(another, ("new",)) == ("new",)

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from fairlead import wire
-from fairlead.backends.protocol import NodeJoined, NodeLost
-from fairlead.control import roster
-from fairlead.control.known_gangs import Gangs
+from fairlead.agent.protocol import NodeJoined, NodeLost
+from fairlead.control.reconcile import node_registry
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.node_registry import CATCH_UP_S, NodeRegistry, adopted
 from fairlead.control.records import Job, JobPhase
-from fairlead.control.roster import CATCH_UP_S, Roster, adopted
 from tests.control.puppets import Hurried, Platform, quick_loop
 from tests.control.stores import Clock, Opened, a_job, run
-from tests.control.test_roster import Engine
+from tests.control.test_node_registry import Engine
 from tests.control.test_worker_deaths import generations_of, patient, running, seen, there
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(roster, "CATCH_UP_S", 1e6)
+    monkeypatch.setattr(node_registry, "CATCH_UP_S", 1e6)
     with quick_loop(monkeypatch):
         yield
 
@@ -97,13 +97,11 @@ class Releases(Engine):
     async def release(self, job: str, workers: dict[str, str], *, forget_memory: bool = False) -> None: ...
 
 
-def test_gangs_wait_for_the_last_words_of_a_node_and_not_for_ever(
-    db: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(roster, "CATCH_UP_S", CATCH_UP_S)
+def test_gangs_wait_for_the_last_words_of_a_node_and_not_for_ever(db: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_registry, "CATCH_UP_S", CATCH_UP_S)
     clock = Clock()
     engine: Any = Releases()
-    found = Roster(db.store, engine, Gangs({}, {}, {}), clock)
+    found = NodeRegistry(db.store, engine, GangRegistry({}, {}, {}), clock)
     gone = wire.WorkerStatus("job", "w0", 0, 1, "gone")
     run(found.take(NodeJoined("node-0", "one", [gone], 7)))
     run(found.take(NodeJoined("node-1", "one", [wire.WorkerStatus("job", "w1", 0, 1, "joined")], 7)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairlead.control import gangs
-from fairlead.control.gangs import WorkerFact
+from fairlead.control.reconcile import gang_state_machine
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import GenerationPhase, JobPhase
-from tests.control.test_gangs import Model, run_to
+from tests.control.test_gang_state_machine import Model, run_to
 
 
 def test_a_gang_that_shrinks_does_not_wait_for_a_leaving_worker_that_died() -> None:
@@ -50,6 +50,6 @@ def test_a_job_that_is_stopped_before_its_workers_were_started_ends() -> None:
     model = Model()
     model.plan(2)
     model.workers = {m.worker: WorkerFact(m.node, "asked", device=m.device) for m in model.live()[0].members}
-    model.carry_out(gangs.BeginStop(JobPhase.CANCELLED, "cancelled"))
+    model.carry_out(gang_state_machine.BeginStop(JobPhase.CANCELLED, "cancelled"))
     model.settle()
     assert model.job.phase is JobPhase.CANCELLED and model.workers == {}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.backends.local.logs import last_lines, read_logs
-from fairlead.backends.protocol import LogChunk, LogCursor
-from fairlead.control import log_tails
-from fairlead.control.log_tails import KEPT_BYTES, LogReader, LogTails
+from fairlead.agent.embedded.worker_logs import last_lines, read_logs
+from fairlead.agent.protocol import LogChunk, LogCursor
+from fairlead.control.observability import log_tails
+from fairlead.control.observability.log_tails import KEPT_BYTES, LogReader, LogTails
 from fairlead.errors import Unavailable
 from tests.control.stores import run
 

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.backends.local import logs
-from fairlead.backends.local.backend import LocalBackend
-from fairlead.control.log_tails import PIECE_BYTES
+from fairlead.agent.embedded import worker_logs
+from fairlead.agent.embedded.backend import LocalBackend
+from fairlead.control.observability.log_tails import PIECE_BYTES
 from fairlead.control.records import Generation, Job, JobPhase, Role, Token
 from fairlead.control.service.core import Core
-from fairlead.control.service.watching import WatchVerbs
+from fairlead.control.service.queries import QueryVerbs
 from fairlead.home import Home
 from tests.control import made
 from tests.control.stores import run
 
 
-class Watching(WatchVerbs):
+class Watching(QueryVerbs):
     """The verbs over one job's folder, without a store."""
 
     def __init__(self, home: Home) -> None:
@@ -87,12 +87,12 @@ ODD = st.sampled_from(["a", "é", "\n", "\r", "\r\n", "\x0b", "\x85", "\u2028", 
 
 @given(st.lists(ODD, max_size=60).map("".join), st.integers(0, 12), st.integers(1, 20))
 def test_the_last_lines_are_found_from_the_end_whatever_ends_them(text: str, lines: int, block: int) -> None:
-    with tempfile.TemporaryDirectory() as name, mock.patch.object(logs, "_BLOCK", block):
+    with tempfile.TemporaryDirectory() as name, mock.patch.object(worker_logs, "_BLOCK", block):
         folder = Path(name)
         (folder / "logs").mkdir()
         data = text.encode("utf-8", "surrogateescape" if "\ud800" not in text else "replace")
         (folder / "logs" / "w0.log").write_bytes(data)
-        begins, ends = logs.last_lines(folder, lines, {}, whole=False)
+        begins, ends = worker_logs.last_lines(folder, lines, {}, whole=False)
         assert ends == {"w0": len(data)}
         every = data.decode(errors="replace").splitlines()
         last = every[len(every) - min(lines, len(every)) :]

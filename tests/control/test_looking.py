@@ -7,9 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from fairlead.backends.local.backend import LocalBackend
-from fairlead.control.loop import Controller
-from fairlead.control.orders import worker_orders
+from fairlead.agent.embedded.backend import LocalBackend
+from fairlead.control.reconcile.loop import Controller
+from fairlead.control.reconcile.worker_specs import worker_orders
 from fairlead.home import Home
 
 from .stores import Clock, Opened, run

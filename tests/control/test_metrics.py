@@ -15,14 +15,14 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead import wire
-from fairlead.control.metrics import families, live
-from fairlead.control.metrics.disk import measure
-from fairlead.control.metrics.families import ALL, Family
-from fairlead.control.metrics.jobs import JobCounts
-from fairlead.control.metrics.workers import WorkerMeter
+from fairlead.control.observability import live_metrics, metric_families
+from fairlead.control.observability.disk_metrics import measure
+from fairlead.control.observability.job_metrics import JobCounts
+from fairlead.control.observability.metric_families import ALL, MetricFamily
+from fairlead.control.observability.worker_metrics import WorkerMeter
 from fairlead.control.records import LoggedEvent
 from fairlead.home import Home
-from fairlead.removal import remove
+from fairlead.safe_removal import remove
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
@@ -34,7 +34,7 @@ FEW = {"tenant", "node", "state", "reason", "outcome", "result", "decision", "wh
 
 
 @pytest.mark.parametrize("family", ALL, ids=lambda family: family.name)
-def test_a_metric_is_named_as_prometheus_names_them(family: Family) -> None:
+def test_a_metric_is_named_as_prometheus_names_them(family: MetricFamily) -> None:
     assert re.fullmatch(r"fairlead_[a-z][a-z0-9_]*[a-z]", family.name)
     assert (family.kind == "counter") == family.name.endswith("_total")
     assert (family.kind == "histogram") == bool(family.buckets)
@@ -74,7 +74,7 @@ def _expressions() -> Iterator[tuple[str, str]]:
             yield f"alert: {rule['alert']}", rule["expr"]
 
 
-def _exposed() -> dict[str, Family]:
+def _exposed() -> dict[str, MetricFamily]:
     """Series as they can be asked for: a histogram has three."""
     found = {}
     for family in ALL:
@@ -121,7 +121,7 @@ def test_every_alert_says_how_bad_it_is_and_what_it_is() -> None:
 
 
 def _value(name: str, **labels: str) -> float:
-    return live.REGISTRY.get_sample_value(name, labels) or 0.0
+    return live_metrics.REGISTRY.get_sample_value(name, labels) or 0.0
 
 
 def _event(kind: str, time_s: float, **facts: Any) -> LoggedEvent:
@@ -174,14 +174,14 @@ def test_what_workers_use_never_goes_back_though_they_come_and_go() -> None:
 
 def test_a_label_that_nobody_foresaw_cannot_make_series_without_end() -> None:
     for number in range(500):
-        live.count(families.LIMITED, f"made-up-{number}")
+        live_metrics.count(metric_families.LIMITED, f"made-up-{number}")
     reasons = [
         sample.labels["reason"]
-        for family in text_string_to_metric_families(generate_latest(live.REGISTRY).decode())
+        for family in text_string_to_metric_families(generate_latest(live_metrics.REGISTRY).decode())
         for sample in family.samples
         if sample.name == "fairlead_api_rate_limited_requests_total"
     ]
-    assert len(reasons) <= live.REASONS + 1 and "other" in reasons
+    assert len(reasons) <= live_metrics.REASONS + 1 and "other" in reasons
 
 
 def test_disk_use_is_told_by_tenant_and_kind_without_following_links(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import event
 
 from fairlead import wire
-from fairlead.backends.protocol import NodeJoined, NodeLost
-from fairlead.control.carry_out import CarryOut
-from fairlead.control.gangs import GangView, TellLeave, WorkerFact
-from fairlead.control.gone_incarnations import GONE_S, GoneIncarnations
-from fairlead.control.inbox import MOST_OF_ONE
-from fairlead.control.known_gangs import Gangs
+from fairlead.agent.protocol import NodeJoined, NodeLost
+from fairlead.control.reconcile.gang_executor import GangExecutor
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_state_machine import GangView, TellLeave, WorkerFact
+from fairlead.control.reconcile.inbox import MOST_OF_ONE
+from fairlead.control.reconcile.node_incarnations import GONE_S, EndedIncarnations
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.store import jobs, nodes
 from tests.control import made
@@ -87,6 +87,7 @@ def test_progress_of_gangs_makes_nobody_look_at_them(db: Opened) -> None:
                     rows = [{"step": float(step), "time_s": clock(), "loss": 1.0}]
                     platform.backend.say(name, "w0", wire.Progress(1, step, 10**5, steps=rows))
                 await until(platform, lambda found, step=step: all(job.step == step for job in found), f"step {step}")
+            assert 0.0 < platform.controller._storing_s < 600.0, "events wait no longer than storing them takes"
             return len(read), platform.controller.published
 
     read, passes = run(scene())
@@ -149,7 +150,7 @@ def test_what_the_leader_knows_of_jobs_goes_with_them(db: Opened) -> None:
 
 def test_what_nodes_tell_of_jobs_that_are_gone_is_not_kept() -> None:
     """A node tells its use once a second, so often of workers whose job has just ended."""
-    known = Gangs({}, {}, {})
+    known = GangRegistry({}, {}, {})
     known.of("lives")
     for number in range(1000):
         used = [wire.WorkerUsage(job, "w0", 5.0, 1 << 20) for job in ("lives", f"gone-{number}")]
@@ -160,8 +161,8 @@ def test_what_nodes_tell_of_jobs_that_are_gone_is_not_kept() -> None:
 
 
 def test_a_gang_that_changes_its_size_for_ever_is_remembered_by_what_it_was_told_last(db: Opened) -> None:
-    known = Gangs({"mlp-abc234": {"w0": WorkerFact("node-0", "joined", 1)}}, {}, {})
-    carry_out = CarryOut(db.store, PuppetBackend(Clock()), known, made.worker_order, dict, Clock())  # type: ignore[arg-type]
+    known = GangRegistry({"mlp-abc234": {"w0": WorkerFact("node-0", "joined", 1)}}, {}, {})
+    carry_out = GangExecutor(db.store, PuppetBackend(Clock()), known, made.worker_order, dict, Clock())  # type: ignore[arg-type]
     for number in range(1, 200):
         job, generation = made.job(generation=number), made.generation(("w0", "node-0"), number=number)
         view = GangView(job, [generation], known.of(job.id), frozenset(), 0.0, frozenset())
@@ -177,7 +178,7 @@ def test_cursors_of_incarnations_go_when_they_are_gone_for_long(db: Opened) -> N
     for node, incarnation in (("node-0", "old"), ("node-0", "now"), ("node-1", "now"), ("taken-away", "last")):
         db.write(nodes.advance, node, incarnation, 7)
     seen = db.read(nodes.cursors)
-    gone = GoneIncarnations(db.store, seen, clock)
+    gone = EndedIncarnations(db.store, seen, clock)
     present = ["node-0", "node-1"]
     gone.note(NodeJoined("node-0", "now", []), present)
     gone.note(NodeJoined("node-1", "now", []), present)
@@ -193,7 +194,7 @@ def test_the_cursor_of_an_incarnation_that_comes_back_in_time_stays(db: Opened) 
     clock = Clock()
     db.write(nodes.advance, "node-0", "now", 7)
     seen = db.read(nodes.cursors)
-    gone = GoneIncarnations(db.store, seen, clock)
+    gone = EndedIncarnations(db.store, seen, clock)
     gone.note(NodeLost("node-0", "now", "silent"), ["node-0"])
     clock.advance(GONE_S / 2)
     gone.note(NodeJoined("node-0", "now", []), ["node-0"])
@@ -205,7 +206,7 @@ def test_the_cursor_of_an_incarnation_that_comes_back_in_time_stays(db: Opened) 
 def test_a_node_that_comes_again_and_again_leaves_as_many_cursors_as_an_hour_has(db: Opened) -> None:
     clock = Clock()
     seen: dict[tuple[str, str], int] = {}
-    gone = GoneIncarnations(db.store, seen, clock)
+    gone = EndedIncarnations(db.store, seen, clock)
     for number in range(300):
         seen["node-0", f"i{number}"] = 1
         db.write(nodes.advance, "node-0", f"i{number}", 1)

@@ -10,16 +10,16 @@ from typing import Any, cast
 
 import pytest
 
-from fairlead.backends.local.backend import LocalBackend
-from fairlead.control.pruning import Pruner
+from fairlead.agent.embedded.backend import LocalBackend
 from fairlead.control.records import Generation, Job, JobPhase, Role, Token
+from fairlead.control.retention.pruning import Pruner
 from fairlead.control.service.core import Core
-from fairlead.control.service.watching import WatchVerbs
+from fairlead.control.service.queries import QueryVerbs
 from fairlead.control.store import bundles, events, jobs, metrics, tenants
 from fairlead.errors import NotFound
 from fairlead.home import Home
-from fairlead.removal import Removal
-from fairlead.views import ResultView
+from fairlead.safe_removal import Removal
+from fairlead.views.jobs import ResultView
 from tests.control import made
 from tests.control.stores import Clock, Opened, a_job, left_by, run
 
@@ -194,9 +194,7 @@ def test_code_goes_with_its_last_job_also_where_no_time_is_set_for_results(
     assert not db.read(bundles.has, "vision", CODE) and not home.bundle("vision", CODE).exists()
 
 
-def test_events_go_with_the_last_of_what_they_tell_of(
-    db: Opened, home: Home, pruner: Pruner, clock: Clock
-) -> None:
+def test_events_go_with_the_last_of_what_they_tell_of(db: Opened, home: Home, pruner: Pruner, clock: Clock) -> None:
     put(db, home, "old", clock() - 10 * DAY)
     keep(db, logs=DAY, results=20 * DAY)
     run(pruner.prune())
@@ -211,7 +209,7 @@ def test_events_go_with_the_last_of_what_they_tell_of(
 # ---------------------------------------------------------------- what the user reads
 
 
-class Watching(WatchVerbs):
+class Watching(QueryVerbs):
     """The verbs over one job that lost what it left behind."""
 
     def __init__(self, db: Opened, home: Home, job: Job) -> None:
@@ -247,5 +245,5 @@ def test_a_result_lists_what_can_be_told_whatever_a_job_called_its_files(
     listed = Watching(db, home, job)._artifacts(job)
     assert {"line\nbreak", "plain"} <= set(listed) and not any("bad" in name for name in listed)
     ResultView(job=job.id, state="succeeded", artifacts=listed, figures={}, spec={}).model_dump_json()
-    monkeypatch.setattr("fairlead.control.service.watching.MOST_ARTIFACTS", 1)
+    monkeypatch.setattr("fairlead.control.service.queries.MOST_ARTIFACTS", 1)
     assert len(Watching(db, home, job)._artifacts(job)) <= 1

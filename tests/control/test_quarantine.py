@@ -17,11 +17,11 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 
-from fairlead.control import internal_errors
-from fairlead.control.internal_errors import Backoff, go_on, stays_what_it_is
-from fairlead.control.quarantine import culprit
+from fairlead.control.reconcile import internal_errors
+from fairlead.control.reconcile.cluster_state import cluster_state
+from fairlead.control.reconcile.internal_errors import Backoff, go_on, stays_what_it_is
+from fairlead.control.reconcile.quarantine import culprit
 from fairlead.control.records import JobPhase
-from fairlead.control.rounds import cluster_state
 from fairlead.errors import InvalidSpec, LostLeadership, Unavailable
 from tests.control import made
 from tests.control.stores import Clock, Opened, run
@@ -88,9 +88,7 @@ def test_a_clock_that_is_set_back_holds_nobody_for_longer(clock: Clock) -> None:
     assert not backoff.holds("x")
 
 
-def test_no_more_names_are_remembered_than_there_is_room_for(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_names_are_remembered_than_there_is_room_for(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(internal_errors, "MOST", 3)
     backoff = Backoff(clock)
     for name in ("a", "b", "a", "c", "d"):

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli.glance import JobPage, JobRow
-from fairlead.cli.jobs import _jobs
+from fairlead.cli.commands.jobs import _jobs
+from fairlead.cli.local_status import JobPage, JobRow
 from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store import jobs
 
 from .stores import Opened, a_job, submit
+from .test_retention import plan
 
 ACTIVE = [phase for phase in JobPhase if phase not in ENDED]
 MOVES = {JobPhase.RUNNING: JobPhase.QUEUED, JobPhase.QUEUED: JobPhase.RUNNING}
@@ -84,3 +85,12 @@ def test_those_that_run_come_first_then_the_oldest_that_waits_and_no_more_than_a
     assert listed(_jobs(ask, "active", None, 50)[0]) == ["job-03", "job-01", "job-00", "job-02"]
     found, total = _jobs(ask, None, None, 3)
     assert (listed(found), total) == (["job-03", "job-01", "job-00"], len(phases))
+
+
+@pytest.mark.parametrize("tenant", [None, "vision"])
+def test_a_page_of_the_queue_sorts_no_more_jobs_than_run_however_many_wait(db: Opened, tenant: str | None) -> None:
+    if db.store._engines.reader.dialect.name != "sqlite":
+        pytest.skip("only SQLite tells its plan in these words")
+    waiting = plan(db, jobs.page, phases=["queued"], tenant=tenant, order="queue")
+    assert not [step for step in waiting if "TEMP B-TREE" in step], waiting
+    assert tenant or any("ix_jobs_queued" in step for step in waiting)

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, event
 from structlog.testing import capture_logs
 
 from fairlead import wire
-from fairlead.backends.protocol import WorkerEvent
-from fairlead.control.observe import Taken, store_events
+from fairlead.agent.protocol import WorkerEvent
+from fairlead.control.reconcile.worker_events import BatchOutcome, says_little, store_events
 from fairlead.control.records import JobPhase
 from fairlead.control.store import events, generations, jobs, metrics, nodes
 from tests.control import made
@@ -49,7 +49,7 @@ def told(clock: Clock, names: Sequence[str] = NAMES, first: int = 1) -> list[Wor
     return [WorkerEvent("node-0", "i1", first + place, clock(), *one) for place, one in enumerate(found)]
 
 
-def taken(db: Opened, batch: Sequence[WorkerEvent], clock: Clock) -> Taken:
+def taken(db: Opened, batch: Sequence[WorkerEvent], clock: Clock) -> BatchOutcome:
     return db.write(lambda connection: store_events(connection, batch, clock()))
 
 
@@ -61,7 +61,7 @@ def rows(db: Opened, names: Sequence[str] = NAMES) -> list[Any]:
 def test_reports_stored_together_say_the_same_as_reports_stored_one_by_one(db: Opened, clock: Clock) -> None:
     together, alone = NAMES[:3], NAMES[3:6]
     standing(db, clock, NAMES[:6])
-    assert taken(db, told(clock, together), clock) == Taken()
+    assert taken(db, told(clock, together), clock) == BatchOutcome()
     for each in told(clock, alone, first=1000):
         taken(db, [each], clock)
     first, second = rows(db, together), rows(db, alone)
@@ -145,3 +145,45 @@ def test_the_first_step_of_a_generation_is_noted_and_closes_a_recovery_in_a_batc
     job = db.read(jobs.get, NAMES[0])
     assert job is not None and (job.recoveries, job.recovery_s) == (1, pytest.approx(10.0))
     assert [each.kind for each in db.read(events.after, 0, 10)] == ["job-recovered"]
+
+
+def heard(body: wire.FromWorker | wire.Exited, sequence: int = 1) -> WorkerEvent:
+    return WorkerEvent("node-0", "i1", sequence, 100.0, "job-000", "w0", body)
+
+
+@pytest.mark.parametrize(
+    ("body", "little"),
+    [
+        (wire.Ready(), True),
+        (wire.Ready(batch_size=1), False),
+        (wire.Ready(resumable_step=3), False),
+        (wire.Joined(1, 0), True),
+        (wire.Joined(1, 0, resumed=True), False),
+        (wire.Joined(1, 5), False),
+        (wire.Joined(2**60, 0), False),
+        (wire.Finished(1, 0), False),
+        (wire.Exited(0), False),
+    ],
+)
+def test_only_words_that_any_job_may_say_at_any_time_are_taken_in_without_a_look(body: Any, little: bool) -> None:
+    assert says_little(heard(body)) is little
+
+
+def test_the_words_of_a_command_that_ends_well_change_no_row_and_ask_for_no_round(db: Opened, clock: Clock) -> None:
+    standing(db, clock, NAMES[:1])
+    db.write(lambda connection: jobs.update(connection, NAMES[0], training=False))
+    before = db.read(jobs.get, NAMES[0])
+    words = [heard(wire.Joined(1, 3), 1), heard(wire.Finished(1, 0), 2), heard(wire.Exited(0), 3)]
+    found = taken(db, words, clock)
+    assert db.read(jobs.get, NAMES[0]) == before
+    assert found.touched == {NAMES[0]} and not found.refused and not found.asks
+    assert db.read(nodes.cursors) == {("node-0", "i1"): 3}
+
+
+def test_a_worker_that_says_why_it_fails_is_judged_by_what_was_stored_just_before(db: Opened, clock: Clock) -> None:
+    standing(db, clock, NAMES[:1])
+    words = [heard(wire.Raised("no such file", permanent=True), 1), heard(wire.Raised("later", permanent=True), 2)]
+    found = taken(db, words, clock)
+    job = db.read(jobs.get, NAMES[0])
+    assert job is not None and job.phase is JobPhase.STOPPING and job.message is not None
+    assert "no such file" in job.message and found.asks

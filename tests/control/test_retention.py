@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,34 +14,36 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, MetaData, Table, event, func, select
 from sqlalchemy.exc import DBAPIError
 
-from fairlead.control import budgets
-from fairlead.control.pruning import Pruner
+from fairlead.control.accounting import budgets
+from fairlead.control.accounting.report import fairness, platform_report, shares_over_time
+from fairlead.control.accounting.shares import DemandSpan, Window, shares
 from fairlead.control.records import GenerationPhase, JobPhase, Usage
-from fairlead.control.report import fairness, platform_report, shares_over_time
-from fairlead.control.shares import Window, Wish, shares
+from fairlead.control.retention.pruning import Pruner
 from fairlead.control.store import (
     Store,
     audit,
     events,
     generations,
     jobs,
-    keepsakes,
     ledger,
     lineage,
     metrics,
     migrate,
     pruning,
-    retained,
+    retained_outputs,
+    retention_marks,
     retention_schema,
-    rows,
     schema,
     tenants,
     usage_spans,
     vacuum,
 )
-from fairlead.control.store.breakdown import broken_down
+from fairlead.control.store import (
+    row_mapping as rows,
+)
 from fairlead.control.store.connections import connect
 from fairlead.control.store.pipeline_schema import pipelines, stages
+from fairlead.control.store.usage_breakdown import broken_down
 from fairlead.errors import Conflict
 from fairlead.home import Home
 from fairlead.specs import Retention
@@ -164,9 +167,7 @@ def test_a_stage_is_known_as_long_as_its_pipeline(db: Opened, pruner: Pruner, cl
 # ---------------------------------------------------------------- ledger and audit
 
 
-def test_lines_and_entries_go_when_they_were_given_up_and_not_before(
-    db: Opened, pruner: Pruner, clock: Clock
-) -> None:
+def test_lines_and_entries_go_when_they_were_given_up_and_not_before(db: Opened, pruner: Pruner, clock: Clock) -> None:
     db.write(ledger.append, [made.usage("vision", 1, NOW - 30 * HOUR, NOW - 29.9 * HOUR),
                              made.usage("vision", 1, NOW - 20 * HOUR, NOW - 19.9 * HOUR)])  # fmt: skip
     for time_s in (NOW - 401 * DAY, NOW - 399 * DAY):
@@ -180,11 +181,25 @@ def test_lines_and_entries_go_when_they_were_given_up_and_not_before(
     assert (count(db, schema.usage), count(db, schema.audit)) == (1, 1)
 
 
+@pytest.mark.parametrize(("keep_s", "left"), [(30 * DAY, 1), (500 * DAY, 2), (math.inf, 2)])
+def test_the_audit_log_is_kept_for_as_long_as_was_said(
+    db: Opened, home: Home, clock: Clock, keep_s: float, left: int
+) -> None:
+    clock.advance(200 * DAY)
+    for time_s in (clock() - 410 * DAY, clock() - 1 * DAY):
+        db.write(audit.append, time_s=time_s, actor="tok", action="job.cancel", target="old")
+        db.write(events.append, time_s=time_s, kind="node-lost", text="lost", node="node-0")
+    run(Pruner(db.store, home, clock, keep_audit_s=keep_s).prune())
+    assert (count(db, schema.audit), count(db, schema.events)) == (left, left)
+    with pytest.raises(DBAPIError, match="append-only"):
+        db.sql("DELETE FROM audit")
+
+
 def test_what_was_given_up_never_comes_back(db: Opened) -> None:
-    assert db.write(retained.advance, retained.LINES, 500.0) == 500.0
-    assert db.write(retained.advance, retained.LINES, 400.0) == 500.0
-    assert db.read(retained.since, retained.LINES) == 500.0
-    assert db.read(retained.since, retained.AUDIT) == 0.0
+    assert db.write(retention_marks.advance, retention_marks.LINES, 500.0) == 500.0
+    assert db.write(retention_marks.advance, retention_marks.LINES, 400.0) == 500.0
+    assert db.read(retention_marks.since, retention_marks.LINES) == 500.0
+    assert db.read(retention_marks.since, retention_marks.AUDIT) == 0.0
 
 
 def test_sums_of_spans_go_when_longer_ones_do_and_days_stay(db: Opened, pruner: Pruner, clock: Clock) -> None:
@@ -398,7 +413,7 @@ def test_a_chart_of_a_month_is_made_of_as_many_lines_as_it_shows(db: Opened) -> 
     lines = db.read(usage_spans.by_tenant, window.since_s, NOW, window.step_s)
     marks = db.read(usage_spans.wished, window.since_s, NOW, window.step_s)
     assert len(lines) <= 260 and len(marks) <= 260
-    view = shares(db.read(tenants.all), [Wish(*mark) for mark in marks], lines, 4, window)
+    view = shares(db.read(tenants.all), [DemandSpan(*mark) for mark in marks], lines, 4, window)
     held, entitled = next((line.held, line.entitlement) for line in view.tenants if line.tenant == "vision")
     assert sum(held) * window.step_s == pytest.approx(2 * 30 * DAY, rel=1e-3)
     assert held[0] == 0.0 and held[50] == 2.0 and entitled[0] == 0.0 and entitled[50] == 4.0
@@ -512,7 +527,7 @@ def test_a_store_of_before_has_all_sums_after_its_migration(empty_url: str, cloc
     assert (fine.device_s, fine.cpu_s, fine.from_s, fine.to_s) == pytest.approx((1800.0, 60.0, NOW - 900.0, NOW))
     assert [line.device_s for line in db.read(usage_spans.together, NOW - 30 * DAY, NOW)] == [1800.0]
     assert db.read(jobs.counts) == {"vision": {"succeeded": 1}}
-    assert db.read(keepsakes.unmeasured, 10) == ["j"]
+    assert db.read(retained_outputs.unmeasured, 10) == ["j"]
     assert db.read(lambda conn: conn.execute(select(schema.submissions.c.code)).scalar()) == "sha256:a"
     assert db.read(usage_spans.wished, NOW - 30 * DAY, NOW)
     with pytest.raises(DBAPIError, match="append-only"):

@@ -10,16 +10,16 @@ from typing import cast
 import pytest
 from sqlalchemy import Connection
 
-from fairlead.backends.protocol import Backend, LaunchOrder
-from fairlead.control import gangs
-from fairlead.control.carry_out import CarryOut
-from fairlead.control.gangs import GangView
-from fairlead.control.known_gangs import Gangs
-from fairlead.control.orders import launch_secrets
+from fairlead.agent.protocol import Backend, LaunchOrder
+from fairlead.control.identity.secret_vault import KEY_VARIABLE, SecretVault
+from fairlead.control.reconcile import gang_state_machine
+from fairlead.control.reconcile.gang_executor import GangExecutor
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_state_machine import GangView
+from fairlead.control.reconcile.worker_specs import launch_secrets
 from fairlead.control.records import GenerationPhase, Job, JobPhase, Secret
 from fairlead.control.service.secrets import check_secret
 from fairlead.control.store import generations, jobs, secrets
-from fairlead.control.vault import KEY_VARIABLE, Vault
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.home import Home
 from tests.control import made
@@ -30,14 +30,14 @@ KEY = base64.b64encode(bytes(range(32))).decode()
 
 
 @pytest.fixture
-def vault(tmp_path: Path) -> Vault:
-    return Vault(Home(tmp_path))
+def vault(tmp_path: Path) -> SecretVault:
+    return SecretVault(Home(tmp_path))
 
 
 # ---------------------------------------------------------------- the key and the seal
 
 
-def test_what_is_sealed_is_unreadable_and_opens_again(vault: Vault) -> None:
+def test_what_is_sealed_is_unreadable_and_opens_again(vault: SecretVault) -> None:
     sealed = vault.seal("vision", "API_KEY", VALUE)
     assert VALUE.encode() not in sealed
     assert vault.open("vision", "API_KEY", sealed) == VALUE
@@ -46,7 +46,7 @@ def test_what_is_sealed_is_unreadable_and_opens_again(vault: Vault) -> None:
 
 @pytest.mark.parametrize(("tenant", "name"), [("text", "API_KEY"), ("vision", "OTHER")])
 def test_a_row_cannot_be_passed_off_as_another_tenants_or_under_another_name(
-    vault: Vault, tenant: str, name: str
+    vault: SecretVault, tenant: str, name: str
 ) -> None:
     with pytest.raises(Refused, match="was changed in the store"):
         vault.open(tenant, name, vault.seal("vision", "API_KEY", VALUE))
@@ -54,25 +54,25 @@ def test_a_row_cannot_be_passed_off_as_another_tenants_or_under_another_name(
 
 def test_the_key_is_made_at_the_first_secret_and_only_for_the_platform(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    vault = Vault.of(home, variables={})
+    vault = SecretVault.of(home, variables={})
     assert not home.secret_key.exists()
     sealed = vault.seal("vision", "API_KEY", VALUE)
     assert home.secret_key.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["secret.key"]
-    assert Vault.of(home, variables={}).open("vision", "API_KEY", sealed) == VALUE
+    assert SecretVault.of(home, variables={}).open("vision", "API_KEY", sealed) == VALUE
 
 
 def test_two_control_planes_at_once_end_up_with_one_key(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    first, second = Vault.of(home, variables={}), Vault.of(home, variables={})
+    first, second = SecretVault.of(home, variables={}), SecretVault.of(home, variables={})
     sealed = first.seal("vision", "API_KEY", VALUE)
     second.seal("vision", "OTHER", VALUE)
     assert second.open("vision", "API_KEY", sealed) == VALUE
 
 
 def test_a_secret_of_another_key_says_which_and_what_to_do(tmp_path: Path) -> None:
-    sealed = Vault.of(Home(tmp_path), variables={KEY_VARIABLE: KEY}).seal("vision", "API_KEY", VALUE)
-    for stranger in (Vault(Home(tmp_path), os.urandom(32)), Vault.of(Home(tmp_path), variables={})):
+    sealed = SecretVault.of(Home(tmp_path), variables={KEY_VARIABLE: KEY}).seal("vision", "API_KEY", VALUE)
+    for stranger in (SecretVault(Home(tmp_path), os.urandom(32)), SecretVault.of(Home(tmp_path), variables={})):
         with pytest.raises(Refused, match=r"was encrypted with the key [0-9a-f]{8}") as caught:
             stranger.open("vision", "API_KEY", sealed)
         assert KEY_VARIABLE in str(caught.value.fix) and "--secret-key-file" in str(caught.value.fix)
@@ -81,18 +81,18 @@ def test_a_secret_of_another_key_says_which_and_what_to_do(tmp_path: Path) -> No
 def test_the_key_may_be_given_in_a_file_or_a_variable_in_base64_or_hex(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(bytes(range(32)).hex() + "\n")
-    sealed = Vault.of(Home(tmp_path), file).seal("vision", "API_KEY", VALUE)
-    assert Vault.of(Home(tmp_path), variables={KEY_VARIABLE: KEY}).open("vision", "API_KEY", sealed) == VALUE
+    sealed = SecretVault.of(Home(tmp_path), file).seal("vision", "API_KEY", VALUE)
+    assert SecretVault.of(Home(tmp_path), variables={KEY_VARIABLE: KEY}).open("vision", "API_KEY", sealed) == VALUE
     assert not Home(tmp_path).secret_key.exists()
 
 
 @pytest.mark.parametrize("text", ["", "too short", "A" * 44, "ü" * 44, KEY + KEY])
 def test_a_key_that_is_none_is_refused_without_being_repeated(tmp_path: Path, text: str) -> None:
     with pytest.raises(InvalidSpec, match="not a key of 32 bytes") as caught:
-        Vault.of(Home(tmp_path), variables={KEY_VARIABLE: text})
+        SecretVault.of(Home(tmp_path), variables={KEY_VARIABLE: text})
     assert caught.value.value is None and (not text or text not in str(caught.value))
     with pytest.raises(InvalidSpec, match="cannot be read"):
-        Vault.of(Home(tmp_path), tmp_path / "nowhere")
+        SecretVault.of(Home(tmp_path), tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_what_cannot_be_a_variable_or_be_kept_out_of_logs_is_refused_without_rep
 # ---------------------------------------------------------------- the store
 
 
-def put(db: Opened, vault: Vault, name: str, value: str = VALUE, tenant: str = "vision") -> None:
+def put(db: Opened, vault: SecretVault, name: str, value: str = VALUE, tenant: str = "vision") -> None:
     db.write(secrets.put, Secret(tenant, name, vault.seal(tenant, name, value), 1.0, "tok"))
 
 
-def test_a_secret_is_replaced_listed_and_removed(db: Opened, vault: Vault) -> None:
+def test_a_secret_is_replaced_listed_and_removed(db: Opened, vault: SecretVault) -> None:
     put(db, vault, "B", "first value")
     put(db, vault, "B", "second value")
     put(db, vault, "A")
@@ -141,7 +141,7 @@ class Launching:
         self.orders.append(order)
 
 
-def launch(db: Opened, clock: Clock, vault: Vault, wanted: list[str]) -> tuple[Job, list[LaunchOrder]]:
+def launch(db: Opened, clock: Clock, vault: SecretVault, wanted: list[str]) -> tuple[Job, list[LaunchOrder]]:
     job, generation = made.job(phase=JobPhase.STARTING), made.generation(("w0", "n"), phase=GenerationPhase.PLANNED)
 
     def stored(connection: Connection) -> None:
@@ -150,15 +150,15 @@ def launch(db: Opened, clock: Clock, vault: Vault, wanted: list[str]) -> tuple[J
 
     db.write(stored)
     backend = Launching()
-    known = Gangs({}, {}, {})
-    hands = CarryOut(db.store, cast(Backend, backend), known, made.worker_order, dict, clock, launch_secrets(vault))
-    run(hands.do(gangs.Start(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())))
+    known = GangRegistry({}, {}, {})
+    hands = GangExecutor(db.store, cast(Backend, backend), known, made.worker_order, dict, clock, launch_secrets(vault))
+    run(hands.do(gang_state_machine.Start(generation), GangView(job, [generation], {}, frozenset(), 0.0, frozenset())))
     after = db.read(jobs.get, job.id)
     assert after is not None
     return after, backend.orders
 
 
-def test_a_job_gets_the_secrets_it_asks_for_and_no_others(db: Opened, clock: Clock, vault: Vault) -> None:
+def test_a_job_gets_the_secrets_it_asks_for_and_no_others(db: Opened, clock: Clock, vault: SecretVault) -> None:
     for name in ("A", "B"):
         put(db, vault, name, f"value of {name}")
     _, orders = launch(db, clock, vault, ["B"])
@@ -166,14 +166,14 @@ def test_a_job_gets_the_secrets_it_asks_for_and_no_others(db: Opened, clock: Clo
     assert "value of B" not in repr(orders)
 
 
-def test_a_job_whose_secret_was_removed_fails_and_says_so(db: Opened, clock: Clock, vault: Vault) -> None:
+def test_a_job_whose_secret_was_removed_fails_and_says_so(db: Opened, clock: Clock, vault: SecretVault) -> None:
     job, orders = launch(db, clock, vault, ["GONE"])
     assert (job.phase, job.then, orders) == (JobPhase.STOPPING, JobPhase.FAILED, [])
     assert job.message == ("the secret GONE was removed; set it and submit the job again: fairlead secret set GONE")
 
 
 def test_a_job_with_too_many_long_secrets_fails_and_says_how_much_it_may_have(
-    db: Opened, clock: Clock, vault: Vault
+    db: Opened, clock: Clock, vault: SecretVault
 ) -> None:
     names = [f"LONG_{number}" for number in range(9)]
     for name in names:
@@ -184,7 +184,7 @@ def test_a_job_with_too_many_long_secrets_fails_and_says_how_much_it_may_have(
 
 
 def test_a_job_whose_secret_cannot_be_opened_fails_and_names_the_key(db: Opened, clock: Clock, tmp_path: Path) -> None:
-    put(db, Vault(Home(tmp_path), os.urandom(32)), "A")
-    job, orders = launch(db, clock, Vault(Home(tmp_path), os.urandom(32)), ["A"])
+    put(db, SecretVault(Home(tmp_path), os.urandom(32)), "A")
+    job, orders = launch(db, clock, SecretVault(Home(tmp_path), os.urandom(32)), ["A"])
     assert job.then is JobPhase.FAILED and not orders
     assert "encrypted with the key" in str(job.message) and KEY_VARIABLE in str(job.message)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
-from fairlead.control import identity
+import pytest
+
+from fairlead.control.identity import tokens as identity
 from fairlead.control.records import Role
-from fairlead.control.serve import _admin_token, sleep_after, store_url, write_profile
-from fairlead.control.store import tokens
+from fairlead.control.serve import _admin_token, keep_audit, sleep_after, store_url, write_profile
+from fairlead.control.store import pruning, tokens
 from fairlead.home import Home
 
 from .stores import Opened, run
@@ -30,6 +33,15 @@ def test_a_home_goes_on_letting_its_nodes_sleep_until_it_is_told_otherwise(tmp_p
     assert sleep_after(None, home) == 90.0 and sleep_after(5.0, home) == 5.0
     write_profile(home, "http://127.0.0.1:1", "fl_a_b", None, sleep_after_s=sleep_after(math.inf, home))
     assert sleep_after(None, home) == math.inf
+
+
+def test_a_home_goes_on_keeping_its_audit_log_for_as_long_as_it_was_told(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert keep_audit(None, home) == pruning.AUDIT_S, "nobody asked for anything yet"
+    for asked_s in (90.0, math.inf, 60.0):
+        write_profile(home, "http://127.0.0.1:1", "fl_a_b", None, keep_audit_s=keep_audit(asked_s, home))
+        assert keep_audit(None, home) == asked_s
+        assert json.loads(home.profile.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
 
 
 def test_clients_of_this_machine_keep_their_token_as_long_as_it_is_good(db: Opened, tmp_path: Path) -> None:

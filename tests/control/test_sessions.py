@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlead.control import identity
+from fairlead.control.identity import tokens as identity
 from fairlead.control.records import Role, Token
 from fairlead.control.store import sessions, tokens
 from fairlead.errors import Unauthenticated

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.control.budgets import Barred
-from fairlead.control.shares import Window, Wish, shares
+from fairlead.control.accounting.budgets import BudgetStop
+from fairlead.control.accounting.shares import DemandSpan, Window, shares
 from fairlead.control.store import ledger, metrics, usage_spans
 
 from .made import tenant, usage
@@ -28,21 +28,27 @@ def test_what_was_held_lies_in_the_intervals_in_which_it_was() -> None:
 
 
 def test_the_entitlement_is_shared_by_weight_among_those_who_had_jobs() -> None:
-    wishes = [Wish("a", 0.0, 150.0), Wish("b", 120.0, 500.0), Wish("gone", 100.0, 200.0)]
+    wishes = [DemandSpan("a", 0.0, 150.0), DemandSpan("b", 120.0, 500.0), DemandSpan("gone", 100.0, 200.0)]
     view = shares(TEAMS, wishes, [], 6, WINDOW)
     entitled = {line.tenant: line.entitlement for line in view.tenants}
     assert entitled == {"a": [6.0, 6.0, *[4.0] * 3, *[0.0] * 5], "b": [0.0, 0.0, *[2.0] * 3, *[6.0] * 5]}
 
 
+def test_shares_are_told_to_a_thousandth() -> None:
+    view = shares(TEAMS, [DemandSpan(name, 0.0, 500.0) for name in "ab"], [usage("b", 1, 100.0, 103.33337)], 1, WINDOW)
+    first, second = view.tenants
+    assert second.held[0] == 0.333 and (first.entitlement[0], second.entitlement[0]) == (0.667, 0.333)
+
+
 def test_a_quota_bounds_the_entitlement_and_the_rest_is_lent() -> None:
     teams = [replace(TEAMS[0], quota=1), TEAMS[1]]
-    view = shares(teams, [Wish("a", 0.0, 200.0), Wish("b", 0.0, 200.0)], [], 6, WINDOW)
+    view = shares(teams, [DemandSpan("a", 0.0, 200.0), DemandSpan("b", 0.0, 200.0)], [], 6, WINDOW)
     assert [line.entitlement[0] for line in view.tenants] == [1.0, 5.0]
 
 
 def test_who_has_used_up_its_budget_is_entitled_to_nothing_and_its_part_is_the_others() -> None:
-    wishes = [Wish("a", 0.0, 500.0), Wish("b", 0.0, 500.0)]
-    view = shares(TEAMS, wishes, [], 6, WINDOW, [Barred("a", 126.0, 164.0), Barred("gone", 0.0, 500.0)])
+    wishes = [DemandSpan("a", 0.0, 500.0), DemandSpan("b", 0.0, 500.0)]
+    view = shares(TEAMS, wishes, [], 6, WINDOW, [BudgetStop("a", 126.0, 164.0), BudgetStop("gone", 0.0, 500.0)])
     entitled = {line.tenant: line.entitlement for line in view.tenants}
     assert entitled["a"] == [4.0, 4.0, 4.0, 0.0, 0.0, 0.0, 4.0, 4.0, 4.0, 4.0], "for most of the interval"
     assert entitled["b"] == [2.0, 2.0, 2.0, 6.0, 6.0, 6.0, 2.0, 2.0, 2.0, 2.0]

@@ -11,7 +11,6 @@ import pytest
 
 from fairlead.cluster import Member
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
-from fairlead.control.rendezvous import Rendezvous
 from fairlead.control.store import generations, jobs
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
@@ -131,11 +130,11 @@ def test_active_follows_every_change(db: Opened) -> None:
     assert [job.step for job in db.read(jobs.active)] == [7, 0]
 
 
-def test_update_changes_what_it_is_told_and_returns_the_job(db: Opened) -> None:
+def test_update_changes_what_it_is_told(db: Opened) -> None:
     job = submit(db, a_job())
     changes = {"phase": JobPhase.STOPPING, "then": JobPhase.FAILED, "speeds": {2: 5.0}, "message": "out of memory"}
-    updated = db.write(jobs.update, job.id, **changes)
-    assert updated == replace(job, **changes) == db.read(jobs.get, job.id)
+    db.write(jobs.update, job.id, **changes)
+    assert db.read(jobs.get, job.id) == replace(job, **changes)
     with pytest.raises(NotFound):
         db.write(jobs.update, "nobody", step=1)
 
@@ -223,14 +222,15 @@ def test_a_generation_comes_back_as_it_was_stored_and_changed(db: Opened) -> Non
     first = a_generation(job, 1)
     db.write(generations.insert, first)
     (stored,) = db.read(generations.of_job, job.id)
-    assert replace(stored, rendezvous=None) == first and Rendezvous.parse(stored.rendezvous) is not None
+    assert stored == first
     changes = {
         "phase": GenerationPhase.RUNNING,
         "running_s": 2.0,
         "members": first.members[:1],
         "rendezvous": "a 127.0.0.1:1",
     }
-    assert db.write(generations.update, job.id, 1, **changes) == replace(first, **changes)
+    db.write(generations.update, job.id, 1, **changes)
+    assert db.read(generations.get, job.id, 1) == replace(first, **changes)
     with pytest.raises(NotFound):
         db.write(generations.update, job.id, 2, running_s=1.0)
 

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Text, cast, func, select
 
 from fairlead.cluster import NodeState
-from fairlead.control import identity
+from fairlead.control.identity import tokens as identity
 from fairlead.control.records import Role
-from fairlead.control.store import audit, bundles, events, memory, metrics, nodes, tenants, tokens
+from fairlead.control.store import audit, bundles, events, metrics, nodes, policy_memory, tenants, tokens
 from fairlead.control.store.schema import metrics as rows
 from fairlead.errors import Conflict, NotFound, Unauthenticated
 from fairlead.specs import Sla, parse_tenant
@@ -197,10 +197,10 @@ def test_the_audit_log_is_read_in_order(db: Opened) -> None:
 
 
 def test_the_memory_of_the_scheduler_is_the_last_one_saved(db: Opened) -> None:
-    assert db.read(memory.load) == {}
+    assert db.read(policy_memory.load) == {}
     for body in ({"a": 1}, {"b": [1, {"c": None}]}):
-        db.write(memory.save, body)
-    assert db.read(memory.load) == {"b": [1, {"c": None}]}
+        db.write(policy_memory.save, body)
+    assert db.read(policy_memory.load) == {"b": [1, {"c": None}]}
 
 
 def test_a_bundle_is_known_only_to_its_tenant(db: Opened) -> None:

@@ -116,3 +116,25 @@ def test_the_reserve_of_a_leader_before_is_used_again(small: Path, clock: Clock)
     again = Reserve(small / "reserve", RESERVE_BYTES, clock)
     again.keep()
     assert again.held and again.give_up()
+
+
+def test_a_reserve_is_kept_once_given_up_once_and_tried_again_after_ten_seconds(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "reserve"
+    reserve = Reserve(path, 1 << 16, clock)
+    assert not reserve.give_up()
+    reserve.keep()
+    assert reserve.held and path.stat().st_size == 1 << 16
+    assert reserve.give_up() and not path.exists() and not reserve.give_up()
+    clock.advance(9.9)
+    reserve.keep()
+    assert not reserve.held and not path.exists()
+    clock.advance(0.1)
+    reserve.keep()
+    assert reserve.held
+    path.unlink()
+    reserve.drop()
+    assert not reserve.held, "also when somebody has taken the file away"
+    reserve.drop()
+    nowhere = Reserve(tmp_path / "no" / "reserve", 1 << 16, clock)
+    nowhere.keep()
+    assert not nowhere.held

@@ -8,11 +8,11 @@ import pytest
 
 from fairlead import wire
 from fairlead.cluster import Member
-from fairlead.control.gangs import WorkerFact
-from fairlead.control.observe import fact_after
+from fairlead.control.reconcile.cluster_state import job_state
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
+from fairlead.control.reconcile.stragglers import SLOW_AFTER_S, SLOW_AGAIN_S, slow_seats, staying
+from fairlead.control.reconcile.worker_events import fact_after
 from fairlead.control.records import GenerationPhase, JobPhase
-from fairlead.control.rounds import job_state
-from fairlead.control.stragglers import SLOW_AFTER_S, SLOW_AGAIN_S, slow_seats, staying
 from fairlead.scheduling.state import Reason
 from tests.control import made
 

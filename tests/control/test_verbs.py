@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fairlead.control.gangs import WorkerFact
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import ENDED, DataSet, GenerationPhase, JobPhase, Role, Usage
-from fairlead.control.service.tenancy import DAY_S, TOKEN_CACHE_S, USED_EVERY_S
+from fairlead.control.service import why as reasons
+from fairlead.control.service.tenants import DAY_S, TOKEN_CACHE_S, USED_EVERY_S
 from fairlead.control.store import datasets, events, generations, jobs, ledger, lineage, metrics, sessions, tokens
-from fairlead.control.store.audit import Wanted
+from fairlead.control.store.audit import AuditFilter
 from fairlead.errors import Conflict, Forbidden, InvalidSpec, NotFound, Refused, StillRunning, Unauthenticated
 from fairlead.specs import SHORTEST_SECRET, TenantSpec
 
@@ -276,9 +277,11 @@ def test_the_audit_is_read_by_admins_each_of_their_own(asked: Asked) -> None:
     assert [entry.target for entry in asked.ask(read(asked.boss, -2, 100))] == ["vision/TWO", "vision/THREE"]
     assert [entry.target for entry in asked.ask(read(asked.boss, mine[0].id, 1))] == ["vision/TWO"]
     assert [entry.target for entry in asked.ask(read(asked.admin, -1, 100))] == ["text/OTHERS"]
-    assert [entry.target for entry in asked.ask(read(asked.admin, 0, 100, Wanted(tenant="text")))] == ["text/OTHERS"]
+    assert [entry.target for entry in asked.ask(read(asked.admin, 0, 100, AuditFilter(tenant="text")))] == [
+        "text/OTHERS"
+    ]
     with pytest.raises(NotFound):
-        asked.ask(read(asked.boss, 0, 100, Wanted(tenant="text")))
+        asked.ask(read(asked.boss, 0, 100, AuditFilter(tenant="text")))
     with pytest.raises(Forbidden):
         asked.ask(read(asked.ann, 0, 100))
 
@@ -381,7 +384,10 @@ def test_a_job_is_told_with_its_spec_and_all_generations(asked: Asked) -> None:
         asked.ask(asked.platform.job(asked.eve, "a"))
 
 
-def test_why_says_what_was_decided_and_for_one_that_was_stopped_what_stopped_it(asked: Asked) -> None:
+def test_why_says_what_was_decided_and_for_one_that_was_stopped_what_stopped_it(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reasons, "SOON_S", 0.0)  # no round follows
     submit(asked.db, a_job("a", id="a", submitted_by=asked.ann.id))
     told = asked.ask(asked.platform.why(asked.guest, "a"))
     assert told.job.id == "a" and told.reason.text and "it ran before" not in told.reason.text

@@ -11,12 +11,12 @@ import pytest
 
 from fairlead import wire
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.control.gangs import WorkerFact
-from fairlead.control.locality import held, holders, near_data, with_data
-from fairlead.control.present import job_view, node_state, node_views, plan_view, sla_met
+from fairlead.control.job_views import job_view, node_state, node_views, plan_view, sla_met
+from fairlead.control.reconcile.cluster_state import job_state
+from fairlead.control.reconcile.data_locality import held, holders, near_data, with_data
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import JobPhase, Secret, Usage
-from fairlead.control.rounds import job_state
-from fairlead.control.service.submitting import need_room
+from fairlead.control.service.submission import need_room
 from fairlead.control.store import generations, jobs, ledger, pipelines, secrets, tenants
 from fairlead.errors import Forbidden, InvalidSpec, NotFound, Refused
 from fairlead.pipelines.graph import parse_pipeline
@@ -307,27 +307,21 @@ def test_of_a_node_a_tenant_is_told_its_own_jobs_and_how_many_devices_are_used()
         "theirs": {"w0": WorkerFact("n0", "running", device=1)},
     }
     told = wire.Telemetry(0.5, 100, temperature_c=60.0, power_w=30.0, grid_trouble="slow")
-    more = {"n0": {"isolation": "sandbox", "pid": 7, "warm": True}}
+    more = {"n0": {"isolation": "sandbox", "warm": True}}
     tenant_of = {"mine": "vision", "theirs": "text"}
     first, second = node_views(nodes, facts, {"n0": told}, more, tenant_of, "vision")
     assert (first.name, first.devices, first.devices_used, first.jobs) == ("n0", 4, 3, ["mine"])
     assert [(slot.device, slot.job, slot.worker) for slot in first.slots] == [
         (0, "mine", "w0"), (1, None, None), (2, "mine", "w1"),
     ]  # fmt: skip
-    assert (first.isolation, first.pid, first.warm, first.cpu_fraction) == ("sandbox", 7, True, 0.5)
+    assert (first.isolation, first.warm, first.cpu_fraction) == ("sandbox", True, 0.5)
     assert (first.memory_used_bytes, first.temperature_c, first.power_w, first.grid_trouble) == (
         100,
         60.0,
         30.0,
         "slow",
     )
-    assert (second.devices_used, second.isolation, second.pid, second.warm, second.cpu_fraction) == (
-        0,
-        "none",
-        None,
-        False,
-        None,
-    )
+    assert (second.devices_used, second.isolation, second.warm, second.cpu_fraction) == (0, "none", False, None)
     assert (second.memory_bytes, second.places) == (8_000_000_000, ["a", "z"])
     every = node_views(nodes, facts, {}, {}, tenant_of, None)[0]
     assert [slot.tenant for slot in every.slots] == ["vision", "text", "vision"] and every.jobs == ["mine", "theirs"]

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Connection
 
 from fairlead import wire
-from fairlead.backends.protocol import WorkerEvent
-from fairlead.control.observe import LONGEST_ERROR, store_events
+from fairlead.agent.protocol import WorkerEvent
+from fairlead.control.reconcile.worker_events import LONGEST_ERROR, store_events
 from fairlead.control.records import Job, JobPhase
 from fairlead.control.store import generations, jobs, nodes
 from tests.control import made

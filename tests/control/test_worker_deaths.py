@@ -13,11 +13,19 @@ import msgspec
 import pytest
 
 from fairlead import wire
-from fairlead.control.gangs import AFTERMATH_S, GangView, MarkBroken, ReleaseWorkers, WorkerFact, changes_s, next_action
-from fairlead.control.present import reason_of
+from fairlead.control.job_views import reason_of
+from fairlead.control.reconcile.gang_state_machine import (
+    AFTERMATH_S,
+    GangView,
+    MarkBroken,
+    ReleaseWorkers,
+    WorkerFact,
+    changes_s,
+    next_action,
+)
+from fairlead.control.reconcile.worker_deaths import MOST_KEPT, answer, known
 from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase
 from fairlead.control.store import events, generations, jobs
-from fairlead.control.worker_deaths import MOST_KEPT, answer, known
 from fairlead.recovery.deaths import Cause, Death
 from fairlead.recovery.policy import OFTEN
 from tests.control import made
@@ -358,9 +366,9 @@ def test_only_what_is_needed_is_read_of_a_job_with_many_generations(db: Opened) 
 def test_deaths_that_are_kept_have_a_bound(db: Opened) -> None:
     job = submit(db, a_job("stubborn", phase=JobPhase.RUNNING, retries=100))
     for number in range(1, 60):
-        job = db.write(jobs.update, job.id, phase=JobPhase.RUNNING, generation=number)
-        db.write(answer, job, [Death("w0", Cause.EXITED, number, "7")], 0, 100.0 + number)
-        job = db.write(jobs.update, job.id, phase=JobPhase.RUNNING)
+        db.write(jobs.update, job.id, phase=JobPhase.RUNNING, generation=number)
+        db.write(answer, db.read(jobs.get, job.id), [Death("w0", Cause.EXITED, number, "7")], 0, 100.0 + number)
+    job = db.read(jobs.get, job.id)
     assert (job.failures, len(known(job))) == (59, MOST_KEPT + 1)
 
 

@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from fairlead import wire
-from fairlead.control import worker_messages
-from fairlead.control.worker_messages import DEEPEST, MOST, Nonsense, checked, plain_value, stage_result
+from fairlead.control.reconcile import worker_messages
+from fairlead.control.reconcile.worker_messages import (
+    DEEPEST,
+    MOST,
+    ImplausibleMessage,
+    checked,
+    plain_value,
+    stage_result,
+)
 
 SINCE_S, NOW_S = 1.8e9, 1.8e9 + 100.0
 ROW = {"step": 3.0, "time_s": NOW_S - 1.0, "loss": math.nan, "epoch": 0.0}
@@ -63,7 +70,7 @@ def nested(depth: int) -> Any:
     ids=repr,
 )  # fmt: skip
 def test_what_no_honest_worker_would_say_is_refused(body: Any) -> None:
-    with pytest.raises(Nonsense):
+    with pytest.raises(ImplausibleMessage):
         says(body)
 
 
@@ -89,7 +96,7 @@ MOST_STEPS = int(worker_messages.STEPS_PER_S * (NOW_S - SINCE_S + worker_message
 def test_every_word_of_a_step_has_the_same_bound(said: Callable[[int], Any]) -> None:
     assert says(said(MOST_STEPS)) == said(MOST_STEPS)
     for step in (MOST_STEPS + 1, 2**53, -1):
-        with pytest.raises(Nonsense, match="step"):
+        with pytest.raises(ImplausibleMessage, match="step"):
             says(said(step))
 
 
@@ -107,17 +114,91 @@ def test_the_metrics_of_a_model_of_a_thousand_classes_are_honest() -> None:
 
 def test_values_are_bounded_in_depth_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     plain_value(nested(DEEPEST - 1), "it")
-    with pytest.raises(Nonsense, match="deep"):
+    with pytest.raises(ImplausibleMessage, match="deep"):
         plain_value(nested(DEEPEST), "it")
     monkeypatch.setattr(worker_messages, "MOST_PARTS", 10)
     plain_value([1] * 9, "it")
-    with pytest.raises(Nonsense, match="parts"):
+    with pytest.raises(ImplausibleMessage, match="parts"):
         plain_value([1] * 10, "it")
 
 
 @pytest.mark.parametrize("size", [True, -1, 2**54, "7"])
 def test_a_result_that_refers_to_nothing_is_refused(size: Any) -> None:
-    with pytest.raises(Nonsense, match="nothing"):
+    with pytest.raises(ImplausibleMessage, match="nothing"):
         stage_result({"kind": "block", "block": "ab", "bytes": size})
-    with pytest.raises(Nonsense, match="bytes"):
+    with pytest.raises(ImplausibleMessage, match="bytes"):
         stage_result({"kind": "plain", "plain": "x" * (64 << 10)})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MOST", 2**53), ("MOST_SECONDS", 1e8), ("MOST_BYTES", 1e16), ("LARGEST_VALUE", 65_536), ("DEEPEST", 32),
+        ("MOST_PARTS", 1_000_000), ("MOST_STEPS", 100_000), ("MOST_METRICS", 1024), ("LONGEST_METRIC", 200),
+        ("METRIC_NAMES_BYTES", 24_576), ("LONGEST_NAME", 500), ("LONGEST_PATH", 4096), ("MOST_ARTIFACTS", 100_000),
+        ("MOST_MISSING", 500), ("STEPS_PER_S", 1e6), ("SLACK_S", 5.0),
+    ],
+)  # fmt: skip
+def test_a_bound_is_what_it_was_when_workers_were_built_that_keep_to_it(name: str, value: float) -> None:
+    """Workers run in virtual environments of their own, and may be older than the platform."""
+    assert getattr(worker_messages, name) == value
+
+
+EDGES: list[tuple[Callable[[Any], Any], Any, Any]] = [
+    (lambda n: wire.Ready(samples=n), MOST, MOST + 1), (lambda n: wire.Ready(samples=n, epochs=2), MOST // 2, MOST),
+    (lambda n: wire.Ready(batch_size=n), MOST, MOST + 1), (lambda n: wire.Ready(parameters=n), MOST, MOST + 1),
+    (lambda n: wire.Ready(glance=wire.Glance(n, 0.0, 0.0)), 1e8, 1.1e8),
+    (lambda n: wire.Ready(glance=wire.Glance(0.0, n, 0.0)), 1e8, 1.1e8),
+    (lambda n: wire.Ready(glance=wire.Glance(1.0, 0.0, n)), 1e16, 1.1e16),
+    (lambda n: wire.Ready(glance=wire.Glance(1.0, 0.0, n)), 0.0, -1.0),
+    (lambda n: wire.Progress(n, 1, 2), MOST, MOST + 1), (lambda n: wire.Progress(1, 1, n), MOST, MOST + 1),
+    (lambda n: wire.Progress(1, 1, 2, epoch=n), MOST, MOST + 1),
+    (lambda n: wire.Progress(1, 1, 2, step_s=n), 1e8, 1.1e8),
+    (lambda n: wire.Progress(1, 1, 2, compute_s=n), 1e8, 1.1e8),
+    (lambda n: wire.Progress(1, 1, 2, samples_per_s=n), float(MOST), 1.1 * MOST),
+    (lambda n: wire.Progress(1, 1, 2, share=n), 1.000001, 1.00001),
+    (lambda n: wire.Progress(1, 1, 2, steps=[ROW] * n), 100_000, 100_001),
+    (lambda n: wire.Progress(1, 1, 2, steps=[{f"{at:04d}": 1.0 for at in range(n)} | {"step": 1.0}]), 1023, 1024),
+    (lambda n: wire.Progress(1, 1, 2, steps=[ROW | {"x" * n: 1.0}]), 200, 201),
+    (lambda n: wire.Progress(1, 1, 2, steps=[ROW | {"step": n}]), float(MOST_STEPS), MOST_STEPS + 1.0),
+    (lambda n: wire.Progress(1, 1, 2, steps=[ROW | {"step": n}]), 0.0, -1.0),
+    (lambda n: wire.Progress(1, 1, 2, steps=[ROW | {"time_s": NOW_S + n}]), 1e8, 1.1e8),
+    (lambda n: wire.Snapshot(n, 1, "disk", 1, 1.0), MOST, MOST + 1),
+    (lambda n: wire.Snapshot(1, 1, "disk", n, 1.0), MOST, MOST + 1),
+    (lambda n: wire.Snapshot(1, 1, "disk", 1, n), 1e8, 1.1e8), (lambda n: wire.Profiled(seconds=n), 1e8, 1.1e8),
+    (lambda n: wire.Finished(n, 1), MOST, MOST + 1), (lambda n: wire.Joined(n, 1), MOST, MOST + 1),
+    (lambda n: wire.Finished(1, 1, artifacts=["x" * n]), 4096, 4097),
+    (lambda n: wire.Finished(1, 1, artifacts=["x"] * n), 100_000, 100_001),
+    (lambda n: wire.Raised("", missing=["x" * n]), 500, 501),
+    (lambda n: wire.Finished(1, 1, value={"kind": "plain", "plain": "x" * n}), 65_536 - 27, 65_536 - 26),
+    (lambda n: wire.Finished(1, 1, value={"kind": "block", "bytes": n}), MOST, MOST + 1),
+    (lambda n: wire.Finished(1, 1, value={"kind": "block", "shown": n}), "x", 7),
+    (lambda n: wire.Finished(1, 1, value={"kind": "block", "block": n}), "x", 7),
+    (lambda n: wire.Finished(1, 1, value={"kind": n}), "plain", "file"),
+    (lambda n: wire.Finished(1, 1, {f"{at:03d}" + "x" * 189: 1.0 for at in range(n)}), 128, 129),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", range(len(EDGES)))
+def test_what_lies_on_a_bound_is_believed_and_what_lies_beyond_is_not(place: int) -> None:
+    say, good, bad = EDGES[place]
+    says(say(good))
+    with pytest.raises(ImplausibleMessage):
+        says(say(bad))
+
+
+def test_a_job_that_seems_not_even_submitted_has_a_few_seconds() -> None:
+    young = checked(wire.Joined(1, 5_000_000), NOW_S + 100.0, NOW_S)
+    assert young == wire.Joined(1, 5_000_000)
+    with pytest.raises(ImplausibleMessage):
+        checked(wire.Joined(1, 5_000_001), NOW_S + 100.0, NOW_S)
+
+
+def test_more_missing_stages_than_are_looked_at_are_nobodys_trouble() -> None:
+    says(wire.Raised("", missing=["x"] * 501))
+    says(wire.Raised("", missing=["x"] * 500 + ["x" * 501]))
+
+
+def test_a_step_without_a_time_stays_without_one() -> None:
+    row = {"step": 1.0, "loss": 0.5}
+    assert says(wire.Progress(1, 1, 2, steps=[row])).steps == [row]

@@ -8,15 +8,17 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from fairlead.control import identity
-from fairlead.control.follower import Follower
-from fairlead.control.loop import Controller
-from fairlead.control.metrics.scrape import Scraper
+from fairlead.control.foresight.process import Foresight
+from fairlead.control.identity import tokens as identity
+from fairlead.control.identity.secret_vault import SecretVault
+from fairlead.control.observability.event_metrics import EventFollower
+from fairlead.control.observability.scrape import Scraper
+from fairlead.control.plans.planner_process import InlinePlanner
+from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import AuditEntry, LoggedEvent, Role, Token
 from fairlead.control.service import Platform
 from fairlead.control.service.core import Core
 from fairlead.control.store import audit, events, tokens
-from fairlead.control.vault import Vault
 from fairlead.home import Home
 
 from . import made
@@ -38,10 +40,12 @@ class Asked:
         self.backend = PuppetBackend(clock, 2)
         self.controller = Controller(db.store, self.backend, made.worker_order, clock)
         run(self.controller.refresh())
-        follower = Follower(db.store, self.controller)
+        follower = EventFollower(db.store, self.controller)
         scraper = Scraper(db.store, self.controller, follower, self.home)
-        self.core = Core(db.store, self.controller, self.home, Vault(self.home, b"k" * 32), clock,
-                         lambda: self.stopped.append(True), clock(), scraper, ring=follower.ring)  # fmt: skip
+        ahead = Foresight(InlinePlanner())
+        self.core = Core(db.store, self.controller, self.home, SecretVault(self.home, b"k" * 32), clock,
+                         lambda: self.stopped.append(True), clock(), scraper, ring=follower.ring, foresight=ahead,
+                         promises=ahead)  # fmt: skip
         self.platform = Platform(self.core)
         self.admin = self.token(Role.ADMIN, None, "the admin")
         self.boss = self.token(Role.TENANT_ADMIN, "vision", "the boss")

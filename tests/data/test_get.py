@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.data import BadData, getting, read
+from fairlead.data import BadData, known_datasets, read
+from fairlead.data.dataset_origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, Download, Origin, origin
 from fairlead.data.downloading import digest, download
-from fairlead.data.getting import get
-from fairlead.data.origins import BANK, CIFAR10, IMDB, KDD99, ORIGINS, Download, origin
+from fairlead.data.known_datasets import _compare, get
 from fairlead.data.unpacking import UNPACK
 from fairlead.errors import NotFound, Unavailable
 
@@ -229,7 +229,7 @@ def test_every_data_set_of_record_says_where_it_comes_from() -> None:
 def test_a_folder_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(BadData, match="cannot be made"):
-        getting._make(tmp_path / "file" / "adult")
+        known_datasets._make(tmp_path / "file" / "adult")
 
 
 def test_an_address_that_has_moved_is_followed(site: Site, tmp_path: Path) -> None:
@@ -281,12 +281,12 @@ def test_the_folder_named_after_a_data_set_is_taken_before_its_parent(tmp_path: 
     (tmp_path / known.folder).mkdir()
     (tmp_path / "a.csv").write_bytes(b"of something else")
     (tmp_path / known.folder / "a.csv").write_bytes(b"right")
-    assert getting._local(known, tmp_path) == tmp_path / known.folder
-    assert getting._from_folder(known, tmp_path / known.folder, None, silent).files == (
+    assert known_datasets._local(known, tmp_path) == tmp_path / known.folder
+    assert known_datasets._from_folder(known, tmp_path / known.folder, None, silent).files == (
         tmp_path / known.folder / "a.csv",
     )
     with pytest.raises(BadData, match="its checksum differs"):
-        getting._from_folder(known, tmp_path, None, silent)
+        known_datasets._from_folder(known, tmp_path, None, silent)
 
 
 def test_without_a_place_it_goes_where_the_data_lies_or_below_the_current_folder(
@@ -294,8 +294,23 @@ def test_without_a_place_it_goes_where_the_data_lies_or_below_the_current_folder
 ) -> None:
     known = CIFAR10
     monkeypatch.setenv("FAIRLEAD_DATA", str(tmp_path))
-    assert getting._target(known, None) == tmp_path / known.folder
-    assert getting._target(known, tmp_path / "mine") == tmp_path / "mine" / known.folder
+    assert known_datasets._target(known, None) == tmp_path / known.folder
+    assert known_datasets._target(known, tmp_path / "mine") == tmp_path / "mine" / known.folder
     for unset in ("", None):
         monkeypatch.delenv("FAIRLEAD_DATA") if unset is None else monkeypatch.setenv("FAIRLEAD_DATA", unset)
-        assert getting._target(known, None) == Path("data") / known.folder
+        assert known_datasets._target(known, None) == Path("data") / known.folder
+
+
+def test_a_file_is_told_of_when_it_is_compared_and_any_of_its_sums_will_do(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(BODY)
+    good, bad = f"sha256:{hashlib.sha256(BODY).hexdigest()}", f"sha256:{hashlib.sha256(b'x').hexdigest()}"
+    for kept, contents, same in (({}, good, True), ({"a.bin": good}, bad, True), ({"a.bin": bad}, bad, False)):
+        made = Origin("o", "title", "folder", (), {"a.bin": contents}, kept, "terms")
+        told: list[tuple[str, int, int | None]] = []
+        if same:
+            _compare(made, path, lambda *words, told=told: told.append(words))  # type: ignore[misc]
+        else:
+            with pytest.raises(BadData, match="its checksum differs"):
+                _compare(made, path, lambda *words, told=told: told.append(words))  # type: ignore[misc]
+        assert told == [("a.bin", len(BODY), len(BODY))]

@@ -137,3 +137,28 @@ def test_seeds_and_epochs_of_any_size_are_taken_apart() -> None:
     seen = {tuple(partition(50, 2, seed=seed, epoch=epoch).order.tolist())
             for seed, epoch in ((0, 0), (0, 1), (1, 0), (1, 1), (-1, 0), (2**63, 0))}  # fmt: skip
     assert len(seen) == 6
+
+
+@pytest.mark.parametrize("how", ["weighted", "key", "label", "length"])
+def test_weights_count_in_proportion_to_each_other(how: How) -> None:
+    values = np.random.default_rng(1).integers(0, 9, 200)
+    parts, speeds, slow = (partition(200, 3, how=how, weights=weights, values=values)
+                           for weights in ((0.25, 0.25, 0.5), (10.0, 10.0, 20.0), (0.01, 0.01, 0.02)))  # fmt: skip
+    assert parts.cuts == speeds.cuts == slow.cuts
+    assert np.array_equal(parts.order, speeds.order) and np.array_equal(parts.order, slow.order)
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, -0.1), (0.0, 0.0), (1.0, float("nan")), (1.0, float("inf"))])
+def test_weights_are_one_number_for_each_worker(weights: tuple[float, ...]) -> None:
+    with pytest.raises(InvalidSpec, match="one number of 0 or more"):
+        partition(10, 2, how="weighted", weights=weights)
+    assert len(partition(10, 2, how="weighted", weights=(0.0, 1.0)).of(1)) == 10
+
+
+def test_nothing_can_be_dealt_and_less_than_nothing_cannot() -> None:
+    assert [len(partition(0, 2).of(worker)) for worker in (0, 1)] == [0, 0]
+    with pytest.raises(InvalidSpec, match="-1 is less than none"):
+        partition(-1, 2)
+    with pytest.raises(InvalidSpec, match="0 is too few"):
+        partition(5, 0)
+    assert partition(5, 1).of(0).shape == (5,)

@@ -14,14 +14,14 @@ import pytest
 
 from fairlead.data import BadData, read
 from fairlead.data.manifest import Manifest, SchemaChanged
-from fairlead.data.parts import _lots, split
-from fairlead.data.preparing import _inherited, prepare, refine
+from fairlead.data.preparation import _inherited, prepare, refine
 from fairlead.data.recipes import Assemble, Encode, Flag, Normalise, Recipe
-from fairlead.data.recipes.frame import materialised
+from fairlead.data.recipes.batch_columns import materialised
 from fairlead.data.spool import Spool
+from fairlead.data.train_test_split import _lots, split
 from fairlead.errors import InvalidSpec
 from fairlead.grid import BlockId
-from fairlead.grid.alone import alone
+from fairlead.grid.standalone import alone
 
 RECIPE = Recipe([Normalise(), Encode(columns="c", how="onehot"), Encode(columns="y"), Assemble()], target="y")
 
@@ -248,3 +248,22 @@ def test_the_part_of_the_parent_may_be_named_again_and_no_other() -> None:
     assert own is not None and _inherited(parent, own) == own
     with pytest.raises(InvalidSpec, match="another part"):
         _inherited(parent, replace(own, seed=4))
+
+
+class Costs:
+    """A grid that has no room to compute in, and keeps what each block was said to cost."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[int, float]] = []
+
+    def put_tensors(self, tensors: dict[str, np.ndarray], *, label: str, cost_s: float) -> str:
+        self.said.append((sum(each.nbytes for each in tensors.values()), cost_s))
+        return f"block-{len(self.said)}"
+
+
+def test_what_a_block_costs_to_make_again_follows_its_size() -> None:
+    data, blocks = table(1_000), Costs()
+    fitted = RECIPE.fit(read(data))
+    manifest = prepare(read(data), fitted, blocks, workers=1, block_bytes=300 * 28)  # type: ignore[arg-type]
+    assert [size for size, _ in blocks.said] == [block.bytes for block in manifest.blocks] and len(blocks.said) == 4
+    assert all(cost_s == pytest.approx(size / 1e8) for size, cost_s in blocks.said)

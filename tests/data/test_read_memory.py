@@ -25,7 +25,7 @@ _CHILD = """
 import json, resource, sys
 import psutil
 from fairlead.data import reading
-from fairlead.data.readers import queries
+from fairlead.data.readers import sql as queries
 from fairlead.errors import FairleadError
 before = psutil.Process().memory_full_info().data
 resource.setrlimit(resource.RLIMIT_DATA, (before + {limit} * 2**20, resource.RLIM_INFINITY))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlead.data import BadData, read
-from fairlead.data.readers.separated import _fault
+from fairlead.data.readers.csv import _fault
 from fairlead.errors import InvalidSpec
 
 MANY = 300_000  # several chunks, parsed side by side
@@ -124,7 +124,13 @@ def test_what_is_wrong_with_a_file_is_said_in_its_own_words(tmp_path: Path) -> N
     np.savez(tmp_path / "o.npz", a=np.array([{}, 1], object))
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat" / "a.png").write_bytes(b"")
-    for name, what in (("a.json", "one JSON array"), ("o.npz", "Python objects"), ("flat", "no folder gives a label")):
+    (tmp_path / "s.safetensors").write_bytes((1000).to_bytes(8, "little") + b"{}" + bytes(990))
+    for name, what in (
+        ("a.json", "one JSON array"),
+        ("s.safetensors", "header is longer than"),
+        ("o.npz", "Python objects"),
+        ("flat", "no folder gives a label"),
+    ):
         with pytest.raises(BadData, match=what):
             read(tmp_path / name)
 

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fairlead.data import BadData, read
-from fairlead.data.describe import describe
 from fairlead.data.options import MIB, Options
+from fairlead.data.profile import describe
 from fairlead.data.readers.texts import folder_batches
-from fairlead.data.sampling import EXACT, ROWS, WORD, Counts, Sample
+from fairlead.data.sampling import EXACT, ROWS, WORD, Counts, RowSample
 
 
 def test_rows_are_decoded_few_at_a_time_where_one_group_has_long_ones(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_values_are_counted_exactly_until_there_are_too_many_of_them() -> None:
 
 def test_a_sample_stays_small_and_its_texts_short() -> None:
     schema = pa.schema([("n", pa.int64()), ("t", pa.string()), ("b", pa.binary()), ("l", pa.list_(pa.int8()))])
-    sample, prunes = Sample(schema, seed=2), list[int]()
+    sample, prunes = RowSample(schema, seed=2), list[int]()
     really = sample._prune
     sample._prune = lambda: (prunes.append(1), really())[1]  # type: ignore[method-assign]
     assert sample.table() is None
@@ -83,7 +83,7 @@ def test_a_sample_stays_small_and_its_texts_short() -> None:
     assert set(drawn.column("t").to_pylist()) == {"x" * WORD}
     assert np.mean(drawn.column("n").to_numpy()) == pytest.approx(10 * ROWS, rel=0.05)
     assert len(set(drawn.column("n").to_pylist())) == ROWS
-    short = Sample(schema)
+    short = RowSample(schema)
     short.add(pa.record_batch({"n": [1], "t": ["a"], "b": [b""], "l": [[]]}, schema=schema))
     assert (kept := short.table()) is not None and kept.num_rows == 1
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.data import BadData, read
-from fairlead.data.parts import split
 from fairlead.data.recipes import Assemble, Encode, FittedRecipe, Flag, Impute, Normalise, Recipe, Tokenise
 from fairlead.data.recipes.statistics import Counts, Moments, Quantiles
+from fairlead.data.train_test_split import split
 from fairlead.errors import InvalidSpec
 
 YAML = """

@@ -12,10 +12,10 @@ from PIL import Image as Pillow
 from pydantic import ValidationError
 
 from fairlead.data import BadData, read
-from fairlead.data.named import dataset
+from fairlead.data.dataset_refs import dataset
 from fairlead.data.options import MIB, Options
 from fairlead.data.recipes import Assemble, Encode, Impute, Normalise, Pad, Recipe
-from fairlead.data.recipes.frame import Frame, within
+from fairlead.data.recipes.batch_columns import Frame, within
 from fairlead.data.recipes.recipe import STEPS
 from fairlead.data.recipes.step import Step
 from fairlead.errors import InvalidSpec

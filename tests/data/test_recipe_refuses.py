@@ -14,7 +14,7 @@ import pytest
 from PIL import Image as Pillow
 
 from fairlead.data import BadData, prepare, read
-from fairlead.data.describe import describe
+from fairlead.data.profile import describe
 from fairlead.data.recipes import Assemble, Encode, FittedRecipe, Image, Impute, Normalise, Pad, Recipe
 from fairlead.data.recipes.step import Step
 

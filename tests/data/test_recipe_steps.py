@@ -28,7 +28,7 @@ def batch(columns: dict[str, object]) -> pa.RecordBatch:
 
 
 def column(found: pa.RecordBatch, name: str) -> np.ndarray:
-    from fairlead.data.recipes.frame import as_array
+    from fairlead.data.recipes.batch_columns import as_array
 
     return as_array(found.column(name), found.schema.field(name))
 

@@ -174,3 +174,16 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 def test_columns_of_one_name_are_refused(url: str) -> None:
     with pytest.raises(BadData, match="column 'a': two columns have this name"):
         read(url, query="SELECT 1 AS a, 2 AS a")
+
+
+def test_a_file_that_was_away_for_a_while_is_not_read_twice(tmp_path: Path) -> None:
+    folder, away = tmp_path / "data", tmp_path / "away.csv"
+    folder.mkdir()
+    for name in ("1", "2"):
+        (folder / f"{name}.csv").write_text(f"a\n{name}\n")
+    first = read(folder).watermark
+    (folder / "1.csv").rename(away)
+    without = read(folder, after=first)
+    assert len(without.watermark["files"]) == 2 and without.table().num_rows == 0
+    away.rename(folder / "1.csv")
+    assert read(folder, after=without.watermark).table().num_rows == 0

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.cluster import Member
 from fairlead.control.datasets import outline
-from fairlead.control.lineage import BITS, MOST_BYTES, TOLERANCE, Said, accepted, differences, repeatable
+from fairlead.control.lineage import BITS, MOST_BYTES, TOLERANCE, ReportedOrigin, accepted, differences, repeatable
 from fairlead.control.records import Generation, GenerationPhase
 
 
@@ -18,8 +18,8 @@ def generation(number: int, workers: int, plan: str = "dp2") -> Generation:
     return Generation("j", number, GenerationPhase.ENDED, members, "", "", 0.0, running_s=1.0, plan={"id": plan})
 
 
-def said(*course: tuple[int, int, str], **fields: Any) -> Said:
-    return Said(course=[(step, world, plan, [1 / world] * world) for step, world, plan in course],
+def said(*course: tuple[int, int, str], **fields: Any) -> ReportedOrigin:
+    return ReportedOrigin(course=[(step, world, plan, [1 / world] * world) for step, world, plan in course],
                 **{"repeats": True, **fields})  # fmt: skip
 
 
@@ -35,11 +35,11 @@ def test_one_number_of_workers_under_one_plan_gives_the_same_bits() -> None:
         (said((0, 1, "replicas"), (9, 2, "replicas")), "1 and 2 workers"),
         (said((0, 2, "replicas"), (9, 2, "ddp")), "changed its plan"),
         (said((0, 1, "replicas"), repeats=False, why_not="sums on cuda"), "sums on cuda"),
-        (Said(why_not="its loop is its own"), "its loop is its own"),
+        (ReportedOrigin(why_not="its loop is its own"), "its loop is its own"),
         (None, "says nothing"),
     ],
 )
-def test_whatever_else_is_repeated_but_for_rounding_and_says_why(what: Said | None, word: str) -> None:
+def test_whatever_else_is_repeated_but_for_rounding_and_says_why(what: ReportedOrigin | None, word: str) -> None:
     found = repeatable(what, [generation(1, 2)])
     assert found.gives == TOLERANCE
     assert word in found.why

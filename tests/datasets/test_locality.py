@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import Node
-from fairlead.control.locality import holders, near_data, with_data
+from fairlead.control.reconcile.data_locality import holders, near_data, with_data
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.state import ClusterState, JobState, Reason, Start, TenantState
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from fairlead.grid.alone import Alone
+from fairlead.grid.standalone import StandaloneGrid
 
 MB = 1 << 20
 
 
 @pytest.fixture
-def grids(tmp_path: Path) -> Iterator[Callable[..., Alone]]:
+def grids(tmp_path: Path) -> Iterator[Callable[..., StandaloneGrid]]:
     """Makes grids by name, of the same platform."""
     with ExitStack() as ending:
 
-        def make(name: str = "node", silence_s: float = 30.0, **tenant: Any) -> Alone:
+        def make(name: str = "node", silence_s: float = 30.0, **tenant: Any) -> StandaloneGrid:
             folder = tmp_path / name
             folder.mkdir()
-            alone = Alone(folder, name, peers=tmp_path, key=b"k" * 32, silence_s=silence_s)
+            alone = StandaloneGrid(folder, name, peers=tmp_path, key=b"k" * 32, silence_s=silence_s)
             ending.callback(alone.close)
             alone.admit(**({"quota": 8 * MB} | tenant))
             return alone

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from fairlead.grid import mapping
 from fairlead.grid import messages as m
+from fairlead.grid.arena_store import Store
 from fairlead.grid.client import Grid
-from fairlead.grid.keeping import bind
 from fairlead.grid.peers import Peers
-from fairlead.grid.serving import TenantServer
-from fairlead.grid.store import Store
+from fairlead.grid.sockets import bind
+from fairlead.grid.tenant_server import TenantServer
 from tests.grid.conftest import MB
 
 

@@ -17,12 +17,12 @@ import pytest
 
 from fairlead.errors import Conflict, FairleadError, Forbidden, InvalidSpec, NotFound, Refused, TooLarge
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone, alone
+from fairlead.grid.standalone import StandaloneGrid, alone
 from fairlead.grid.values import BlockId
 from tests.grid.conftest import MB
 from tests.waiting import until
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 
 
 def filled(number: int, nbytes: int = MB) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

@@ -142,3 +142,16 @@ def test_a_block_that_came_back_into_memory_is_not_taken_for_one_on_disk() -> No
     for block in "ab":
         catalogue.apply(Entry(block, catalogue.entries[block].nbytes, RESIDENT, offset=0 if block == "a" else 64))
     assert catalogue.cheapest_spilled() is None
+
+
+def test_a_session_that_ends_leaves_behind_what_it_has_written_and_gives_up_what_it_had_not() -> None:
+    catalogue = Catalogue()
+    catalogue.apply(Session("s/1", 1, 1))
+    catalogue.apply(resident("a", session="s/1"))
+    for block, session in (("b", "s/1"), ("c", "s/2")):
+        catalogue.apply(Entry(block, 1000, RESERVED, 2048, kind="k", session=session))
+    catalogue.apply(Pin("s/1", "a"))
+    assert catalogue.held("s/1") == {"a", "b"} and catalogue.held("s/2") == {"c"}
+    assert [entry.id for entry in catalogue.forget_session("s/1")] == ["b"]
+    assert set(catalogue.entries) == {"a", "c"} and catalogue.held("s/1") == set() and "s/1" not in catalogue.sessions
+    assert catalogue.forget_session("s/1") == []

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from fairlead.grid.alone import Alone
-from fairlead.grid.serving import MOST_LINES
+from fairlead.grid.standalone import StandaloneGrid
+from fairlead.grid.tenant_server import MOST_LINES
 from tests.waiting import until
 
 PATIENCE_S = 30.0
@@ -27,7 +27,7 @@ def many_descriptors() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def crowd(grid: Alone, tenant: str, most: int, says: bytes = b"") -> Iterator[list[socket.socket]]:
+def crowd(grid: StandaloneGrid, tenant: str, most: int, says: bytes = b"") -> Iterator[list[socket.socket]]:
     """As many lines as the tenant gets, which say no hello."""
     with contextlib.ExitStack() as open_lines:
         lines: list[socket.socket] = []
@@ -47,7 +47,7 @@ def crowd(grid: Alone, tenant: str, most: int, says: bytes = b"") -> Iterator[li
         yield lines
 
 
-def works(grid: Alone, tenant: str) -> bool:
+def works(grid: StandaloneGrid, tenant: str) -> bool:
     worker = grid.connect(tenant)
     try:
         with worker.open(worker.put([b"bytes"], kind="bytes", meta={})) as block:
@@ -56,7 +56,7 @@ def works(grid: Alone, tenant: str) -> bool:
         worker.close()
 
 
-def test_a_tenant_with_thousands_of_lines_keeps_no_other_from_the_grid(grids: Callable[..., Alone]) -> None:
+def test_a_tenant_with_thousands_of_lines_keeps_no_other_from_the_grid(grids: Callable[..., StandaloneGrid]) -> None:
     grid = grids(tenant="loud")
     grid.admit("quiet", 8 << 20)
     assert works(grid, "quiet") and works(grid, "loud")
@@ -69,7 +69,7 @@ def test_a_tenant_with_thousands_of_lines_keeps_no_other_from_the_grid(grids: Ca
     assert works(grid, "loud") and works(grid, "quiet")
 
 
-def test_a_grid_process_without_descriptors_goes_on_when_it_has_some(grids: Callable[..., Alone]) -> None:
+def test_a_grid_process_without_descriptors_goes_on_when_it_has_some(grids: Callable[..., StandaloneGrid]) -> None:
     grid = grids(tenant="loud")
     grid.admit("quiet", 8 << 20)
     assert works(grid, "quiet") and works(grid, "loud")
@@ -87,7 +87,7 @@ def test_a_grid_process_without_descriptors_goes_on_when_it_has_some(grids: Call
     assert grid.keeper.pid == pid, "and it is the same process"
 
 
-def test_messages_that_never_end_do_not_fill_the_grid_process(grids: Callable[..., Alone]) -> None:
+def test_messages_that_never_end_do_not_fill_the_grid_process(grids: Callable[..., StandaloneGrid]) -> None:
     grid = grids(tenant="loud")
     assert works(grid, "loud")
     pid = until(lambda: grid.keeper.pid)
@@ -104,7 +104,7 @@ def test_messages_that_never_end_do_not_fill_the_grid_process(grids: Callable[..
     assert works(grid, "loud")
 
 
-def test_a_line_that_says_no_hello_is_closed(grids: Callable[..., Alone]) -> None:
+def test_a_line_that_says_no_hello_is_closed(grids: Callable[..., StandaloneGrid]) -> None:
     grid = grids()
     assert works(grid, "tenant")
     with crowd(grid, "tenant", 1) as lines:

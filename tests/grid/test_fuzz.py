@@ -11,13 +11,13 @@ import pytest
 
 from fairlead import framing
 from fairlead.grid import messages as m
-from fairlead.grid.alone import Alone
+from fairlead.grid.standalone import StandaloneGrid
 from tests import hostile
 from tests.grid.conftest import MB
 from tests.grid.servers import line
 from tests.grid.test_crowds import works
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 LINES = 150
 BLOCKS = [f"{number:032x}" for number in range(4)]
 HONEST = [m.AskUsage(), m.AskBlocks(), m.Goodbye(), m.Writer()] + [

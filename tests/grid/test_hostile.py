@@ -13,18 +13,18 @@ import pytest
 from fairlead.errors import FairleadError, InvalidSpec, NotFound
 from fairlead.grid import Grid
 from fairlead.grid import messages as m
-from fairlead.grid.alone import Alone
-from fairlead.grid.keeping import PACKET_BYTES
 from fairlead.grid.process import fitting
+from fairlead.grid.sockets import PACKET_BYTES
 from fairlead.grid.spill import Cipher, Disk
+from fairlead.grid.standalone import StandaloneGrid
 from fairlead.grid.values import BlockId, Usage
 from tests.grid.conftest import MB
 from tests.waiting import until
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 
 
-def spilled(alone: Alone) -> dict[Path, bytes]:
+def spilled(alone: StandaloneGrid) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in (alone.folder / "spill").rglob("*") if path.is_file()}
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from fairlead import framing
 from fairlead.grid import peers as module
+from fairlead.grid.arena_store import Store
 from fairlead.grid.catalogue import Session
 from fairlead.grid.credentials import born
+from fairlead.grid.errors import Refusal
 from fairlead.grid.messages import Commit, Found, Peer, PutSmall
 from fairlead.grid.peers import Peers, prove
-from fairlead.grid.refusing import Refusal
-from fairlead.grid.store import Store
 from tests.grid.conftest import MB
 from tests.grid.servers import new_store
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
 from fairlead.grid.layout import Layout
+from fairlead.grid.standalone import StandaloneGrid
 from tests.grid.conftest import MB
 from tests.grid.test_blocks import filled
 from tests.waiting import until
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 
 
 def cut(grid: Grid) -> None:

@@ -16,18 +16,18 @@ import pytest
 
 from fairlead import framing
 from fairlead.grid import messages as m
-from fairlead.grid.alone import Alone
 from fairlead.grid.catalogue import RESIDENT, Entry
 from fairlead.grid.peers import Peers
 from fairlead.grid.process import GridProcess
-from fairlead.grid.serving import TenantServer
+from fairlead.grid.standalone import StandaloneGrid
+from fairlead.grid.tenant_server import TenantServer
 from tests.grid.conftest import MB
 from tests.grid.servers import line, new_store, tenant_server, worker
 from tests.grid.test_blocks import filled
 from tests.grid.test_crowds import works
 from tests.waiting import until
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # how threads end here
 PATIENCE_S = 60.0
 DEEP = 100_000

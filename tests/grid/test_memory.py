@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from fairlead.grid import mapping
-from fairlead.grid.allocator import Extents
-from fairlead.grid.alone import Alone
+from fairlead.grid.allocator import FreeRanges
+from fairlead.grid.arena_store import KEEP_WARM_S, Store
 from fairlead.grid.catalogue import Session
 from fairlead.grid.messages import Admit, PutSmall
-from fairlead.grid.store import KEEP_WARM_S, Store
+from fairlead.grid.standalone import StandaloneGrid
 from fairlead.grid.values import SEGMENT
 from tests.grid.conftest import MB
 from tests.waiting import until
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_memory_that_nobody_needed_for_minutes_goes_back_and_comes_again(store: 
 
 
 def test_an_arena_gives_up_only_what_is_free_at_its_end() -> None:
-    extents = Extents(1024, [(0, 64), (512, 64)])
+    extents = FreeRanges(1024, [(0, 64), (512, 64)])
     assert extents.top == 576
     extents.shrink(640)
     assert extents.ranges() == [(64, 448), (576, 64)] and extents.end == 640
@@ -86,7 +86,7 @@ def test_an_arena_gives_up_only_what_is_free_at_its_end() -> None:
         extents.shrink(512)
     extents.grow(1024)
     assert extents.ranges() == [(64, 448), (576, 448)]
-    assert Extents(64, [(0, 64)]).top == 64 and Extents(64).top == 0
+    assert FreeRanges(64, [(0, 64)]).top == 64 and FreeRanges(64).top == 0
 
 
 def test_a_tenant_that_is_told_again_what_it_may_have_on_disk_has_that(grids: Make) -> None:

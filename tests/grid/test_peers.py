@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import NotFound
-from fairlead.grid.alone import Alone
 from fairlead.grid.client import Grid
-from fairlead.grid.keeper import Keeper
 from fairlead.grid.messages import Peer
 from fairlead.grid.peers import Peers
+from fairlead.grid.process_supervisor import GridSupervisor
+from fairlead.grid.standalone import StandaloneGrid
 from fairlead.grid.values import BlockId
 from tests.grid.conftest import MB
 from tests.grid.servers import new_store
 from tests.grid.test_blocks import filled
 from tests.waiting import until
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 PATIENCE_S = 60.0
 UNKNOWN = BlockId("0" * 32)
 
@@ -38,24 +38,24 @@ def beside() -> Iterator[ThreadPoolExecutor]:
 def introduced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """For whom a keeper was asked for lines to other nodes."""
     told: list[str] = []
-    really = Keeper._introduce
+    really = GridSupervisor._introduce
 
-    def introduce(keeper: Keeper, asking: str) -> None:
+    def introduce(keeper: GridSupervisor, asking: str) -> None:
         really(keeper, asking)
         told.append(asking)
 
-    monkeypatch.setattr(Keeper, "_introduce", introduce)
+    monkeypatch.setattr(GridSupervisor, "_introduce", introduce)
     return told
 
 
-def stopped(alone: Alone) -> int:
+def stopped(alone: StandaloneGrid) -> int:
     """The grid process hangs from now on."""
     pid = until(lambda: alone.keeper.pid)
     os.kill(pid, signal.SIGSTOP)
     return int(pid)
 
 
-def asked_of(alone: Alone, beside: ThreadPoolExecutor, block: BlockId) -> tuple[Grid, Future[object]]:
+def asked_of(alone: StandaloneGrid, beside: ThreadPoolExecutor, block: BlockId) -> tuple[Grid, Future[object]]:
     grid = alone.connect()
     return grid, beside.submit(lambda: grid.open(block).parts()[0].tobytes())
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairlead.grid import Grid
-from fairlead.grid.alone import Alone
 from fairlead.grid.catalogue import RESIDENT, SPILLED, Catalogue, Entry
+from fairlead.grid.standalone import StandaloneGrid
 from fairlead.grid.values import BlockId, snapshot_label
 from tests.grid.conftest import MB
 from tests.grid.test_blocks import filled
 
-Make = Callable[..., Alone]
+Make = Callable[..., StandaloneGrid]
 
 
 def put(grid: Grid, number: int, nbytes: int = MB, *, label: str = "", cost_s: float = 0.0) -> BlockId:

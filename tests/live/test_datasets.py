@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.dataviews import DataSetView
 from fairlead.errors import NotFound, Refused
 from fairlead.sdk.jobs import Job
+from fairlead.views.datasets import DataSetView
 from tests.chaos.crashable import PROGRAMS, Crashable, wait_until
 
 NODES = "2"

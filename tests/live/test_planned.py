@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.errors import InvalidSpec
 from fairlead.sdk.jobs import Job
-from fairlead.views import PlanView
+from fairlead.views.jobs import PlanView
 from tests.chaos.crashable import Crashable, same_curve, wait_until
 
 NODES = "2"
@@ -93,6 +93,16 @@ def test_a_small_model_that_nobody_knows_begins_on_one_worker_and_the_other_rest
     assert "first passes" in result.plan.reason
     assert said.generations[0].plan is not None
     assert (said.generations[0].plan.workers_used, len(said.generations[0].members)) == (1, 2), "one rests, and is held"
+
+
+def test_what_a_plan_leaves_idle_is_given_back_and_not_given_again(platform: Crashable) -> None:
+    job = train(platform, "spare", "small", workers="1:2")
+    wait_until(lambda: runs(platform, job, "single"), PATIENCE_S, "it runs on one worker")
+    moved = platform.view(job.id)
+    wait_until(lambda: platform.view(job.id).step > moved.step + 20_000, PATIENCE_S, "it trains on through some rounds")
+    stop(platform, job)
+    said = platform.call(lambda client: client.why(job.id))
+    assert [len(generation.members) for generation in said.generations] == [1]
 
 
 def test_a_job_too_short_to_be_looked_at_while_it_runs_has_used_what_it_used(platform: Crashable) -> None:

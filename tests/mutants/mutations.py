@@ -25,7 +25,7 @@ CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "ceil": "floor"
 TRANSPARENT = ("sorted", "max", "min", "abs", "round", "reversed")  # calls that their first argument can replace
 # How a value is built or printed, or a thread is named: no behaviour that a test should see.
 FORM = ("frozen", "slots", "kw_only", "eq", "strict", "name", "daemon", "gc", "description", "help")
-SILENT = ("log", "_log", "logger", "warnings", "print")  # statements that only tell
+SILENT = ("log", "_log", "logger", "logging", "warnings", "print")  # statements that only tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +311,7 @@ def _call_changes(node: ast.Call) -> Iterator[tuple[str, Change]]:
     if (
         len(node.args) == 2
         and all(isinstance(arg, ast.Name | ast.Attribute) for arg in node.args)
-        and name not in ("isinstance", "issubclass", "suppress")
+        and name not in ("isinstance", "issubclass", "suppress", "max", "min")
     ):
         yield "order", lambda node: ast.Call(node.func, node.args[::-1], node.keywords)
     for index, keyword in enumerate(node.keywords):

@@ -37,14 +37,15 @@ def equivalents() -> dict[str, str]:
 
 def unknown(keys: Iterable[str]) -> list[str]:
     """Those of the keys that belong to no mutant any more: their code has changed."""
-    return sorted(key for key in keys if key not in _keys(key.split(":")[0]))
+    return sorted(key for key in keys if key not in _keys(*key.split(":")[:2]))
 
 
 @cache
-def _keys(module: str) -> frozenset[str]:
+def _keys(module: str, function: str) -> frozenset[str]:
     if not (CHECKOUT / module).exists():
         return frozenset()
-    every = (mutant_of(site, _sites(module), _source(module)) for site in _sites(module))
+    own = [site for site in _sites(module) if site.function == function]
+    every = (mutant_of(site, own, _source(module)) for site in own)
     return frozenset(mutant.key for mutant in every if mutant is not None)
 
 

@@ -220,12 +220,12 @@ def test_a_mutant_is_seen_by_the_tests_alone_and_a_test_that_fails_without_it_ki
         site = next(each for each in found if each.function == "aligned" and each.kind == "operator")
         mutant = mutant_of(site, found, before.decode())
         assert mutant is not None
-        extents = "tests/grid/test_room.py::test_an_arena_that_grows_to_where_it_ends_has_no_more_room"
+        extents = "tests/grid/test_reserved_room.py::test_an_arena_that_grows_to_where_it_ends_has_no_more_room"
         good = case(extents, 0.1, f"{module}:aligned")
         assert judge.judge("grid", mutant, [good]).verdict == KILLED
         same = Mutant(mutant.module, mutant.function, mutant.line, "a", "b", before.decode() + "\n")
         assert judge.judge("grid", same, [good]).verdict == SURVIVED
-        broken = case("tests/grid/test_room.py::no_such_test", 0.1, f"{module}:aligned")
+        broken = case("tests/grid/test_reserved_room.py::no_such_test", 0.1, f"{module}:aligned")
         assert judge.judge("grid", mutant, [broken]).verdict == UNDECIDED
     finally:
         tree.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.control import tracing
+from fairlead.control.observability import tracing
 from fairlead.errors import InvalidSpec
 from tests.api.conftest import run_to_its_end
 from tests.outside.collector import told
@@ -77,10 +77,11 @@ def test_no_secret_and_no_query_is_in_a_span(busy: Busy, job: str) -> None:
 def test_without_an_endpoint_no_exporter_is_even_imported() -> None:
     """FastAPI itself brings OpenTelemetry's small API along; the SDK and the exporter are ours to load."""
     load = (
-        "import sys, fairlead.api.app, fairlead.control.serve, fairlead.control.tracing as t\n"
+        "import sys, fairlead.api.app, fairlead.control.serve, fairlead.control.observability.tracing as t\n"
         "with t.request('GET', []) as span: span.answered('/', 200, 'x')\n"
         "with t.round(): t.decided([], [], 0.0)\n"
-        "mine = ('opentelemetry.sdk', 'opentelemetry.exporter', 'fairlead.control.otel', 'google.protobuf')\n"
+        "mine = ('opentelemetry.sdk', 'opentelemetry.exporter', 'fairlead.control.observability.otel',\n"
+        "        'google.protobuf')\n"
         "sys.exit(any(name.startswith(mine) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", load], timeout=60, check=False).returncode == 0

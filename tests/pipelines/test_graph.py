@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidSpec
-from fairlead.pipelines import wiring
+from fairlead.pipelines import argument_refs
+from fairlead.pipelines.fingerprints import fingerprints, lasting
 from fairlead.pipelines.graph import behind, cycle, order, parse_pipeline, stage_job
-from fairlead.pipelines.prints import fingerprints, lasting
-from fairlead.sdk.graphs import prepare
+from fairlead.sdk.pipeline_specs import prepare
 
 PROGRAMS = Path(__file__).parent / "programs"
 RUN = {"run": "flow.py:one"}
@@ -114,10 +114,10 @@ def test_plain_values_come_through_as_they_are(value: Any) -> None:
             return {key: written(inner) for key, inner in each.items()}
         if isinstance(each, list):
             return [written(inner) for inner in each]
-        return wiring.escaped(each) if isinstance(each, str) else each
+        return argument_refs.escaped(each) if isinstance(each, str) else each
 
-    assert not list(wiring.references(written(value)))
-    assert wiring.resolve(written(value), lambda reference: None) == value
+    assert not list(argument_refs.references(written(value)))
+    assert argument_refs.resolve(written(value), lambda reference: None) == value
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.sets(st.sampled_from("abcdef"), max_size=3), max_size=6))
@@ -150,8 +150,8 @@ def test_nothing_stands_for_what_follows_from_a_stage_that_is_always_run() -> No
 
 @pytest.mark.parametrize("key", ["1", 1, "-2", '"1"', '"', "a", "a b"])
 def test_a_key_is_read_as_it_was_written(key: str | int) -> None:
-    reference = wiring.Reference("load", (key, "x"))
-    assert wiring.parse(str(reference)) == reference
+    reference = argument_refs.Reference("load", (key, "x"))
+    assert argument_refs.parse(str(reference)) == reference
 
 
 def test_the_longest_way_behind_a_stage_counts() -> None:

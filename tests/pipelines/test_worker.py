@@ -12,15 +12,14 @@ import pytest
 
 from fairlead import wire
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused, TooLarge, Unavailable
-from fairlead.pipelines import carry, worker
-from fairlead.pipelines.places import Shared
+from fairlead.local_wire import PlacedSpec
+from fairlead.pipelines import results, worker
+from fairlead.pipelines.result_places import Shared
 
 
-def placed(run: str, folder: Path) -> wire.PlacedSpec:
+def placed(run: str, folder: Path) -> PlacedSpec:
     """A stage's worker with all its folders in one."""
-    return wire.PlacedSpec(
-        "j", "t", None, run, None, {}, {}, None, None, 1.0, folder=str(folder), memory_folder=str(folder)
-    )
+    return PlacedSpec("j", "t", None, run, None, {}, {}, None, None, 1.0, folder=str(folder), memory_folder=str(folder))
 
 
 @pytest.mark.parametrize(
@@ -80,13 +79,13 @@ def test_a_stage_gives_as_many_values_as_it_says(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("sys.path", [*sys.path])
     spec = placed("three_values.py:three", tmp_path)
     with pytest.raises(InvalidSpec, match="returned 3 values, and outputs says 2"):
-        worker.Work(spec, carry.Folder(tmp_path)).call()
+        worker.StageWork(spec, results.FolderStore(tmp_path)).call()
 
 
 def test_text_that_is_no_utf8_is_passed_on_as_it_is(tmp_path: Path) -> None:
-    place = carry.Folder(tmp_path)
+    place = results.FolderStore(tmp_path)
     for value in ("bad \udc80 text", {"\udc80": 1}, ["\udc80"]):
-        reference = carry.put(value, place, "stage/p/s")
+        reference = results.put(value, place, "stage/p/s")
         msgspec.json.encode(reference)
-        assert carry.get(reference, place) == value
+        assert results.get(reference, place) == value
     assert worker.figures({"\udc80": 1.0, "good": 1.0}) == {"good": 1.0}

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from fairlead.planning import assigning, cost, curves, search
+from fairlead.planning import cost, curves, search, stage_assignment
 from fairlead.planning.curves import gang, speed_curve
 from fairlead.planning.search import best
 
@@ -62,6 +62,6 @@ def test_a_curve_of_a_deep_model_takes_few_estimates(monkeypatch: pytest.MonkeyP
 
     for module in (search, curves):
         monkeypatch.setattr(module, "estimate", counted("estimates", cost.estimate))
-    monkeypatch.setattr(assigning._Pricing, "price", counted("stages", assigning._Pricing.price))
+    monkeypatch.setattr(stage_assignment._Pricing, "price", counted("stages", stage_assignment._Pricing.price))
     speed_curve(model(20), {"cpu": CPU}, (FAST, FAST), range(1, 9), per_node=4)
     assert seen["estimates"] < 150 and seen["stages"] < 4000, seen  # 12,000 stages without good bounds

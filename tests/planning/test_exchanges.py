@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from fairlead.errors import InvalidSpec
 from fairlead.planning.collectives import DIRECT_BYTES, all_reduce_s, paid_s, ring_cpu_s, sum_cpu_s, sum_s
 from fairlead.planning.cost import Estimate, estimate
-from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan, ddp
 from fairlead.planning.search import search
-from fairlead.training import direct
+from fairlead.planning.topology import Topology
+from fairlead.training.parallel import direct_sums
 
 from .made import CPU, SLOW, hardware, model
 
@@ -21,7 +21,7 @@ SENDING = msgspec.structs.replace(CPU, message_s=1e-4, byte_s=1e-9)
 
 
 def test_small_sums_go_directly_as_the_workers_do_it() -> None:
-    assert DIRECT_BYTES == direct.MOST_BYTES
+    assert DIRECT_BYTES == direct_sums.MOST_BYTES
     assert sum_cpu_s(2, 1000.0, SENDING) < ring_cpu_s(2, 1000.0, SENDING)
     assert sum_cpu_s(4, 1e6, SENDING) == ring_cpu_s(4, 1e6, SENDING)
     assert sum_s(2, 1000.0, SLOW, SENDING) <= all_reduce_s(2, 1000.0, SLOW)
@@ -44,14 +44,14 @@ def test_the_loop_around_a_step_is_paid_by_every_worker() -> None:
     busy = msgspec.structs.replace(CPU, loop_s=0.01)
     for plan in (Plan(members=(0,)), Plan(data=2, sync="allreduce")):
         without, with_it = (
-            estimate(model(), Ground(hardware(2, device=device, speeds=(0.5, 0.5))), plan) for device in (CPU, busy)
+            estimate(model(), Topology(hardware(2, device=device, speeds=(0.5, 0.5))), plan) for device in (CPU, busy)
         )
         assert with_it.step_s - without.step_s == pytest.approx(0.02)
 
 
 def test_small_buckets_help_where_the_link_is_slow_and_the_model_is_not_small() -> None:
     profile, small = model(8, flops=2e8), Plan(data=2, sync="allreduce", buckets=True, bucket_bytes=1 << 20)
-    slow = Ground(hardware(2, link=SLOW, device=SENDING))
+    slow = Topology(hardware(2, link=SLOW, device=SENDING))
     assert estimate(profile, slow, small).step_s < estimate(profile, slow, ddp(2)).step_s
     assert small.id == "ddp2·1024k" and ddp(2).id == "ddp"
     with pytest.raises(InvalidSpec, match="buckets"):
@@ -60,7 +60,7 @@ def test_small_buckets_help_where_the_link_is_slow_and_the_model_is_not_small() 
 
 def by_compression(workers: int) -> dict[str, Estimate]:
     """Replicas over a slow link whose step is nearly all exchange."""
-    ground = Ground(hardware(workers, link=SLOW, device=SENDING))
+    ground = Topology(hardware(workers, link=SLOW, device=SENDING))
     plans = [Plan(data=workers, sync="allreduce", compression=each) for each in ("none", "bf16", "int8")]
     profile = model(4, flops=1e5, parameters=1_000_000, exact=False)
     return {plan.compression: estimate(profile, ground, plan) for plan in plans}

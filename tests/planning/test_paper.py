@@ -9,8 +9,8 @@ import pytest
 from benchmarks.paper import planned, predicted
 from benchmarks.published import HELD_OUT, POINTS, Published
 from fairlead.planning.curves import mixed, speed_curve
-from fairlead.planning.rule import by_size
-from fairlead.profiling.known import cluster_of, known_device, known_links
+from fairlead.planning.naive_rule import by_size
+from fairlead.profiling.device_types import cluster_of, known_device, known_links
 
 from .made import CPU, FAST, SLOW, hardware, model
 

@@ -11,17 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead import wire
+from fairlead.planning.batch_shares import even_shares
 from fairlead.planning.collectives import all_reduce_s
 from fairlead.planning.cost import Estimate, estimate, fitted
-from fairlead.planning.ground import Ground
 from fairlead.planning.memory import USABLE
+from fairlead.planning.model_sketch import sketch
 from fairlead.planning.plan import Plan
+from fairlead.planning.plan_candidates import shapes
 from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile, Seat
 from fairlead.planning.search import _Floors, _realised, best, candidates, search
-from fairlead.planning.shapes import shapes
-from fairlead.planning.shares import even_shares
-from fairlead.planning.sketching import sketch
-from fairlead.profiling.worker import Pace, rough
+from fairlead.planning.topology import Topology
+from fairlead.profiling.worker_look import TrainingPace, rough
 
 from .made import CARD, CPU, FAST, SLOW, grounds, hardware, model, models
 
@@ -60,7 +60,7 @@ def test_the_same_input_gives_the_same_output(profile: ModelProfile, ground: Har
 @settings(quick, max_examples=25)
 @given(profile=models(), ground=grounds())
 def test_nothing_is_faster_than_its_floor(profile: ModelProfile, ground: Hardware) -> None:
-    floors, laid = _Floors(profile, ground), Ground(ground)
+    floors, laid = _Floors(profile, ground), Topology(ground)
     for shape in shapes(profile, ground):
         one = _realised(profile, laid, shape, inf)
         assert one is None or floors.of(shape) <= one.worth_s * (1 + 1e-9), one.plan.id
@@ -199,7 +199,7 @@ def test_measured_steps_set_the_scale() -> None:
     wire_s = all_reduce_s(2, profile.parameters * 4.0, FAST)  # a correction slows workers down, not what they send
     assert abs((found["dp2"].step_s - wire_s) / (by_id(free, hardware(2))["dp2"].step_s - wire_s) - 1.5) < 1e-9
     two = Plan(data=2, sync="allreduce")
-    assert abs(fitted(free, Ground(hardware(2)), two, found["dp2"].step_s) - 1.5) < 1e-3
+    assert abs(fitted(free, Topology(hardware(2)), two, found["dp2"].step_s) - 1.5) < 1e-3
 
 
 def test_shares_are_whole_samples_and_end_together() -> None:
@@ -231,7 +231,7 @@ def test_micro_batches_are_prepared_at_the_pace_of_the_slowest_worker() -> None:
     plan = Plan(pipeline=2, microbatches=4, schedule="1f1b", cuts=("layers.3",))
 
     def more_s(*speeds: float) -> float:
-        grounds = (Ground(hardware(2, device=device, speeds=speeds)) for device in (CPU, dear))
+        grounds = (Topology(hardware(2, device=device, speeds=speeds)) for device in (CPU, dear))
         plain, with_it = (estimate(model(), ground, plan).step_s for ground in grounds)
         return with_it - plain
 
@@ -246,7 +246,7 @@ def test_a_sketch_has_the_magnitudes_of_a_model_that_was_looked_at() -> None:
     assert drawn.calibration is not None
     assert drawn.calibration.optimizer_s == pytest.approx(24e6 / 5e9)
     assert (drawn.calibration.fixed_s, drawn.calibration.sample_s) == (2e-3, 1e-4)
-    looked = rough(msgspec.structs.replace(drawn, calibration=None), Pace(step_s=0.1, samples=64.0))
+    looked = rough(msgspec.structs.replace(drawn, calibration=None), TrainingPace(step_s=0.1, samples=64.0))
     assert looked.optimizer_s == pytest.approx(drawn.calibration.optimizer_s)
     assert (drawn.parameters, drawn.batch_size, drawn.samples, drawn.copies_only) == (1_000_000, 64, 6_400, True)
     assert (drawn.layers[0].activation_bytes, drawn.working_bytes) == (5_000.0, 1_250.0)
@@ -264,7 +264,7 @@ def test_a_pipeline_wins_back_what_its_slowest_worker_has_waited_for_but_never_m
     def won_back_s(period_s: float, *speeds: float) -> float:
         rested = msgspec.structs.replace(hardware(2, speeds=speeds), period_s=period_s)
         plain = msgspec.structs.replace(rested, period_s=0.0)
-        waits = [estimate(model(), Ground(each), plan).parts["bubble"] for each in (plain, rested)]
+        waits = [estimate(model(), Topology(each), plan).parts["bubble"] for each in (plain, rested)]
         return waits[0] - waits[1]
 
     assert won_back_s(1e-3, 1.0, 1.0) == 0.0

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.planning.cost import bounds, estimate
-from fairlead.planning.ground import Ground, weakest
 from fairlead.planning.layers import table
 from fairlead.planning.memory import USABLE, handover_bytes, stage_bytes
 from fairlead.planning.plan import Plan
 from fairlead.planning.profiles import Hardware, ModelProfile, Seat
 from fairlead.planning.search import candidates, search
+from fairlead.planning.topology import Topology, weakest
 from fairlead.planning.transformer import Transformer
-from fairlead.profiling.known import cluster_of, known_device
+from fairlead.profiling.device_types import cluster_of, known_device
 
 from .made import CPU, FAST, SLOW, model, models
 
@@ -82,7 +82,7 @@ def test_a_tensor_group_costs_the_same_whoever_comes_first(case: tuple[ModelProf
         plan = one.plan
         if plan.tensor == plan.workers_used > 1:
             for members in permutations(plan.members or range(plan.tensor)):
-                turned = estimate(profile, Ground(ground), msgspec.structs.replace(plan, members=members))
+                turned = estimate(profile, Topology(ground), msgspec.structs.replace(plan, members=members))
                 assert (turned.fits, turned.memory_bytes) == (one.fits, one.memory_bytes)
                 assert turned.step_s == pytest.approx(one.step_s)
 

@@ -10,11 +10,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import fairlead
-from fairlead import wire
-from fairlead.profiling.worker import SAMPLES, Pace, _found, _rows
+from fairlead.local_wire import PlacedSpec
+from fairlead.profiling.worker_look import SAMPLES, TrainingPace, _found, _rows
 from fairlead.training.session import Session
 
-FAST, SLOW = Pace(step_s=0.001, samples=256.0), Pace(step_s=30.0, samples=256.0)
+FAST, SLOW = TrainingPace(step_s=0.001, samples=256.0), TrainingPace(step_s=30.0, samples=256.0)
 
 
 class Listed(TensorDataset):
@@ -30,8 +30,8 @@ def a_session(batch: int, samples: int = 1000, *, one_by_one: bool = False) -> S
     ), 0)  # fmt: skip
 
 
-def a_spec(folder: Path) -> wire.PlacedSpec:
-    return wire.PlacedSpec(
+def a_spec(folder: Path) -> PlacedSpec:
+    return PlacedSpec(
         job="job-1", tenant="tests", uid=None, run="t.py:f", command=None, params={}, env={}, venv=None, bundle=None,
         folder=str(folder), memory_folder=str(folder), cpu=1.0,
     )  # fmt: skip
@@ -40,7 +40,7 @@ def a_spec(folder: Path) -> wire.PlacedSpec:
 @pytest.mark.parametrize("pace", [FAST, SLOW])
 @pytest.mark.parametrize("one_by_one", [False, True])
 @pytest.mark.parametrize("batch", [1, SAMPLES - 1, SAMPLES, SAMPLES + 1, 256, 1000])
-def test_a_batch_of_any_size_can_be_looked_at(tmp_path: Path, batch: int, one_by_one: bool, pace: Pace) -> None:
+def test_a_batch_of_any_size_can_be_looked_at(tmp_path: Path, batch: int, one_by_one: bool, pace: TrainingPace) -> None:
     session = a_session(batch, one_by_one=one_by_one)
     said = _found(session, _rows(session), pace, a_spec(tmp_path))
     assert said.why_not == ""

@@ -69,6 +69,7 @@ def test_a_crash_is_told_by_its_signal_and_its_step() -> None:
         ([("w0", Cause.CRASHED, 1.0), ("w1", Cause.REFUSED, 2.0)], "w1"),
         ([("w1", Cause.CRASHED, 1.0), ("w0", Cause.CRASHED, 1.0)], "w0"),
         ([("w0", Cause.LOST_TOUCH, 1.0), ("w1", Cause.NODE_LOST, 9.0)], "w1"),
+        ([("w0", Cause.EXITED, 1.0), ("w1", Cause.NODE_LOST, 2.0), ("w2", Cause.EXITED, 1.1)], "w1"),
     ],
 )  # fmt: skip
 def test_one_death_explains_the_others(deaths: list[tuple[str, Cause, float]], explains: str) -> None:

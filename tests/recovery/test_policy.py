@@ -162,6 +162,7 @@ def test_a_full_disk_before_the_start_is_tried_again_and_again() -> None:
 def test_ten_minutes_of_progress_make_up_for_all_before() -> None:
     job = Played(retries=1)
     job.dies(Cause.CRASHED, step=5)
+    assert FORGET_S == 600.0
     verdict = job.dies(Cause.CRASHED, step=900, progress_s=FORGET_S)
     assert (verdict.action, verdict.forgets, verdict.after_s) == (Action.START_OVER, True, 0.0)
     assert (job.failures, len(job.former)) == (1, 1)
@@ -342,3 +343,124 @@ def test_newcomers_that_die_after_something_else_are_counted_from_there() -> Non
     pauses = [job.dies(Cause.CRASHED, survivors=1, joined=False).after_s for _ in range(3)]
     assert job.dies(Cause.NODE_LOST, survivors=1).after_s == 0.0
     assert [*pauses, job.dies(Cause.CRASHED, survivors=1, joined=False).after_s] == [1.0, 2.0, 4.0, 1.0]
+
+
+def test_kills_that_come_often_are_counted_whatever_else_came_before_or_between() -> None:
+    job = Played()
+    job.dies(Cause.NODE_LOST, step=1)
+    for step in range(2, OFTEN + 5):
+        job.dies(Cause.KILLED, step=step)
+        if step == 4:
+            job.dies(Cause.NODE_LOST, step=step)
+    assert [verdict.after_s for verdict in job.verdicts[-4:]] == [0.0, 0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("stretches", "pause_s"), [(0.0, 4.0), (0.5, 2.0), (1.0, 2.0), (1.9, 1.0), (2.1, 0.0)])
+def test_each_stretch_of_work_makes_up_for_one_death_and_half_of_it_for_half_of_one(
+    stretches: float, pause_s: float
+) -> None:
+    job = Played()
+    for step in range(1, OFTEN + 3):
+        job.dies(Cause.KILLED, step=step)
+        job.now_s -= 1.0  # no time passes but that which is waited
+    assert job.verdicts[-1].after_s == 2.0
+    job.dies(Cause.KILLED, step=50, progress_s=stretches * SPACING_S)
+    assert job.verdicts[-1].after_s == pause_s
+
+
+def test_whoever_uses_up_a_retry_is_told_where_to_look_and_nobody_else_is() -> None:
+    job = Played(retries=1)
+    job.dies(Cause.NODE_LOST)
+    job.dies(Cause.CRASHED)
+    job.dies(Cause.KILLED)
+    job.dies(Cause.CRASHED)
+    assert ["fairlead logs" in verdict.text for verdict in job.verdicts] == [False, True, False, True]
+    assert [verdict.action for verdict in job.verdicts[1::2]] == [Action.START_OVER, Action.FAIL]
+
+
+def test_one_survivor_is_enough_for_a_job_of_which_nobody_says_how_many_it_needs() -> None:
+    former = Death("w1", Cause.KILLED, 1, step=3, time_s=1.0, answered=True)
+    verdict = decide(Situation("j", True, (Death("w1", Cause.KILLED, 2, step=3, time_s=2.0),), (former,), survivors=1))
+    assert verdict.action is Action.GO_ON and (verdict.counts, verdict.spares, verdict.forgets) == (False,) * 3
+
+
+def test_a_job_that_never_died_has_nothing_to_forget() -> None:
+    assert not Played().dies(Cause.KILLED, step=900, progress_s=FORGET_S).forgets
+    used = decide(Situation("j", True, (Death("w0", Cause.KILLED, 2, step=1),), (), 1, 1, 1, 0, 1, FORGET_S))
+    assert used.forgets, "a first step is beyond none"
+
+
+def test_what_was_only_in_doubt_is_forgotten_too() -> None:
+    job = Played()
+    for _ in range(2):
+        job.dies(Cause.KILLED, step=5)
+    assert job.dies(Cause.KILLED, step=900, progress_s=FORGET_S).forgets and len(job.former) == 1
+    command = Played(training=False)
+    for _ in range(2):
+        command.dies(Cause.KILLED)
+    assert command.dies(Cause.KILLED, progress_s=FORGET_S).action is Action.START_OVER
+    assert command.dies(Cause.KILLED).action is Action.START_OVER and command.dies(Cause.KILLED).action is Action.FAIL
+
+
+def test_what_is_known_of_the_same_generation_is_not_forgotten() -> None:
+    node = Death("w1", Cause.NODE_LOST, 3, step=8, time_s=10.0, answered=True)
+    touch = Death("w0", Cause.LOST_TOUCH, 3, step=9, time_s=11.0)
+    verdict = decide(Situation("j", True, (touch,), (node,), 1, 1, 1, 1, 9, FORGET_S))
+    assert verdict.forgets and "was lost with its node" in verdict.text and verdict.code == "worker-node-lost"
+
+
+def test_generations_count_in_their_order_whenever_they_were_heard_of() -> None:
+    former = (Death("w0", Cause.KILLED, 2, step=7, answered=True), Death("w0", Cause.KILLED, 1, step=3, answered=True))
+    this = Death("w0", Cause.KILLED, 3, step=7)
+    assert decide(Situation("j", True, (this,), former, step=7)).after_s == 1.0
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "after_s"),
+    [
+        (Cause.NODE_LOST, Cause.EXITED, 0.0), (Cause.EXITED, Cause.NODE_LOST, 0.0), (Cause.CRASHED, Cause.EXITED, 1.0),
+        (Cause.KILLED, Cause.SILENT, 1.0), (Cause.KILLED, Cause.EXITED, 0.0), (Cause.NODE_LOST, Cause.NO_ROOM, 0.0),
+        (Cause.NODE_LOST, Cause.NODE_LOST, 1.0),
+    ],
+)  # fmt: skip
+def test_only_deaths_of_the_same_kind_are_a_row(first: Cause, then: Cause, after_s: float) -> None:
+    job = Played(retries=9)
+    job.dies(first)
+    assert job.dies(then).after_s == after_s
+
+
+def test_a_full_disk_of_ones_own_is_not_passed_over() -> None:
+    assert Played().dies(Cause.DISK_FULL, survivors=1, joined=False).action is Action.FAIL
+    assert Played().dies(Cause.REFUSED, survivors=1, joined=False).action is Action.FAIL
+
+
+@pytest.mark.parametrize(("apart_s", "after_s"), [(FORGET_S, 2.0), (FORGET_S + 1.0, 1.0)])
+def test_newcomers_that_died_long_ago_do_not_count(apart_s: float, after_s: float) -> None:
+    former = Death("w9", Cause.CRASHED, 1, time_s=100.0, joined=False, spared=True, answered=True)
+    this = Death("w8", Cause.CRASHED, 2, time_s=100.0 + apart_s, joined=False)
+    verdict = decide(Situation("j", True, (this,), (former,), survivors=1))
+    assert (verdict.action, verdict.spares, verdict.after_s) == (Action.GO_ON, True, after_s)
+
+
+def test_those_that_were_passed_over_do_not_slow_down_what_comes_later() -> None:
+    former = tuple(
+        Death("w9", Cause.CRASHED, number, time_s=1.0, joined=False, spared=True, answered=True)
+        for number in range(1, 20)
+    )
+    this = Death("w0", Cause.CRASHED, 20, "SIGSEGV", time_s=1.0, step=3)
+    verdict = decide(Situation("j", True, (this,), former, retries=1, step=3))
+    assert (verdict.action, verdict.after_s) == (Action.START_OVER, 0.0)
+
+
+def test_no_plan_is_blamed_for_what_others_cause_however_often() -> None:
+    job = Played(plan="fsdp2")
+    assert not any(job.dies(Cause.NODE_LOST).without_plan for _ in range(5))
+
+
+@pytest.mark.parametrize(("retries", "action"), [(0, Action.FAIL), (1, Action.START_OVER)])
+def test_a_plan_that_came_late_goes_with_the_retry(retries: int, action: Action) -> None:
+    former = tuple(Death("w0", Cause.KILLED, number, step=3, answered=True) for number in (1, 2))
+    asked = Situation("j", True, (Death("w0", Cause.KILLED, 3, step=3),), former, retries, step=3, plan="fsdp2")
+    verdict = decide(asked)
+    assert (verdict.action, verdict.counts, verdict.without_plan) == (action, True, True)
+    assert verdict.after_s == (0.0 if action is Action.FAIL else 2.0)

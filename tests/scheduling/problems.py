@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairlead.scheduling.market.choice import Problem
+from fairlead.scheduling.market.gang_choice import Problem
 from fairlead.scheduling.market.menus import Floats, Ints
-from fairlead.scheduling.market.rules import Rules
+from fairlead.scheduling.market.queue_rules import Rules
 
 SIZES = np.array([1, 2, 4, 8])
 

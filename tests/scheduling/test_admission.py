@@ -12,11 +12,11 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.admission import admission
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.decide import decide
-from fairlead.scheduling.market import Dials
+from fairlead.scheduling.market import MarketConfig
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 CURVE = SpeedCurve((1, 2, 4), {"fast": ((1.0, 2.0, 4.0), (1.0, 2.0, 4.0))})
-MARGIN = Dials().deadline_margin
+MARGIN = MarketConfig().deadline_margin
 
 
 def cluster(devices: int = 4, *jobs: JobState, **fields: object) -> ClusterState:

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market import Market
-from fairlead.scheduling.market.agenda import Agenda, Ladder, Task, Tiers, in_turns
+from fairlead.scheduling.market.deadline_agenda import Agenda, GangSizes, QueueTiers, Task, in_turns
 from fairlead.scheduling.market.deadlines import edges
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, Start, TenantState
 
-SINGLE = (Ladder((1,), (1.0,), (0,)),)
-PAIR = (Ladder((2,), (2.0,), (0,)),)
+SINGLE = (GangSizes((1,), (1.0,), (0,)),)
+PAIR = (GangSizes((2,), (2.0,), (0,)),)
 
 
 def planned(
-    share: float, saved: float, tasks: list[tuple[tuple[Ladder, ...], float, float]], others: int = 9
+    share: float, saved: float, tasks: list[tuple[tuple[GangSizes, ...], float, float]], others: int = 9
 ) -> list[bool]:
     """Which of these (gangs, work, deadline) a queue of this share, beside others of the same, can promise now."""
     devices = share * (others + 1)
     shares = np.full(others + 1, share)
     ends = edges(0.0, 5.0, np.array([due for _, _, due in tasks]))
-    agenda = Agenda(ends, devices, Tiers(shares, np.full(others + 1, -1)), 1.0, (), np.full(others + 1, saved))
+    agenda = Agenda(ends, devices, QueueTiers(shares, np.full(others + 1, -1)), 1.0, (), np.full(others + 1, saved))
     made = [Task(at, 0, gang, work, due) for at, (gang, work, due) in enumerate(tasks)]
     found = {task.job: taken for task, taken in agenda.planned(made)}
     return [found[at] is not None and bool(found[at].devices.any()) for at in range(len(tasks))]
@@ -67,7 +67,7 @@ def test_what_is_reserved_in_turns_is_never_more_than_what_has_come_by_then(seed
     free = np.array(rows[0][0])
     for _ in range(4):
         sizes = sorted({int(size) for size in rng.integers(1, 5, 3)})
-        ladder = Ladder(sizes, [size**0.9 for size in sizes], list(range(len(sizes))))
+        ladder = GangSizes(sizes, [size**0.9 for size in sizes], list(range(len(sizes))))
         many = int(rng.integers(1, len(seconds) + 1))
         taken = in_turns((ladder,), float(rng.uniform(1.0, 60.0)), seconds[:many], slack, rows, 4)
         if taken is not None:

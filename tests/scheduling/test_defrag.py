@@ -77,10 +77,12 @@ def test_nobody_moves_without_a_gain() -> None:
     assert moves(replace(now, jobs=[replace(a, starts_over=True), b])) == [], "a command would lose all it did"
     assert moves(replace(now, jobs=[replace(a, since_s=95.0), b])) == [], "it has hardly begun"
     assert moves(replace(now, jobs=[replace(a, only=frozenset({"eu"})), b])) == [], "it may not go there"
-    dear = replace(a, restart_cost_s=700.0, since_s=-10_000.0)
+    dear = replace(a, restart_cost_s=600.0, since_s=-10_000.0)
     assert moves(replace(now, jobs=[dear, b])) == [], "its restart costs more than what b could gain"
     due = replace(a, finish_by_s=110.0, speeds={1: 10.0}, remaining_samples=90.0)
     assert moves(replace(now, jobs=[due, b])) == [], "it would miss its deadline"
+    slow = [two_zones()[0], replace(two_zones()[1], speed=0.03)]
+    assert moves(replace(now, nodes=slow)) == [], "there it would lose more than b gains"
     assert moves(replace(now, jobs=[a])) == [], "nobody waits"
 
 

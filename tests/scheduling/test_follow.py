@@ -12,9 +12,9 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.live_plan import live_plan
+from fairlead.scheduling.market_targets import FLOOR_S
 from fairlead.scheduling.scaling import pressed
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, TenantState
-from fairlead.scheduling.wanted import FLOOR_S
 
 from .clusters import apply, by_job, changes, clusters, few, job, nodes, state
 

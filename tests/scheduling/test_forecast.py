@@ -12,9 +12,9 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import FEWEST_STEPS, FOR_ONE, MOST_STEPS, MOST_WAITING, forecast
+from fairlead.scheduling.job_speed import expected_left, length_known, speed_on
 from fairlead.scheduling.market import Market
-from fairlead.scheduling.market.estimates import Seen, class_of
-from fairlead.scheduling.pace import expected_left, length_known, speed_on
+from fairlead.scheduling.market.estimates import JobEstimate, class_of
 from fairlead.scheduling.state import ClusterState, JobState, Round, Spent, TenantState
 from tests.scheduling import clusters
 
@@ -115,7 +115,7 @@ def test_unknown_lengths_are_played_as_the_policy_expects_them() -> None:
 
 def test_jobs_like_it_that_have_finished_tell_how_long_it_takes() -> None:
     fresh = job("new", None)
-    finished = {class_of(fresh): tuple(Seen("x", done, done, 0.0) for done in (40.0, 60.0))}
+    finished = {class_of(fresh): tuple(JobEstimate("x", done, done, 0.0) for done in (40.0, 60.0))}
     state = cluster(1, fresh, memory={"finished": finished})
     assert length_known(state, fresh)
     assert expected_left(state, [fresh]) == [50.0]
@@ -134,7 +134,7 @@ def test_what_its_author_said_counts_before_precedents_and_who_is_past_it_is_abo
     ran_s: float, left_s: float
 ) -> None:
     one = command("c", seats=("n",), since_s=-ran_s)
-    finished = {class_of(one): (Seen(class_of(one), 5_000.0, 5_000.0, 0.0),) * 9}
+    finished = {class_of(one): (JobEstimate(class_of(one), 5_000.0, 5_000.0, 0.0),) * 9}
     assert expected_left(cluster(1, one, memory={"finished": finished}), [one]) == [pytest.approx(left_s)]
 
 

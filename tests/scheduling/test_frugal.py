@@ -6,20 +6,22 @@ import pytest
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market import Dials, Market
+from fairlead.scheduling.market import Market, MarketConfig
 from fairlead.scheduling.market.energy import busy_watts
 from fairlead.scheduling.state import ClusterState, JobState
 
 from .test_market import after
 
 
-def placed(speeds: dict[str, float], watts: dict[str, float], dials: Dials | None = None, **facts: object) -> str:
+def placed(
+    speeds: dict[str, float], watts: dict[str, float], dials: MarketConfig | None = None, **facts: object
+) -> str:  # fmt: skip
     """The type that one job gets, of one free node of each."""
     nodes = [Node(f"node-{kind}", {DEVICE: 1.0}, kind, watts=(0.1 * busy_w, busy_w)) for kind, busy_w in watts.items()]
     curve = SpeedCurve((1,), {kind: ((speed,), (speed,)) for kind, speed in speeds.items()})
     job = JobState("j", "t", 0.0, curve=curve, work_left=1e4, **facts)  # type: ignore[arg-type]
     state = ClusterState(0.0, nodes, [], [job], round_s=60.0, at_once=True)
-    return after(state, Market(dials or Dials())(state))["j"][0].removeprefix("node-")
+    return after(state, Market(dials or MarketConfig())(state))["j"][0].removeprefix("node-")
 
 
 @pytest.mark.parametrize(("first", "second"), [(300.0, 150.0), (150.0, 300.0)])
@@ -28,14 +30,14 @@ def test_of_types_that_are_equally_fast_the_one_that_draws_less_is_taken(first: 
 
 
 def test_without_the_dial_power_has_no_say() -> None:
-    speeds, blind = {"a": 1.0, "b": 1.0}, Dials(energy=0.0)
+    speeds, blind = {"a": 1.0, "b": 1.0}, MarketConfig(energy=0.0)
     assert placed(speeds, {"a": 300.0, "b": 150.0}, blind) == placed(speeds, {"a": 150.0, "b": 300.0}, blind)
 
 
 def test_nobody_is_slower_for_the_sake_of_energy_unless_the_dial_says_so() -> None:
     speeds, watts = {"a": 1.0, "b": 0.9}, {"a": 700.0, "b": 70.0}
     assert placed(speeds, watts) == "a"
-    assert placed(speeds, watts, Dials(energy=1.0)) == "b"
+    assert placed(speeds, watts, MarketConfig(energy=1.0)) == "b"
 
 
 def test_nobody_restarts_for_the_sake_of_energy() -> None:

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.scheduling import decide, dry_run, explain
+from fairlead.scheduling import decide, dry_run
 from fairlead.scheduling.admission import admission
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import forecast
+from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
 
 from .clusters import apply, few
@@ -143,6 +144,7 @@ def test_every_state_has_a_round_a_forecast_and_words_for_everybody(state: Clust
         made = decide(here)
         decide(apply(here, made, wait_s=1.0))
         forecast(here, decide, first=made)
+    reasons = live_round(state).reasons
     for job in state.jobs:
-        explain(state, job.id)
+        reasons.get(job.id)
         dry_run(state, replace(job, id="asked", seats=(), settling=False, broken=False))

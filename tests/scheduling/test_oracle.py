@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from fairlead.scheduling.market.choice import Problem, choose
+from fairlead.scheduling.market.gang_choice import Problem, choose
 from fairlead.scheduling.market.menus import Floats, Ints
 from tests.scheduling.problems import problem_of
 

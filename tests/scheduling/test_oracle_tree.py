@@ -13,11 +13,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.scheduling.market.choice import Problem, choose
+from fairlead.scheduling.market.gang_choice import Problem, choose
 from fairlead.scheduling.market.guarantees import held
 from fairlead.scheduling.market.menus import Floats, Ints
-from fairlead.scheduling.market.nested import Nested
-from fairlead.scheduling.market.rules import Rules
+from fairlead.scheduling.market.queue_rules import Rules
+from fairlead.scheduling.market.tree_rounding import TreeRounding
 from tests.scheduling.problems import problem_of, tree_of
 from tests.scheduling.test_oracle import REACHED, optimum
 
@@ -49,7 +49,7 @@ def test_one_tenant_whose_workers_count_for_more_or_that_has_limits_reaches_98_p
     rules = Rules(one[:, None], one - 1, one, limit if most else np.full((1, types), np.inf), np.zeros((1, types)),
                   rng.choice([1.0, 1.5, 3.0], problem.jobs))  # fmt: skip
     problem = replace(problem, budget=np.array([problem.capacity.sum()]), rules=rules)
-    assert choose(problem, Nested).utility >= REACHED * optimum(problem)
+    assert choose(problem, TreeRounding).utility >= REACHED * optimum(problem)
 
 
 def holding(problem: Problem, floor: Ints) -> Problem:
@@ -67,7 +67,7 @@ def holding(problem: Problem, floor: Ints) -> Problem:
 @given(seeds, kinds)
 def test_what_is_lent_in_a_tree_reaches_98_percent_given_what_everybody_was_entitled_to(seed: int, kind: str) -> None:
     problem = tree(seed, kind)
-    chosen = choose(problem, Nested)
+    chosen = choose(problem, TreeRounding)
     assert chosen.utility >= REACHED * optimum(holding(problem, chosen.entitled), chosen.entitled)
 
 
@@ -91,7 +91,7 @@ def test_each_queue_makes_98_percent_of_the_most_of_what_it_has_given_what_those
 ) -> None:
     problem = tree(seed, kind)
     depth, floor = rules_of(problem).depth, np.full(problem.jobs, -1)
-    tiers = choose(problem, Nested).tiers
+    tiers = choose(problem, TreeRounding).tiers
     for level, column in zip(reversed(range(len(tiers))), tiers, strict=True):
         for queue in np.nonzero(depth == level)[0].tolist():
             jobs, part, purse = below(problem, queue, column)
@@ -122,7 +122,7 @@ def test_a_choice_in_a_tree_keeps_within_all_limits_and_nobody_waits_for_whom_a_
     seed: int, kind: str
 ) -> None:
     problem = tree(seed, kind, 20)
-    column = choose(problem, Nested).column
+    column = choose(problem, TreeRounding).column
     whole, typed = room(problem, column)
     assert (whole >= 0).all() and (typed >= 0).all()
     fits = (problem.utility > 0) & (problem.size <= whole[problem.group][:, None])
@@ -137,7 +137,7 @@ def test_no_gang_waits_while_all_of_it_is_guaranteed_and_lent_to_others(seed: in
     deepest = ~np.isin(np.arange(len(problem.budget)), rules_of(problem).above)
     rules = replace(rules_of(problem), sure=rules_of(problem).sure * deepest[:, None])
     problem = replace(problem, rules=rules)
-    column = choose(problem, Nested).column
+    column = choose(problem, TreeRounding).column
     left = np.vstack((rules.sure - held(problem, column), np.zeros(len(problem.capacity))))
     for job in np.nonzero(column < 0)[0].tolist():
         sure = left[rules.paths[problem.group[job]]].max(axis=0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.scheduling import decide
-from fairlead.scheduling.board import Board, Shape
+from fairlead.scheduling.seating_plan import SeatingPlan, Shape
 from fairlead.scheduling.state import ClusterState, Start, TenantState
 
 from .clusters import apply, by_job, clusters, job, nodes, overfull, rarely, state, tenants, used_by_tenant
@@ -55,7 +55,7 @@ def test_a_tenant_with_enough_demand_reaches_its_entitlement(
 @given(clusters(healthy=True, max_jobs=10))
 def test_every_job_that_can_run_starts_once_running_jobs_end(before: ClusterState) -> None:
     now = replace(before, tenants=[replace(t, quota=None) for t in before.tenants])
-    board = Board(now.nodes, ())
+    board = SeatingPlan(now.nodes, ())
     feasible = {one.id for one in now.jobs if board.most(Shape.of(one)) >= one.min_workers}
     started = {one.id for one in now.jobs if one.seats}
     for _ in range(120):
@@ -87,13 +87,13 @@ def test_a_big_gang_is_not_starved_by_an_endless_stream_of_small_jobs(tenant: st
 
 
 def test_a_tiny_tenant_is_not_starved_by_a_heavy_one_with_endless_jobs() -> None:
-    now = state([], nodes=nodes(1), tenants=tenants(heavy=10, tiny=1), now_s=0.0)
+    now = state([], nodes=nodes(1), tenants=tenants(heavy=100, tiny=1), now_s=0.0)
     now = replace(now, jobs=[job("tiny", "tiny")] + [job(f"heavy-{i:03}", "heavy") for i in range(300)])
     for _ in range(60):
         round_ = decide(now)
         if isinstance(by_job(round_)["tiny"], Start):
             return
-        now = apply(now, round_, wait_s=10.0)
-        heavy = TenantState("heavy", 10.0, attained_device_s=now.now_s)
+        now = apply(now, round_, wait_s=60.0)
+        heavy = TenantState("heavy", 100.0, attained_device_s=now.now_s)
         now = replace(now, jobs=[one for one in now.jobs if not one.seats], tenants=[heavy, TenantState("tiny")])
     raise AssertionError("the tiny tenant never ran")

@@ -11,7 +11,7 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.live_round import live_round
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.tenants import Account
 from fairlead.scheduling.situation import Situation
 from fairlead.scheduling.state import ClusterState, JobState, Sharing, Start, TenantState
@@ -23,7 +23,7 @@ HOUR_S = 3_600.0
 
 def owed(devices: float, now_s: float = 100.0) -> dict[str, object]:
     """Tenant a had so many devices too much for as long as it takes to repay them, and b so many too few."""
-    debt = devices * Dials().repay_s
+    debt = devices * MarketConfig().repay_s
     return {"accounts": {"a": Account(owed=-debt), "b": Account(owed=debt)}, "at_s": now_s}
 
 
@@ -63,14 +63,14 @@ def test_a_debt_is_repaid_without_gangs_being_stopped_back_and_forth(workers: tu
     seated = [replace(one, seats=(f"node-{at}",) * workers[0]) for at, one in zip(sits, jobs, strict=False)]
     backend = SlowBackend(state([*seated, *jobs[len(seated) :]], nodes=nodes(2, 4), memory=owed(4)), takes=1)
     owner, had, taken = {one.id: one.tenant for one in jobs}, Counter[str](), Counter[tuple[str, str]]()
-    for _ in range(360):
-        for one in backend.round(30.0):
+    for _ in range(180):
+        for one in backend.round(60.0):
             if one.reason.code == "make-room" and one.reason.facts["to"].tenant != owner[one.job]:
                 taken[owner[one.job], one.reason.facts["to"].tenant] += 1
         had += used_by_tenant(backend.now)
     assert had["b"] > had["a"] * 1.5
-    assert backend.now.memory["accounts"]["b"].owed < 2.5 * Dials().repay_s, "it was four times that"
-    assert taken["a", "b"] <= 20 and taken["b", "a"] <= 20, taken
+    assert backend.now.memory["accounts"]["b"].owed < 0.5 * MarketConfig().repay_s, "it was four times that"
+    assert taken["a", "b"] <= 12 and taken["b", "a"] <= (12 if workers[0] == workers[1] else 20), taken
 
 
 def test_slow_devices_count_for_what_they_are_worth() -> None:
@@ -94,14 +94,14 @@ def test_slow_devices_count_for_what_they_are_worth() -> None:
 def test_in_a_tree_what_is_owed_is_repaid_by_those_beside_and_divided_by_those_below() -> None:
     teams = [TenantState("a"), TenantState("b"), TenantState("b1", parent="b"), TenantState("b2", parent="b")]
     jobs = [*many("a", 10), *many("b1", 10), *many("b2", 10)]
-    debt = 4 * Dials().repay_s
+    debt = 4 * MarketConfig().repay_s
     accounts = {"a": Account(owed=-debt), "b": Account(owed=debt), "b1": Account(owed=debt)}
     now = state(jobs, nodes=nodes(8), tenants=teams, memory={"accounts": accounts, "at_s": 100.0})
     assert started(now) == {"b1": 6, "b2": 2}
 
 
 def test_below_the_threshold_that_was_settled_debts_are_repaid_sooner_live_too() -> None:
-    debt = Dials().hurry_s
+    debt = MarketConfig().hurry_s
     accounts = {"a": Account(-debt, due_s=9e4, had_s=9e4), "b": Account(debt, due_s=9e4, had_s=3e4)}
     now = state([*many("a", 10), *many("b", 10)], nodes=nodes(8), memory={"accounts": accounts, "at_s": 100.0})
     assert started(now) == {"a": 3, "b": 5}, "within half an hour"
@@ -112,4 +112,4 @@ def test_below_the_threshold_that_was_settled_debts_are_repaid_sooner_live_too()
 
 def test_what_is_owed_fades_as_fast_as_was_settled() -> None:
     now = state(many("a", 1), nodes=nodes(8), now_s=100.0 + HOUR_S, memory=owed(4), sharing=Sharing(forget_s=HOUR_S))
-    assert Situation.of(now).parts.accounts["b"].owed == pytest.approx(2 * Dials().repay_s)
+    assert Situation.of(now).parts.accounts["b"].owed == pytest.approx(2 * MarketConfig().repay_s)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market import Dials, Market
+from fairlead.scheduling.market import Market, MarketConfig
 from fairlead.scheduling.market.estimates import History
 from fairlead.scheduling.market.offers import Ints, Pool
 from fairlead.scheduling.market.policy import Outcome, sale
@@ -97,7 +97,7 @@ def test_the_order_of_jobs_nodes_and_tenants_does_not_matter(seed: int) -> None:
 
 def sold(state: ClusterState) -> tuple[Outcome, Pool]:
     jobs = sorted(state.jobs, key=lambda job: (job.submitted_s, job.id))
-    pool, dials = Pool.of(state.nodes), Dials()
+    pool, dials = Pool.of(state.nodes), MarketConfig()
     history = History.of(state.memory).updated(jobs)
     parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, dials)
     return sale(state, jobs, pool, history, parts, dials), pool

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from fairlead.cluster import NodeState
 from fairlead.scheduling import decide
-from fairlead.scheduling.market.estimates import MOST_CLASSES, History, Seen
+from fairlead.scheduling.market.estimates import MOST_CLASSES, History, JobEstimate
 from fairlead.scheduling.round_memory import plain, recalled
 from fairlead.scheduling.state import ClusterState
 
@@ -41,7 +41,8 @@ def test_who_cannot_run_for_now_has_not_finished() -> None:
 def test_of_classes_of_jobs_only_those_seen_last_are_remembered() -> None:
     history = History({}, {})
     for number in range(MOST_CLASSES + 50):
-        seen = {f"job-{number}": Seen(f"class-{number}", 1.0, 1.0, 1.0), "again": Seen("class-3", 1.0, 1.0, 1.0)}
+        seen = {f"job-{number}": JobEstimate(f"class-{number}", 1.0, 1.0, 1.0)}
+        seen["again"] = JobEstimate("class-3", 1.0, 1.0, 1.0)
         history = History(history.finished, seen).updated([])
     assert len(history.finished) == MOST_CLASSES
     assert "class-3" in history.finished and f"class-{MOST_CLASSES + 49}" in history.finished

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
+from fairlead.scheduling.market.capacity_arrays import NodeCapacity, fitting
 from fairlead.scheduling.market.defrag import MOST_MOVES
-from fairlead.scheduling.market.floor import Wish
-from fairlead.scheduling.market.ground import Ground, fitting
-from fairlead.scheduling.market.seating import Seated, arranged
+from fairlead.scheduling.market.occupancy import SeatRequest
+from fairlead.scheduling.market.seating import SeatedGangs, arranged
 from tests.scheduling.clusters import several
 
 Seats = dict[str, tuple[str, ...]]
 
 
-def ground(zones: int = 2, racks: int = 2, nodes: int = 2, devices: int = 4, **fields: object) -> Ground:
+def ground(zones: int = 2, racks: int = 2, nodes: int = 2, devices: int = 4, **fields: object) -> NodeCapacity:
     """Zones of racks of nodes, all alike."""
-    return Ground.of([
+    return NodeCapacity.of([
         Node(f"z{z}r{r}n{n}", {DEVICE: float(devices), "cpu": 2.0 * devices}, "gpu",
              topology=(f"z{z}", f"z{z}r{r}", f"z{z}r{r}n{n}"), **fields)  # type: ignore[arg-type]
         for z in range(zones) for r in range(racks) for n in range(nodes)
@@ -33,13 +33,13 @@ CLOSE = (1.0, 0.8, 0.6, 0.4)
 
 
 @st.composite
-def scenes(draw: st.DrawFn) -> tuple[Ground, list[Wish], Seats]:
+def scenes(draw: st.DrawFn) -> tuple[NodeCapacity, list[SeatRequest], Seats]:
     """A cluster, gangs that want seats, and where some of them sit already."""
     place = ground(draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 4)))
     free, spare = place.devices.copy(), {name: amount.copy() for name, amount in place.amounts.items()}
     wishes, now = [], {}
     for at in range(draw(st.integers(0, 10))):
-        wish = Wish(
+        wish = SeatRequest(
             f"j{at}", draw(st.sampled_from([1, 1, 2, 3, 4, 8])),
             draw(st.sampled_from([(), (("cpu", 1.0),), (("cpu", 3.0),)])),
             only=draw(st.sampled_from([frozenset(), frozenset(), frozenset({"z0"}), frozenset({"z1", "z0r0n0"})])),
@@ -62,7 +62,7 @@ def scenes(draw: st.DrawFn) -> tuple[Ground, list[Wish], Seats]:
     return place, wishes, now
 
 
-def used(wishes: list[Wish], found: Seated) -> dict[str, Counter[str]]:
+def used(wishes: list[SeatRequest], found: SeatedGangs) -> dict[str, Counter[str]]:
     taken: dict[str, Counter[str]] = {}
     for wish in wishes:
         for name in found.seats.get(wish.job, ()):
@@ -75,7 +75,7 @@ def used(wishes: list[Wish], found: Seated) -> dict[str, Counter[str]]:
 
 @several
 @given(scenes())
-def test_no_node_gives_more_than_it_has_of_anything(scene: tuple[Ground, list[Wish], Seats]) -> None:
+def test_no_node_gives_more_than_it_has_of_anything(scene: tuple[NodeCapacity, list[SeatRequest], Seats]) -> None:
     place, wishes, now = scene
     for name, amounts in used(wishes, arranged(place, wishes, now)).items():
         capacity = place.nodes[place.at[name]].capacity
@@ -84,7 +84,7 @@ def test_no_node_gives_more_than_it_has_of_anything(scene: tuple[Ground, list[Wi
 
 @several
 @given(scenes())
-def test_gangs_are_whole_and_run_only_where_they_may(scene: tuple[Ground, list[Wish], Seats]) -> None:
+def test_gangs_are_whole_and_run_only_where_they_may(scene: tuple[NodeCapacity, list[SeatRequest], Seats]) -> None:
     place, wishes, now = scene
     found = arranged(place, wishes, now)
     for wish in wishes:
@@ -97,7 +97,7 @@ def test_gangs_are_whole_and_run_only_where_they_may(scene: tuple[Ground, list[W
 @several
 @given(scenes())
 def test_who_runs_and_has_all_the_room_it_needs_is_not_moved_without_need(
-    scene: tuple[Ground, list[Wish], Seats],
+    scene: tuple[NodeCapacity, list[SeatRequest], Seats],
 ) -> None:
     place, wishes, now = scene
     running = [wish for wish in wishes if wish.job in now]
@@ -109,7 +109,7 @@ def test_who_runs_and_has_all_the_room_it_needs_is_not_moved_without_need(
 
 @several
 @given(scenes(), st.randoms(use_true_random=False))
-def test_the_order_of_wishes_does_not_matter(scene: tuple[Ground, list[Wish], Seats], rng: object) -> None:
+def test_the_order_of_wishes_does_not_matter(scene: tuple[NodeCapacity, list[SeatRequest], Seats], rng: object) -> None:
     place, wishes, now = scene
     shuffled = list(wishes)
     rng.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -119,9 +119,11 @@ def test_the_order_of_wishes_does_not_matter(scene: tuple[Ground, list[Wish], Se
 
 @several
 @given(scenes(), st.integers(2, 16))
-def test_a_close_gang_sits_in_one_rack_when_one_is_free(scene: tuple[Ground, list[Wish], Seats], size: int) -> None:
+def test_a_close_gang_sits_in_one_rack_when_one_is_free(
+    scene: tuple[NodeCapacity, list[SeatRequest], Seats], size: int
+) -> None:
     place, wishes, now = scene
-    close = Wish("close", size, paces=CLOSE)
+    close = SeatRequest("close", size, paces=CLOSE)
     floor = arranged(place, [wish for wish in wishes if wish.job in now], now)
     full = Counter(name for seats in floor.seats.values() for name in seats)
     racks: dict[tuple[str, ...], int] = {}
@@ -137,17 +139,17 @@ def test_a_close_gang_sits_in_one_rack_when_one_is_free(scene: tuple[Ground, lis
 def test_a_close_gang_gets_a_rack_when_one_can_be_cleared(sitting: list[str], size: int) -> None:
     place = ground(zones=1)
     now = {f"j{at}": (name,) for at, name in enumerate(sitting) if sitting[:at].count(name) < 4}
-    small = [Wish(job, 1, costs_s=1.0) for job in now]
-    found = arranged(place, [*small, Wish("close", size, paces=CLOSE)], now)
+    small = [SeatRequest(job, 1, costs_s=1.0) for job in now]
+    found = arranged(place, [*small, SeatRequest("close", size, paces=CLOSE)], now)
     assert not found.unseated
     assert len({name[:4] for name in found.seats["close"]}) == 1
 
 
 def test_no_more_than_a_few_running_gangs_move_in_one_round() -> None:
     place = ground(zones=1, racks=8, nodes=1)
-    small = [Wish(f"s{at}", 1, costs_s=1.0) for at in range(16)]
+    small = [SeatRequest(f"s{at}", 1, costs_s=1.0) for at in range(16)]
     now = {wish.job: (f"z0r{at % 8}n0",) for at, wish in enumerate(small)}
-    close = [Wish(f"c{at}", 4, paces=CLOSE) for at in range(4)]
+    close = [SeatRequest(f"c{at}", 4, paces=CLOSE) for at in range(4)]
     found = arranged(place, [*small, *close], now)
     moved = [job for job in now if found.seats[job] != now[job]]
     assert 0 < len(moved) <= MOST_MOVES
@@ -156,20 +158,22 @@ def test_no_more_than_a_few_running_gangs_move_in_one_round() -> None:
 
 def test_a_gang_that_cares_sits_as_close_as_it_can_and_one_that_does_not_takes_remainders() -> None:
     place = ground()
-    busy = [Wish(f"b{at}", 3) for at in range(4)]
+    busy = [SeatRequest(f"b{at}", 3) for at in range(4)]
     now = {"b0": ("z0r0n0",) * 3, "b1": ("z0r0n1",) * 3, "b2": ("z0r1n0",) * 3, "b3": ("z1r0n0",) * 3}
-    found = arranged(place, [*busy, Wish("cares", 8, paces=CLOSE), Wish("easy", 4, paces=(1.0,))], now).seats
+    found = arranged(
+        place, [*busy, SeatRequest("cares", 8, paces=CLOSE), SeatRequest("easy", 4, paces=(1.0,))], now
+    ).seats
     assert set(found["cares"]) == {"z1r1n0", "z1r1n1"}
     assert set(found["easy"]) in ({"z0r1n1"}, {"z1r0n1"})
-    spread = arranged(place, [*busy, Wish("easy", 5, paces=(1.0,))], now).seats["easy"]
+    spread = arranged(place, [*busy, SeatRequest("easy", 5, paces=(1.0,))], now).seats["easy"]
     assert set(spread) >= {"z0r0n0", "z0r0n1", "z0r1n0", "z1r0n0"}
 
 
 def test_gangs_that_cost_little_to_move_make_room_for_one_that_needs_a_rack() -> None:
     place = ground(zones=1)
-    small = [Wish("cheap", 1, costs_s=30.0), Wish("dear", 1, costs_s=1e9)]
+    small = [SeatRequest("cheap", 1, costs_s=30.0), SeatRequest("dear", 1, costs_s=1e9)]
     now = {"cheap": ("z0r0n0",), "dear": ("z0r1n0",)}
-    found = arranged(place, [*small, Wish("close", 8, paces=CLOSE)], now).seats
+    found = arranged(place, [*small, SeatRequest("close", 8, paces=CLOSE)], now).seats
     assert set(found["close"]) == {"z0r0n0", "z0r0n1"}
     assert found["dear"] == now["dear"]
     assert place.nodes[place.at[found["cheap"][0]]].path == ("z0", "z0r1")
@@ -177,18 +181,18 @@ def test_gangs_that_cost_little_to_move_make_room_for_one_that_needs_a_rack() ->
 
 def test_nobody_is_moved_for_less_than_the_move_costs() -> None:
     place = ground(zones=1)
-    dear = [Wish("a", 1, costs_s=1e6), Wish("b", 1, costs_s=1e6)]
+    dear = [SeatRequest("a", 1, costs_s=1e6), SeatRequest("b", 1, costs_s=1e6)]
     now = {"a": ("z0r0n0",), "b": ("z0r1n0",)}
-    found = arranged(place, [*dear, Wish("close", 8, paces=CLOSE)], now).seats
+    found = arranged(place, [*dear, SeatRequest("close", 8, paces=CLOSE)], now).seats
     assert {job: found[job] for job in now} == now
     assert len(found["close"]) == 8
 
 
 def test_who_may_run_in_one_zone_only_gets_it_although_others_sit_there() -> None:
     place = ground(zones=2, racks=1, nodes=1)
-    others = [Wish(f"o{at}", 1, costs_s=30.0) for at in range(4)]
+    others = [SeatRequest(f"o{at}", 1, costs_s=30.0) for at in range(4)]
     now = {wish.job: ("z0r0n0",) for wish in others}
-    bound = Wish("bound", 4, only=frozenset({"z0"}))
+    bound = SeatRequest("bound", 4, only=frozenset({"z0"}))
     found = arranged(place, [*others, bound], now)
     assert found.seats["bound"] == ("z0r0n0",) * 4
     assert not found.unseated
@@ -196,19 +200,22 @@ def test_who_may_run_in_one_zone_only_gets_it_although_others_sit_there() -> Non
 
 def test_a_gang_prefers_the_rack_that_holds_its_data_but_goes_elsewhere_when_that_is_full() -> None:
     place = ground()
-    wish = Wish("w", 4, paces=CLOSE, near=frozenset({"z1r1"}))
+    wish = SeatRequest("w", 4, paces=CLOSE, near=frozenset({"z1r1"}))
     assert arranged(place, [wish], {}).seats["w"][0].startswith("z1r1")
-    full = [Wish(f"f{at}", 4, costs_s=1e9) for at in range(2)]
+    full = [SeatRequest(f"f{at}", 4, costs_s=1e9) for at in range(2)]
     now = {"f0": ("z1r1n0",) * 4, "f1": ("z1r1n1",) * 4}
     assert len(set(arranged(place, [wish, *full], now).seats["w"])) == 1
 
 
 def test_room_is_kept_for_the_gang_at_the_head_and_only_who_is_gone_by_then_goes_before_it() -> None:
     place = ground(zones=1, racks=1, nodes=2)
-    running = [Wish("r0", 2, ends_s=500.0, takes_s=500.0, costs_s=1e9), Wish("r1", 2, ends_s=900.0, costs_s=1e9)]
+    running = [
+        SeatRequest("r0", 2, ends_s=500.0, takes_s=500.0, costs_s=1e9),
+        SeatRequest("r1", 2, ends_s=900.0, costs_s=1e9),
+    ]
     now = {"r0": ("z0r0n0",) * 2, "r1": ("z0r0n1",) * 2}
-    head = Wish("head", 4, paces=(1.0, 0.0))
-    short, long = Wish("short", 2, takes_s=400.0, ends_s=400.0), Wish("long", 2)
+    head = SeatRequest("head", 4, paces=(1.0, 0.0))
+    short, long = SeatRequest("short", 2, takes_s=400.0, ends_s=400.0), SeatRequest("long", 2)
     found = arranged(place, [*running, head, short, long], now)
     assert found.kept is not None
     assert (found.kept.job, found.kept.in_s, found.kept.nodes) == ("head", 500.0, ("z0r0n0",))
@@ -221,7 +228,7 @@ def test_room_is_kept_for_the_gang_at_the_head_and_only_who_is_gone_by_then_goes
 
 def test_cpu_and_memory_count_besides_devices() -> None:
     place = ground(zones=1, racks=1, nodes=2, devices=4)
-    hungry = [Wish(f"h{at}", 1, (("cpu", 5.0),)) for at in range(3)]
+    hungry = [SeatRequest(f"h{at}", 1, (("cpu", 5.0),)) for at in range(3)]
     found = arranged(place, hungry, {})
     assert sorted(seats[0] for seats in found.seats.values()) == ["z0r0n0", "z0r0n1"]
     assert found.unseated == ("h2",)
@@ -233,17 +240,17 @@ def test_among_equals_an_awake_and_cool_node_is_taken() -> None:
         Node("b", {DEVICE: 2.0}, "gpu", temperature_c=70.0),
         Node("c", {DEVICE: 2.0}, "gpu", temperature_c=50.0),
     ]
-    place = Ground.of(nodes)
-    found = arranged(place, [Wish("one", 1), Wish("pair", 2)], {}).seats
+    place = NodeCapacity.of(nodes)
+    found = arranged(place, [SeatRequest("one", 1), SeatRequest("pair", 2)], {}).seats
     assert found == {"pair": ("c", "c"), "one": ("b",)}
-    assert arranged(place, [Wish(f"w{at}", 2) for at in range(3)], {}).seats["w2"] == ("a", "a")
+    assert arranged(place, [SeatRequest(f"w{at}", 2) for at in range(3)], {}).seats["w2"] == ("a", "a")
 
 
 def test_a_gang_keeps_away_from_neighbours_that_slow_it_down() -> None:
     place = ground(zones=1, racks=1, nodes=2, devices=4)
-    sits = [Wish("loud", 2, kind="loud", costs_s=1e9), Wish("calm", 2, kind="calm", costs_s=1e9)]
+    sits = [SeatRequest("loud", 2, kind="loud", costs_s=1e9), SeatRequest("calm", 2, kind="calm", costs_s=1e9)]
     now = {"loud": ("z0r0n0",) * 2, "calm": ("z0r0n1",) * 2}
-    wish = Wish("new", 2, kind="calm")
+    wish = SeatRequest("new", 2, kind="calm")
     assert arranged(place, [*sits, wish], now).seats["new"] == ("z0r0n0",) * 2
     table = {("calm", "loud"): 0.3}
     assert arranged(place, [*sits, wish], now, table=table).seats["new"] == ("z0r0n1",) * 2

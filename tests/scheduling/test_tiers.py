@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
-from fairlead.scheduling.market.agenda import Agenda, Ladder, Task, Tiers
+from fairlead.scheduling.market.deadline_agenda import Agenda, GangSizes, QueueTiers, Task
 from fairlead.scheduling.market.deadlines import edges
+from fairlead.scheduling.market.fairness_over_time import in_tiers, in_whole_devices, within
 from fairlead.scheduling.market.menus import Floats, Ints
-from fairlead.scheduling.market.repay import in_tiers, in_whole_devices, within
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Round, Start, TenantState
 
 from .clusters import apply, few, several
@@ -28,13 +28,13 @@ def tasks_of(rng: np.random.Generator, queues: list[int], ends_s: Floats) -> lis
     found = []
     for job in range(int(rng.integers(0, 14))):
         sizes = np.sort(rng.choice([1, 2, 4, 8], int(rng.integers(1, 4)), replace=False))
-        ladder = Ladder(sizes, sizes ** rng.uniform(0.5, 1.0), np.arange(len(sizes)))
+        ladder = GangSizes(sizes, sizes ** rng.uniform(0.5, 1.0), np.arange(len(sizes)))
         work = float(rng.lognormal(5.0, 1.5))
         found.append(Task(job, int(rng.choice(queues)), [ladder], work, float(rng.choice(ends_s))))
     return found
 
 
-def forest_of(rng: np.random.Generator) -> tuple[Tiers, list[int], float]:
+def forest_of(rng: np.random.Generator) -> tuple[QueueTiers, list[int], float]:
     """Shares of up to two tiers that add up, who stands at the bottom, and all devices."""
     devices, shares, above = float(rng.integers(4, 40)), [], []
     for part in rng.dirichlet(np.ones(int(rng.integers(2, 4)))).tolist():
@@ -45,10 +45,10 @@ def forest_of(rng: np.random.Generator) -> tuple[Tiers, list[int], float]:
             for part in rng.dirichlet(np.ones(int(rng.integers(2, 4)))).tolist():
                 shares.append(shares[parent] * part)
                 above.append(parent)
-    return Tiers(np.array(shares), np.array(above)), [at for at in range(len(above)) if at not in above], devices
+    return QueueTiers(np.array(shares), np.array(above)), [at for at in range(len(above)) if at not in above], devices
 
 
-def below(tiers: Tiers, queue: int) -> set[int]:
+def below(tiers: QueueTiers, queue: int) -> set[int]:
     found = {queue}
     for at, parent in enumerate(tiers.above.tolist()):
         if parent in found:
@@ -106,8 +106,8 @@ def test_a_list_of_tenants_below_one_organisation_is_planned_as_the_list_itself(
     shares = rng.dirichlet(np.ones(int(rng.integers(2, 5)))) * devices
     tasks = tasks_of(rng, list(range(len(shares))), edges_s[1:])
     lower = [replace(task, group=task.group + 1) for task in tasks]
-    tree = Tiers(np.append(devices, shares), np.array([-1] + [0] * len(shares)))
-    flat = planned(Agenda(edges_s, devices, Tiers(shares, np.full(len(shares), -1)), GUARDED), tasks)
+    tree = QueueTiers(np.append(devices, shares), np.array([-1] + [0] * len(shares)))
+    flat = planned(Agenda(edges_s, devices, QueueTiers(shares, np.full(len(shares), -1)), GUARDED), tasks)
     for one, other in zip(flat, planned(Agenda(edges_s, devices, tree, GUARDED), lower), strict=True):
         assert np.array_equal(NOTHING if one is None else one, NOTHING if other is None else other)
 
@@ -219,7 +219,7 @@ def test_deadlines_never_count_on_more_devices_of_a_type_than_there_are(seed: in
 
 def test_a_deadline_is_planned_on_the_type_that_has_room_and_on_both_in_turn_where_only_that_makes_it() -> None:
     edges_s = np.array([0.0, 100.0, 200.0])
-    fast, slow = Ladder([1], [1.0], [0], kind=0), Ladder([1], [0.5], [1], kind=1)
+    fast, slow = GangSizes([1], [1.0], [0], kind=0), GangSizes([1], [0.5], [1], kind=1)
     tasks = [Task(0, 0, [fast], 100.0, 100.0), Task(1, 0, [fast, slow], 50.0, 100.0),
              Task(2, 0, [fast, slow], 150.0, 200.0), Task(3, 0, [fast], 150.0, 200.0)]  # fmt: skip
     found = [taken for _, taken in Agenda(edges_s, 3.0, None, GUARDED, [1.0, 2.0]).planned(tasks)]

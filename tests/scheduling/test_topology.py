@@ -13,11 +13,11 @@ from fairlead.cluster import DEVICE, Node, level_between, nearby_devices
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve, widened
 from fairlead.scheduling.explain import impossible
 from fairlead.scheduling.market import Market
+from fairlead.scheduling.market.capacity_arrays import could_ever_run
 from fairlead.scheduling.market.colocation import Observation, learned, slowdown
-from fairlead.scheduling.market.ground import could_ever_run
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.offers import Pool, offers
-from fairlead.scheduling.market.wishes import paces
+from fairlead.scheduling.market.seat_requests import paces
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Round, Sleep, Start, Wake
 from tests.scheduling.clusters import apply, by_job, few, overfull
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market import Dials, Market
+from fairlead.scheduling.market import Market, MarketConfig
 from fairlead.scheduling.market.offers import Pool
 from fairlead.scheduling.market.tenants import Account, Shares, shares
 from fairlead.scheduling.market.turns import in_whole_gangs
 from fairlead.scheduling.state import ClusterState, JobState, Start, TenantState
 from fairlead.simulation.engine import simulate
-from fairlead.simulation.formats.recorded import RecordedJob
 from fairlead.simulation.trace import Trace, TraceJob
+from fairlead.simulation.trace_formats.recorded import RecordedJob
 
 from .problems import problem_of
 
@@ -63,7 +63,7 @@ def test_a_gang_has_its_turn_once_its_tenant_is_owed_it_and_others_make_room() -
 def parts_of(rng: np.random.Generator, tenants: int, devices: float) -> Shares:
     """Shares of some tenants who have and are owed anything."""
     named = [TenantState(f"t{at}") for at in range(tenants)]
-    parts = shares(named, [], Pool.of(NODES), 0.0, {}, Dials())
+    parts = shares(named, [], Pool.of(NODES), 0.0, {}, MarketConfig())
     claim = rng.dirichlet(np.ones(tenants)) * devices
     accounts = {name: Account(owed=float(rng.normal() * 3e4)) for name in parts.names}
     return replace(parts, claim=claim, has=rng.integers(0, 12, tenants).astype(np.float64), accounts=accounts)
@@ -79,8 +79,8 @@ def test_budgets_fit_together_and_none_is_more_than_a_gang_beyond_what_its_tenan
     devices = float(problem.capacity.sum())
     parts = parts_of(rng, tenants, devices)
     owed = np.array([parts.accounts[name].owed for name in parts.names])
-    may = np.maximum(0.0, parts.claim + owed / Dials().repay_s)
-    budget = in_whole_gangs(replace(problem, budget=may), parts, devices, Dials())
+    may = np.maximum(0.0, parts.claim + owed / MarketConfig().repay_s)
+    budget = in_whole_gangs(replace(problem, budget=may), parts, devices, MarketConfig())
     assert budget.sum() <= devices + 1e-6
     assert (budget >= 0).all()
     assert (budget < may + problem.size.max() + 1e-6).all()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.edge import execute
+from fairlead.cli.errors import execute
 from fairlead.cli.main import app
 from fairlead.errors import Conflict, InvalidSpec, NotFound, Unavailable
 from fairlead.sdk.downloads import Downloaded, download
-from fairlead.views import ResultView
+from fairlead.views.jobs import ResultView
 from tests.cli.hostile_server import HOSTILE, Mood, hostile_server
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.state import ClusterState, Hold, Reason, Resize, Round, Start
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.formats.recorded import RecordedJob
 from fairlead.simulation.trace import Clock, Trace, TraceJob
+from fairlead.simulation.trace_formats.recorded import RecordedJob
 
 NODES = [Node("n0", {DEVICE: 4.0}, "gpu")]
 

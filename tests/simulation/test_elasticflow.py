@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from fairlead.errors import InvalidSpec, NotFound
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import JobState
-from fairlead.simulation.baselines.edf import Edf, all_in_time, greedy
-from fairlead.simulation.baselines.elasticflow import ElasticFlow
-from fairlead.simulation.baselines.slots import Plan, Share, sizes_of
-from fairlead.simulation.baselines.tiresias import for_trace
 from fairlead.simulation.engine import Policy, simulate
-from fairlead.simulation.formats import elasticflow
 from fairlead.simulation.trace import Clock
+from fairlead.simulation.trace_formats import elasticflow
+from fairlead.simulation.yardsticks.edf import Edf, all_in_time, greedy
+from fairlead.simulation.yardsticks.elasticflow import ElasticFlow
+from fairlead.simulation.yardsticks.time_slots import Plan, Share, sizes_of
+from fairlead.simulation.yardsticks.tiresias import for_trace
 from tests.simulation.given import TRACES, needs_traces
 
 CURVE = SpeedCurve((1, 2, 4, 8), {"t4": ((1.0, 1.9, 3.4, 0.0), (0.0, 1.8, 3.2, 5.0))})

@@ -12,13 +12,13 @@ from fairlead.errors import InvalidSpec, Refused
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market.energy import IDLE, drawn_kwh, power, worth_sleeping_s
 from fairlead.simulation.clusters import cluster
-from fairlead.simulation.company import read_table
 from fairlead.simulation.energy import Energy
 from fairlead.simulation.engine import Settings, SimulationError
-from fairlead.simulation.formats.plain import ScaledJob, read
+from fairlead.simulation.interference import read_table
 from fairlead.simulation.outcome import Outcome
 from fairlead.simulation.runs import run
 from fairlead.simulation.trace import Clock, Trace, TraceJob
+from fairlead.simulation.trace_formats.plain import ScaledJob, read
 
 HOUR_S = 3600.0
 

@@ -9,8 +9,8 @@ import pytest
 
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.outcome import Outcome
-from fairlead.simulation.reading import detect, read_trace
 from fairlead.simulation.runs import run
+from fairlead.simulation.trace_reader import detect, read_trace
 from tests.simulation.given import TRACES, needs_traces
 
 pytestmark = needs_traces

@@ -10,9 +10,9 @@ from fairlead.errors import FairleadError, InvalidSpec, Refused
 from fairlead.scheduling.state import TenantState
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings
-from fairlead.simulation.owners import check_owners, read_tenants
-from fairlead.simulation.reading import read_trace
 from fairlead.simulation.runs import run, spread_over_tenants
+from fairlead.simulation.tenants import check_owners, read_tenants
+from fairlead.simulation.trace_reader import read_trace
 
 PHILLY = "timestamp,duration,num_gpus,cluster\n"
 TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"

@@ -11,9 +11,9 @@ from fairlead.scheduling.state import ClusterState, Reason, Round, Start
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import SimulationError, simulate
 from fairlead.simulation.policies import POLICIES
-from fairlead.simulation.reading import read_trace
 from fairlead.simulation.runs import run
 from fairlead.simulation.trace import Trace
+from fairlead.simulation.trace_reader import read_trace
 
 PLAIN = """id,arrival_s,duration_s,devices,speed.v100,speed.k80
 a,0,100,2,1,

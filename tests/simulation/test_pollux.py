@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from fairlead.errors import NotFound
 from fairlead.scheduling.curves import FAR, NEAR
-from fairlead.simulation.baselines.tiresias import for_trace
 from fairlead.simulation.engine import simulate
-from fairlead.simulation.formats import pollux
-from fairlead.simulation.formats.goodput import Application
-from fairlead.simulation.formats.step_times import StepTimes, normal
+from fairlead.simulation.trace_formats import pollux
+from fairlead.simulation.trace_formats.goodput import Application
+from fairlead.simulation.trace_formats.step_times import StepTimes, normal
+from fairlead.simulation.yardsticks.tiresias import for_trace
 from tests.simulation.given import TRACES, needs_traces, profile, step_s
 
 

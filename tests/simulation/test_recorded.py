@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import InvalidSpec
-from fairlead.simulation.baselines.tiresias import Tiresias, for_trace
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.formats import philly, tiresias
-from fairlead.simulation.formats.recorded import RecordedJob, constant
-from fairlead.simulation.reading import read_trace
+from fairlead.simulation.trace_formats import philly, tiresias
+from fairlead.simulation.trace_formats.recorded import RecordedJob, constant
+from fairlead.simulation.trace_reader import read_trace
+from fairlead.simulation.yardsticks.tiresias import Tiresias, for_trace
 from tests.simulation.given import TRACES, needs_traces
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -12,11 +13,11 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.state import ClusterState, Decision, JobState, Resize, Start
-from fairlead.simulation.baselines.packing import packed
-from fairlead.simulation.baselines.sia import History, Sia, configurations, quiet
-from fairlead.simulation.baselines.wishes import Wish, capacities
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.generate import multi_tenant
+from fairlead.simulation.generated_workloads import multi_tenant
+from fairlead.simulation.yardsticks.packing import packed
+from fairlead.simulation.yardsticks.sia import History, Sia, configurations, quiet
+from fairlead.simulation.yardsticks.type_requests import TypeRequest, capacities
 
 SIZES = (1, 2, 3, 4, 8)
 
@@ -52,6 +53,14 @@ def test_a_job_starts_small_and_at_most_doubles() -> None:
     assert sizes == [1, 2, 4, 8]
 
 
+def test_a_gang_that_restarts_is_left_alone_until_it_has_run() -> None:
+    past = {"a": History(wish=TypeRequest("t4", 1), begun=True)}
+    for since_s, size in ((71.0, 1), (70.0, 2)):  # its restart takes 30 s
+        sits = replace(job("a", seats=("t4-0",)), since_s=since_s)
+        state = ClusterState(100.0, nodes(), (), [sits], {"history": past})
+        assert len(taken(Sia()(state).decisions).get("a", ("t4-0",))) == size
+
+
 def test_the_type_on_which_a_job_gains_the_most_is_given_to_it() -> None:
     state = ClusterState(0.0, nodes(1, 1), (), [job("slow", fast=1.0), job("fast", fast=5.0)], {})
     wide = {name: History(widest=4) for name in ("slow", "fast")}
@@ -69,7 +78,7 @@ def test_gangs_are_powers_of_two_within_a_node_and_whole_nodes_beyond() -> None:
 def test_a_rigid_gang_of_another_size_is_taken_as_it_is() -> None:
     state = ClusterState(0.0, nodes(2), (), [], {})
     rigid = JobState("a", "all", 0.0, 3, 3, curve=curve(0.9))
-    assert [wish for wish, _ in configurations(state, rigid, capacities(state.nodes))] == [Wish("t4", 3)]
+    assert [wish for wish, _ in configurations(state, rigid, capacities(state.nodes))] == [TypeRequest("t4", 3)]
 
 
 @given(alphas=st.lists(st.floats(0.2, 1.0), min_size=1, max_size=4), devices=st.integers(1, 3))
@@ -83,7 +92,7 @@ def test_no_other_choice_of_gangs_scores_better(alphas: list[float], devices: in
     chosen = policy._solve(jobs, choices, types)
     costs = [dict(options) for options in choices]
 
-    def score(picked: list[Wish | None]) -> float:
+    def score(picked: list[TypeRequest | None]) -> float:
         return sum(policy.left_out if wish is None else cost[wish] for wish, cost in zip(picked, costs, strict=True))
 
     best = min(
@@ -96,7 +105,7 @@ def test_no_other_choice_of_gangs_scores_better(alphas: list[float], devices: in
 
 def test_small_gangs_move_for_one_that_fills_nodes() -> None:
     jobs = [job(str(at), seats=(f"t4-{at}",)) for at in range(3)] + [job("wide")]
-    wishes = {str(at): Wish("t4", 1) for at in range(3)} | {"wide": Wish("t4", 8)}
+    wishes = {str(at): TypeRequest("t4", 1) for at in range(3)} | {"wide": TypeRequest("t4", 8)}
     seats = packed(ClusterState(0.0, nodes(3), (), jobs, {}), wishes)
     assert sorted(Counter(seats["wide"]).values()) == [4, 4]
     assert all(count <= 4 for count in Counter(name for held in seats.values() for name in held).values())
@@ -106,7 +115,7 @@ def test_small_gangs_move_for_one_that_fills_nodes() -> None:
 
 def test_who_keeps_its_size_keeps_its_seats() -> None:
     jobs = [job("a", seats=("t4-2", "t4-2")), job("b")]
-    seats = packed(ClusterState(0.0, nodes(3), (), jobs, {}), {"a": Wish("t4", 2), "b": Wish("t4", 2)})
+    seats = packed(ClusterState(0.0, nodes(3), (), jobs, {}), {"a": TypeRequest("t4", 2), "b": TypeRequest("t4", 2)})
     assert seats["a"] == ("t4-2", "t4-2")
     assert seats["b"] == ("t4-2", "t4-2")  # as tight as it can
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market import Dials, Market
-from fairlead.scheduling.market.repay import in_whole_devices, judged, within
+from fairlead.scheduling.market import Market, MarketConfig
+from fairlead.scheduling.market.fairness_over_time import in_whole_devices, judged, within
 from fairlead.scheduling.market.tenants import Account
 from fairlead.scheduling.state import ClusterState, JobState, Reason, Round, Start, TenantState
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.formats.plain import ScaledJob
-from fairlead.simulation.formats.recorded import RecordedJob
-from fairlead.simulation.generate import many_days, multi_tenant, one_failure
+from fairlead.simulation.generated_workloads import many_days, multi_tenant, one_failure
 from fairlead.simulation.trace import Trace, TraceJob
+from fairlead.simulation.trace_formats.plain import ScaledJob
+from fairlead.simulation.trace_formats.recorded import RecordedJob
 
 NODES = (Node("n0", {DEVICE: 4.0}, "gpu"),)
 
@@ -56,10 +56,10 @@ def test_a_low_index_is_corrected_and_the_round_says_what_was_done() -> None:
     state = ClusterState(0.0, NODES, (), [job("a", "hog"), job("b", "meek")], {"accounts": accounts}, round_s=60.0)
     fairness = Market()(state).memory["fairness"]
     assert fairness["corrects"]
-    assert fairness["index"] < fairness["threshold"] == Dials().fair
+    assert fairness["index"] < fairness["threshold"] == MarketConfig().fair
     assert fairness["behind"] == {"meek": pytest.approx(1 / 9)}
     assert "meek had 11% of what was due" in fairness["text"]
-    assert not judged({name: Account(due_s=9e4, had_s=9e4) for name in "ab"}, Dials())["corrects"]
+    assert not judged({name: Account(due_s=9e4, had_s=9e4) for name in "ab"}, MarketConfig())["corrects"]
 
 
 def test_devices_that_are_worth_half_to_a_job_count_half_of_what_its_tenant_had() -> None:
@@ -103,7 +103,7 @@ def test_budgets_in_whole_devices_are_within_one_of_the_share_and_no_more_in_sum
 def test_repaying_never_promises_more_devices_than_there_are(rows: list[tuple[float, float]]) -> None:
     entitled = np.array([row[0] for row in rows])
     budget = np.maximum(0.0, entitled + np.array([row[1] for row in rows]))
-    gives = Dials().gives
+    gives = MarketConfig().gives
     cut = within(budget, entitled, float(entitled.sum()), gives)
     assert cut.sum() <= entitled.sum() + 1e-6
     assert (cut >= np.minimum(budget - gives * entitled, (1 - gives) * entitled) - 1e-9).all()
@@ -176,6 +176,6 @@ def test_a_tenant_of_short_jobs_is_served_like_one_of_long_jobs_though_rounds_ar
     ]  # fmt: skip
     nodes = tuple(Node(f"n{at}", {DEVICE: 8.0}, "gpu") for at in range(2))
     trace = Trace("t", "made", tuple(jobs), 300.0, 30.0, nodes, window_s=10_800.0)
-    second = simulate(trace, trace.nodes, Market(Dials(repay_s=1_800.0))).windows[1].ratios()
+    second = simulate(trace, trace.nodes, Market(MarketConfig(repay_s=1_800.0))).windows[1].ratios()
     assert abs(second["short"] - second["long"]) < 0.05
     assert min(second.values()) > 0.85

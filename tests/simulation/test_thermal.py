@@ -16,10 +16,10 @@ from fairlead.scheduling.market import Market
 from fairlead.scheduling.state import ClusterState, Round, Start
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.engine import Settings, simulate
-from fairlead.simulation.formats.plain import ScaledJob
 from fairlead.simulation.runs import run
-from fairlead.simulation.thermal import Warmth, tends_to
+from fairlead.simulation.thermal import Temperatures, tends_to
 from fairlead.simulation.trace import Clock, Trace, TraceJob
+from fairlead.simulation.trace_formats.plain import ScaledJob
 
 HEATS = (20.0, 80.0, 600.0)
 CURVE = SpeedCurve((2,), {"v100": ((1.0,), (1.0,))})
@@ -37,7 +37,7 @@ def line(*jobs: tuple[float, float]) -> Trace:
 
 def test_a_busy_node_comes_close_to_its_hottest_after_a_few_time_constants_and_cools_down_again() -> None:
     one = nodes(1)[0]
-    warmth, everything = Warmth([one]), {one.name: one}
+    warmth, everything = Temperatures([one]), {one.name: one}
     assert warmth.now_c[one.name] == pytest.approx(20.0 + 0.15 * 60.0)
     warmth.pass_(600.0, everything, {one.name: 0})
     assert warmth.now_c[one.name] == pytest.approx(80.0 - 51.0 / 2.71828, abs=0.01)
@@ -49,7 +49,7 @@ def test_a_busy_node_comes_close_to_its_hottest_after_a_few_time_constants_and_c
 
 
 def test_steps_of_time_add_up() -> None:
-    once, often, everything = Warmth(nodes()), Warmth(nodes()), {node.name: node for node in nodes()}
+    once, often, everything = Temperatures(nodes()), Temperatures(nodes()), {node.name: node for node in nodes()}
     once.pass_(900.0, everything, {"n0": 1, "n1": 2})
     for _ in range(9):
         often.pass_(100.0, everything, {"n0": 1, "n1": 2})

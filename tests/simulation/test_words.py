@@ -9,10 +9,10 @@ import pytest
 from fairlead.cluster import Node
 from fairlead.errors import FairleadError, InvalidSpec, NotFound, Refused
 from fairlead.simulation.clusters import cluster
-from fairlead.simulation.owners import read_tenants
 from fairlead.simulation.policies import POLICIES, entry
-from fairlead.simulation.reading import detect, read_trace
 from fairlead.simulation.runs import compare, run, spread_over_tenants
+from fairlead.simulation.tenants import read_tenants
+from fairlead.simulation.trace_reader import detect, read_trace
 
 PLAIN = """id,arrival_s,duration_s,devices,tenant,deadline_s,min_devices,max_devices,speed.a100,speed.t4
 one,0,600,2,red,900,1,4,2.0,1.0

@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--trace", action="store_true", help="print every step")
     parser.add_argument("--quiet", action="store_true", help="only the sum")
+    parser.add_argument("--plain", action="store_true", help="without pipelines and the like, as old seeds were")
     parser.add_argument("--revert", type=int, choices=sorted(REVERTS), help="without the mend of this fault")
     given = parser.parse_args()
     seeds = given.seeds or range(given.first, given.first + given.count)
@@ -32,7 +33,7 @@ def main() -> int:
         for seed in seeds:
             began_s = time.process_time()
             with reverted(given.revert):
-                report = run_seed(seed, database, keep_trace=given.trace)
+                report = run_seed(seed, database, keep_trace=given.trace, plain=given.plain)
             took_s = time.process_time() - began_s
             for line in report.lines:
                 print(line)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from fairlead import wire
 from fairlead.cluster import NodeState
-from fairlead.control.failpoints import NAMES
+from fairlead.control.reconcile.failpoints import NAMES
 from fairlead.control.store import nodes
 from tests.storm.simulated_agents import SILENT_BOTH, SILENT_FROM, SILENT_TO, Machine
+from tests.storm.simulated_store import TENANTS
 from tests.storm.simulated_workers import SimWorker
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.storm.world import World
 
 LEAST, MOST = 10, 22
+LOST_STARTS = 4  # in seeds with gangs over several nodes
 POINTS = sorted(NAMES - {"submit-stored", "pipeline-submitted", "pipeline-stored", "lease-taken"})
 NONSENSE = (
     wire.Ready(-1, -1, -1), wire.Progress(1, 2**62, 5), wire.Progress(1, 1, 10, steps=[{"step": 1.0, "time_s": 1e308}]),
@@ -33,7 +35,7 @@ class Storm:
 
     def __init__(self, world: World, clients: Clients) -> None:
         self._world, self._clients = world, clients
-        self._chance = Random(f"{world.seed}/faults")
+        self._chance, self._more = Random(f"{world.seed}/faults"), Random(f"{world.seed}/more-faults")
         self._kinds: list[tuple[int, Callable[[], None]]] = [
             (5, self.machine_dies), (5, self.manager_hangs), (4, self.partition), (6, self.line_is_cut),
             (6, self.message_is_lost), (3, self.slow_network), (3, self.doubled_messages), (3, self.flapping_lines),
@@ -54,6 +56,10 @@ class Storm:
             kind = chance.choices(kinds, weights)[0] if any(weights) else chance.choice(kinds)
             world.faults += 1
             world.loop.within(world.process, chance.uniform(3.0, until_s), self._strike, kind)
+        for _ in range(LOST_STARTS if world.more.wide else 0):
+            world.loop.within(world.process, self._more.uniform(3.0, until_s), self._strike, self.start_is_lost)
+        if world.more.many_cancelled:
+            world.loop.within(world.process, self._more.uniform(20.0, until_s), self._strike, self.many_are_cancelled)
 
     def _strike(self, kind: Callable[[], None]) -> None:
         self._world.trace("fault", kind.__name__)
@@ -131,6 +137,12 @@ class Storm:
         kind = self._chance.choice((b"", b"start", b"start", b"start", b"tell", b"release"))
         self._world.network.weather[machine.name].lose_next = self._chance.choice(("to", "from", "from")), kind
 
+    def start_is_lost(self) -> None:
+        """One node does not hear that it is to start its part of a gang; others have."""
+        machine = self._world.machines[self._more.choice(sorted(self._world.machines))]
+        self._world.truth.disturb_node(machine.name, "start lost:")
+        self._world.network.weather[machine.name].lose_next = "to", b"start"
+
     def slow_network(self) -> None:
         machine = self._machine("slow:")
         weather = self._world.network.weather[machine.name]
@@ -157,7 +169,9 @@ class Storm:
             self._world.supervisor.kill(leader)
 
     def leader_dies_at_a_point(self) -> None:
-        self._world.supervisor.kill_at = self._chance.choice(POINTS)
+        point = self._chance.choice(POINTS)
+        of_pipelines = self._world.more.pipeline and self._more.random() < 0.5
+        self._world.supervisor.kill_at = "pipeline-stored" if of_pipelines else point
 
     def leader_dies_in_a_change(self) -> None:
         """Of a generation, and nobody leads for a while."""
@@ -294,6 +308,11 @@ class Storm:
         name = self._chance.choice(sorted(self._world.behaviours))
         self._world.trace("cancels", name)
         self._world.loop.create_task(self._clients.cancel(name))
+
+    def many_are_cancelled(self) -> None:
+        tenant = self._more.choice(TENANTS)
+        self._world.trace("cancels all of", tenant)
+        self._world.loop.create_task(self._clients.cancel_all(tenant))
 
     # ------------------------------------------------------------ the end
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairlead import wire
+from tests.storm.ends import ENDS
+from tests.storm.more import KEPT_S
+from tests.storm.virtual_loop import START_S
 
 if TYPE_CHECKING:
     from tests.storm.simulated_agents import Manager
@@ -22,32 +25,24 @@ LEADS_WITHIN_S = 12.0
 STANDS_S = 10.0
 """No gang that is whole stands still for longer, leader or no leader."""
 
+ANSWERS_S = 1.0  # a slower network takes longer than a leader waits for an answer: such a node may be passed over
 TROUBLE_LASTS_S = 30.0  # of a machine: so long commands to it may fail, and be tried again
-MOST_INBOX, MOST_OUTBOX = 300, 6_000
+MOST_INBOX = 300
+ANSWERED_WITHIN_S = 10.0
 MOST_LEFT = 40  # events that are stored and kept by their node all the same: those before an answer that was lost
 GONE_S = 15.0  # so long cursors of node managers that are gone are kept here
 METERED_WITHIN_S = 20.0  # what the leader does now and then, it does so often
 MOST_COMMANDS = 60  # to one node about one job, in LOOKS_S
 MOST_LOOKS = 5  # at a gang of which nothing is heard but progress, in LOOKS_S
 LOOKS_S = 10.0
+CLOCKS_S = 8.0  # that two leaders' clocks differ by at the most
 CLOCK_SLACK_S = 30.0  # leaders' clocks differ by less; nodes' by more
-LEDGER_SLACK_S = 8.0
-"""Device seconds per device and generation that the ledger may be off: nobody tells coming and going to the second."""
-
-
-@dataclass
-class Held:
-    """What one job really held."""
-
-    device_s: float = 0.0
-    since_s: dict[Any, float] = field(default_factory=dict)
 
 
 @dataclass
 class JobTruth:
     """What the storm knows about one job."""
 
-    held: Held = field(default_factory=Held)
     acting: dict[int, Any] = field(default_factory=dict)  # generation -> meeting
     met: dict[int, str] = field(default_factory=dict)  # generation -> rendezvous
     blamed: list[str] = field(default_factory=list)  # what the storm did to it that it may fail for
@@ -55,7 +50,8 @@ class JobTruth:
     failures: int = 0  # that were told and counted against it
     preemptions: int = 0
     phase: tuple[Any, ...] = ()
-    seated_badly: bool = False  # a generation was planned on a machine that was in trouble and not lost yet
+    message: str | None = None  # at its end, as is the next
+    finished_s: float | None = None
     idle_since_s: float | None = None
     stirred_s: float = 0.0  # when something happened to it that asks for a look
 
@@ -73,23 +69,13 @@ class Truth:
         self.steady_since_s = float("inf")  # since when a leader leads and its store answers
         self.calm_since_s: dict[str, float] = {}  # by machine
         self._last_event = 0
-        self._ended: dict[str, str] = {}
+        self.ends: dict[str, str] = {}  # by job
+        self._pruned: set[str] = set()
 
     def wrong(self, invariant: str, text: str) -> None:
         self._world.wrong(invariant, text)
 
     # ------------------------------------------------------------ what workers do
-
-    def held(self, worker: SimWorker) -> None:
-        self.jobs[worker.job].held.since_s[worker] = self._world.loop.now_s
-
-    def device_free(self, worker: SimWorker) -> None:
-        held = self.jobs[worker.job].held
-        since_s = held.since_s.pop(worker, None)
-        if since_s is not None:
-            held.device_s += self._world.loop.now_s - since_s
-
-    given_back = device_free
 
     def started(self, worker: SimWorker) -> None:
         seat = worker.manager.name, worker.device
@@ -139,7 +125,7 @@ class Truth:
     def commanded(self, manager: Manager, request: wire.Request) -> None:
         """A node manager is about to do this."""
         newest = manager.machine.newest_epoch
-        if request.epoch < newest:
+        if request.epoch < newest and not isinstance(request.body, wire.Status):  # that one asks
             self.wrong("old-epoch", f"{manager.name} obeys {request.body} of epoch {request.epoch}; {newest} leads")
         manager.machine.newest_epoch = max(newest, request.epoch)
         if not isinstance(request.body, wire.Acknowledge | wire.Status):
@@ -155,8 +141,9 @@ class Truth:
 
     def committed(self) -> None:
         """A transaction was made."""
+        self._world.holdings.committed()
         rows = self._world.eye.execute(
-            "SELECT id, phase, failures, preemptions, generation FROM jobs ORDER BY id"
+            "SELECT id, phase, failures, preemptions, generation, message, finished_s FROM jobs ORDER BY id"
         ).fetchall()
         told = self._world.eye.execute(
             "SELECT id, kind, job, facts FROM events WHERE id > ? ORDER BY id", (self._last_event,)
@@ -166,29 +153,36 @@ class Truth:
             self._world.trace("event", kind, job)
             if job is not None:
                 self.stir(job)
+            if kind == "job-submitted":
+                self._world.flows.handed_in(job, facts)
             if kind == "job-failing" and '"reason":"worker-' in facts:
                 self.jobs[job].failures += 1
             if kind == "job-queued" and '"outcome":"preempted"' in facts:
                 self.jobs[job].preemptions += 1
             if kind in _TOUCHED and not self.jobs[job].disturbed and not self._planned_badly(job):
                 self.wrong("undisturbed-touched", f"{job}: {kind}, and nothing befell it or its nodes")
-        for job, phase, failures, preemptions, generation in rows:
+        for job, phase, failures, preemptions, generation, message, finished_s in rows:
             known = self.jobs[job]
             if (phase, generation) != known.phase:
                 self._world.trace("job", job, phase, generation)
                 known.phase = (phase, generation)
-                known.seated_badly = known.seated_badly or self._waits_for_a_machine(job)
                 self.stir(job)
-            if (failures, preemptions) != (known.failures, known.preemptions):
+            counted = failures, preemptions
+            if counted != (known.failures, known.preemptions) and not self._world.more.prunes:  # it forgets events, too
                 self.wrong("counts", f"{job}: {failures} failures and {preemptions} preemptions are counted, "
                                      f"{known.failures} and {known.preemptions} were told")  # fmt: skip
-            if self._ended.get(job, phase) != phase:
-                self.wrong("ended-changes", f"{job} was {self._ended[job]} and is {phase}")
-            if phase in ("succeeded", "failed", "cancelled"):
-                self._ended[job] = phase
-        missing = self.accepted - {row[0] for row in rows}
-        if missing:
-            self.wrong("lost-job", f"accepted and not stored: {sorted(missing)}")
+            if self.ends.get(job, phase) != phase or job in self._pruned:
+                self.wrong("ended-changes", f"{job} was {self.ends[job]} and is {phase}")
+            if phase in ENDS and job not in self.ends:
+                self.ends[job] = phase
+                known.message, known.finished_s = message, finished_s
+        missing = (self.accepted | self.ends.keys()) - {row[0] for row in rows} - self._pruned
+        for job in sorted(missing):
+            kept_s = self._world.loop.now_s + START_S - (self.jobs[job].finished_s or START_S)
+            if self._world.more.prunes and job in self.ends and kept_s > KEPT_S - CLOCKS_S:
+                self._pruned.add(job)
+            else:
+                self.wrong("lost-job", f"accepted and not stored: {job}")
 
     def _planned_badly(self, job: str) -> bool:
         """Whether a seat of it was planned on a machine that was in trouble already, or had just been."""
@@ -199,14 +193,6 @@ class Truth:
         return any(f'"{name}"' in members and at_s > recent_s
                    for members, in found for name, at_s in self.calm_since_s.items())  # fmt: skip
 
-    def _waits_for_a_machine(self, job: str) -> bool:
-        """Whether a seat of its newest generation is on a machine that does not answer: it is charged meanwhile."""
-        found = self._world.eye.execute(
-            "SELECT members FROM generations WHERE job = ? ORDER BY number DESC LIMIT 1", (job,)
-        ).fetchall()
-        return any(f'"{name}"' in members and not machine.well
-                   for members, in found for name, machine in self._world.machines.items())  # fmt: skip
-
     # ------------------------------------------------------------ now and then
 
     def every_second(self) -> None:
@@ -215,19 +201,23 @@ class Truth:
         found = world.eye.execute("SELECT node, incarnation, sequence FROM node_cursors").fetchall()
         cursors = {(node, incarnation): sequence for node, incarnation, sequence in found}
         for name, machine in sorted(world.machines.items()):
-            if not machine.well:
+            if not machine.well or world.network.weather[name].slow_s > ANSWERS_S:
                 self.calm_since_s[name] = now_s
             manager = machine.manager
             if manager is None:
                 continue
-            if len(manager.outbox) > MOST_OUTBOX:
-                self.wrong("outbox", f"{name} keeps {len(manager.outbox)} events")
             since_s = max(self.calm_since_s.get(name, 0.0), self.steady_since_s)
+            left = sum(now_s - said_s > ANSWERED_WITHIN_S for said_s in manager.unheard.values())
+            if now_s - since_s > ANSWERED_WITHIN_S and left > MOST_LEFT:
+                self.wrong("outbox", f"{name} keeps {left} events that nobody acknowledged")
             stored = cursors.get((name, manager.incarnation), 0)
             oldest = min((said_s for number, said_s in manager.unheard.items() if number > stored), default=now_s)
             if now_s - max(since_s, oldest) > HEARD_WITHIN_S:
                 text = f"{name} is well, and what was said there {now_s - oldest:.1f} s ago was not stored"
                 self.wrong("not-heard", text)
+        if world.more.pipeline:
+            world.flows.look()
+        world.ends.every_second(now_s - max(self.steady_since_s, *self.calm_since_s.values(), 0.0))
         for leader in world.leaders:
             leader.check()
         world.supervisor.check()
@@ -243,7 +233,7 @@ class Truth:
         now_s = self._world.loop.now_s
         self.looks[job] = [at_s for at_s in self.looks[job] if at_s > now_s - LOOKS_S]
         quiet = truth.phase[:1] == ("running",) and now_s - max(truth.stirred_s, self.steady_since_s) > LOOKS_S
-        if quiet and len(self.looks[job]) > MOST_LOOKS:
+        if quiet and len(self.looks[job]) > MOST_LOOKS and not self._planned_badly(job):
             self.wrong("looks", f"{job} was looked at {len(self.looks[job])} times in the last {LOOKS_S:g} s, in which "
                                 "nothing happened to it")  # fmt: skip
 
@@ -251,7 +241,7 @@ class Truth:
         """Whether a gang that left a generation in order, and of which all are alive, does nothing."""
         world = self._world
         last = world.last_meeting(job)
-        stands = (last is not None and not truth.acting and job not in self._ended
+        stands = (last is not None and not truth.acting and job not in self.ends
                   and all(one.left_generation == last.generation and not one.ended
                           and world.machines[one.manager.name].well for one in last.present.values()))  # fmt: skip
         if not stands:
@@ -285,10 +275,12 @@ class Truth:
     def settled(self) -> None:
         """All has been well for a while: nothing may be left of the storm."""
         world = self._world
-        rows = world.eye.execute("SELECT id, phase, message, started_s FROM jobs ORDER BY id").fetchall()
-        for job, phase, message, _ in rows:
-            self._true_end(job, phase, message)
-            self._ledger(job)
+        rows = world.eye.execute("SELECT id, phase, message FROM jobs ORDER BY id").fetchall()
+        gone = [(job, self.ends[job], self.jobs[job].message) for job in sorted(self._pruned)]
+        for job, phase, message in (*rows, *gone):
+            world.ends.judge(job, phase, message)
+            world.holdings.judge(job)
+        world.flows.settled(self.ends)
         for worker in world.workers():
             self.wrong("left-over", f"{worker} is {worker.phase} still")
         for name, machine in sorted(world.machines.items()):
@@ -301,35 +293,6 @@ class Truth:
             if world.gone_s.get(incarnation, world.loop.now_s) < long_ago_s:
                 self.wrong("cursors", f"the cursor of {incarnation} of {node} is kept, which is gone for long")
         self._times()
-
-    def _true_end(self, job: str, phase: str, message: str | None) -> None:
-        truth, behaviour = self.jobs[job], self._world.behaviours[job]
-        own = behaviour.fault or truth.blamed
-        if phase not in ("succeeded", "failed", "cancelled"):
-            text = f"{job} is {phase} ({message}); its own fault: {behaviour.fault or 'none'}, {truth.blamed}"
-            self.wrong("no-end", text)
-        elif phase == "succeeded" and behaviour.fault:
-            self.wrong("untrue-end", f"{job} succeeded although its code has {behaviour.fault}")
-        elif phase == "failed" and not own:
-            self.wrong("untrue-end", f"{job} failed through no fault of its own: {message}")
-        elif phase == "failed" and not message:
-            self.wrong("untrue-end", f"{job} failed without a reason")
-        elif phase == "cancelled" and job not in self._world.cancelled:
-            self.wrong("untrue-end", f"{job} was cancelled by nobody")
-
-    def _ledger(self, job: str) -> None:
-        world = self._world
-        charged, = world.eye.execute("SELECT coalesce(sum(devices * (to_s - from_s)), 0) FROM usage WHERE job = ?",
-                                     (job,)).fetchone()  # fmt: skip
-        sizes = [row[0].count("worker") for row in world.eye.execute(
-            "SELECT members FROM generations WHERE job = ?", (job,)).fetchall()]  # fmt: skip
-        slack_s = sum(sizes) * LEDGER_SLACK_S + max(sizes, default=0) * world.leaderless_s
-        held = self.jobs[job].held.device_s
-        world.figures.append((job, round(charged, 2), round(held, 2), round(slack_s, 2)))
-        calm = not self.jobs[job].disturbed and not self.jobs[job].seated_badly
-        if calm and abs(charged - held) > slack_s:
-            text = f"{job}: {charged:.1f} device seconds are charged, it held {held:.1f} (± {slack_s:.1f})"
-            self.wrong("ledger", text)
 
     def _times(self) -> None:
         """Stored times of what happened lie between what was before and what came after."""

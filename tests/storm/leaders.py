@@ -8,17 +8,26 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from fairlead import wire
-from fairlead.control import carry_out, gone_incarnations, internal_errors, usage_meter
-from fairlead.control import loop as loops
-from fairlead.control.loop import Controller
-from fairlead.control.measured import Measured
-from fairlead.control.planner_process import InlinePlanner
+from fairlead.control.accounting import usage_meter
+from fairlead.control.pipelines import driver
+from fairlead.control.pipelines.driver import Pipelines
+from fairlead.control.pipelines.quarantine import PipelineQuarantine
+from fairlead.control.plans.planner_process import InlinePlanner
+from fairlead.control.plans.workload_signature import Measured
+from fairlead.control.reconcile import gang_executor, internal_errors, node_incarnations
+from fairlead.control.reconcile import loop as loops
+from fairlead.control.reconcile.internal_errors import go_on
+from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import Job
+from fairlead.control.retention import pruning
+from fairlead.control.retention.pruning import Pruner
 from fairlead.control.store import Store
-from fairlead.control.store.patience import outlast
+from fairlead.control.store import pruning as ages
+from fairlead.control.store.retry import outlast
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from tests.storm.invariants import GONE_S, LEADS_WITHIN_S, MOST_INBOX
-from tests.storm.local_seam import simulated_backend
+from tests.storm.local_seam import NOWHERE, simulated_backend
+from tests.storm.more import KEPT_S, SimPlanner
 from tests.storm.virtual_loop import PROCESS, Process
 
 if TYPE_CHECKING:
@@ -93,25 +102,33 @@ class Leader:
         self.leads_since_s = world.loop.now_s
         world.trace("leads", process.name, store.epoch)
         renewing = asyncio.create_task(self._renew(store))
+        prunes: list[asyncio.Task[None]] = []
         backend = simulated_backend([machine.shape for machine in world.machines.values()])
         try:
             await backend.open(store.epoch or 0)
             clock = lambda: world.wall_s(process)  # noqa: E731
             controller = self.controller = Controller(
-                store, backend, worker_order(world), clock, sleep_after_s=world.sleep_after_s, planner=InlinePlanner()
-            )
+                store, backend, worker_order(world), clock, sleep_after_s=world.sleep_after_s,
+                planner=SimPlanner(world, world.more.planner) if world.more.planner else InlinePlanner(),
+            )  # fmt: skip
+            if world.more.pipeline:
+                flows = Pipelines(store, clock, controller.nudge)
+                controller.orchestrate = PipelineQuarantine(flows, store, clock).advance
+            pruner = Pruner(store, NOWHERE, clock, controller)
+            prunes += [asyncio.create_task(go_on("pruning", pruner.run))] if world.more.prunes else []
             controller.known.used = Measured(world.loop.time)
             controller.plans._curves._clock = world.loop.time
             self._count_looks(controller)
             self.running = True
             world.supervisor.steady()
             done, _ = await asyncio.wait(
-                {renewing, asyncio.create_task(controller.run())}, return_when=asyncio.FIRST_COMPLETED
+                {renewing, asyncio.create_task(controller.run()), *prunes}, return_when=asyncio.FIRST_COMPLETED
             )
             for task in done:
                 task.result()
         finally:
-            renewing.cancel()
+            for task in (renewing, *prunes):
+                task.cancel()
             await backend.close()
 
     async def _renew(self, store: Store) -> None:
@@ -169,7 +186,6 @@ class Supervisor:
         self.away_s = RESTART_S  # ... and how long nobody leads then
         self.store_well_since_s = 0.0
         self.struck_s = 0.0  # when the storm last kept the leader from leading, or the end of that
-        self._away_since_s: float | None = 0.0
 
     def start(self) -> None:
         self._numbers += 1
@@ -218,14 +234,9 @@ class Supervisor:
         world = self._world
         if not world.trouble.silent and not world.trouble.slow_s:
             world.truth.steady_since_s = world.loop.now_s
-            if self._away_since_s is not None:
-                world.leaderless_s += world.loop.now_s - self._away_since_s
-                self._away_since_s = None
 
     def unsteady(self) -> None:
         self._world.truth.steady_since_s = float("inf")
-        if self._away_since_s is None:
-            self._away_since_s = self._world.loop.now_s
 
     def check(self) -> None:
         """That nobody leads is the storm's own doing, or soon over."""
@@ -262,7 +273,8 @@ class _ToldErrors:
         self._world = world
 
     def error(self, event: str, *, doing: str, error: str, **_: object) -> None:
-        self._world.wrong("internal-error", f"{doing}: {error}")
+        if not (doing == "planning" and self._world.more.planner == "failing"):
+            self._world.wrong("internal-error", f"{doing}: {error}")
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **facts: None
@@ -272,8 +284,9 @@ def watched(world: World) -> list[Any]:
     """The patches by which internal errors and failpoints reach the storm."""
     patches = [mock.patch.object(internal_errors, "log", _ToldErrors(world))]
     patches += [mock.patch.object(room, "failpoint", world.supervisor.failpoint)
-                for room in (carry_out, loops, usage_meter)]  # fmt: skip
-    patches += [mock.patch.object(gone_incarnations, "GONE_S", GONE_S)]
+                for room in (gang_executor, loops, usage_meter, driver)]  # fmt: skip
+    patches += [mock.patch.object(node_incarnations, "GONE_S", GONE_S)]
+    patches += [mock.patch.object(ages, "JOBS_S", KEPT_S), mock.patch.object(pruning, "_PASS_S", KEPT_S / 2)]
     return patches
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from fairlead.backends.local import backend as backends
-from fairlead.backends.local import hosting, keeper, link, processes
-from fairlead.backends.local.backend import LocalBackend
-from fairlead.backends.local.link import NodeLink
-from fairlead.backends.local.messages import NodeConfig
-from fairlead.backends.local.shapes import Division, NodeShape
-from fairlead.control import rendezvous
+from fairlead.agent.embedded import backend as backends
+from fairlead.agent.embedded import host_client, node_link, node_supervisor
+from fairlead.agent.embedded.backend import LocalBackend
+from fairlead.agent.embedded.node_link import NodeLink
+from fairlead.agent.embedded.node_shapes import Division, NodeShape
+from fairlead.agent.node import processes
+from fairlead.agent.node.messages import NodeConfig
+from fairlead.control.reconcile import rendezvous
 from fairlead.home import Home
 from tests.storm.simulated_network import TO
 from tests.storm.virtual_loop import PROCESS
@@ -39,6 +40,9 @@ class Nowhere(Home):
     def create_memory(self) -> None: ...
 
 
+NOWHERE = Nowhere(Path("/nowhere"))
+
+
 class _Line:
     """The line to a host that never ends."""
 
@@ -50,7 +54,7 @@ class _Line:
 
 def simulated_backend(shapes: Sequence[NodeShape]) -> LocalBackend:
     """The real backend, for a leader that runs in :func:`machine_room`."""
-    return LocalBackend(Nowhere(Path("/nowhere")), shapes, isolation="auto", preload=False)
+    return LocalBackend(NOWHERE, shapes, isolation="auto", preload=False)
 
 
 @contextmanager
@@ -91,14 +95,14 @@ def machine_room(world: World) -> Iterator[None]:
 
     with ExitStack() as stack:
         for place, name, stand_in in (
-            (keeper, "fence", fence), (backends, "fence", fence), (hosting, "start_node", start_node),
-            (keeper, "read_record", lambda home, node: world.machines[node].found()),
-            (keeper, "read_host", lambda home: None), (processes, "alive", alive),
+            (node_supervisor, "fence", fence), (backends, "fence", fence), (host_client, "start_node", start_node),
+            (node_supervisor, "read_record", lambda home, node: world.machines[node].found()),
+            (node_supervisor, "read_host", lambda home: None), (processes, "alive", alive),
             (backends, "records", lambda home: []),
             (backends, "load_division", lambda path: Division((), "auto")),
-            (backends, "save_division", lambda path, division: None), (hosting, "retire_host", lambda home: None),
-            (hosting, "connect_host", connect_host), (hosting, "until_gone", until_gone),
-            (link.NodeLink, "connect", connect), (rendezvous, "PORTS", PORTS),
+            (backends, "save_division", lambda path, division: None), (host_client, "retire_host", lambda home: None),
+            (host_client, "connect_host", connect_host), (host_client, "until_gone", until_gone),
+            (node_link.NodeLink, "connect", connect), (rendezvous, "PORTS", PORTS),
         ):  # fmt: skip
             stack.enter_context(mock.patch.object(place, name, stand_in))
         yield

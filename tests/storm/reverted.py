@@ -10,18 +10,17 @@ from typing import Any
 from unittest import mock
 
 from fairlead import wire
-from fairlead.backends.local import keeper as keepers
-from fairlead.backends.local.keeper import NodeKeeper
-from fairlead.backends.local.link import NodeGone, NodeLink
-from fairlead.backends.local.records import socket_path
-from fairlead.control import carry_out, worker_deaths
-from fairlead.control import rendezvous as meetings
-from fairlead.control.gang_sweep import GangSweep
-from fairlead.control.gone_incarnations import GoneIncarnations
-from fairlead.control.inbox import Inbox
-from fairlead.control.loop import Controller
-from fairlead.control.rendezvous import Rendezvous
-from fairlead.control.store import generations
+from fairlead.agent.embedded import node_supervisor as keepers
+from fairlead.agent.embedded.node_link import NodeGone, NodeLink
+from fairlead.agent.embedded.node_records import socket_path
+from fairlead.agent.embedded.node_supervisor import NodeSupervisor
+from fairlead.control.reconcile import gang_executor, next_generation, worker_deaths
+from fairlead.control.reconcile import rendezvous as meetings
+from fairlead.control.reconcile.gang_sweep import GangSweep
+from fairlead.control.reconcile.inbox import Inbox
+from fairlead.control.reconcile.loop import Controller
+from fairlead.control.reconcile.node_incarnations import EndedIncarnations
+from fairlead.control.reconcile.rendezvous import Rendezvous
 from fairlead.training.resumption import Resumption
 
 Revert = Callable[[], AbstractContextManager[Any]]
@@ -34,7 +33,7 @@ def _ports_drawn_anew() -> AbstractContextManager[Any]:
     def point(generation: Any) -> Rendezvous:
         return Rendezvous(f"generation-{generation.number}", 20_000 + chance.randrange(1000))
 
-    return mock.patch.object(carry_out, "meeting_point", point)
+    return mock.patch.object(gang_executor, "point_of", point)
 
 
 def _acknowledgements_awaited() -> AbstractContextManager[Any]:
@@ -64,7 +63,7 @@ def _every_gang_in_every_pass() -> AbstractContextManager[Any]:
 @contextmanager
 def _counted_from_what_was_seen() -> Iterator[None]:
     """4: deaths and preemptions are counted on from the job as it was before an await; nothing is read again."""
-    do, seen = carry_out.CarryOut.do, dict[str, Any]()
+    do, seen = gang_executor.GangExecutor.do, dict[str, Any]()
 
     async def noted(self: Any, action: Any, view: Any) -> None:
         seen[view.job.id] = view.job
@@ -75,8 +74,8 @@ def _counted_from_what_was_seen() -> Iterator[None]:
 
     stored = worker_deaths._stored
     with (
-        mock.patch.object(carry_out, "_unmoved", unmoved),
-        mock.patch.object(carry_out.CarryOut, "do", noted),
+        mock.patch.object(gang_executor, "_unmoved", unmoved),
+        mock.patch.object(gang_executor.GangExecutor, "do", noted),
         mock.patch.object(worker_deaths, "_stored", lambda connection, job: seen.get(job) or stored(connection, job)),
     ):
         yield
@@ -86,13 +85,13 @@ def _counted_from_what_was_seen() -> Iterator[None]:
 def _nothing_bounded() -> Iterator[None]:
     """8: the inbox keeps whatever is said, the store the cursors of all node managers that ever were."""
 
-    async def forget(self: GoneIncarnations) -> None: ...
+    async def forget(self: EndedIncarnations) -> None: ...
 
     def put(self: Inbox, event: Any) -> None:
         self._add(event)
 
     with (
-        mock.patch.object(GoneIncarnations, "forget", forget),
+        mock.patch.object(EndedIncarnations, "forget", forget),
         mock.patch.object(Inbox, "put", put),
         mock.patch.object(Inbox, "_taken", lambda self, place, event: None),  # nothing was counted when it came
     ):
@@ -107,16 +106,16 @@ def _nobody_resumes() -> AbstractContextManager[Any]:
 def _sleep_unguarded() -> AbstractContextManager[Any]:
     """6: an OSError while a node is put to sleep is nobody's."""
 
-    async def end(self: NodeKeeper) -> None:
+    async def end(self: NodeSupervisor) -> None:
         await asyncio.to_thread(keepers.fence, self._home, self.shape.name, self._epoch)
 
-    return mock.patch.object(NodeKeeper, "_end_processes", end)
+    return mock.patch.object(NodeSupervisor, "_end_processes", end)
 
 
 def _links_left_open() -> AbstractContextManager[Any]:
     """9: a line whose first request fails is forgotten as it is."""
 
-    async def came_back(self: NodeKeeper) -> bool:
+    async def came_back(self: NodeSupervisor) -> bool:
         loop = asyncio.get_running_loop()
         before, deadline_s = self.status, loop.time() + keepers.FROZEN_S
         while before is not None and loop.time() < deadline_s:
@@ -136,18 +135,17 @@ def _links_left_open() -> AbstractContextManager[Any]:
             return True
         return False
 
-    return mock.patch.object(NodeKeeper, "_came_back", came_back)
+    return mock.patch.object(NodeSupervisor, "_came_back", came_back)
 
 
 def _ports_in_use_given_out() -> AbstractContextManager[Any]:
     """10: a port is given out without holding it: others may get it, too."""
     usual = meetings.draw
 
+    def draw(job: str, generation: int, created_s: float, taken: Any = (), secret: str = "") -> Rendezvous:
+        return usual(job, generation, created_s, (), secret)
 
-    def draw(job: str, generation: int, created_s: float, taken: Any = ()) -> Rendezvous:
-        return usual(job, generation, created_s)
-
-    return mock.patch.object(generations, "draw", draw)
+    return mock.patch.object(next_generation, "draw", draw)
 
 
 def _clocks_of_nodes_believed() -> AbstractContextManager[Any]:

@@ -38,9 +38,9 @@ def quiet() -> Iterator[None]:
         logging.getLogger("fairlead").setLevel(level)
 
 
-def run_seed(seed: int, database: Database, *, keep_trace: bool = False) -> Report:
+def run_seed(seed: int, database: Database, *, keep_trace: bool = False, plain: bool = False) -> Report:
     """Play one seed; what was wrong is in the report."""
-    world = World(seed, database, keep_trace=keep_trace)
+    world = World(seed, database, keep_trace=keep_trace, plain=plain)
     try:
         play(world, _scene)
     except Stuck as error:
@@ -98,7 +98,8 @@ async def _settle(world: World, clients: Clients) -> None:
             taken_back = True
             await _take_back(world, clients)
         left, = world.eye.execute(
-            "SELECT count(*) FROM jobs WHERE phase NOT IN ('succeeded', 'failed', 'cancelled')"
+            "SELECT (SELECT count(*) FROM jobs WHERE phase NOT IN ('succeeded', 'failed', 'cancelled'))"
+            " + (SELECT count(*) FROM pipelines WHERE phase = 'running')"
         ).fetchone()  # fmt: skip
         if not left and not any(world.workers()):
             break

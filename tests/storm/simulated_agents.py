@@ -1,6 +1,6 @@
 """Simulated machines and their node managers: what holds devices, starts workers, and speaks the wire's protocol.
 
-The line to the leader (:class:`ControlLine`: refuses older epochs) and the :class:`Outbox` (numbered events, kept until
+The line to the leader (:class:`LeaderLine`: refuses older epochs) and the :class:`Outbox` (numbered events, kept until
 acknowledged) are the real ones; processes, sandboxes and clocks are not.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fairlead import wire
-from fairlead.backends.local import processes
-from fairlead.backends.local.control import ControlLine
-from fairlead.backends.local.outbox import Outbox
-from fairlead.backends.local.records import NodeRecord
-from fairlead.backends.local.shapes import NodeShape
-from fairlead.backends.local.slots import NoRoom, check_room, full_demand
+from fairlead.agent.embedded.node_records import NodeRecord
+from fairlead.agent.embedded.node_shapes import NodeShape
+from fairlead.agent.node import processes
+from fairlead.agent.node.device_slots import NoRoom, check_room, full_demand
+from fairlead.agent.node.leader_line import LeaderLine
+from fairlead.agent.node.outbox import Outbox
 from fairlead.errors import LostLeadership, Unavailable
 from tests.storm.simulated_network import FROM, TO, End
 from tests.storm.simulated_workers import LINE_S, SimWorker
@@ -130,7 +130,7 @@ class Manager:
         self.process = Process(self.incarnation, machine.clock_off_s, machine.booted_s)
         self.capacity: Mapping[str, float] = machine.shape.capacity()
         self.outbox = Outbox()
-        self.control = ControlLine(epoch, self._answer, self.outbox, lambda: None)
+        self.control = LeaderLine(epoch, self._answer, self.outbox, lambda: None)
         self.workers: dict[tuple[str, str], SimWorker] = {}
         self.unheard: dict[int, float] = {}  # numbers of events that nobody has acknowledged, and since when
         pid = 1000 + world.incarnations
@@ -144,7 +144,7 @@ class Manager:
         self.world.gone_s[self.incarnation] = self.world.loop.now_s
         for worker in list(self.workers.values()):
             worker.vanish()
-            self.world.truth.given_back(worker)
+            self.world.holdings.ends(worker)
         self.world.network.died(self.process)
 
     def serve(self, end: End) -> None:
@@ -203,7 +203,8 @@ class Manager:
             worker = SimWorker(self, body.job, name, device, full_demand(body.demand, self.capacity))
             self.workers[worker.key] = worker
             worker.generation, worker.environment = body.generation, body.environment.get(name, {})
-            self.world.truth.held(worker)
+            worker.looks = body.worker.looks == name
+            self.world.holdings.begins(worker)
         self._submit()
         return wire.Reply(number)
 
@@ -262,7 +263,7 @@ class Manager:
             await worker.gone.wait()
         for worker in workers:
             if self.workers.pop(worker.key, None) is not None:
-                self.world.truth.given_back(worker)
+                self.world.holdings.ends(worker)
         return wire.Reply(number)
 
     def _status(self) -> wire.NodeStatus:
@@ -300,6 +301,7 @@ class Manager:
         if command and worker.leaving:
             self._say(worker, wire.Left(worker.generation, 0))
         elif command and code == 0 and worker.cause is None:
+            self.world.ends.ended_well(worker)
             self._say(worker, wire.Finished(worker.generation, 0))
         self._end(worker, wire.Exited(code, signal, worker.cause))
         self._submit()
@@ -309,7 +311,7 @@ class Manager:
             self._say(worker, exited)
             worker.phase = "gone"
             worker.gone.set()
-            self.world.truth.device_free(worker)
+            self.world.holdings.ends(worker)
 
 
 SILENT_BOTH, SILENT_TO, SILENT_FROM = {TO, FROM}, {TO}, {FROM}

@@ -14,12 +14,15 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import OperationalError
 
-from fairlead.control.store import Store, tenants
+from fairlead.control.records import Role, Token
+from fairlead.control.store import Store, tenants, tokens
 from fairlead.control.store.connections import Engines, connect
 from fairlead.control.store.writer import Writer
-from fairlead.specs import TenantSpec
+from fairlead.specs import Policy, Retention, TenantSpec
+from tests.storm.more import KEPT_S
 
 TENANTS = ("vision", "text", "audio")
+TOKEN = Token("tok", None, Role.ADMIN, "", "of all clients", 1.0)
 
 
 class Trouble:
@@ -133,8 +136,9 @@ class Database:
 async def _made(path: Path, weights: Mapping[str, float]) -> None:
     store = Store.open(f"sqlite:///{path}")
     for name, weight in weights.items():
-        spec = TenantSpec(name=name, weight=weight)
+        spec = TenantSpec(name=name, weight=weight, policy=Policy(retention=Retention(jobs=KEPT_S)))
         await store.write(lambda connection, spec=spec: tenants.insert(connection, spec, 1.0), unfenced=True)
+    await store.write(lambda connection: tokens.insert(connection, TOKEN), unfenced=True)
     await store.close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from fairlead import wire
-from fairlead.training.listening import calls_away
+from fairlead.training.control_messages import calls_away
 from fairlead.training.resumption import Resumption, patience_s
 from tests.storm.virtual_loop import Process
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 LINE_S = 0.001
 RANKS_APART = 0.2  # each rank of a command takes so much longer than the one before
+_GLANCES = None, wire.Glance(3e-4, 1e-6, 1000.0), wire.Glance(1e-3, 0.5, 1000.0)
+"""What whoever looks at a model may see: nothing, that one process is fastest, that copies pay."""
 BEAT_S, QUIET_BEATS = 3.0, 3  # rank 0 tells how far it is so often, the others every third time
 
 
@@ -180,7 +183,7 @@ class SimWorker:
     def __init__(self, manager: Manager, job: str, name: str, device: int, demand: Mapping[str, float]) -> None:
         self.manager, self.job, self.name, self.device, self.demand = manager, job, name, device, demand
         self.generation, self.phase = 0, "starting"
-        self.started = self.leaving = self.ended = False
+        self.started = self.leaving = self.ended = self.looks = False
         self.finished_s: float | None = None  # when its node heard so
         self.gone = asyncio.Event()
         self.cause: str | None = None
@@ -231,7 +234,9 @@ class SimWorker:
                 self.raises("ValueError: no such column")
             case _ if self.behaviour.training:
                 self.state = "idle"
-                self.say(wire.Ready(samples=self.behaviour.steps * 10, epochs=1, batch_size=10, parameters=10))
+                at = crc32(f"{self._world.seed}/{self.job}".encode()) % len(_GLANCES)
+                seen = _GLANCES[at] if self.looks and self._world.glances else None
+                self.say(wire.Ready(self.behaviour.steps * 10, 1, 10, 10, glance=seen))
                 self.follow()
             case _:
                 self.state = "training"

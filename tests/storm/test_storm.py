@@ -10,7 +10,7 @@ from random import SystemRandom
 
 import pytest
 
-from tests.storm.kept import KEPT, PENDING, SEEN
+from tests.storm.kept import KEPT, KEPT_WITH_MORE, PENDING, SEEN
 from tests.storm.reverted import reverted
 from tests.storm.run import run_seed
 from tests.storm.simulated_store import Database
@@ -32,15 +32,15 @@ def told(report: Report) -> str:
     return "\n".join([f"python -m tests.storm {report.seed} --trace", *wrong])
 
 
-def came_through(seed: int, database: Database) -> None:
-    report = run_seed(seed, database)
+def came_through(seed: int, database: Database, *, plain: bool = False) -> None:
+    report = run_seed(seed, database, plain=plain)
     assert report.jobs >= 5 and report.faults >= 10 and report.virtual_s >= 120
     assert not [one for one in report.wrong if one.invariant not in PENDING], told(report)
 
 
-@pytest.mark.parametrize("seed", KEPT)
+@pytest.mark.parametrize("seed", [*KEPT, *KEPT_WITH_MORE])
 def test_seeds_that_showed_a_fault_once_do_not_show_it_again(seed: int, database: Database) -> None:
-    came_through(seed, database)
+    came_through(seed, database, plain=seed in KEPT)
 
 
 @pytest.mark.parametrize("part", range(SEEDS // EACH))
@@ -62,8 +62,10 @@ def test_a_seed_replays_exactly_also_in_another_process(database: Database) -> N
     assert once.digest[:16] in shown.stdout, shown.stdout + shown.stderr
 
 
-@pytest.mark.parametrize(("fault", "seed", "invariant"), SEEN)
-def test_the_storm_sees_what_was_mended(fault: int, seed: int, invariant: str, database: Database) -> None:
+@pytest.mark.parametrize(("fault", "seed", "invariant", "plain"), SEEN)
+def test_the_storm_sees_what_was_mended(
+    fault: int, seed: int, invariant: str, plain: bool, database: Database
+) -> None:
     with reverted(fault):
-        report = run_seed(seed, database)
+        report = run_seed(seed, database, plain=plain)
     assert invariant in {one.invariant for one in report.wrong}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
+import secrets
 import time
 import uuid
 from collections import deque
@@ -36,7 +38,17 @@ class Process:
 
     def kill(self) -> None:
         self.alive = False
+        for handle in self.held:
+            drop(handle)
         self.held.clear()
+
+
+def drop(handle: asyncio.Handle) -> None:
+    """Let go of what will never be done: of a task that has not begun, nobody is to say that it was not awaited."""
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    coroutine = task.get_coro() if isinstance(task, asyncio.Task) else None
+    if coroutine is not None and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:  # type: ignore[arg-type]
+        coroutine.close()  # type: ignore[union-attr]
 
 
 PROCESS: ContextVar[Process] = ContextVar("process")
@@ -76,6 +88,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Have a process do something after a while, if it lives then."""
         timer: asyncio.TimerHandle = self.call_at(self.now_s + delay_s, callback, *args, context=process.context)
         return timer
+
+    async def sleep_until(self, at_s: float) -> None:
+        """Return at this moment, or at once if it has passed."""
+        await asyncio.sleep(max(0.0, at_s - self.now_s))
 
     def resume(self, process: Process) -> None:
         """Let a stopped process go on with all that it missed."""
@@ -140,6 +156,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 continue
             process = handle._context.get(PROCESS)  # type: ignore[attr-defined]
             if not process.alive:
+                drop(handle)
                 continue
             if process.stopped:
                 process.held.append(handle)
@@ -181,6 +198,7 @@ def virtual_world(loop: VirtualLoop, chance: Random) -> Iterator[None]:
             mock.patch.object(time, "monotonic", since_boot_s),
             mock.patch.object(time, "perf_counter", loop.time),
             mock.patch.object(uuid, "uuid4", drawn),
+            mock.patch.object(secrets, "choice", chance.choice),
         ):
             asyncio.set_event_loop(loop)
             yield

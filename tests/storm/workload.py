@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_S = 6.0
+BESIDES = 5  # jobs beside a pipeline, whose stages are jobs as well
 OWN_FAULTS = ("segfault-at-start", "exit-at-step", "raises-at-start", "exit-at-start")
 KINDS = ("elastic", "elastic", "rigid", "single", "command", "commands", "commands")
 
@@ -55,7 +56,12 @@ class Clients:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._chance = Random(f"{world.seed}/workload")
+        self._chance, self._more = Random(f"{world.seed}/workload"), Random(f"{world.seed}/more-workload")
+
+    def _widened(self, job: Job) -> Job:
+        """Some commands are gangs of four: on these nodes, one that is spread over several."""
+        wide = self._world.more.wide and job.name.startswith("commands") and self._more.random() < 0.7
+        return replace(job, min_workers=4, max_workers=4) if wide else job
 
     async def submit_all(self, over_s: float) -> None:
         """Hand in all jobs, in the course of so many seconds."""
@@ -63,13 +69,16 @@ class Clients:
         faulty = {chance.randrange(count)} if chance.random() < 0.5 else set()
         plans = [(chance.uniform(0, over_s) if number else 0.0, drawn(chance, number, faulty=number in faulty))
                  for number in range(count)]  # fmt: skip
+        plans = plans[:BESIDES] if self._world.more.pipeline else plans
         async with asyncio.TaskGroup() as group:
             for at_s, (job, behaviour) in plans:
                 deadline_s = chance.uniform(30, 200) if chance.random() < 0.3 else None
                 self._world.behaviours[job.id] = behaviour
                 if behaviour.fault:
                     self._world.truth.disturb(job.id, behaviour.fault)
-                group.create_task(self._submit(at_s, job, deadline_s))
+                group.create_task(self._submit(at_s, self._widened(job), deadline_s))
+            if self._world.more.pipeline:
+                group.create_task(self._world.flows.submit(self, self._more.uniform(0.0, over_s)))
 
     async def _submit(self, at_s: float, job: Job, deadline_s: float | None) -> None:
         await asyncio.sleep(at_s)
@@ -92,10 +101,22 @@ class Clients:
         def work(leader: Leader, connection: Connection) -> None:
             job = jobs.get(connection, name)
             if job is not None and job.phase not in ENDED:
-                found = cancellations.Found(job.id, job.tenant, job.phase, job.submitted_s)
+                found = cancellations.MatchedJob(job.id, job.tenant, job.phase, job.submitted_s)
                 cancellations.cancel(connection, [found], "its tenant", self._world.wall_s(leader.process))
 
         await self.asked(work, name)
+
+    async def cancel_all(self, tenant: str) -> None:
+        """Take back all of a tenant's jobs that have not ended, in one request."""
+
+        def work(leader: Leader, connection: Connection) -> None:
+            found, _ = cancellations.find(connection, cancellations.CancelFilter(tenant))
+            for one in found:
+                self._world.cancelled.add(one.id)
+                self._world.truth.disturb(one.id, "cancelled")
+            cancellations.cancel(connection, found, "its tenant", self._world.wall_s(leader.process))
+
+        await self.asked(work, "")
 
     async def asked(self, work: Callable[[Leader, Connection], T], nudge: str) -> T:
         """The answer of whoever leads, asked again until there is one."""

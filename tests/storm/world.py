@@ -11,10 +11,14 @@ from random import Random
 from typing import Any
 
 from fairlead import wire
-from fairlead.backends.local.shapes import NodeShape
+from fairlead.agent.embedded.node_shapes import NodeShape
 from fairlead.control.store import Store
+from tests.storm.ends import Ends
+from tests.storm.flows import Flows, stage_behaviour
+from tests.storm.holdings import Holdings
 from tests.storm.invariants import Truth
 from tests.storm.leaders import Leader, Supervisor
+from tests.storm.more import More
 from tests.storm.simulated_agents import Machine
 from tests.storm.simulated_network import Network, Weather
 from tests.storm.simulated_store import Database, Trouble
@@ -33,6 +37,18 @@ class Wrong:
     text: str
 
 
+class Behaviours(dict[str, Behaviour]):
+    """What each job's own code does; of stages of pipelines it is drawn when it is first asked for."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._seed = seed
+
+    def __missing__(self, job: str) -> Behaviour:
+        found = self[job] = stage_behaviour(Random(f"{self._seed}/{job}"), job)
+        return found
+
+
 @dataclass
 class Report:
     """What one seed showed."""
@@ -49,8 +65,11 @@ class Report:
 class World:
     """All that is simulated."""
 
-    def __init__(self, seed: int, database: Database, *, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, database: Database, *, keep_trace: bool = False, plain: bool = False) -> None:
+        """``plain``: without what :class:`More` brings."""
         self.seed, self.database = seed, database
+        self.more = More() if plain else More.drawn(seed)
+        self.glances = True  # workers look at models that nobody knows: for some, one worker is fastest
         self.loop = VirtualLoop(f"{seed}")
         self.chance = Random(f"{seed}/world")
         self.process = Process("world")
@@ -59,16 +78,16 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.pids: dict[int, Process] = {}
         self.incarnations = 0
-        self.behaviours: dict[str, Behaviour] = {}
+        self.behaviours: dict[str, Behaviour] = Behaviours(seed)
         self.durable: dict[str, int] = {}
         self.cancelled: set[str] = set()
         self.commands = Commands(self)
         self.gone_s: dict[str, float] = {}  # when node managers ended, by incarnation
         self.acted: dict[str, Meeting] = {}  # by job: the generation that acted last
         self.truth = Truth(self)
+        self.flows, self.ends, self.holdings = Flows(self), Ends(self), Holdings(self)
         self.found: list[Wrong] = []
         self.figures: list[tuple[Any, ...]] = []
-        self.leaderless_s = 0.0
         self.leaders: list[Leader] = []
         self.supervisor = Supervisor(self)
         self.faults = 0

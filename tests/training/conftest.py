@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fairlead.grid.alone import Alone
 from fairlead.grid.client import _connected
+from fairlead.grid.standalone import StandaloneGrid
 from fairlead.training import preload
 from tests.training.gang import Gang
 
 MakeGang = Callable[..., Gang]
-MakeGrid = Callable[..., Alone]
+MakeGrid = Callable[..., StandaloneGrid]
 MB = 1 << 20
 
 
@@ -42,11 +42,11 @@ def make_gang(tmp_path: Path) -> Iterator[MakeGang]:
 @pytest.fixture
 def make_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeGrid]:
     """Makes grids of nodes of one platform; the last one made is that of this process and of workers it forks."""
-    made: list[Alone] = []
+    made: list[StandaloneGrid] = []
 
-    def make(name: str = "n0", quota: int = 64 * MB, **how: Any) -> Alone:
+    def make(name: str = "n0", quota: int = 64 * MB, **how: Any) -> StandaloneGrid:
         (tmp_path / name).mkdir()
-        alone = Alone(tmp_path / name, name, peers=tmp_path, key=b"k" * 32)
+        alone = StandaloneGrid(tmp_path / name, name, peers=tmp_path, key=b"k" * 32)
         made.append(alone)
         variables = alone.admit(quota=quota, **how)
         for variable, value in variables.items():

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fairlead import framing, wire
+from fairlead.local_wire import PlacedJoin, PlacedSpec
 from fairlead.planning.plan import Plan
 
 PATIENCE_S = 180.0
@@ -60,8 +61,8 @@ class Gang:
 
     # ------------------------------------------------------------ starting and ending
 
-    def spec(self, node: str = "n0") -> wire.PlacedSpec:
-        return wire.PlacedSpec(
+    def spec(self, node: str = "n0") -> PlacedSpec:
+        return PlacedSpec(
             job="job-1", tenant="tests", uid=None, run=self.run, command=None, params=self.params, env={}, venv=None,
             bundle=None, folder=str(self.root), memory_folder=str(self.root / "memory" / "job-1" / node), cpu=1.0,
             course=self.course,
@@ -93,7 +94,7 @@ class Gang:
         self._processes.append(process)  # kept, so that nobody else waits for it
         self._selector.register(here, selectors.EVENT_READ, name)
 
-    def _live(self, name: str, here: socket.socket, there: socket.socket, spec: wire.PlacedSpec) -> None:
+    def _live(self, name: str, here: socket.socket, there: socket.socket, spec: PlacedSpec) -> None:
         code = 70
         try:
             from fairlead.training import worker
@@ -145,7 +146,7 @@ class Gang:
         place = f"file://{self.root}/meet-{self.generation}"
         ranks = {name: rank for rank, name in enumerate(names)}
         plain = None if plan is None else plan.to_plain()
-        self.tell(wire.Join(self.generation, ranks, place, shares or [], silence_s, plain), *names)
+        self.tell(PlacedJoin(self.generation, ranks, shares or [], silence_s, plain, init_method=place), *names)
         if wait:
             self.until(lambda: all(self.in_generation(name) for name in names), "everybody joined")
 

@@ -13,14 +13,14 @@ from torch.optim import lr_scheduler
 
 import fairlead
 from fairlead import wire
-from fairlead.training.engine import Engine
-from fairlead.training.engines import make_engine
 from fairlead.training.evaluation import evaluate
-from fairlead.training.flat import Flat, taken_apart
 from fairlead.training.group import Group
+from fairlead.training.parallel.engine import Engine
+from fairlead.training.parallel.engines import make_engine
 from fairlead.training.seeds import epoch_order, seed_everything
 from fairlead.training.session import Session
-from fairlead.training.words import Word
+from fairlead.training.snapshots.flat_state import FlatState, taken_apart
+from fairlead.training.step_flags import RankFlags
 
 Make = Callable[[Any], Any]
 EPOCHS, SAMPLES, BATCH = 6, 53, 12  # the last batch of an epoch is short
@@ -44,17 +44,17 @@ def made(**fields: Any) -> fairlead.Training:
 
 def begun(training: fairlead.Training) -> tuple[Session, Group, Engine]:
     session = Session(training, 0)
-    group = Group(wire.Join(1, {"w": 0}, "", [], 5.0), "w", lambda: None)
+    group = Group(wire.Join(1, {"w": 0}, [], 5.0), "w", lambda: None)
     session.model.train()
     return session, group, make_engine(session, group, None)
 
 
-def handed_over(session: Session, *, flat: bool) -> bytes | Flat:
+def handed_over(session: Session, *, flat: bool) -> bytes | FlatState:
     """The state as another worker gets it: over the wire, or out of the grid."""
     if not flat:
         return session.dump()
     apart = taken_apart(session.whole())
-    return Flat(apart.head, apart.mark, tuple(tensor.clone() for tensor in apart.tensors))
+    return FlatState(apart.head, apart.mark, tuple(tensor.clone() for tensor in apart.tensors))
 
 
 def trained(make: Callable[[], fairlead.Training], stop: int | None, *, flat: bool = False) -> tuple[list[float], Any]:
@@ -74,7 +74,7 @@ def trained(make: Callable[[], fairlead.Training], stop: int | None, *, flat: bo
             torch.rand(7)  # another worker has drawn other numbers before
             session, group, engine = begun(make())
             session.load(state)
-        heard = engine.step(session.step, batch(session), Word(leaving=False, snapshot=False))
+        heard = engine.step(session.step, batch(session), RankFlags(leaving=False, snapshot=False))
         session.complete_step(time.time(), heard.loss)
         losses.append(heard.loss)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fairlead.planning.plan import Compression
-from fairlead.training.compression import smaller
+from fairlead.training.parallel.compression import smaller
 
 
 class Here:

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead import wire
 from fairlead.planning.plan import SINGLE, Plan
-from fairlead.training.snapshots import MIN_INTERVAL_S
+from fairlead.training.snapshots.snapshotter import MIN_INTERVAL_S
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import SMALL

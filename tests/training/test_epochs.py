@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fairlead.training.definition import Training
-from fairlead.training.judgement import Judgement
+from fairlead.training.early_stopping import EarlyStopping
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import SMALL
@@ -96,7 +96,7 @@ def test_the_best_of_all_epochs_is_remembered_over_an_interruption(make_gang: Ma
 
 def test_more_is_better_where_it_is_said_to_be() -> None:
     data = (torch.zeros(4, 2), torch.zeros(4))
-    judgement = Judgement(
+    judgement = EarlyStopping(
         Training(
             model=torch.nn.Linear(2, 1), data=data, eval_data=data, loss=torch.nn.MSELoss(), batch_size=2, epochs=9,
             metrics={"accuracy": max}, monitor="accuracy", monitor_mode="max", early_stopping=2,
@@ -112,7 +112,7 @@ def test_more_is_better_where_it_is_said_to_be() -> None:
 def test_a_figure_that_is_no_number_is_never_the_best_and_counts_as_an_epoch_without_progress() -> None:
     training = Training(model=torch.nn.Linear(1, 1), data=(torch.ones(2, 1),) * 2, loss=torch.nn.MSELoss(),
                         batch_size=1, epochs=9, eval_data=(torch.ones(2, 1),) * 2, early_stopping=2)  # fmt: skip
-    judgement = Judgement(training)
+    judgement = EarlyStopping(training)
     assert not judgement.judge(1, {"eval_loss": float("nan")}) and not judgement.enough
     assert judgement.judge(2, {"eval_loss": 3.0}) and judgement.best == 3.0
     assert not judgement.judge(3, {"eval_loss": float("nan")}) and not judgement.enough

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from fairlead import wire
+from fairlead.local_wire import PlacedJoin
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import SMALL
@@ -228,19 +230,36 @@ def test_a_waiting_worker_quits_when_told_and_ends_with_its_node_manager(make_ga
     assert gang.workers["w1"].code == 3
 
 
-def test_meeting_over_tcp_works_like_over_a_file(make_gang: MakeGang) -> None:
-    import socket
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
+
+def call_over_tcp(port: int, secret: str) -> PlacedJoin:
+    network = wire.Network("127.0.0.1", port, secret)
+    return PlacedJoin(1, {"w0": 0, "w1": 1}, silence_s=4.0, network=network, init_method=f"tcp://127.0.0.1:{port}")
+
+
+def test_meeting_over_tcp_works_like_over_a_file(make_gang: MakeGang) -> None:
     gang = disturbed(make_gang, slow=0.0)
     gang.start("w0", "w1")
     gang.ready("w0", "w1")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     gang.generation, gang.members = 1, ["w0", "w1"]
-    gang.tell(wire.Join(1, {"w0": 0, "w1": 1}, f"tcp://127.0.0.1:{port}"), "w0", "w1")
+    gang.tell(call_over_tcp(free_port(), "f00d"), "w0", "w1")
     gang.finish()
     assert os.path.exists(gang.root / "output" / "model.safetensors")  # noqa: PTH110
+
+
+def test_who_was_told_another_secret_meets_nobody_over_tcp(make_gang: MakeGang) -> None:
+    gang, port = disturbed(make_gang, slow=0.0), free_port()
+    gang.start("w0", "w1")
+    gang.ready("w0", "w1")
+    gang.generation, gang.members = 1, ["w0", "w1"]
+    gang.tell(call_over_tcp(port, "f00d"), "w0")
+    gang.tell(call_over_tcp(port, "beef"), "w1")
+    gang.until(lambda: all(gang.said(name, wire.Broken) for name in ("w0", "w1")), "neither finds the other")
+    assert "f00d" not in repr(call_over_tcp(port, "f00d"))
 
 
 def test_a_step_follows_a_kill_within_two_seconds(make_gang: MakeGang) -> None:

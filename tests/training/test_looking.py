@@ -14,10 +14,9 @@ from torch import nn
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
+from fairlead.training.early_stopping import EarlyStopping
 from fairlead.training.evaluation import _together
-from fairlead.training.judgement import Judgement
-from fairlead.training.pipelines import places, schedule_of
-from fairlead.training.probe import (
+from fairlead.training.model_probe import (
     check_gradient,
     check_loss,
     examine,
@@ -27,6 +26,7 @@ from fairlead.training.probe import (
     trained,
     undisturbed,
 )
+from fairlead.training.parallel.pipeline import places, schedule_of
 from fairlead.training.randomness import Layout, sample_mask
 from fairlead.training.seeds import digest, epoch_order, mix, seed_everything
 
@@ -102,6 +102,16 @@ def test_a_mean_is_taken_as_one(loss: Loss) -> None:
 
 def test_one_sample_cannot_tell() -> None:
     check_loss(plain(), nn.CrossEntropyLoss(reduction="sum"), tuple(column[:1] for column in BATCH))
+
+
+def test_a_batch_of_one_is_not_taken_apart_into_one_and_none() -> None:
+    def loss(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        assert len(target) > 1, "nobody asks"
+        return nn.functional.cross_entropy(outputs, target)
+
+    check_loss(plain(), loss, tuple(column[:1] for column in BATCH))
+    with pytest.raises(AssertionError):
+        check_loss(plain(), loss, tuple(column[:2] for column in BATCH))
 
 
 def test_what_a_pass_changes_is_told_and_undone() -> None:
@@ -210,21 +220,21 @@ class Monitored:
 def test_the_best_epoch_is_the_first_of_equals_and_patience_counts_from_it(
     mode: str, figures: list[float], best: list[int], enough: list[int]
 ) -> None:
-    judgement, endless = Judgement(Monitored(mode, 2)), Judgement(Monitored(mode, None))  # type: ignore[arg-type]
+    judgement, endless = EarlyStopping(Monitored(mode, 2)), EarlyStopping(Monitored(mode, None))  # type: ignore[arg-type]
     for step, (figure, good, over) in enumerate(zip(figures, best, enough, strict=True), start=10):
         assert judgement.judge(step, {"figure": figure, "other": -1.0}) is bool(good)
         assert judgement.enough is bool(over) and judgement.judged_step == step
         assert endless.judge(step, {"figure": figure}) is bool(good) and not endless.enough
         if good:
             assert (judgement.best, judgement.best_step) == (figure, step)
-        again = Judgement(Monitored(mode, 2))  # type: ignore[arg-type]
+        again = EarlyStopping(Monitored(mode, 2))  # type: ignore[arg-type]
         again.load(judgement.state())
         assert again.enough == judgement.enough and again.best_step == judgement.best_step
         judgement = again
 
 
 def test_the_best_model_is_kept_as_it_was_then() -> None:
-    judgement, model = Judgement(Monitored("min", None)), plain()  # type: ignore[arg-type]
+    judgement, model = EarlyStopping(Monitored("min", None)), plain()  # type: ignore[arg-type]
     judgement.keep(model.state_dict())
     was = model[0].weight.detach().clone()
     with torch.no_grad():

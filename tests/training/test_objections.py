@@ -11,9 +11,9 @@ from torch import nn
 
 import fairlead
 from fairlead.planning.plan import Plan
-from fairlead.training.engines import _objection, is_spread, keeps_apart
 from fairlead.training.group import PeerLost, in_words, is_loss
-from fairlead.training.mesh import lost_peers
+from fairlead.training.parallel.engines import _objection, is_spread, keeps_apart
+from fairlead.training.parallel.mesh import lost_peers
 from fairlead.training.session import Session
 
 PIPE = Plan(pipeline=2, microbatches=2, schedule="1f1b", cuts=("1",))

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from fairlead import Training, wire
 from fairlead.errors import InvalidSpec
-from fairlead.training.own.context import Context, plain
+from fairlead.training.custom_loop.context import Context, plain
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.test_exactness import train

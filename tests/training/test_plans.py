@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from fairlead import wire
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan, Split
-from fairlead.training.parted import Slice, cut_layer
-from fairlead.training.pipelines import places, schedule_of
-from fairlead.training.recompute import groups
-from fairlead.training.skeleton import Skeleton
-from fairlead.training.snapshots import Snapshots
-from fairlead.training.stages import trace
+from fairlead.training.parallel.model_skeleton import ModelSkeleton
+from fairlead.training.parallel.pipeline import places, schedule_of
+from fairlead.training.parallel.pipeline_stages import trace
+from fairlead.training.parallel.recompute import groups
+from fairlead.training.parallel.tensor_layers import ParameterSlice, cut_layer
+from fairlead.training.snapshots.snapshotter import Snapshots
 from tests.profiling.programs import Costly
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
@@ -251,7 +251,7 @@ def test_what_ranks_hold_lies_in_the_whole_where_they_say(
 ) -> None:
     shape = [blocks * parts * each, 2] if dim == 0 else [2, blocks * parts * each]
     whole = torch.arange(float(shape[0] * shape[1])).view(shape)
-    piece = Slice(whole.shape, parts, dim, blocks)
+    piece = ParameterSlice(whole.shape, parts, dim, blocks)
     for at in range(parts):
         own = piece.part(whole, at)
         rows = own.shape[dim]
@@ -330,7 +330,7 @@ def test_a_layer_that_cannot_be_shared_is_refused_with_the_reason(
 
 def test_parts_of_packed_queries_keys_and_values_become_the_whole_again() -> None:
     whole = torch.arange(24.0).view(12, 2)
-    piece = Slice(whole.shape, parts=2, blocks=3)
+    piece = ParameterSlice(whole.shape, parts=2, blocks=3)
     assert piece.part(whole, 1)[:, 0].tolist() == [4.0, 6.0, 12.0, 14.0, 20.0, 22.0]
     assert torch.equal(piece.join([piece.part(whole, at) for at in range(2)]), whole)
 
@@ -349,7 +349,7 @@ def test_a_skeleton_keeps_ties_and_what_no_state_holds() -> None:
     model[1].weight = model[0].weight
     model.register_buffer("place", torch.arange(3.0), persistent=False)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    rebuilt = Skeleton(model).rebuild(torch.device("cpu"))
+    rebuilt = ModelSkeleton(model).rebuild(torch.device("cpu"))
     rebuilt.load_state_dict(state)
     assert rebuilt[1].weight is rebuilt[0].weight is not model[0].weight
     assert torch.equal(rebuilt.place, model.place)

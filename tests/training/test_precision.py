@@ -9,11 +9,11 @@ from torch import nn
 from fairlead import Training, wire
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import SINGLE
-from fairlead.training.engines import make_engine
 from fairlead.training.group import Group
+from fairlead.training.parallel.engines import make_engine
 from fairlead.training.precision import agreed, gains
 from fairlead.training.session import Session
-from fairlead.training.words import Word
+from fairlead.training.step_flags import RankFlags
 
 
 def training(**more: object) -> Training:
@@ -25,13 +25,13 @@ def training(**more: object) -> Training:
 
 
 def alone() -> Group:
-    return Group(wire.Join(1, {"w": 0}, "file:///nowhere", [], 1.0), "w", lambda: None)
+    return Group(wire.Join(1, {"w": 0}, [], 1.0), "w", lambda: None)
 
 
 def losses(precision: str) -> tuple[list[float], Session]:
     session = Session(training(precision=precision), 0)
     engine = make_engine(session, alone(), SINGLE)
-    return [engine.step(step, torch.arange(12), Word()).loss for step in range(4)], session
+    return [engine.step(step, torch.arange(12), RankFlags()).loss for step in range(4)], session
 
 
 def test_bf16_rounds_products_and_leaves_the_parameters_in_their_precision() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fairlead.training.recompute import Recompute, block_names, forget, forget_stage, groups, remember
+from fairlead.training.parallel.recompute import Recompute, block_names, forget, forget_stage, groups, remember
 
 
 def plain() -> Recompute:

@@ -14,9 +14,10 @@ import pytest
 from torch._C import _distributed_c10d as c10d
 
 from fairlead import wire
+from fairlead.local_wire import PlacedJoin
 from fairlead.planning.plan import Plan
 from fairlead.training import resumption
-from fairlead.training.resumption import RESUME_AFTER_S, Resumption, patience_s
+from fairlead.training.resumption import POLL_S, RESUME_AFTER_S, Resumption, patience_s
 from tests.training.conftest import MakeGang
 from tests.training.gang import Gang
 from tests.training.programs import BLOCKS, SMALL
@@ -103,6 +104,17 @@ def test_a_rank_that_is_to_end_hears_at_once_that_it_may(tmp_path: Path) -> None
     assert staying.goes()
     assert not ending.resumes() and ending.over
     assert not other.resumes() and not other.over, "who stays need not look before its patience is over"
+
+
+def test_a_rank_waits_for_a_message_as_long_as_its_patience_lasts_and_one_that_ends_looks_often() -> None:
+    now = [100.0]
+    rank = Resumption(None, 0, 1, 5.0, lambda: now[0])
+    ends = Resumption(None, 0, 1, 5.0, lambda: now[0], ends=True)
+    assert (rank.pause_s, ends.pause_s) == (5.0, POLL_S)
+    now[0] += 3.0
+    assert rank.pause_s == pytest.approx(2.0)
+    now[0] += 10.0
+    assert rank.pause_s == POLL_S
 
 
 def test_patience_doubles_so_that_a_slow_control_plane_gets_through() -> None:
@@ -222,7 +234,7 @@ def test_a_resumed_generation_refuses_the_late_call_until_it_has_left_again(make
     resumed(gang)
     at = gang.step()
     gang.generation = 2
-    late = wire.Join(2, {"a": 0, "b": 1, "c": 2}, f"file://{gang.root}/meet-2", [], 30.0)
+    late = PlacedJoin(2, {"a": 0, "b": 1, "c": 2}, [], 30.0, init_method=f"file://{gang.root}/meet-2")
     gang.tell(late, "a", "b", "c")
     gang.until(lambda: gang.step() >= at + 20, "it trains on although it was called")
     assert "generation 2: call refused, generation 1 was resumed" in gang.log("a")
@@ -287,7 +299,7 @@ def test_a_resumed_gang_that_loses_a_member_follows_the_call_that_says_so(make_g
     gang.reach(gang.step() + 5)
     gang.kill("b", signal.SIGSTOP)
     gang.generation, gang.members = 2, ["a"]
-    gang.tell(wire.Join(2, {"a": 0}, "", breaks=1), "a")
+    gang.tell(wire.Join(2, {"a": 0}, breaks=1), "a")
     gang.until(lambda: gang.in_generation("a"), "it goes on alone")
     assert gang.workers["a"].last(wire.Broken).generation == 1
     gang.finish()
@@ -355,7 +367,7 @@ def test_workers_that_are_called_as_their_patience_ends_never_split(
         gang.tell(wire.Leave(gang.generation), "a", "b")
         gang.until(lambda before=before: all(len(gang.workers[n].heard(wire.Left)) > before[n] for n in "ab"), "left")
         number = gang.generation + 1
-        call = wire.Join(number, {"a": 0, "b": 1}, f"file://{gang.root}/meet-{number}-{turn}", [], 30.0)
+        call = PlacedJoin(number, {"a": 0, "b": 1}, [], 30.0, init_method=f"file://{gang.root}/meet-{number}-{turn}")
         gang.listen_for(moments.uniform(0.05, 0.15))
         for name in moments.sample("ab", 2):
             gang.tell(call, name)

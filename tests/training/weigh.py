@@ -18,19 +18,19 @@ import torch
 from torch import nn
 
 import fairlead
-from fairlead import wire
+from fairlead.local_wire import PlacedJoin
 from fairlead.planning.cost import estimate
-from fairlead.planning.ground import Ground
 from fairlead.planning.plan import Plan
+from fairlead.planning.plan_candidates import Shape
 from fairlead.planning.profiles import ModelProfile
 from fairlead.planning.search import search
-from fairlead.planning.shapes import Shape
-from fairlead.profiling.model import profile_model
-from fairlead.profiling.watching import Scale, tensors
-from fairlead.training.engines import make_engine
+from fairlead.planning.topology import Topology
+from fairlead.profiling.forward_trace import Scale, tensors
+from fairlead.profiling.model_profile import profile_model
 from fairlead.training.group import Group
+from fairlead.training.parallel.engines import make_engine
 from fairlead.training.session import Session
-from fairlead.training.words import Word
+from fairlead.training.step_flags import RankFlags
 from tests.planning.made import hardware
 
 STEPS = 3
@@ -105,7 +105,7 @@ class Parts(Scale):
 
 def weigh(name: str, plan: Plan) -> dict[str, float]:
     """Predicted and measured bytes of the fullest moment."""
-    predicted = estimate(profiled(name), Ground(hardware(1)), plan).memory_bytes
+    predicted = estimate(profiled(name), Topology(hardware(1)), plan).memory_bytes
     return {"predicted": predicted, "measured": measured(_made(name), plan, "nowhere", 0)}
 
 
@@ -134,14 +134,14 @@ def measured(training: fairlead.Training, plan: Plan, where: str, rank: int) -> 
     """The most bytes that were alive at once in a few steps."""
     session = Session(training, 0)
     ranks = {str(each): each for each in range(plan.workers_used)}
-    group = Group(wire.Join(1, ranks, f"file://{where}", [], 60.0), str(rank), lambda: None)
+    group = Group(PlacedJoin(1, ranks, [], 60.0, init_method=f"file://{where}"), str(rank), lambda: None)
     engine = make_engine(session, group, plan)
     index = torch.arange(training.batch_size)
     scale = Parts()
     scale.put(list(session.model.state_dict().values()))
     with scale:
         for step in range(STEPS):
-            engine.step(step, index, Word())
+            engine.step(step, index, RankFlags())
     engine.end()
     group.close()
     return float(scale.peak)

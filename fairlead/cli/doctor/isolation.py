@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from fairlead.backends.local import cgroups, levels, linux
-from fairlead.backends.local import seccomp as filters
-from fairlead.backends.local.sandbox import TOOLS
+from fairlead.agent.node import cgroups
+from fairlead.agent.sandbox import isolation_probe, linux
+from fairlead.agent.sandbox import seccomp as filters
+from fairlead.agent.sandbox.sandbox import TOOLS
 from fairlead.cli.doctor.finding import Finding, fail, graded, in_child, ok, warn
 
 NAMESPACES = {
@@ -77,7 +78,7 @@ def bubblewrap(home: Path) -> Iterator[Finding]:
         place = home if there else Path(trial.enter_context(tempfile.TemporaryDirectory(prefix="doctor-")))
         if not there:
             place.chmod(0o711)  # as a home is: tenants' users pass through it
-        wrong = levels.sandbox_problem(place)
+        wrong = isolation_probe.sandbox_problem(place)
     if wrong is None:
         yield ok("bubblewrap", "builds a sandbox with its own processes, network and files")
     elif "not installed" in wrong:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead.cli.doctor.finding import Finding, fail, graded, ok, warn
-from fairlead.cli.show import duration, size
+from fairlead.cli.output import duration, size
 
 TORCH_S = 180.0
 WATCH_S = 0.2  # how long the two clocks are compared
@@ -117,7 +117,7 @@ def _synchronised() -> bool | None:
 
 
 def port(home: Path) -> Iterator[Finding]:
-    from fairlead.cli.platform import PORT
+    from fairlead.cli.commands.up import PORT
     from fairlead.sdk.profile import alive, read
 
     found = read(home)

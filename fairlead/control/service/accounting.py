@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from sqlalchemy import Connection
 
-from fairlead.control.access import require, scope
+from fairlead.control.identity.access import require, scope
 from fairlead.control.records import AuditEntry, Role, Token
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.store import audit
-from fairlead.control.store.breakdown import KEYS, Used, broken_down, token_labels
+from fairlead.control.store.usage_breakdown import KEYS, Used, broken_down, token_labels
 from fairlead.errors import FairleadError, InvalidSpec, NotFound
-from fairlead.views import AuditView, UsageLine, UsageView
+from fairlead.views.jobs import AuditView, UsageLine, UsageView
 
 HOUR_S = 3600.0
 MOST_KEYS = 6
@@ -48,7 +48,7 @@ class AccountVerbs(Verbs):
 
         return await self._read(work)
 
-    async def audit(self, who: Token, after: int, limit: int, wanted: audit.Wanted = audit.ALL) -> list[AuditView]:
+    async def audit(self, who: Token, after: int, limit: int, wanted: audit.AuditFilter = audit.ALL) -> list[AuditView]:
         """Who did what, oldest first; negative ``after``: that many of the newest. A tenant-admin sees its tenant's."""
         require(who, Role.TENANT_ADMIN, "read the audit log")
         own = scope(who)

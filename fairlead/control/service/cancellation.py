@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection
 
-from fairlead.control.access import acting_for, require, scope
-from fairlead.control.failpoints import failpoint
+from fairlead.control.identity.access import acting_for, require, scope
+from fairlead.control.reconcile.failpoints import failpoint
 from fairlead.control.records import ENDED, JobPhase, Role, Token
 from fairlead.control.service.core import Verbs, tenant_named
 from fairlead.control.store import cancellations
-from fairlead.control.store.cancellations import Found, Meant
+from fairlead.control.store.cancellations import CancelFilter, MatchedJob
 from fairlead.errors import InvalidSpec
-from fairlead.views import CancelledView
+from fairlead.views.jobs import CancelledView
 
 NAMED = 100  # ids in an answer
 AUDITED = 20  # and in an entry of the audit
@@ -33,10 +33,10 @@ class CancelVerbs(Verbs):
         if any('"' in key or "\\" in key for key in labels):
             raise InvalidSpec("a key with a quote or a backslash cannot be asked for", field="labels",
                               fix="name the jobs, or use another label")  # fmt: skip
-        meant = Meant(whose, _phases(state), name, labels)
+        meant = CancelFilter(whose, _phases(state), name, labels)
         now_s = self._core.clock()
 
-        def work(connection: Connection) -> tuple[list[Found], bool]:
+        def work(connection: Connection) -> tuple[list[MatchedJob], bool]:
             if whose is not None:
                 tenant_named(connection, whose)
             found, more = cancellations.find(connection, meant)
@@ -74,7 +74,7 @@ def _phases(state: str | None) -> list[JobPhase]:
     return wanted
 
 
-def _told(meant: Meant) -> dict[str, object]:
+def _told(meant: CancelFilter) -> dict[str, object]:
     """What was asked for, for the audit."""
     said: dict[str, object] = {"state": ",".join(meant.phases), "name": meant.name, "labels": dict(meant.labels)}
     return {key: value for key, value in said.items() if value}

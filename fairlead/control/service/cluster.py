@@ -8,17 +8,17 @@ from sqlalchemy import Connection
 
 from fairlead import __version__
 from fairlead.cluster import NodeState, total
-from fairlead.control.access import require, scope
-from fairlead.control.energy import energy
-from fairlead.control.fairness import fairness_view
+from fairlead.control.accounting.energy import energy
+from fairlead.control.accounting.fairness import fairness_view
+from fairlead.control.accounting.report import platform_report
+from fairlead.control.identity.access import require, scope
 from fairlead.control.records import Role, Token
-from fairlead.control.report import platform_report
 from fairlead.control.service.core import Verbs
 from fairlead.control.service.live import moving, seen_nodes
-from fairlead.control.store import events, jobs, neighbours, nodes, rests, tenants, usage_spans
+from fairlead.control.store import events, interference, jobs, node_sleep, nodes, tenants, usage_spans
 from fairlead.errors import NotFound
-from fairlead.reportviews import Report
-from fairlead.views import NodeView
+from fairlead.views.jobs import NodeView
+from fairlead.views.reports import Report
 
 REPORT_JOBS = 1000  # the newest ones; older ones are in the ledger
 REPORT_S = 24 * 3600.0  # the report is about the last day
@@ -68,15 +68,13 @@ class ClusterVerbs(Verbs):
             newest, _, _ = jobs.page(connection, tenant=tenant, phases=None, name=None, limit=REPORT_JOBS, before=None)
             begin_s = now_s - REPORT_S
             lines = usage_spans.by_tenant(connection, begin_s, now_s)
-            found = platform_report(
-                tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s
-            )
+            found = platform_report(tenants.all(connection), newest[::-1], lines, capacity, self._core.started_s, now_s)
             found = found.model_copy(update={"balance": balance})
             if tenant is None:
                 since_s = max(begin_s, min(self._core.started_s, found.since_s))
                 by_node = usage_spans.by_node(connection, begin_s, now_s)
-                drawn = energy(there, by_node, rests.between(connection, since_s, now_s), since_s, now_s)
-                pairs = [pair.told() for pair in neighbours.all(connection)]
+                drawn = energy(there, by_node, node_sleep.between(connection, since_s, now_s), since_s, now_s)
+                pairs = [pair.told() for pair in interference.all(connection)]
                 return found.model_copy(update={"neighbours": pairs, "energy": drawn})
             own = [line for line in found.tenants if line.tenant == tenant]
             return found.model_copy(update={"tenants": own, "shares": []})

@@ -8,20 +8,23 @@ from typing import TypeVar
 
 from sqlalchemy import Connection
 
-from fairlead.control.access import scope
-from fairlead.control.deciding import read_state
-from fairlead.control.event_ring import EventRing
-from fairlead.control.forecasts import Forecasts
-from fairlead.control.loop import Controller
-from fairlead.control.metrics.scrape import Scraper
+from fairlead.control.foresight.process import PROMISES, Foresight
+from fairlead.control.identity.access import scope
+from fairlead.control.identity.secret_vault import SecretVault
+from fairlead.control.observability.event_ring import EventRing
+from fairlead.control.observability.scrape import Scraper
+from fairlead.control.plans.planner_process import PlannerProcess, TooMany
+from fairlead.control.reconcile.loop import Controller
+from fairlead.control.reconcile.round_store import read_state
 from fairlead.control.records import Generation, Job, Tenant, Token
-from fairlead.control.service.promising import Turns
+from fairlead.control.service.sla_admission import FEW
+from fairlead.control.service.start_forecasts import Forecasts
 from fairlead.control.store import audit, generations, jobs, tenants
 from fairlead.control.store.engine import Store
-from fairlead.control.vault import Vault
-from fairlead.errors import NotFound
+from fairlead.errors import NotFound, RateLimited
 from fairlead.home import Home
-from fairlead.scheduling.state import ClusterState
+from fairlead.scheduling.admission import Answer
+from fairlead.scheduling.state import ClusterState, JobState
 
 T = TypeVar("T")
 
@@ -35,19 +38,22 @@ class Core:
     store: Store
     controller: Controller
     home: Home
-    vault: Vault
+    vault: SecretVault
     clock: Callable[[], float]
     stop: Callable[[], None]  # ends the platform
     started_s: float
     scraper: Scraper
-    forecasts: Forecasts = field(default_factory=Forecasts)
-    turns: Turns = field(default_factory=Turns)
+    foresight: Foresight = field(default_factory=Foresight)  # for whoever asks
+    promises: Foresight = field(default_factory=lambda: Foresight(PlannerProcess(PROMISES)))  # for those who submit
     ring: EventRing = field(default_factory=EventRing)
-    noted: Seldom = field(default_factory=lambda: Seldom(NOTED_EVERY_S))
+    noted: UseNotes = field(default_factory=lambda: UseNotes(NOTED_EVERY_S))
     promises_again_s: float = 0.0  # not before this does a deep queue let another promise be looked at
 
+    def __post_init__(self) -> None:
+        self.forecasts = Forecasts(self.foresight)
 
-class Seldom:
+
+class UseNotes:
     """What is noted of one token once in so many seconds: who repeats itself shall not fill the store."""
 
     def __init__(self, every_s: float) -> None:
@@ -89,7 +95,13 @@ class Verbs:
         outlook = self._core.controller.outlook
         if not outlook.holds:
             return {}
-        return await self._core.forecasts.starts(len(outlook.holds), outlook.decided_s, self._core.clock(), self._seen)
+        waiting, now_s = len(outlook.holds), self._core.clock()
+        return await self._core.forecasts.starts(waiting, outlook.decided_s, now_s, self._looked_at)
+
+    async def _looked_at(self) -> ClusterState:
+        """What the policy would decide by; where there are many jobs, what it decided by in the last round."""
+        last = self._core.controller.outlook.cluster
+        return last if last is not None and len(last.jobs) > FEW else await self._seen()
 
     async def _seen(self) -> ClusterState:
         """What the policy would decide by if it were asked now."""
@@ -99,6 +111,15 @@ class Verbs:
             controller.plans.curve, sharing=controller.sharing, aside=controller.quarantine.held(),
         )  # fmt: skip
         return found.cluster
+
+    async def _ask_ahead(
+        self, state: ClusterState, job: JobState, tenant: str | None, *, strict: bool = False
+    ) -> Answer:
+        """What becomes of this job, in words for this tenant; :class:`RateLimited` for one question too many."""
+        try:
+            return await self._core.foresight.admission(state, job, tenant, strict=strict)
+        except TooMany as error:
+            raise RateLimited(f"{job.tenant}: {error}", fix="ask again when they have been answered") from None
 
     def _audit(
         self, connection: Connection, who: Token, action: str, target: str, *, tenant: str | None = None,

@@ -7,26 +7,19 @@ from typing import Any
 import msgspec
 from sqlalchemy import Connection
 
-from fairlead.control.access import acting_for, require, scope
 from fairlead.control.datasets import pinned
-from fairlead.control.lineage import Repeat, Said, differences, repeatable, worked
+from fairlead.control.identity.access import acting_for, require, scope
+from fairlead.control.lineage import Repeat, ReportedOrigin, differences, repeatable, worked
 from fairlead.control.records import DataSet, Generation, Job, Lineage, Role, Token
 from fairlead.control.service.core import tenant_named
-from fairlead.control.service.submitting import SubmitVerbs
+from fairlead.control.service.submission import SubmissionVerbs
 from fairlead.control.store import bundles, datasets, events, generations, jobs, lineage
-from fairlead.dataviews import (
-    DataSetDetail,
-    DataSetView,
-    InputView,
-    LineageView,
-    RerunView,
-    StretchView,
-)
 from fairlead.errors import NotFound, Refused
 from fairlead.specs import JobSpec, parse_job
+from fairlead.views.datasets import DataSetDetail, DataSetView, InputView, LineageView, RerunView, StretchView
 
 
-class DataVerbs(SubmitVerbs):
+class DataVerbs(SubmissionVerbs):
     """How people see what they trained on, and make the same again."""
 
     async def datasets(self, who: Token, tenant: str | None) -> list[DataSetView]:
@@ -109,7 +102,7 @@ class DataVerbs(SubmitVerbs):
         """Hand the same in once more: code, parameters, seed, versions of data, and what can be kept of its course."""
         require(who, Role.MEMBER, "submit jobs")
 
-        def work(connection: Connection) -> tuple[Job, dict[str, Any], Repeat, Said | None]:
+        def work(connection: Connection) -> tuple[Job, dict[str, Any], Repeat, ReportedOrigin | None]:
             job = jobs.find(connection, ref, scope(who))
             spec, said = jobs.spec(connection, job.id), _said(lineage.get(connection, job.id))
             code = spec.get("code")
@@ -140,11 +133,11 @@ def _labels(data: DataSet) -> list[str]:
     return data.manifest.get("labels") or [f"dataset/{data.name}"]
 
 
-def _said(origin: Lineage | None) -> Said | None:
-    return None if origin is None or not origin.record else msgspec.convert(dict(origin.record), Said)
+def _said(origin: Lineage | None) -> ReportedOrigin | None:
+    return None if origin is None or not origin.record else msgspec.convert(dict(origin.record), ReportedOrigin)
 
 
-def _inputs(connection: Connection, job: Job, said: Said | None) -> list[InputView]:
+def _inputs(connection: Connection, job: Job, said: ReportedOrigin | None) -> list[InputView]:
     """What it read: as its worker said, or while it runs as it was handed to it."""
     told = {(each.name, each.version): each for each in (said.data if said is not None else ())}
     found = []
@@ -162,7 +155,7 @@ def _inputs(connection: Connection, job: Job, said: Said | None) -> list[InputVi
 
 def _lineage(
     job: Job, spec: dict[str, Any], every: list[Generation], origin: Lineage | None, data: list[InputView],
-    made: list[DataSetView], first: tuple[str, Said | None] | None,
+    made: list[DataSetView], first: tuple[str, ReportedOrigin | None] | None,
 ) -> LineageView:  # fmt: skip
     said = _said(origin)
     repeat = repeatable(said, every)

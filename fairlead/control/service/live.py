@@ -8,25 +8,25 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from fairlead.control import budgets
-from fairlead.control.access import scope
-from fairlead.control.fairness import fairness_view
-from fairlead.control.loop import Controller
-from fairlead.control.present import node_views
+from fairlead.control.accounting import budgets
+from fairlead.control.accounting.fairness import fairness_view
+from fairlead.control.accounting.report import Held
+from fairlead.control.accounting.shares import DemandSpan, Window, shares
+from fairlead.control.identity.access import scope
+from fairlead.control.job_views import node_views
+from fairlead.control.reconcile.loop import Controller
 from fairlead.control.records import ENDED, Job, JobPhase, Token, Usage
-from fairlead.control.report import Held
 from fairlead.control.service.core import Verbs
-from fairlead.control.shares import Window, Wish, shares
 from fairlead.control.store import generations, jobs, tenants, usage_spans
-from fairlead.reportviews import SharesView
-from fairlead.views import NodeView
+from fairlead.views.jobs import NodeView
+from fairlead.views.reports import SharesView
 
 BEAT_S = 1.0
 MOVING = [phase for phase in JobPhase if phase not in ENDED and phase is not JobPhase.QUEUED]
 MOST = 1000  # jobs that hold devices at the same time, of which a beat tells
 _OF_JOB = ("step", "total_steps", "epoch", "loss", "samples_per_s", "generation", "recoveries", "preemptions",
            "resizes")  # fmt: skip
-_OF_NODE = {"state", "devices_used", "cpu_fraction", "memory_used_bytes", "isolation", "jobs", "slots", "warm", "pid",
+_OF_NODE = {"state", "devices_used", "cpu_fraction", "memory_used_bytes", "isolation", "jobs", "slots", "warm",
             "temperature_c", "power_w"}  # fmt: skip
 
 Beat = dict[str, Any]
@@ -79,7 +79,7 @@ class LiveVerbs(Verbs):
         devices = sum(node.devices for node in self._core.controller.nodes.values())
 
         def work(connection: Connection) -> SharesView:
-            wishes = [Wish(*row) for row in usage_spans.wished(connection, window.since_s, now_s, window.step_s)]
+            wishes = [DemandSpan(*row) for row in usage_spans.wished(connection, window.since_s, now_s, window.step_s)]
             metered: list[Held] = [*usage_spans.by_tenant(connection, window.since_s, now_s, window.step_s)]
             lines = metered + list(unmetered(connection, now_s))
             present = tenants.all(connection)

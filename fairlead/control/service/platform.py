@@ -6,23 +6,24 @@ import asyncio
 
 from fairlead.control.records import Token
 from fairlead.control.service.accounting import AccountVerbs
-from fairlead.control.service.bundling import BundleVerbs
+from fairlead.control.service.bundles import BundleVerbs
 from fairlead.control.service.cancellation import CancelVerbs
 from fairlead.control.service.cluster import ClusterVerbs
 from fairlead.control.service.core import Core
 from fairlead.control.service.data import DataVerbs
-from fairlead.control.service.foresight import ForesightVerbs
 from fairlead.control.service.live import LiveVerbs
-from fairlead.control.service.pipelining import PipelineVerbs
+from fairlead.control.service.pipelines import PipelineVerbs
+from fairlead.control.service.queries import QueryVerbs
 from fairlead.control.service.secrets import SecretVerbs
 from fairlead.control.service.sessions import SessionVerbs
-from fairlead.control.service.tenancy import TenantVerbs
-from fairlead.control.service.watching import WatchVerbs
+from fairlead.control.service.tenants import TenantVerbs
+from fairlead.control.service.whatif import WhatIfVerbs
+from fairlead.control.service.why import ReasonVerbs
 
 
 class Platform(
-    PipelineVerbs, DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, WatchVerbs, TenantVerbs, SessionVerbs,
-    ClusterVerbs, LiveVerbs, ForesightVerbs, CancelVerbs,
+    PipelineVerbs, DataVerbs, BundleVerbs, AccountVerbs, SecretVerbs, QueryVerbs, TenantVerbs, SessionVerbs,
+    ReasonVerbs, ClusterVerbs, LiveVerbs, WhatIfVerbs, CancelVerbs,
 ):  # fmt: skip
     """The platform as its doors see it."""
 

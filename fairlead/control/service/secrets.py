@@ -6,13 +6,13 @@ import re
 
 from sqlalchemy import Connection
 
-from fairlead.control.access import acting_for, require
+from fairlead.control.identity.access import acting_for, require
 from fairlead.control.records import Role, Secret, Token
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import secrets, tenants
 from fairlead.errors import InvalidSpec, NotFound, Refused
 from fairlead.specs import LONGEST_SECRET, SECRET_PATTERN, SHORTEST_SECRET
-from fairlead.views import SecretView
+from fairlead.views.jobs import SecretView
 
 MOST_SECRETS = 1000  # of one tenant
 _RESERVED = "FAIRLEAD_"

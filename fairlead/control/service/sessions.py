@@ -7,7 +7,7 @@ import secrets
 
 from sqlalchemy import Connection
 
-from fairlead.control import identity
+from fairlead.control.identity import tokens
 from fairlead.control.records import Token
 from fairlead.control.service.core import Verbs
 from fairlead.control.store import sessions
@@ -43,7 +43,7 @@ class SessionVerbs(Verbs):
         token = await self._read(lambda connection: sessions.token_of(connection, digest, now_s))
         if token is None:
             raise Unauthenticated("this session is over", fix="log in again")
-        return identity.standing(token, now_s)
+        return tokens.standing(token, now_s)
 
     async def close_session(self, who: Token, secret: str) -> None:
         """From now on this cookie opens nothing."""

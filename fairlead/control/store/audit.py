@@ -9,12 +9,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from fairlead.control.records import AuditEntry
-from fairlead.control.store.rows import column_values
+from fairlead.control.store.row_mapping import column_values
 from fairlead.control.store.schema import audit
+
+_APPEND = insert(audit)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AuditFilter:
     """Which entries; what is not said is not asked for. An action may be a beginning: ``token.`` for all of them."""
 
     tenant: str | None = None
@@ -35,7 +37,7 @@ class Wanted:
         return found
 
 
-ALL = Wanted()
+ALL = AuditFilter()
 
 
 def append(
@@ -43,16 +45,16 @@ def append(
     tenant: str | None = None,
 ) -> None:  # fmt: skip
     row = {"time_s": time_s, "actor": actor, "action": action, "target": target, "detail": detail or {}}
-    conn.execute(insert(audit), column_values(row | {"tenant": tenant}))
+    conn.execute(_APPEND, column_values(row | {"tenant": tenant}))
 
 
-def after(conn: Connection, entry_id: int, limit: int, wanted: Wanted = ALL) -> list[AuditEntry]:
+def after(conn: Connection, entry_id: int, limit: int, wanted: AuditFilter = ALL) -> list[AuditEntry]:
     """The next entries after this one, oldest first."""
     query = select(audit).where(audit.c.id > entry_id, *wanted.conditions()).order_by(audit.c.id).limit(limit)
     return [AuditEntry(*row) for row in conn.execute(query)]
 
 
-def before_newest(conn: Connection, count: int, wanted: Wanted = ALL) -> int:
+def before_newest(conn: Connection, count: int, wanted: AuditFilter = ALL) -> int:
     """The id after which exactly the newest so many of the wanted entries come."""
     newest = select(audit.c.id).where(*wanted.conditions()).order_by(audit.c.id.desc()).limit(count).subquery()
     first = conn.execute(select(func.min(newest.c.id))).scalar()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, exists, func, select
 
-from fairlead.control.store.rows import insert_into
+from fairlead.control.store.row_mapping import insert_into
 from fairlead.control.store.schema import bundles
 
 

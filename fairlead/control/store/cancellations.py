@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, insert, or_, select, update
 
 from fairlead.control.records import ENDED, JobPhase
 from fairlead.control.store.jobs import note_ends
-from fairlead.control.store.rows import column_values
+from fairlead.control.store.row_mapping import column_values
 from fairlead.control.store.schema import events, jobs, submissions
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ _ACTIVE = tuple(phase for phase in JobPhase if phase not in ENDED)
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class CancelFilter:
     """Which jobs are meant: those that have not ended and fit all that is said here."""
 
     tenant: str | None = None
@@ -31,7 +31,7 @@ class Meant:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class MatchedJob:
     """A job that is meant."""
 
     id: str
@@ -40,7 +40,7 @@ class Found:
     submitted_s: float
 
 
-def find(conn: Connection, meant: Meant, limit: int = MOST) -> tuple[list[Found], bool]:
+def find(conn: Connection, meant: CancelFilter, limit: int = MOST) -> tuple[list[MatchedJob], bool]:
     """The oldest so many of the jobs that are meant and not being cancelled already, and whether there are more."""
     phases = [phase.value for phase in meant.phases if phase in _ACTIVE]
     ending = [phase.value for phase in ENDED]  # what is told to stop only to wait again can still be cancelled
@@ -58,11 +58,11 @@ def find(conn: Connection, meant: Meant, limit: int = MOST) -> tuple[list[Found]
         query = query.join(submissions, submissions.c.job == jobs.c.id)
         query = query.where(*(submissions.c.labels[key].as_string() == text for key, text in meant.labels.items()))
     rows = conn.execute(query.limit(limit + 1))
-    found = [Found(row.id, row.tenant, JobPhase(row.phase), row.submitted_s) for row in rows]
+    found = [MatchedJob(row.id, row.tenant, JobPhase(row.phase), row.submitted_s) for row in rows]
     return found[:limit], len(found) > limit
 
 
-def cancel(conn: Connection, found: Collection[Found], by: str, now_s: float) -> None:
+def cancel(conn: Connection, found: Collection[MatchedJob], by: str, now_s: float) -> None:
     """End those that wait, tell the others to stop, and note an event for each."""
     waits = [job for job in found if job.phase is JobPhase.QUEUED]
     waiting = [job.id for job in waits]
@@ -78,7 +78,7 @@ def cancel(conn: Connection, found: Collection[Found], by: str, now_s: float) ->
         conn.execute(insert(events), [_event(job, by, now_s) for job in some])
 
 
-def _event(job: Found, by: str, now_s: float) -> dict[str, Any]:
+def _event(job: MatchedJob, by: str, now_s: float) -> dict[str, Any]:
     return column_values({
         "time_s": now_s, "kind": "job-cancelled", "text": f"{job.id} was cancelled by {by}", "tenant": job.tenant,
         "job": job.id, "node": None, "facts": {},

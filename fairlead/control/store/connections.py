@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, OperationalError, StatementError
 from sqlalchemy.pool import QueuePool
 
-from fairlead.control.store import damage
+from fairlead.control.store import damaged_rows
 from fairlead.errors import FairleadError, InvalidSpec, Unavailable
 
 BUSY_S = 5.0
@@ -82,7 +82,7 @@ def _sqlite(url: URL) -> Engines:
             pool_use_lifo=True,
             connect_args={"timeout": BUSY_S, "check_same_thread": False, "isolation_level": None},
             json_serializer=_encode,
-            json_deserializer=damage.decoded,
+            json_deserializer=damaged_rows.decoded,
         )
         for size in (READERS, 1)
     )
@@ -136,7 +136,7 @@ def _postgresql(url: URL) -> Engines:
                 pool_pre_ping=True,
                 connect_args={"options": settings, "connect_timeout": 5, "application_name": "fairlead"},
                 json_serializer=_encode,
-                json_deserializer=damage.decoded,
+                json_deserializer=damaged_rows.decoded,
             )
             for size, settings in ((READERS, _READER_SETTINGS), (1, _WRITER_SETTINGS))
         )

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from fairlead.control.records import DataSet
 from fairlead.control.store.data_schema import datasets
-from fairlead.control.store.rows import fields, insert_into
+from fairlead.control.store.row_mapping import fields, insert_into
 from fairlead.errors import NotFound
 
 _ROW = [datasets.c[name] for name in DataSet.__slots__]

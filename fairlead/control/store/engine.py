@@ -12,12 +12,12 @@ from typing import TypeVar, cast
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fairlead.control.metrics import families, live
+from fairlead.control.observability import live_metrics, metric_families
 from fairlead.control.store import lease, vacuum
 from fairlead.control.store.connections import READERS, Engines, busy, connect, shown
 from fairlead.control.store.migrate import migrate
 from fairlead.control.store.reserve import RESERVE_BYTES, Reserve
-from fairlead.control.store.writer import Work, Writer
+from fairlead.control.store.writer import QueuedWrite, Writer
 from fairlead.errors import LostLeadership, Unavailable
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class Store:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
         finally:
-            live.observe(families.STORE_READ, time.perf_counter() - began_s)
+            live_metrics.observe(metric_families.STORE_READ, time.perf_counter() - began_s)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -78,7 +78,7 @@ class Store:
         """
         epoch = None if unfenced else self._leading()
         try:
-            return cast(T, await self._writer.put(Work(work, epoch)))
+            return cast(T, await self._writer.put(QueuedWrite(work, epoch)))
         except LostLeadership:
             self._lost(epoch)
             raise
@@ -94,7 +94,7 @@ class Store:
         """
         mine = self.epoch
         self._ttl_s = ttl_s
-        take = Work(
+        take = QueuedWrite(
             lambda conn: lease.take(conn, mine, holder, self._clock(), ttl_s, gone), None, alone=True, done=self._leads
         )
         try:
@@ -111,7 +111,7 @@ class Store:
     async def renew(self) -> None:
         """Lead for another while, or :class:`LostLeadership` if somebody else took over."""
         mine = self._leading()
-        extend = Work(lambda conn: lease.extend(conn, mine, self._clock(), self._ttl_s), None, alone=True)
+        extend = QueuedWrite(lambda conn: lease.extend(conn, mine, self._clock(), self._ttl_s), None, alone=True)
         try:
             extended = await self._writer.put(extend, first=True)
         except Unavailable as error:
@@ -121,13 +121,13 @@ class Store:
         if not extended:
             self._lost(mine)
             raise LostLeadership("another control plane leads now")
-        live.level(families.RENEWED, self._clock())
+        live_metrics.level(metric_families.RENEWED, self._clock())
 
     async def resign(self) -> None:
         """Let the next one lead at once, after all that was written before."""
         mine = self.epoch
         if mine is not None:
-            await self._writer.put(Work(lambda conn: lease.give_up(conn, mine), None, alone=True))
+            await self._writer.put(QueuedWrite(lambda conn: lease.give_up(conn, mine), None, alone=True))
             self._lost(mine)
 
     def keep_reserve(self, size_bytes: int = RESERVE_BYTES) -> None:

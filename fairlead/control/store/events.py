@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, text
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, text
 
 from fairlead.control.records import LoggedEvent
-from fairlead.control.store.rows import column_values
+from fairlead.control.store.row_mapping import column_values
 from fairlead.control.store.schema import events
 
+_AFTER = select(events).where(events.c.id > bindparam("after")).order_by(events.c.id).limit(bindparam("most"))
 _APPEND = insert(events).returning(events.c.id)
 
 
@@ -27,8 +28,12 @@ def after(
     conn: Connection, event_id: int, limit: int, tenant: str | None = None, job: str | None = None
 ) -> list[LoggedEvent]:
     """The next events after this one, oldest first; only a tenant's or a job's own if given."""
-    query = select(events).where(events.c.id > event_id, *_of(tenant, job)).order_by(events.c.id).limit(limit)
-    return [LoggedEvent(*row) for row in conn.execute(query)]
+    if tenant is None and job is None:
+        rows = conn.execute(_AFTER, {"after": event_id, "most": limit})
+    else:
+        query = select(events).where(events.c.id > event_id, *_of(tenant, job))
+        rows = conn.execute(query.order_by(events.c.id).limit(limit))
+    return [LoggedEvent(*row) for row in rows]
 
 
 def last(conn: Connection, job: str, kind: str) -> LoggedEvent | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
@@ -11,10 +10,10 @@ from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
 from fairlead.cluster import Member, Placement
+from fairlead.control.reconcile.rendezvous import Rendezvous
 from fairlead.control.records import Generation, GenerationPhase
-from fairlead.control.rendezvous import Rendezvous, draw
-from fairlead.control.store import damage
-from fairlead.control.store.rows import column_values, fields
+from fairlead.control.store import damaged_rows
+from fairlead.control.store.row_mapping import column_values, fields
 from fairlead.control.store.schema import generations
 from fairlead.control.store.schema import jobs as job_rows
 from fairlead.errors import NotFound
@@ -22,9 +21,10 @@ from fairlead.errors import NotFound
 _LIVE = [phase.value for phase in GenerationPhase if phase is not GenerationPhase.ENDED]
 _GENERATION = [generations.c[name] for name in Generation.__slots__]
 _IS = (generations.c.job == bindparam("of_job")) & (generations.c.number == bindparam("of_number"))
+_INSERT = insert_row(generations)
 _UPDATE, _THIS = update_rows(generations).where(_IS), select(*_GENERATION).where(_IS)  # built once
 _AT = {name: place for place, name in enumerate(Generation.__slots__)}
-_SHAPE = damage.Shape(Generation, "generations", phase=GenerationPhase.ENDED.value)
+_SHAPE = damaged_rows.Shape(Generation, "generations", phase=GenerationPhase.ENDED.value)
 _BY_JOB = select(*_GENERATION).order_by(generations.c.job, generations.c.number)
 _OF_JOB = _BY_JOB.where(generations.c.job == bindparam("of_job"))
 _BEFORE = (
@@ -43,30 +43,17 @@ _ONE_STATEMENT = 500  # parameters; well below the limits of both databases
 _MOST_BY_JOB = 1000  # asked about more of them, one walk over all that live is cheaper
 
 
-def insert(conn: Connection, generation: Generation, taken: set[int] | None = None) -> None:
-    """Store a new generation, with a rendezvous that no other live one has.
-
-    ``taken`` are the :func:`ports_in_use`, for who stores many: the new one is added.
-    """
-    if generation.rendezvous is None:
-        taken = ports_in_use(conn) if taken is None else taken
-        point = draw(generation.job, generation.number, generation.created_s, taken)
-        taken.add(point.port)
-        generation = replace(generation, rendezvous=str(point))
-    conn.execute(insert_row(generations), fields(generation) | {"members": _seats(generation.members)})
+def insert(conn: Connection, generation: Generation) -> None:
+    conn.execute(_INSERT, fields(generation) | {"members": _seats(generation.members)})
 
 
-def update(conn: Connection, job: str, number: int, **changes: Any) -> Generation:
-    """The generation as it is after these fields were changed."""
+def update(conn: Connection, job: str, number: int, **changes: Any) -> None:
+    """Change these fields of a generation."""
     values = column_values(changes)
     if "members" in values:
         values["members"] = _seats(values["members"])
-    this = {"of_job": job, "of_number": number}
-    conn.execute(_UPDATE, values | this)
-    row = conn.execute(_THIS, this).one_or_none()
-    if row is None:
+    if not conn.execute(_UPDATE, values | {"of_job": job, "of_number": number}).rowcount:
         raise NotFound(f"job {job} has no generation {number}", fix=f"see fairlead why {job}")
-    return _generation(row)
 
 
 def get(conn: Connection, job: str, number: int) -> Generation | None:
@@ -165,7 +152,7 @@ def _generation(row: Iterable[Any]) -> Generation:
         values[_AT["phase"]] = GenerationPhase(values[_AT["phase"]])
         values[_AT["members"]] = tuple(Member(**seat) for seat in values[_AT["members"]])
     except (TypeError, ValueError):
-        damage.note("generations", key, "its phase or its members cannot be read")
+        damaged_rows.note("generations", key, "its phase or its members cannot be read")
         values[_AT["phase"]], values[_AT["members"]] = _phase(values[_AT["phase"]]), ()
     return Generation(*values)
 

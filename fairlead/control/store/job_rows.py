@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairlead.control.records import Job, JobPhase
-from fairlead.control.store import damage
+from fairlead.control.store import damaged_rows
 
 PHASES = {phase.value: phase for phase in JobPhase}
 _AT = {name: place for place, name in enumerate(Job.__slots__)}
@@ -20,7 +20,7 @@ _HARMLESS = frozenset({
     "samples_per_s", "since_s", "epoch", "preemptions", "resizes", "started_s", "outcome",
 })  # fmt: skip
 """Columns without which a job can go on: they are written anew, or only shown."""
-_SHAPE = damage.Shape(Job, "jobs", min_workers=1, max_workers=1, phase=JobPhase.FAILED.value)
+_SHAPE = damaged_rows.Shape(Job, "jobs", min_workers=1, max_workers=1, phase=JobPhase.FAILED.value)
 
 
 def job_of(row: Iterable[Any]) -> Job:
@@ -37,10 +37,10 @@ def job_of(row: Iterable[Any]) -> Job:
     values[_DEATHS] = tuple(values[_DEATHS])
     if not all(type(death) is dict and "worker" in death and "answered" in death for death in values[_DEATHS]):
         values[_DEATHS] = ()
-        damage.note("jobs", str(values[0]), "deaths cannot be read")
+        damaged_rows.note("jobs", str(values[0]), "deaths cannot be read")
     if not all(isinstance(each, int | float) for each in values[_DEMAND].values()):
         values[_DEMAND] = {}
-        damage.note("jobs", str(values[0]), "demand cannot be read")
+        damaged_rows.note("jobs", str(values[0]), "demand cannot be read")
         bad.append("demand")
     if bad and (grave := sorted(set(bad) - _HARMLESS)):
         values[_FACTS] = {**values[_FACTS], DAMAGED: grave}
@@ -49,7 +49,7 @@ def job_of(row: Iterable[Any]) -> Job:
 
 def _unknown_phase(values: list[Any]) -> list[str]:
     """A job in a phase that does not exist has failed; one that ends, and then becomes what does not exist, will."""
-    damage.note("jobs", str(values[0]), "it is in no phase that exists")
+    damaged_rows.note("jobs", str(values[0]), "it is in no phase that exists")
     if values[_PHASE] not in PHASES:
         values[_PHASE], values[_THEN] = JobPhase.FAILED.value, None
         return ["phase"]

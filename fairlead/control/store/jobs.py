@@ -9,18 +9,18 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Update, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, TextClause, Update, bindparam, func, select, text, tuple_
 from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.control.records import ENDED, Job, JobPhase
-from fairlead.control.store import listing, usage_spans
+from fairlead.control.store import job_listing, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
 from fairlead.control.store.job_rows import DAMAGED as DAMAGED
 from fairlead.control.store.job_rows import PHASES, job_of
 from fairlead.control.store.retention_schema import ended_jobs
-from fairlead.control.store.rows import column_values, fields, insert_into
+from fairlead.control.store.row_mapping import column_values, fields, insert_into
 from fairlead.control.store.schema import jobs, submissions
 from fairlead.errors import Conflict, InvalidSpec, NotFound
 
@@ -39,6 +39,11 @@ _PHASES_OF = select(jobs.c.id, jobs.c.phase, jobs.c.then).where(jobs.c.id.in_(bi
 _ENDED_OF = select(jobs.c.id).where(
     jobs.c.id.in_(bindparam("ids", expanding=True)), jobs.c.phase.in_([phase.value for phase in ENDED])
 )
+_UNFINISHED = (
+    select(func.count()).select_from(jobs).where(jobs.c.phase.in_(_ACTIVE), jobs.c.tenant == bindparam("of_tenant"))
+)
+_ALL_ACTIVE = select(*_JOB).where(jobs.c.phase.in_(_ACTIVE)).order_by(jobs.c.submitted_s, jobs.c.id)
+_SPEC = select(submissions.c.spec).where(submissions.c.job == bindparam("wanted"))
 _INSERT = insert_row(jobs)
 _SUBMIT = {
     name: insert_into(name, submissions).on_conflict_do_nothing().returning(submissions.c.job)
@@ -113,8 +118,7 @@ def active(conn: Connection) -> list[Job]:
     recollection = conn.info.get(RECOLLECTION, {})
     before: dict[str, tuple[tuple[Any, ...], Job]] = recollection.get("active", {})
     now: dict[str, tuple[tuple[Any, ...], Job]] = {}
-    query = select(*_JOB).where(jobs.c.phase.in_(_ACTIVE)).order_by(jobs.c.submitted_s, jobs.c.id)
-    for row in conn.execute(query):
+    for row in conn.execute(_ALL_ACTIVE):
         values = tuple(row)
         known = before.get(values[0])
         now[values[0]] = known if known is not None and known[0] == values else (values, job_of(values))
@@ -155,9 +159,7 @@ def several(conn: Connection, ids: Collection[str]) -> dict[str, Job]:
 
 def spec(conn: Connection, job_id: str) -> dict[str, Any]:
     """What was submitted, as it was stored."""
-    found: dict[str, Any] | None = conn.execute(
-        select(submissions.c.spec).where(submissions.c.job == job_id)
-    ).scalar_one_or_none()
+    found: dict[str, Any] | None = conn.execute(_SPEC, {"wanted": job_id}).scalar_one_or_none()
     if found is None:
         raise _not_found(job_id)
     return found
@@ -228,15 +230,16 @@ def page(
 
 
 def _ordered(
-    conn: Connection, where: Iterable[ColumnElement[bool]], limit: int, at: tuple[float, str] | None, *, oldest: bool
+    conn: Connection, where: Iterable[ColumnElement[bool] | TextClause], limit: int, at: tuple[float, str] | None, *,
+    oldest: bool,
 ) -> list[Job]:  # fmt: skip
     """So many of these jobs after this position."""
     place = tuple_(jobs.c.submitted_s, jobs.c.id)
     by = [jobs.c.submitted_s, jobs.c.id] if oldest else [jobs.c.submitted_s.desc(), jobs.c.id.desc()]
-    query = select(*listing.COLUMNS).where(*where).order_by(*by).limit(limit)
+    query = select(*job_listing.COLUMNS).where(*where).order_by(*by).limit(limit)
     if at is not None:
         query = query.where(place > tuple_(*at) if oldest else place < tuple_(*at))
-    return [job_of(listing.brief(row)) for row in conn.execute(query)]
+    return [job_of(job_listing.brief(row)) for row in conn.execute(query)]
 
 
 def _queue(
@@ -256,7 +259,8 @@ def _queue(
     for number, (group, oldest) in enumerate(_QUEUE):
         own, room = sorted(phases & group), limit + 1 - len(found)
         if number >= first and own and room > 0:
-            mine = [*where, jobs.c.phase.in_(own)]
+            waits = own == [JobPhase.QUEUED.value]  # to the letter, so that the index of such rows serves
+            mine = [*where, text("phase = 'queued'") if waits else jobs.c.phase.in_(own)]
             fresh = _ordered(conn, mine, room, at if number == first else None, oldest=oldest)
             found += [(number, job) for job in fresh]
     more = f"{found[limit - 1][0]}~{_cursor(found[limit - 1][1])}" if len(found) > limit else None
@@ -303,17 +307,14 @@ def _no_cursor(cursor: str) -> InvalidSpec:
     return InvalidSpec("is not a cursor", field="cursor", value=cursor, fix="pass the cursor of the page before")
 
 
-def update(conn: Connection, job_id: str, **changes: Any) -> Job:
-    """The job as it is after these fields were changed."""
+def update(conn: Connection, job_id: str, **changes: Any) -> None:
+    """Change these fields of a job."""
     ends = changes.get("phase") in ENDED
     before = get(conn, job_id) if ends else None
-    changed = conn.execute(_UPDATE, {"wanted": job_id, **column_values(changes)})
-    job = get(conn, job_id) if changed.rowcount else None
-    if job is None:
+    if not conn.execute(_UPDATE, {"wanted": job_id, **column_values(changes)}).rowcount:
         raise _not_found(job_id)
     if before is not None and before.phase not in ENDED:
-        _note_end(conn, job)
-    return job
+        _note_end(conn, replace(before, **changes))
 
 
 def update_each(conn: Connection, changes: Mapping[str, Mapping[str, Any]]) -> None:
@@ -366,8 +367,7 @@ def counts(conn: Connection) -> dict[str, dict[str, int]]:
 
 def unfinished(conn: Connection, tenant: str) -> int:
     """How many jobs of the tenant run or wait."""
-    query = select(func.count()).select_from(jobs).where(jobs.c.phase.in_(_ACTIVE), jobs.c.tenant == tenant)
-    return int(conn.execute(query).scalar_one())
+    return int(conn.execute(_UNFINISHED, {"of_tenant": tenant}).scalar_one())
 
 
 def over(conn: Connection, wanted: Collection[str]) -> set[str]:

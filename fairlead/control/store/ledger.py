@@ -10,21 +10,23 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select
 
 from fairlead.control.records import Usage, UsageSum
-from fairlead.control.store import retained, sums, usage_spans
+from fairlead.control.store import ledger_sums, retention_marks, usage_spans
 from fairlead.control.store.connections import RECOLLECTION
-from fairlead.control.store.rows import fields
+from fairlead.control.store.row_mapping import fields
 from fairlead.control.store.schema import usage, usage_days, usage_hours
 
 _FORGOTTEN = 40  # half-lives after which a line weighs less than a millionth of a millionth
+_APPEND = insert(usage)
+_NEWEST = select(func.max(usage.c.id))
 _LINE = [usage.c[name] for name in Usage.__slots__]
 
 
 def append(conn: Connection, lines: Sequence[Usage]) -> None:
     """Add lines, cut at full hours, and add them to all sums: all of it or nothing."""
     if lines:
-        pieces = [piece for line in lines for piece in sums.cut(line)]
-        conn.execute(insert(usage), [fields(piece) for piece in pieces])
-        sums.add(conn, pieces)
+        pieces = [piece for line in lines for piece in ledger_sums.cut(line)]
+        conn.execute(_APPEND, [fields(piece) for piece in pieces])
+        ledger_sums.add(conn, pieces)
         usage_spans.add(conn, pieces)
 
 
@@ -50,9 +52,9 @@ def attained(conn: Connection, now_s: float, half_life_s: float) -> dict[str, fl
         known = kept[half_life_s] = _Attained(as_of_s=now_s)
     aged = 0.5 ** ((now_s - known.as_of_s) / half_life_s)
     device_s = {tenant: amount * aged for tenant, amount in known.device_s.items()}
-    newest = conn.execute(select(func.max(usage.c.id))).scalar() or 0
+    newest = conn.execute(_NEWEST).scalar() or 0
     oldest_s = now_s - _FORGOTTEN * half_life_s
-    whole_s = retained.since(conn, retained.LINES)  # before that, lines are gone
+    whole_s = retention_marks.since(conn, retention_marks.LINES)  # before that, lines are gone
     # A range with both ends, since PostgreSQL takes the index for it even before it has statistics.
     fresh = usage.c.id.between(known.line + 1, newest) & (usage.c.to_s > max(oldest_s, whole_s))
     query = select(usage.c.tenant, usage.c.devices, usage.c.from_s, usage.c.to_s).where(fresh)
@@ -69,13 +71,13 @@ def _before(conn: Connection, since_s: float, until_s: float) -> list[tuple[str,
     """Tenant, mean devices, begin and end of what was used while lines that are gone were written."""
     if since_s >= until_s:
         return []
-    hours_s = retained.since(conn, retained.COARSE)
+    hours_s = retention_marks.since(conn, retention_marks.COARSE)
     found = [(each.tenant, each.devices, each.from_s, each.to_s)
              for each in usage_spans.hours(conn, max(since_s, hours_s), until_s)]  # fmt: skip
     if since_s < hours_s:
-        days = usage_days.c.day >= since_s / sums.DAY_S, usage_days.c.day < hours_s / sums.DAY_S
+        days = usage_days.c.day >= since_s / ledger_sums.DAY_S, usage_days.c.day < hours_s / ledger_sums.DAY_S
         for day, tenant, device_s in conn.execute(select(usage_days).where(*days)):
-            found.append((tenant, device_s / sums.DAY_S, day * sums.DAY_S, (day + 1) * sums.DAY_S))
+            found.append((tenant, device_s / ledger_sums.DAY_S, day * ledger_sums.DAY_S, (day + 1) * ledger_sums.DAY_S))
     return found
 
 
@@ -91,12 +93,14 @@ def by_job(conn: Connection, job: str) -> list[UsageSum]:
     query = select(hour.tenant, hour.device_s, hour.cpu_s, hour.hour, hour.node, hour.device_type)
     rows = conn.execute(query.where(hour.job == job).order_by(hour.hour, hour.node, hour.device_type))
     return [
-        UsageSum(tenant, device_s, cpu_s, number * sums.HOUR_S, (number + 1) * sums.HOUR_S, node, device_type)
+        UsageSum(
+            tenant, device_s, cpu_s, number * ledger_sums.HOUR_S, (number + 1) * ledger_sums.HOUR_S, node, device_type
+        )
         for tenant, device_s, cpu_s, number, node, device_type in rows
     ]
 
 
-totals = sums.totals
+totals = ledger_sums.totals
 
 
 def _usage(rows: Iterable[Any]) -> list[Usage]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select
 
 from fairlead.control.records import Lineage
 from fairlead.control.store.data_schema import lineage, lineage_inputs
-from fairlead.control.store.rows import column_values, fields, insert_into
+from fairlead.control.store.row_mapping import column_values, fields, insert_into
 
 _ROW = [lineage.c[name] for name in Lineage.__slots__]
 MOST_JOBS = 100  # that are told of one version

@@ -10,7 +10,7 @@ from sqlalchemy.exc import OperationalError
 from fairlead.control.store.connections import Engines, unavailable
 from fairlead.errors import Unavailable
 
-HEAD = "0012"
+HEAD = "0013"
 """The newest file in migrations/versions. Named here so that Alembic is imported only when there is work for it."""
 
 _LOCK = 0x0FA1_41EAD  # any number, the same for all who migrate

@@ -8,8 +8,8 @@ from functools import cache
 from sqlalchemy import Connection, bindparam, delete, select
 
 from fairlead.cluster import NodeState
-from fairlead.control.store import damage
-from fairlead.control.store.rows import Insert, insert_into
+from fairlead.control.store import damaged_rows
+from fairlead.control.store.row_mapping import Insert, insert_into
 from fairlead.control.store.schema import node_cursors, node_states
 
 _STATES = {state.value: state for state in NodeState}
@@ -23,7 +23,7 @@ def states(conn: Connection) -> dict[str, NodeState]:
     found = {}
     for node, state in conn.execute(select(node_states.c.node, node_states.c.state)):
         if state not in _STATES:
-            damage.note("node_states", str(node), "its state is none that exists; it is taken for cordoned")
+            damaged_rows.note("node_states", str(node), "its state is none that exists; it is taken for cordoned")
         found[str(node)] = _STATES.get(state, NodeState.CORDONED)
     return found
 
@@ -41,7 +41,7 @@ def cursors(conn: Connection) -> dict[tuple[str, str], int]:
         if isinstance(sequence, int):
             found[node, incarnation] = sequence
         else:  # its node tells all again
-            damage.note("node_cursors", str(node), "sequence is no number")
+            damaged_rows.note("node_cursors", str(node), "sequence is no number")
     return found
 
 

@@ -10,12 +10,12 @@ from sqlalchemy import Connection, func, select
 from sqlalchemy import insert as insert_rows
 from sqlalchemy import update as update_rows
 
-from fairlead.control.pipeline_records import RUNNING, PipelineRecord, StageRecord
+from fairlead.control.pipelines.records import RUNNING, PipelineRecord, StageRecord
 from fairlead.control.store.jobs import new_id
 from fairlead.control.store.pipeline_schema import pipelines, stages
-from fairlead.control.store.rows import column_values, fields
+from fairlead.control.store.row_mapping import column_values, fields
 from fairlead.errors import Conflict, NotFound
-from fairlead.pipelines.steps import StagePhase
+from fairlead.pipelines.next_steps import StagePhase
 
 _PIPELINE = [pipelines.c[name] for name in PipelineRecord.__slots__]
 _STAGE = [stages.c[name] for name in StageRecord.__slots__]
@@ -23,9 +23,7 @@ _PHASE = StageRecord.__slots__.index("phase")
 _MIN_PREFIX = 4
 
 
-def insert(
-    conn: Connection, made: PipelineRecord, own: Iterable[StageRecord]
-) -> tuple[PipelineRecord, bool]:
+def insert(conn: Connection, made: PipelineRecord, own: Iterable[StageRecord]) -> tuple[PipelineRecord, bool]:
     """The stored pipeline and whether it is new; the same key and request again gives the first one back."""
     if made.key is not None:
         same = (pipelines.c.tenant == made.tenant) & (pipelines.c.key == made.key)

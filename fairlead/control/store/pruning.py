@@ -11,12 +11,13 @@ from typing import NamedTuple
 from sqlalchemy import Connection, Subquery, Table, delete, func, or_, select, tuple_
 
 from fairlead.control.records import ENDED
-from fairlead.control.store import retained
+from fairlead.control.store import retention_marks
 from fairlead.control.store.data_schema import lineage, lineage_inputs
 from fairlead.control.store.jobs import count_ended
+from fairlead.control.store.ledger_sums import DAY_S, HOUR_S
 from fairlead.control.store.pipeline_schema import pipelines, stages
 from fairlead.control.store.retention_schema import keepsakes, usage_pruned, usage_spans, wishes
-from fairlead.control.store.rows import insert_into
+from fairlead.control.store.row_mapping import insert_into
 from fairlead.control.store.schema import (
     audit,
     budget_notes,
@@ -30,27 +31,26 @@ from fairlead.control.store.schema import (
     usage,
     usage_hours,
 )
-from fairlead.control.store.sums import DAY_S, HOUR_S
 from fairlead.control.store.usage_spans import COARSE_S, FINE_S, KEPT_S
 
 LINES_S = 26 * HOUR_S
 """How long the lines of the ledger are kept: a report is about the last day."""
 AUDIT_S = 400 * DAY_S
-"""How long entries of the audit log are kept, and events that belong to no tenant."""
+"""How long entries of the audit log are kept, and events that belong to no tenant, unless somebody says otherwise."""
 JOBS_S = 2 * DAY_S
 """Rows of a job are kept so long at least: its lines are gone by then, and nobody sends a request again so late."""
 
 _ENDED = [phase.value for phase in ENDED]
 
 
-class End(NamedTuple):
+class JobEnd(NamedTuple):
     """When a job ended: a place in the order of all ends."""
 
     finished_s: float
     job: str
 
 
-FIRST = End(0.0, "")
+FIRST = JobEnd(0.0, "")
 
 
 def ended(conn: Connection, ids: Collection[str]) -> set[str]:
@@ -59,19 +59,19 @@ def ended(conn: Connection, ids: Collection[str]) -> set[str]:
     return set(conn.execute(query).scalars())
 
 
-def ends(conn: Connection, ids: Collection[str]) -> list[tuple[str, End]]:
+def ends(conn: Connection, ids: Collection[str]) -> list[tuple[str, JobEnd]]:
     """Which of these jobs have ended, each with its tenant and when that was."""
     query = select(jobs.c.tenant, jobs.c.finished_s, jobs.c.id)
     chosen = query.where(jobs.c.id.in_(list(ids)), jobs.c.phase.in_(_ENDED), jobs.c.finished_s.is_not(None))
-    return [(tenant, End(finished_s, job)) for tenant, finished_s, job in conn.execute(chosen)]
+    return [(tenant, JobEnd(finished_s, job)) for tenant, finished_s, job in conn.execute(chosen)]
 
 
-def ended_between(conn: Connection, tenant: str, after: End, until_s: float, limit: int) -> list[End]:
+def ended_between(conn: Connection, tenant: str, after: JobEnd, until_s: float, limit: int) -> list[JobEnd]:
     """The tenant's jobs that ended after this end and up to this time, the first ones first."""
     place = tuple_(jobs.c.finished_s, jobs.c.id)
     conditions = (jobs.c.tenant == tenant, jobs.c.phase.in_(_ENDED), jobs.c.finished_s <= until_s, place > after)
     query = select(jobs.c.finished_s, jobs.c.id).where(*conditions).order_by(*place.clauses).limit(limit)
-    return [End(*row) for row in conn.execute(query)]
+    return [JobEnd(*row) for row in conn.execute(query)]
 
 
 def drop_metrics(conn: Connection, job: str, limit: int) -> int:
@@ -92,7 +92,7 @@ def drop_events(conn: Connection, tenant: str | None, before_s: float, limit: in
 def drop_audit(conn: Connection, limit: int) -> int:
     """Forget so many entries that were given up; how many there were."""
     first = select(audit.c.id, audit.c.time_s).order_by(audit.c.id).limit(limit).subquery()
-    return _drop_first(conn, audit, first, retained.since(conn, retained.AUDIT))
+    return _drop_first(conn, audit, first, retention_marks.since(conn, retention_marks.AUDIT))
 
 
 def _drop_first(conn: Connection, table: Table, first: Subquery, before_s: float) -> int:
@@ -109,25 +109,25 @@ def drop_job_events(conn: Connection, job: str, limit: int) -> int:
 # ---------------------------------------------------------------- the ledger
 
 
-def give_up(conn: Connection, now_s: float) -> None:
+def give_up(conn: Connection, now_s: float, keep_audit_s: float = AUDIT_S) -> None:
     """Say what may go from ledger and audit log. Lines go by whole hours, so that the sums are about just these."""
-    retained.advance(conn, retained.LINES, (now_s - LINES_S) // HOUR_S * HOUR_S)
-    retained.advance(conn, retained.FINE, (now_s - KEPT_S[FINE_S]) // HOUR_S * HOUR_S)
-    retained.advance(conn, retained.COARSE, (now_s - KEPT_S[COARSE_S]) // DAY_S * DAY_S)
-    retained.advance(conn, retained.AUDIT, now_s - AUDIT_S)
+    retention_marks.advance(conn, retention_marks.LINES, (now_s - LINES_S) // HOUR_S * HOUR_S)
+    retention_marks.advance(conn, retention_marks.FINE, (now_s - KEPT_S[FINE_S]) // HOUR_S * HOUR_S)
+    retention_marks.advance(conn, retention_marks.COARSE, (now_s - KEPT_S[COARSE_S]) // DAY_S * DAY_S)
+    retention_marks.advance(conn, retention_marks.AUDIT, now_s - keep_audit_s)
 
 
 def drop_lines(conn: Connection, limit: int) -> int:
     """Forget so many lines of the ledger that were given up; how many there were. Every sum has them already."""
-    some = select(usage.c.id).where(usage.c.to_s <= retained.since(conn, retained.LINES)).limit(limit)
+    some = select(usage.c.id).where(usage.c.to_s <= retention_marks.since(conn, retention_marks.LINES)).limit(limit)
     return conn.execute(delete(usage).where(usage.c.id.in_(some.scalar_subquery()))).rowcount
 
 
 def drop_spans(conn: Connection, limit: int) -> int:
     """Forget the oldest spans that were given up, so many of their times; how many rows there were."""
     count = 0
-    for span_s, kind in ((FINE_S, retained.FINE), (COARSE_S, retained.COARSE)):
-        given_up = int(retained.since(conn, kind) // span_s)
+    for span_s, kind in ((FINE_S, retention_marks.FINE), (COARSE_S, retention_marks.COARSE)):
+        given_up = int(retention_marks.since(conn, kind) // span_s)
         for table in (usage_spans, wishes):
             oldest = conn.execute(select(func.min(table.c.number)).where(table.c.span_s == span_s)).scalar()
             if oldest is not None and oldest < given_up:

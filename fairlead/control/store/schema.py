@@ -147,6 +147,10 @@ jobs = Table(
     Index(None, "name", "submitted_s"),
     Index(None, "tenant", "finished_s", "id"),
     Index(None, "finished_s", "tenant", "submitted_s"),
+    Index(
+        "ix_jobs_queued", "phase", "submitted_s", "id",
+        sqlite_where=text("phase = 'queued'"), postgresql_where=text("phase = 'queued'"),
+    ),
 )
 
 # What was submitted never changes, so it lies apart from the job's row, which is written anew at every progress.

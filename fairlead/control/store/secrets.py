@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete, select
 
 from fairlead.control.records import Secret
-from fairlead.control.store.rows import fields, insert_into
+from fairlead.control.store.row_mapping import fields, insert_into
 from fairlead.control.store.schema import secrets
 
 

@@ -12,13 +12,14 @@ from sqlalchemy import insert as insert_row
 from sqlalchemy import update as update_rows
 
 from fairlead.control.records import Tenant
-from fairlead.control.store import damage
-from fairlead.control.store.rows import column_values, fields
+from fairlead.control.store import damaged_rows
+from fairlead.control.store.row_mapping import column_values, fields
 from fairlead.control.store.schema import tenants
 from fairlead.errors import Conflict, NotFound
 from fairlead.specs import STORED, Budget, Policy, Sla, TenantSpec
 
 _TENANT = [tenants.c[name] for name in Tenant.__slots__]
+_ALL = select(*_TENANT).order_by(tenants.c.number)
 _BY_NAME = select(*_TENANT).where(tenants.c.name == bindparam("wanted"))  # built once: every submission asks it
 
 
@@ -70,7 +71,7 @@ def path(conn: Connection, tenant: Tenant) -> list[Tenant]:
 
 def all(conn: Connection) -> list[Tenant]:
     """Every tenant, the oldest first."""
-    return [_tenant(row) for row in conn.execute(select(*_TENANT).order_by(tenants.c.number))]
+    return [_tenant(row) for row in conn.execute(_ALL)]
 
 
 def update(conn: Connection, name: str, **changes: Any) -> Tenant:
@@ -91,10 +92,10 @@ def _tenant(row: Iterable[Any]) -> Tenant:
     for name, good in _GOOD.items():
         if values[_AT[name]] and not good(values[_AT[name]]):
             values[_AT[name]] = {}
-            damage.note("tenants", key, f"{name} makes no sense")
+            damaged_rows.note("tenants", key, f"{name} makes no sense")
     if not 0 < values[_AT["weight"]] < float("inf"):
         values[_AT["weight"]] = 1.0
-        damage.note("tenants", key, "weight makes no sense")
+        damaged_rows.note("tenants", key, "weight makes no sense")
     return Tenant(*values)
 
 
@@ -114,7 +115,7 @@ def _counts(stored: Mapping[str, Any]) -> bool:
 
 
 _AT = {name: place for place, name in enumerate(Tenant.__slots__)}
-_SHAPE = damage.Shape(Tenant, "tenants", weight=1.0)
+_SHAPE = damaged_rows.Shape(Tenant, "tenants", weight=1.0)
 _GOOD: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "policy": _fits(Policy), "budget": _fits(Budget), "sla": _fits(Sla), "guarantee": _counts, "most": _counts,
 }  # fmt: skip

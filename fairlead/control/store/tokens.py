@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, func, select, update
 from sqlalchemy import insert as insert_row
 
 from fairlead.control.records import Role, Token
-from fairlead.control.store.rows import fields
+from fairlead.control.store.row_mapping import fields
 from fairlead.control.store.schema import tokens
 from fairlead.errors import NotFound
 

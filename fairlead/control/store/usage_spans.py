@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, Integer, Select, func, literal_column, select
 
 from fairlead.control.records import Usage, UsageSum
-from fairlead.control.store import retained
+from fairlead.control.store import retention_marks
 from fairlead.control.store.retention_schema import usage_spans, wishes
-from fairlead.control.store.rows import Insert, insert_into
+from fairlead.control.store.row_mapping import Insert, insert_into
 from fairlead.control.store.schema import jobs, usage
 
 FINE_S, COARSE_S = 300, 3600
@@ -124,9 +124,9 @@ def hours(conn: Connection, since_s: float, until_s: float) -> list[UsageSum]:
 
 def _length(conn: Connection, since_s: float, until_s: float) -> int | None:
     """The length of the spans that answer a question; None: the lines do."""
-    if until_s - since_s <= LINES_WITHIN_S and since_s >= retained.since(conn, retained.LINES):
+    if until_s - since_s <= LINES_WITHIN_S and since_s >= retention_marks.since(conn, retention_marks.LINES):
         return None
-    fine = until_s - since_s <= KEPT_S[FINE_S] and since_s >= retained.since(conn, retained.FINE) - FINE_S
+    fine = until_s - since_s <= KEPT_S[FINE_S] and since_s >= retention_marks.since(conn, retention_marks.FINE) - FINE_S
     return FINE_S if fine else COARSE_S
 
 
@@ -152,12 +152,15 @@ def note_wish(conn: Connection, tenant: str, from_s: float, to_s: float) -> None
     for span_s, kept_s in KEPT_S.items():
         first, last = int(max(from_s, to_s - kept_s) // span_s), int(to_s // span_s)
         rows += [{"span_s": span_s, "number": number, "tenant": tenant} for number in range(first, last + 1)]
-    conn.execute(insert_into(conn.dialect.name, wishes).on_conflict_do_nothing(), rows)
+    conn.execute(_wish(conn.dialect.name), rows)
 
 
-def wished(
-    conn: Connection, since_s: float, until_s: float, step_s: float = 0.0
-) -> list[tuple[str, float, float]]:
+@cache
+def _wish(dialect: str) -> Insert:
+    return insert_into(dialect, wishes).on_conflict_do_nothing()
+
+
+def wished(conn: Connection, since_s: float, until_s: float, step_s: float = 0.0) -> list[tuple[str, float, float]]:
     """Tenant, begin and end of each time in which it had jobs that wanted devices; what has not ended ends now."""
     span_s = _length(conn, since_s, until_s)
     spans = select(jobs.c.tenant, jobs.c.submitted_s, jobs.c.finished_s)

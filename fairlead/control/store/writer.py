@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from fairlead.control.metrics import families, live
+from fairlead.control.observability import live_metrics, metric_families
 from fairlead.control.store import lease
 from fairlead.control.store.connections import shown
 from fairlead.control.store.reserve import Reserve, is_full
@@ -25,7 +25,7 @@ GROUP = 256
 
 
 @dataclass(slots=True, eq=False)
-class Work:
+class QueuedWrite:
     """One closure on its way through the writer."""
 
     run: Callable[[Connection], Any]
@@ -55,7 +55,7 @@ class Writer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._queue: deque[Work] = deque()
+        self._queue: deque[QueuedWrite] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self.reserve: Reserve | None = None
@@ -65,7 +65,7 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
-    async def put(self, work: Work, *, first: bool = False) -> Any:
+    async def put(self, work: QueuedWrite, *, first: bool = False) -> Any:
         """The value of the work, once it is durable."""
         with self._wake:
             if self._closed:
@@ -96,31 +96,31 @@ class Writer:
         while group := self._next():
             self._write(group)
 
-    def _write(self, group: Sequence[Work]) -> None:
+    def _write(self, group: Sequence[QueuedWrite]) -> None:
         """Commit a group, and answer its callers."""
         began_s = time.perf_counter()
         if self.reserve is not None:
             self.reserve.keep()
         self._commit(group)
         durable_s = time.perf_counter()
-        live.observe(families.STORE_COMMIT, durable_s - began_s)
+        live_metrics.observe(metric_families.STORE_COMMIT, durable_s - began_s)
         for work in group:
-            live.observe(families.STORE_WRITE, durable_s - work.asked_s)
+            live_metrics.observe(metric_families.STORE_WRITE, durable_s - work.asked_s)
         for loop in {work.loop for work in group}:
             _answer(loop, [work for work in group if work.loop is loop])
 
-    def _next(self) -> list[Work]:
+    def _next(self) -> list[QueuedWrite]:
         with self._wake:
             while not self._queue and not self._closed:
                 self._wake.wait()
-            group: list[Work] = []
+            group: list[QueuedWrite] = []
             while self._queue and len(group) < GROUP and not (group and self._queue[0].alone):
                 group.append(self._queue.popleft())
                 if group[-1].alone:
                     break
             return group
 
-    def _commit(self, group: Sequence[Work]) -> None:
+    def _commit(self, group: Sequence[QueuedWrite]) -> None:
         try:
             try:
                 self._transact(group)
@@ -129,14 +129,14 @@ class Writer:
                     raise
                 self._transact(group)
         except Exception as error:  # noqa: BLE001 (the transaction failed whole; the thread lives, its callers raise this)
-            live.count(families.STORE_FAILED)
+            live_metrics.count(metric_families.STORE_FAILED)
             for work in group:
                 work.error = shown(error)
         for work in group:
             if work.done is not None and work.error is None:
                 work.done(work.value)
 
-    def _transact(self, group: Sequence[Work]) -> None:
+    def _transact(self, group: Sequence[QueuedWrite]) -> None:
         with self._engine.begin() as conn:
             epoch = lease.standing(conn) if any(work.epoch is not None for work in group) else None
             for work in group:
@@ -144,24 +144,25 @@ class Writer:
                 if work.epoch is not None and work.epoch != epoch:
                     work.error = LostLeadership("another control plane leads now")
                 else:
-                    _attempt(conn, work)
+                    _attempt(conn, work, single=len(group) == 1)
 
 
-def _attempt(conn: Connection, work: Work) -> None:
-    """Run one in a savepoint: what it raises undoes only itself, unless the connection is gone."""
-    savepoint = conn.begin_nested()
+def _attempt(conn: Connection, work: QueuedWrite, *, single: bool) -> None:
+    """Run one: what it raises undoes only itself, unless the connection is gone. Beside others it has a savepoint."""
+    savepoint = None if single else conn.begin_nested()
     try:
         work.value = work.run(conn)
     except BaseException as error:  # its caller raises it again
         if isinstance(error, DBAPIError) and (error.connection_invalidated or is_full(error)):
             raise
-        savepoint.rollback()
+        (conn if savepoint is None else savepoint).rollback()
         work.error = shown(error)
     else:
-        savepoint.commit()
+        if savepoint is not None:
+            savepoint.commit()
 
 
-def _answer(loop: asyncio.AbstractEventLoop, works: list[Work]) -> None:
+def _answer(loop: asyncio.AbstractEventLoop, works: list[QueuedWrite]) -> None:
     def resolve() -> None:
         for work in works:
             work.resolve()

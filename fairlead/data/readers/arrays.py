@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.data.faults import BadData, shown
+from fairlead.data.errors import BadData, shown
 from fairlead.data.options import Options
 from fairlead.data.source import Batches
 

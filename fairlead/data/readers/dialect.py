@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from fairlead.data.faults import BadData
+from fairlead.data.errors import BadData
 from fairlead.data.options import Options
 
 SEPARATORS = (",", ";", "\t", "|")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from isal import igzip
 from isal.igzip_lib import IsalError
 
-from fairlead.data.faults import BadData
+from fairlead.data.errors import BadData
 from fairlead.data.options import MIB, Options
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip", b"PK\x05\x06": "zip"}

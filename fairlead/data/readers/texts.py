@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fairlead.data.faults import BadData
+from fairlead.data.errors import BadData
 from fairlead.data.options import Options
-from fairlead.data.readers.lines import chunks, too_long
 from fairlead.data.readers.streams import whole
+from fairlead.data.readers.text_chunks import chunks, too_long
 from fairlead.data.source import Batches, sliced
 
 LINES = pa.schema([("text", pa.string())])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlead.data.recipes.anomalies import Flag
-    from fairlead.data.recipes.assembling import Assemble, Select
     from fairlead.data.recipes.categories import Encode
+    from fairlead.data.recipes.column_assembly import Assemble, Select
     from fairlead.data.recipes.fitted import FittedRecipe
     from fairlead.data.recipes.images import Image
     from fairlead.data.recipes.lengths import Pad
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _ROOM = "fairlead.data.recipes."
 _HOMES = {
-    "Assemble": "assembling", "Encode": "categories", "FittedRecipe": "fitted", "Flag": "anomalies", "Image": "images",
-    "Impute": "numbers", "Normalise": "numbers", "Pad": "lengths", "Recipe": "recipe", "Select": "assembling",
+    "Assemble": "column_assembly", "Encode": "categories", "FittedRecipe": "fitted", "Flag": "anomalies",
+    "Image": "images",
+    "Impute": "numbers", "Normalise": "numbers", "Pad": "lengths", "Recipe": "recipe", "Select": "column_assembly",
     "Tokenise": "texts",
 }  # fmt: skip
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fairlead.data.recipes.assembling import Matrix
-from fairlead.data.recipes.frame import Array, Frame, materialised
+from fairlead.data.recipes.batch_columns import Array, Frame, materialised
+from fairlead.data.recipes.column_assembly import Matrix
 from fairlead.data.recipes.statistics import Reservoir
 from fairlead.data.recipes.step import Learner, State, Step
 

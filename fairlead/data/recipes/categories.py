@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fairlead.data.faults import BadData, shown
-from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.errors import BadData, shown
+from fairlead.data.recipes.batch_columns import Array, Frame
 from fairlead.data.recipes.numbers import tally
 from fairlead.data.recipes.statistics import Counts
 from fairlead.data.recipes.step import Learner, State, Step

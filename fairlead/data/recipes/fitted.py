@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.data.faults import BadData
+from fairlead.data.errors import BadData
 from fairlead.data.recipes.anomalies import Flag
-from fairlead.data.recipes.assembling import Assemble, Select
+from fairlead.data.recipes.array_json import canonical, content_hash, packed, unpacked
+from fairlead.data.recipes.batch_columns import Array, Frame, is_numeric, kinds
 from fairlead.data.recipes.categories import Encode, labels
-from fairlead.data.recipes.frame import Array, Frame, is_numeric, kinds
-from fairlead.data.recipes.packing import canonical, content_hash, packed, unpacked
+from fairlead.data.recipes.column_assembly import Assemble, Select
 from fairlead.data.recipes.recipe import Recipe
 from fairlead.data.recipes.step import State
 from fairlead.errors import InvalidSpec

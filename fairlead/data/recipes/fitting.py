@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.data.faults import BadData
-from fairlead.data.parts import Part
+from fairlead.data.errors import BadData
+from fairlead.data.recipes.batch_columns import Array, Frame, kinds
 from fairlead.data.recipes.categories import Encode
 from fairlead.data.recipes.fitted import FittedRecipe, describe
-from fairlead.data.recipes.frame import Array, Frame, kinds
 from fairlead.data.recipes.recipe import Recipe
 from fairlead.data.recipes.statistics import scrambled
 from fairlead.data.recipes.step import Learner, State
 from fairlead.data.recipes.texts import Tokenise
-from fairlead.data.spool import Readable, Spool, in_order, threads
+from fairlead.data.spool import BatchSource, Spool, in_order, threads
+from fairlead.data.train_test_split import Part
 
 
-def fit(recipe: Recipe, source: Readable, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
+def fit(recipe: Recipe, source: BatchSource, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
         workers: int | None = None) -> FittedRecipe:  # fmt: skip
     """Learn every step from the rows of the training part and from nothing else."""
     chosen = _Chosen(source if isinstance(source, Spool) else Spool(source), part, sample, seed, threads(workers))

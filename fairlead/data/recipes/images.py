@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from fairlead.data.faults import BadData
-from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.errors import BadData
+from fairlead.data.recipes.batch_columns import Array, Frame
 from fairlead.data.recipes.step import Learner, State, Step
 
 _MOST_PIXELS = 64_000_000  # of one image: what a small file may not unpack to
@@ -75,7 +75,7 @@ class Image(Step):
         from PIL import Image as Pillow
         from PIL import UnidentifiedImageError
 
-        from fairlead.data.readers.pixels import TOO_WIDE, eight_bits
+        from fairlead.data.readers.images import TOO_WIDE, eight_bits
 
         if encoded is None:
             raise BadData("the data", "is missing", row=row + 1, column=name, fix="leave the row out")

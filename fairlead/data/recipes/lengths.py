@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from fairlead.data.faults import BadData
-from fairlead.data.recipes.frame import Array, Frame, within
+from fairlead.data.errors import BadData
+from fairlead.data.recipes.batch_columns import Array, Frame, within
 from fairlead.data.recipes.statistics import Quantiles
 from fairlead.data.recipes.step import Learner, State, Step
 

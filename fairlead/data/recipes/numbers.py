@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fairlead.data.faults import BadData
-from fairlead.data.recipes.frame import Array, Frame, is_text
+from fairlead.data.errors import BadData
+from fairlead.data.recipes.batch_columns import Array, Frame, is_text
 from fairlead.data.recipes.statistics import Counts, Moments, Quantiles
 from fairlead.data.recipes.step import Learner, State, Step
 

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from fairlead.complaints import invalid
 from fairlead.data.recipes.anomalies import Flag
-from fairlead.data.recipes.assembling import Assemble, Select
+from fairlead.data.recipes.array_json import content_hash
 from fairlead.data.recipes.categories import Encode
+from fairlead.data.recipes.column_assembly import Assemble, Select
 from fairlead.data.recipes.images import Image
 from fairlead.data.recipes.lengths import Pad
 from fairlead.data.recipes.numbers import Impute, Normalise
-from fairlead.data.recipes.packing import content_hash
 from fairlead.data.recipes.step import Step
 from fairlead.data.recipes.texts import Tokenise
 from fairlead.errors import InvalidSpec
+from fairlead.spec_errors import invalid
 
 if TYPE_CHECKING:
-    from fairlead.data.parts import Part
     from fairlead.data.recipes.fitted import FittedRecipe
-    from fairlead.data.spool import Readable
+    from fairlead.data.spool import BatchSource
+    from fairlead.data.train_test_split import Part
 
 VERSION = 1
 STEPS: Mapping[str, type[Step]] = {
@@ -88,7 +88,7 @@ class Recipe:
         """The name of what is declared, before anything was learned."""
         return content_hash(self.to_dict())
 
-    def fit(self, source: Readable, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
+    def fit(self, source: BatchSource, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
             workers: int | None = None) -> FittedRecipe:  # fmt: skip
         """Learn from the training part: from all of the source, from a part of it, or from a sample of either."""
         from fairlead.data.recipes.fitting import fit

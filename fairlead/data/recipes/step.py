@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fairlead.data.recipes.frame import Frame, kinds
+from fairlead.data.recipes.batch_columns import Frame, kinds
 from fairlead.errors import InvalidSpec
 
 State = dict[str, Any]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from fairlead.data.recipes.frame import Array, Frame
+from fairlead.data.recipes.batch_columns import Array, Frame
 from fairlead.data.recipes.statistics import Reservoir
 from fairlead.data.recipes.step import Learner, State, Step
 from fairlead.errors import InvalidSpec

@@ -27,7 +27,7 @@ class Ceilings:
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class QueueLimits:
     """Queues above and below each other: only limits that could be reached, each by the queues and types it counts."""
 
     amount: Floats  # by limit
@@ -66,7 +66,7 @@ class Paths:
         return self.charge[:, None]
 
 
-def limits(problem: Problem) -> Ceilings | Paths:
+def limits(problem: Problem) -> Ceilings | QueueLimits:
     """All that a choice has to keep within, budgets aside: they are for the desk."""
     if problem.rules is None:
         return Ceilings(problem.ceiling)
@@ -74,7 +74,7 @@ def limits(problem: Problem) -> Ceilings | Paths:
     return _paths(problem, problem.capacity, np.arange(problem.jobs), nobody, None)
 
 
-def inside(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> Paths:
+def inside(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> QueueLimits:
     """What these jobs have to keep within who divide anew what they have by these columns.
 
     Whatever stands above them stays as it is, as they use no more of any type; nor may they as they are charged for it.
@@ -88,11 +88,11 @@ def inside(problem: Problem, part: Problem, jobs: Ints, column: Ints) -> Paths:
     if (part.group == part.group[0]).all():  # of one queue: no limit but that one could be reached
         shape, some = (len(problem.budget), len(part.capacity)), int(purse is not None)
         amount, place = np.full(some, purse or 0.0), np.zeros(shape[0], dtype=np.int64)
-        return Paths(amount, np.ones((some, *shape)), np.ones(some, dtype=bool), charge, place)
+        return QueueLimits(amount, np.ones((some, *shape)), np.ones(some, dtype=bool), charge, place)
     return _paths(problem, part.capacity, jobs, others, purse)
 
 
-def _paths(problem: Problem, capacity: Floats, jobs: Ints, others: Ints, purse: float | None) -> Paths:
+def _paths(problem: Problem, capacity: Floats, jobs: Ints, others: Ints, purse: float | None) -> QueueLimits:
     """Limits on these jobs that so many devices could reach, with what others have; ``purse`` is one on all of them."""
     rules = problem.rules
     assert rules is not None
@@ -118,7 +118,7 @@ def _paths(problem: Problem, capacity: Floats, jobs: Ints, others: Ints, purse: 
     upright = np.array([[at for at in path if at >= 0] + [-1] * path.count(-1) for path in tops.tolist()])
     place = np.empty(queues, dtype=np.int64)
     place[np.lexsort(upright.T[::-1])] = np.arange(queues)
-    return Paths(
+    return QueueLimits(
         np.array(amounts), np.array(covers).reshape(len(amounts), queues, len(capacity)), heavy, rules.charge[jobs],
         place,
     )  # fmt: skip

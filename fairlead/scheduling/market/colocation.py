@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlead.scheduling.market.ground import Floats, Ints
+from fairlead.scheduling.market.capacity_arrays import Floats, Ints
 
 Table = Mapping[tuple[str, str], float]
 """(whose speed, beside whom) -> the part of its speed that it loses there, 0 to 1."""
@@ -65,7 +65,7 @@ def slowdown(table: Table, kind: str, beside: Iterable[str]) -> float:
 
 
 @dataclass(slots=True)
-class Neighbours:
+class ClassesByNode:
     """Which classes sit on each node, and what one more gang would lose and cost there."""
 
     table: Table
@@ -73,7 +73,7 @@ class Neighbours:
     present: Ints  # node by class
 
     @classmethod
-    def of(cls, table: Table, kinds: Iterable[str], nodes: int) -> Neighbours:
+    def of(cls, table: Table, kinds: Iterable[str], nodes: int) -> ClassesByNode:
         numbers = {kind: number for number, kind in enumerate(sorted(set(kinds)))}
         return cls(table, numbers, np.zeros((nodes, max(len(numbers), 1)), dtype=np.int64))
 

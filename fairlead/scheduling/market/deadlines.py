@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.scheduling.market.agenda import Agenda, Ladder, Plan, Task, Tiers
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.deadline_agenda import Agenda, GangSizes, Plan, QueueTiers, Task
+from fairlead.scheduling.market.device_worth import TINY, BidColumns
 from fairlead.scheduling.market.offers import Bools, Floats, Ints, Offers, Pool
-from fairlead.scheduling.market.rows import largest
-from fairlead.scheduling.market.worth import TINY, Book
+from fairlead.scheduling.market.row_reductions import largest
 
-__all__ = ["Duties", "Ladder", "Plan", "duties", "edges", "ladders_of", "promised"]
+__all__ = ["DeadlineDuties", "GangSizes", "Plan", "duties", "edges", "ladders_of", "promised"]
 
 MOST_EDGES = 160
 MOST_JOBS = 1_000
@@ -21,7 +21,7 @@ MOST_JOBS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
+class DeadlineDuties:
     """The column each job must have at least now (-1: none), and whose deadline is out of reach."""
 
     column: Ints
@@ -31,8 +31,13 @@ class Duties:
 
 
 def duties(
-    book: Book, offers: Offers, pool: Pool, dials: Dials, tiers: Tiers | None = None, saved: Floats | None = None
-) -> Duties:
+    book: BidColumns,
+    offers: Offers,
+    pool: Pool,
+    dials: MarketConfig,
+    tiers: QueueTiers | None = None,
+    saved: Floats | None = None,
+) -> DeadlineDuties:
     """The smallest jobs first, as each kept deadline counts alike; each reserves as little as late as it can.
 
     With several queues each job is planned on the share of its own, and only if that does not do, on what those beside
@@ -44,7 +49,7 @@ def duties(
     hopeless, planned = np.zeros(offers.jobs, dtype=bool), np.zeros(offers.jobs, dtype=bool)
     bound = np.nonzero(np.isfinite(book.deadline_s))[0]
     if not len(bound):
-        return Duties(column, hopeless, planned)
+        return DeadlineDuties(column, hopeless, planned)
     efficient = largest(offers.efficient[bound])
     area = book.left[bound] / np.maximum(efficient, TINY)
     agenda = Agenda(edges(book.now_s, book.round_s, book.deadline_s[bound]), pool.devices, tiers, dials.guarded,
@@ -65,10 +70,10 @@ def duties(
         if more:
             wake_s = min(wake_s, float(agenda.ends_s[more - 1]))
         column[task.job] = taken.column
-    return Duties(column, hopeless, planned, wake_s)
+    return DeadlineDuties(column, hopeless, planned, wake_s)
 
 
-def pressed(duty: Duties, book: Book) -> list[int]:
+def pressed(duty: DeadlineDuties, book: BidColumns) -> list[int]:
     """Jobs that can keep their deadlines and need not run yet, the first deadline first.
 
     The plan has them begin at the last moment that will do. On a share that changes as others come and go, and whose
@@ -79,7 +84,7 @@ def pressed(duty: Duties, book: Book) -> list[int]:
     return found
 
 
-def promised(left: float, ladders: Sequence[Ladder], restart_s: float, dials: Dials) -> float:
+def promised(left: float, ladders: Sequence[GangSizes], restart_s: float, dials: MarketConfig) -> float:
     """The work that has to fit before a deadline: a little more than there is, and a restart."""
     fastest = max((max(ladder.speeds) for ladder in ladders), default=0.0)
     return left * dials.deadline_margin + fastest * restart_s
@@ -103,7 +108,7 @@ def _distinct(values: Floats) -> Floats:
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]], dtype=np.float64)
 
 
-def ladders_of(offers: Offers, job: int) -> tuple[Ladder, ...]:
+def ladders_of(offers: Offers, job: int) -> tuple[GangSizes, ...]:
     """The sizes in which a job can run at all, by type of device; first the type where its smallest gang is fastest.
 
     A row of offers has each type's sizes in ascending order.
@@ -118,7 +123,7 @@ def ladders_of(offers: Offers, job: int) -> tuple[Ladder, ...]:
             rungs[0].append(sizes[column])
             rungs[1].append(speed)
             rungs[2].append(column)
-    ladders = [Ladder(*rungs, kind) for kind, rungs in found.items()]
+    ladders = [GangSizes(*rungs, kind) for kind, rungs in found.items()]
     if len(ladders) > 1:
         ladders.sort(key=lambda one: (one.sizes[0], -one.speeds[0], one.kind))
     return tuple(ladders)

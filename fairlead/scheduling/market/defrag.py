@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.scheduling.market.floor import Counts, Floor, Wish
-from fairlead.scheduling.market.ground import Bools
+from fairlead.scheduling.market.capacity_arrays import Bools
+from fairlead.scheduling.market.occupancy import Counts, Occupancy, SeatRequest
 from fairlead.scheduling.market.tree import best_seats, runs
 
 MOST_MOVES = 8
@@ -23,7 +23,7 @@ MOST_TRIES = 256
 
 
 @dataclass(slots=True)
-class Moves:
+class MoveBudget:
     """How many running gangs may still be moved in this round, and who runs: the others have nothing to lose."""
 
     running: frozenset[str]
@@ -33,7 +33,7 @@ class Moves:
     frozen: Collection[str] = ()  # those of them that stay where they are
 
 
-def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> bool:
+def make_room(floor: Occupancy, wish: SeatRequest, moves: MoveBudget, *, now_pace: float) -> bool:
     """Seat the gang at a better pace than it would have now, in the domain where that costs others least.
 
     Only if it gains more than they lose; both in device seconds over the time that seats are expected to stand.
@@ -64,7 +64,7 @@ def make_room(floor: Floor, wish: Wish, moves: Moves, *, now_pace: float) -> boo
     return False
 
 
-def _cleared(floor: Floor, wish: Wish, inside: Bools, moves: Moves, most: float) -> float | None:
+def _cleared(floor: Occupancy, wish: SeatRequest, inside: Bools, moves: MoveBudget, most: float) -> float | None:
     """What it costs when the cheapest gangs leave the domain until this one fits and sit elsewhere; None: too much."""
     spent, moved = 0.0, 0
     gone: list[tuple[str, float]] = []
@@ -87,7 +87,7 @@ def _cleared(floor: Floor, wish: Wish, inside: Bools, moves: Moves, most: float)
     return None if lost is None else spent + lost
 
 
-def _cheapest(floor: Floor, inside: Bools, moves: Moves, lacking: int) -> list[str]:
+def _cheapest(floor: Occupancy, inside: Bools, moves: MoveBudget, lacking: int) -> list[str]:
     """Who sits in there, by what each device that is needed costs; who has not started yet costs nothing.
 
     Of equals the smaller first: it finds other seats more easily.
@@ -105,7 +105,7 @@ def _cheapest(floor: Floor, inside: Bools, moves: Moves, lacking: int) -> list[s
     return sorted(held, key=price)
 
 
-def _reseated(floor: Floor, gone: list[tuple[str, float]], moves: Moves) -> float | None:
+def _reseated(floor: Occupancy, gone: list[tuple[str, float]], moves: MoveBudget) -> float | None:
     """Everybody who left sits again, the largest first; what they lose in pace, or None if somebody finds no seats."""
     lost = 0.0
     for job, pace in sorted(gone, key=lambda one: (-floor.wishes[one[0]].size, one[0])):

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.offers import Floats
-from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 KEPT = 64
@@ -21,7 +21,7 @@ PRECEDENT = 4.0
 """One finished job of the same class says as much about a job's length as so many general expectations."""
 
 
-class Seen(NamedTuple):
+class JobEstimate(NamedTuple):
     """What was last seen of a job: its class, its work done, the seconds it ran and those it first said it needs."""
 
     kind: str
@@ -34,8 +34,8 @@ class Seen(NamedTuple):
 class History:
     """Finished jobs by class, and the present ones as they were when they were last seen."""
 
-    finished: Mapping[str, tuple[Seen, ...]]
-    seen: Mapping[str, Seen]
+    finished: Mapping[str, tuple[JobEstimate, ...]]
+    seen: Mapping[str, JobEstimate]
 
     @classmethod
     def of(cls, memory: Mapping[str, Any]) -> History:
@@ -76,12 +76,12 @@ class History:
         return _usual_pace(kind, past) if said_s > 0 else 1.0
 
 
-def _look(job: JobState, before: Seen | None) -> Seen:
+def _look(job: JobState, before: JobEstimate | None) -> JobEstimate:
     said_s = before.said_s if before is not None else _said_s(job)
-    return Seen(class_of(job), job.work_done, alone_s(job), said_s)
+    return JobEstimate(class_of(job), job.work_done, alone_s(job), said_s)
 
 
-_PACES: dict[str, tuple[tuple[Seen, ...], float]] = {}
+_PACES: dict[str, tuple[tuple[JobEstimate, ...], float]] = {}
 """By class, what its finished jobs say; worked out again when another one has finished."""
 
 _BEST: dict[tuple[int, int], tuple[SpeedCurve, float]] = {}
@@ -94,7 +94,7 @@ MOST_KEPT = 20_000
 """Of either that are remembered before all are forgotten."""
 
 
-def _usual_pace(kind: str, past: tuple[Seen, ...]) -> float:
+def _usual_pace(kind: str, past: tuple[JobEstimate, ...]) -> float:
     known = _PACES.get(kind)
     if known is not None and known[0] is past:
         return known[1]
@@ -165,7 +165,7 @@ def all_done(jobs: Sequence[JobState]) -> Floats:
     return done
 
 
-def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dials: Dials) -> Floats:
+def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dials: MarketConfig) -> Floats:
     """In units of each job's curve; ``reference`` is its speed on its most efficient gang.
 
     Declared work is corrected by how wrong jobs of the class were, less so the further the job is. Unknown and without
@@ -182,7 +182,7 @@ def work_left(jobs: Sequence[JobState], reference: Floats, history: History, dia
     return np.array(found, dtype=np.float64)
 
 
-def _expected(job: JobState, speed: float, history: History, dials: Dials) -> float:
+def _expected(job: JobState, speed: float, history: History, dials: MarketConfig) -> float:
     prior = dials.prior_shape * job.work_done + dials.prior_s * speed
     if job.facts and (said := float(job.facts.get("takes_s", 0.0)) * speed) > job.work_done:
         prior = said - job.work_done

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.scheduling.market.ceilings import Ceilings, Paths
+from fairlead.scheduling.market.ceilings import Ceilings, QueueLimits
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
 from fairlead.scheduling.market.problem import Problem
 from fairlead.scheduling.market.search import PathSearch, Search
@@ -25,7 +25,7 @@ CLOSE = 0.01
 
 
 def exchanged(
-    problem: Problem, column: Ints, price: Floats, least: Floats, limits: Ceilings | Paths,
+    problem: Problem, column: Ints, price: Floats, least: Floats, limits: Ceilings | QueueLimits,
     fixed: Bools | None = None, *, anew: bool = False,
 ) -> Ints:  # fmt: skip
     """Columns that are worth at least as much in sum; ``column`` has to be possible, prices only make it fast.
@@ -53,7 +53,7 @@ class Field:
     bound: float
 
     @classmethod
-    def of(cls, problem: Problem, least: Floats, price: Floats, toll: Floats, limits: Ceilings | Paths) -> Field:
+    def of(cls, problem: Problem, least: Floats, price: Floats, toll: Floats, limits: Ceilings | QueueLimits) -> Field:
         possible = (problem.utility > 0) & (problem.utility >= least[:, None])
         cost = (price[problem.kind] + limits.rates(problem, toll)) * problem.size
         surplus = np.where(possible, problem.utility - cost, -np.inf)
@@ -64,7 +64,7 @@ class Field:
         return cls(surplus, nothing, best, bound)
 
 
-def _prices(problem: Problem, least: Floats, price: Floats, limits: Ceilings | Paths) -> tuple[Floats, Floats]:
+def _prices(problem: Problem, least: Floats, price: Floats, limits: Ceilings | QueueLimits) -> tuple[Floats, Floats]:
     """Prices by type, and tolls for limits, at which what is wanted beyond ``least`` meets what there is."""
     rows, limited = np.arange(problem.jobs), np.isfinite(limits.amount)
     unit = max(float(price.mean()), 1e-12)
@@ -85,7 +85,7 @@ def _prices(problem: Problem, least: Floats, price: Floats, limits: Ceilings | P
 
 
 def _once(
-    problem: Problem, column: Ints, price: Floats, toll: Floats, least: Floats, limits: Ceilings | Paths,
+    problem: Problem, column: Ints, price: Floats, toll: Floats, least: Floats, limits: Ceilings | QueueLimits,
     fixed: Bools | None,
 ) -> Ints:  # fmt: skip
     """With any prices, what all jobs would gain at them and all devices cost is a bound of what any choice is worth.
@@ -110,6 +110,6 @@ def _once(
     easiest = easiest[np.isfinite(loss[easiest])]
     if not len(easiest):
         return column
-    if isinstance(limits, Paths):
+    if isinstance(limits, QueueLimits):
         return PathSearch(problem, column, easiest, price, toll, surplus, nothing, limits).run(value, 1 + CLOSE)
     return Search(problem, column, easiest, price, toll, surplus, nothing).run(value, 1 + CLOSE)

@@ -12,7 +12,7 @@ from fairlead.scheduling.market.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Straddling:
+class StraddlingJob:
     """A job that has nothing, as its smallest gang of a type is larger than what is left of a guarantee."""
 
     job: int
@@ -23,7 +23,7 @@ class Straddling:
     liking: Floats  # its smallest gangs of that type by worth, nothing else
 
 
-def straddling(problem: Problem, column: Ints, left: Floats) -> Iterator[Straddling]:
+def straddling(problem: Problem, column: Ints, left: Floats) -> Iterator[StraddlingJob]:
     """For each guarantee (by queue and type) of which something is left, the highest bidder that is too large."""
     _, density, order = problem.by_density
     waiting = order[(column[order] < 0) & (density[order] > 0)]
@@ -34,7 +34,7 @@ def straddling(problem: Problem, column: Ints, left: Floats) -> Iterator[Straddl
             taken.add(job)
             size = int(problem.smallest[job, kind])
             liking = np.where((problem.kind[job] == kind) & (problem.size[job] == size), problem.utility[job], 0.0)
-            yield Straddling(job, queue, kind, size, int(left[queue, kind]), liking)
+            yield StraddlingJob(job, queue, kind, size, int(left[queue, kind]), liking)
 
 
 def _short_of(problem: Problem, waiting: Ints, left: Floats) -> Iterator[tuple[int, int, Ints]]:

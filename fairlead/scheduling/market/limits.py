@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market.ground import Land, Need, need_of
+from fairlead.scheduling.job_columns import demands, read
+from fairlead.scheduling.market.capacity_arrays import Need, TypeCapacity, need_of
 from fairlead.scheduling.market.offers import Floats, Ints, Offers, Pool
-from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState
 
 PLAIN_LEVELS = 2
@@ -22,23 +22,19 @@ def special(job: JobState) -> bool:
     return bool(job.demand or job.only or (job.curve is not None and job.curve.levels > PLAIN_LEVELS))
 
 
-def _deep(job: JobState) -> bool:
-    return job.curve is not None and job.curve.levels > PLAIN_LEVELS
-
-
 def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
     """The offers without gangs that no nodes could hold, and with the speed of the narrowest domain that could.
 
     A job that asks for devices only keeps its row as it is, so that without such jobs nothing changes.
     """
     groups: dict[frozenset[str], list[int]] = {}
-    demands, places, curves = (read(jobs, name) for name in ("demand", "only", "curve"))
-    for row, (demand, only, curve) in enumerate(zip(demands, places, curves, strict=True)):
+    asked, places, curves = (read(jobs, name) for name in ("demand", "only", "curve"))
+    for row, (demand, only, curve) in enumerate(zip(asked, places, curves, strict=True)):
         if demand or only or (curve is not None and curve.levels > PLAIN_LEVELS):  # see special
             groups.setdefault(only, []).append(row)
     if not groups or not pool.types:
         return choices
-    land, speed = Land(pool.nodes, pool.types), choices.speed.copy()
+    land, speed = TypeCapacity(pool.nodes, pool.types), choices.speed.copy()
     for only, rows in groups.items():
         _confine(jobs, np.array(rows), choices, land, only, pool, speed)
     has = np.nonzero(choices.present >= 0)[0]  # a gang that sits somewhere fits there, whatever the sums say
@@ -48,17 +44,25 @@ def confined(jobs: Sequence[JobState], choices: Offers, pool: Pool) -> Offers:
 
 
 def _confine(
-    jobs: Sequence[JobState], rows: Ints, choices: Offers, land: Land, only: frozenset[str], pool: Pool, speed: Floats
+    jobs: Sequence[JobState],
+    rows: Ints,
+    choices: Offers,
+    land: TypeCapacity,
+    only: frozenset[str],
+    pool: Pool,
+    speed: Floats,
 ) -> None:
     """Set the speeds of these rows, whose jobs may run in the same places."""
     numbers: dict[Need, int] = {}
-    need = np.array([numbers.setdefault(need_of(jobs[row]), len(numbers)) for row in rows.tolist()])[:, None]
+    _, of, first = demands(jobs)
+    need = np.array([numbers.setdefault(need_of(jobs[at]), len(numbers)) for at in first])[of[rows]][:, None]
     widths = land.widths(list(numbers), only)
     kind, size = choices.kind[rows], choices.size[rows]
     most = np.stack([one[:, -1] for one in widths])[kind, need]
     inside = np.stack([one[:, 0] for one in widths])[kind, need]
     speed[rows] = np.where(size <= most, speed[rows], 0.0)
-    deep = np.array([_deep(jobs[row]) for row in rows.tolist()], dtype=bool)
+    levels = [0 if curve is None else curve.levels for curve in read(jobs, "curve")]
+    deep = np.array(levels)[rows] > PLAIN_LEVELS
     wrong = (speed[rows] > 0) & (size > inside) & (deep[:, None] | (size <= pool.width[kind]))
     for at, column in zip(*(found.tolist() for found in np.nonzero(wrong)), strict=True):
         curve = jobs[rows[at]].curve

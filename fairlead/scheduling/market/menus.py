@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.read import read
+from fairlead.scheduling.job_columns import read
 from fairlead.scheduling.state import JobState
 
 Floats = NDArray[np.float64]

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from fairlead.cluster import Node
+from fairlead.scheduling.job_columns import read
 from fairlead.scheduling.market.menus import Bools, Floats, Gang, Ints, Menus
-from fairlead.scheduling.market.rows import largest, smallest
-from fairlead.scheduling.read import read
+from fairlead.scheduling.market.row_reductions import largest, smallest
 from fairlead.scheduling.state import JobState
 
 __all__ = ["Bools", "Floats", "Gang", "Ints", "Offers", "Pool", "offers", "present"]

@@ -7,30 +7,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.scheduling.market import account
-from fairlead.scheduling.market.barred import barred
-from fairlead.scheduling.market.choice import Chosen, Desk, Problem, choose
-from fairlead.scheduling.market.deadlines import Duties, duties, pressed
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.bid_score import says
+from fairlead.scheduling.job_columns import JobColumns, read
+from fairlead.scheduling.market import tenant_service
+from fairlead.scheduling.market.blocked_jobs import barred
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.deadlines import DeadlineDuties, duties, pressed
+from fairlead.scheduling.market.device_worth import BidColumns, OfferWorth, discounted, worth
 from fairlead.scheduling.market.energy import resting
 from fairlead.scheduling.market.estimates import History, all_done, work_left
+from fairlead.scheduling.market.gang_choice import ChosenGangs, GangRounding, Problem, choose
 from fairlead.scheduling.market.guarantees import uncovered
 from fairlead.scheduling.market.limits import confined
-from fairlead.scheduling.market.nested import Nested
+from fairlead.scheduling.market.minimum_run import dearer, left_alone, young
 from fairlead.scheduling.market.offers import Floats, Offers, Pool, offers
-from fairlead.scheduling.market.placing import dealt, reservations, told
+from fairlead.scheduling.market.placement import dealt, reservations, told
+from fairlead.scheduling.market.reasons import said
 from fairlead.scheduling.market.rotation import rotated, uninterrupted
-from fairlead.scheduling.market.rows import largest
-from fairlead.scheduling.market.saying import said
+from fairlead.scheduling.market.row_reductions import largest
 from fairlead.scheduling.market.tenants import Shares, shares
-from fairlead.scheduling.market.tenure import dearer, left_alone, young
+from fairlead.scheduling.market.tree_rounding import TreeRounding
 from fairlead.scheduling.market.turns import in_whole_gangs
-from fairlead.scheduling.market.worth import Book, Worth, discounted, worth
-from fairlead.scheduling.read import Read, read
-from fairlead.scheduling.score import says
 from fairlead.scheduling.state import ClusterState, JobState, Round
 
-DEFAULTS = Dials()
+DEFAULTS = MarketConfig()
 
 FEW = 500
 """With several tenants and no more jobs than this, every size of a gang counts: shares are a few devices each."""
@@ -45,10 +45,10 @@ class Outcome:
 
     jobs: Sequence[JobState]
     choices: Offers
-    book: Book
-    bids: Worth
-    duty: Duties
-    chosen: Chosen
+    book: BidColumns
+    bids: OfferWorth
+    duty: DeadlineDuties
+    chosen: ChosenGangs
     problem: Problem
 
 
@@ -56,17 +56,17 @@ class Outcome:
 class Market:
     """The policy where devices that a decision frees can be given away at once: callable, without state of its own."""
 
-    dials: Dials = DEFAULTS
+    dials: MarketConfig = DEFAULTS
     waits: bool = True  # whether all who wait are told why; in a simulation nobody reads it
 
     def __call__(self, state: ClusterState) -> Round:
-        jobs = Read.in_order(state.jobs)
+        jobs = JobColumns.in_order(state.jobs)
         pool, dials = Pool.of(state.nodes), self.dials.under(state.sharing)
         history = History.of(state.memory).updated(jobs)
         parts = shares(state.tenants, jobs, pool, state.now_s, state.memory, dials)
         sold = sale(state, jobs, pool, history, parts, dials, tenure=True)
         chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, dials)
-        accounts = account.kept(jobs, sold.book, sold.choices, chosen, found.seats, parts, state.round_s)
+        accounts = tenant_service.kept(jobs, sold.book, sold.choices, chosen, found.seats, parts, state.round_s)
         kept = reservations(found, state.now_s)
         nodes, idle = resting(state, found.seats, kept)
         memory = history.memory() | accounts | {"wake_s": sold.duty.wake_s} | idle
@@ -78,7 +78,7 @@ class Market:
 
 
 def sale(
-    state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: Dials,
+    state: ClusterState, jobs: Sequence[JobState], pool: Pool, history: History, parts: Shares, dials: MarketConfig,
     due: Collection[str] = (), *, ahead: Collection[str] = (), tenure: bool = False,
 ) -> Outcome:  # fmt: skip
     """Which gang each of these jobs gets of the devices in this pool; those ``due`` get their smallest in any case.
@@ -109,18 +109,18 @@ def sale(
             problem = replace(problem, budget=in_whole_gangs(problem, parts, pool.devices, dials))
     if tenure:
         problem = replace(problem, first=left_alone(problem, choices, young(jobs, book, dials), book, dials))
-    chosen = choose(problem, Desk if problem.rules is None else Nested)
+    chosen = choose(problem, GangRounding if problem.rules is None else TreeRounding)
     return Outcome(jobs, choices, book, bids, duty, chosen, problem)
 
 
 def booked(
-    state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, parts: Shares, dials: Dials
-) -> Book:
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, history: History, parts: Shares, dials: MarketConfig
+) -> BidColumns:
     """What the jobs say of themselves, as arrays."""
     _, _, speed = choices.at(choices.reference) if jobs else (None, None, np.zeros(0))
     running = choices.present >= 0
     ran_s = np.where(running, np.maximum(0.0, state.now_s - np.array(read(jobs, "since_s"), dtype=np.float64)), 0.0)
-    return Book(
+    return BidColumns(
         now_s=state.now_s,
         round_s=state.round_s or ROUND_S,
         submitted_s=np.array(read(jobs, "submitted_s"), dtype=np.float64),
@@ -138,7 +138,9 @@ def booked(
     )
 
 
-def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares, duty: Duties) -> Problem:
+def _problem(
+    book: BidColumns, choices: Offers, pool: Pool, bids: OfferWorth, parts: Shares, duty: DeadlineDuties
+) -> Problem:
     share = np.zeros(choices.jobs) if len(parts.names) == 1 else rounding(choices, book)
     return Problem(
         bids.utility,
@@ -153,8 +155,7 @@ def _problem(book: Book, choices: Offers, pool: Pool, bids: Worth, parts: Shares
     )
 
 
-def rounding(choices: Offers, book: Book) -> Floats:
+def rounding(choices: Offers, book: BidColumns) -> Floats:
     """The part of a gang that has to fit its tenant's budget: of one that cannot be smaller, some; of others, all."""
     elastic = largest(np.where(choices.speed > 0, choices.size, 0)) > choices.least
     return np.where(elastic, 1.0, np.where(book.running, 0.25, 0.5))
-

@@ -7,10 +7,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlead.scheduling.market.menus import Floats, Ints
-from fairlead.scheduling.market.rows import largest
-from fairlead.scheduling.market.rows import smallest as smallest_of
-from fairlead.scheduling.market.rules import Rules
+from fairlead.scheduling.market.menus import Bools, Floats, Ints
+from fairlead.scheduling.market.queue_rules import Rules
+from fairlead.scheduling.market.row_reductions import largest
+from fairlead.scheduling.market.row_reductions import smallest as smallest_of
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,18 @@ class Problem:
     def lists(self) -> tuple[list[int], list[int], list[bool], list[int]]:
         """Type and size of every offer and whether it is possible, row after row, and the group of every job: to be
         read one by one, which arrays are slow at."""
-        possible = (self.utility > 0).ravel().tolist()
+        possible = self.possible.ravel().tolist()
         return self.kind.ravel().tolist(), self.size.ravel().tolist(), possible, self.group.tolist()
+
+    @cached_property
+    def possible(self) -> Bools:
+        """Which offers there are."""
+        return self.utility > 0
+
+    @cached_property
+    def cell(self) -> Ints:
+        """The place of every offer in a table by group and type."""
+        return self.group[:, None] * len(self.capacity) + self.kind
 
     @cached_property
     def least(self) -> Ints:
@@ -59,7 +69,7 @@ class Problem:
     def smallest(self) -> Ints:
         """By job and type, the size of its smallest possible gang; more than there could ever be where it has none."""
         none = np.iinfo(np.int64).max
-        possible = np.where(self.utility > 0, self.size, none)
+        possible = np.where(self.possible, self.size, none)
         kinds = range(len(self.capacity))
         return np.stack([np.where(self.kind == kind, possible, none).min(axis=1) for kind in kinds], axis=1)
 
@@ -80,7 +90,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenGangs:
     """The column that each job gets, -1 for none; the prices per device and type; the sum of utilities.
 
     ``entitled`` is what each got while budgets counted, before what was left was lent; ``tiers`` the same as the

@@ -9,14 +9,14 @@ from itertools import chain
 
 import numpy as np
 
-from fairlead.scheduling.market.choice import Desk, Problem
+from fairlead.scheduling.market.device_worth import TINY, BidColumns
+from fairlead.scheduling.market.gang_choice import GangRounding, Problem
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
-from fairlead.scheduling.market.nested import Nested
 from fairlead.scheduling.market.offers import Offers
-from fairlead.scheduling.market.rows import largest
+from fairlead.scheduling.market.row_reductions import largest
 from fairlead.scheduling.market.tenants import Shares
+from fairlead.scheduling.market.tree_rounding import TreeRounding
 from fairlead.scheduling.market.turns import STEP
-from fairlead.scheduling.market.worth import TINY, Book
 
 COMMAND_TURNS = 15.0
 """A command that starts over when it is stopped, does not say how long it takes and is larger than its queue's share,
@@ -125,7 +125,7 @@ def _steps(jobs: list[tuple[int, int]], step: int) -> Iterator[int]:
         yield singles
 
 
-def uninterrupted(problem: Problem, choices: Offers, book: Book, starts_over: Bools, parts: Shares) -> Problem:
+def uninterrupted(problem: Problem, choices: Offers, book: BidColumns, starts_over: Bools, parts: Shares) -> Problem:
     """The problem in which gangs that would lose all they have done keep them for one turn, whatever their budget says.
 
     What a command has beyond its queue's share is a debt that is repaid first. Its turn is over when that debt is as
@@ -145,7 +145,7 @@ def uninterrupted(problem: Problem, choices: Offers, book: Book, starts_over: Bo
     share = np.array([float(parts.entitled[name]) for name in parts.names])[group]
     turns = np.where(size > share, COMMAND_TURNS, 1.0)
     lasts = (debt < size * np.maximum(takes_s, turns * parts.turn_s)) | _within(size, share, book.ran_s[rows], group)
-    desk = Desk(problem) if problem.rules is None else Nested(problem)
+    desk = GangRounding(problem) if problem.rules is None else TreeRounding(problem)
     desk.secure()
     first = problem.first.copy()
     for job in np.nonzero(first >= 0)[0].tolist():

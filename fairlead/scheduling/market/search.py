@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlead.scheduling.market.ceilings import Paths
+from fairlead.scheduling.market.ceilings import QueueLimits
 from fairlead.scheduling.market.menus import Bools, Floats, Ints
 from fairlead.scheduling.market.problem import Problem
 
@@ -161,7 +161,7 @@ class PathSearch(Search):
 
     def __init__(
         self, problem: Problem, column: Ints, easiest: Ints, price: Floats, toll: Floats, surplus: Floats,
-        nothing: Floats, limits: Paths,
+        nothing: Floats, limits: QueueLimits,
     ) -> None:  # fmt: skip
         self.limits = limits
         super().__init__(problem, column, easiest, price, toll, surplus, nothing)

@@ -6,25 +6,26 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.scheduling.market.colocation import Neighbours, Table
-from fairlead.scheduling.market.defrag import MOST_MOVES, Moves, make_room
-from fairlead.scheduling.market.floor import Floor, Kept, Seats, Wish
-from fairlead.scheduling.market.ground import Ground
-from fairlead.scheduling.market.reserve import reserved
+from fairlead.cluster import counted
+from fairlead.scheduling.market.capacity_arrays import NodeCapacity
+from fairlead.scheduling.market.colocation import ClassesByNode, Table
+from fairlead.scheduling.market.defrag import MOST_MOVES, MoveBudget, make_room
+from fairlead.scheduling.market.occupancy import KeptRoom, Occupancy, SeatRequest, Seats
+from fairlead.scheduling.market.reservations import reserved
 from fairlead.scheduling.market.seats import shrunk
 from fairlead.scheduling.market.tree import best_seats
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
+class SeatedGangs:
     """Seats by job, who found none, and the room that is kept for the first of those."""
 
     seats: Mapping[str, Seats]
     unseated: tuple[str, ...]
-    kept: Kept | None = None
+    kept: KeptRoom | None = None
 
 
-def admitted(ground: Ground, wishes: Sequence[Wish]) -> tuple[list[Wish], tuple[str, ...]]:
+def admitted(ground: NodeCapacity, wishes: Sequence[SeatRequest]) -> tuple[list[SeatRequest], tuple[str, ...]]:
     """Of gangs that may only run in some places those worth most, as far as these places hold them; and the others.
 
     Devices were dealt out by type, so a zone may have been promised to more gangs than it holds. Those who may run
@@ -47,9 +48,9 @@ def admitted(ground: Ground, wishes: Sequence[Wish]) -> tuple[list[Wish], tuple[
 
 
 def arranged(
-    ground: Ground, wishes: Sequence[Wish], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
-    table: Table | None = None, head: Wish | None = None, frozen: Collection[str] | None = None,
-) -> Seated:  # fmt: skip
+    ground: NodeCapacity, wishes: Sequence[SeatRequest], now: Mapping[str, Seats], *, horizon_s: float = 600.0,
+    table: Table | None = None, head: SeatRequest | None = None, frozen: Collection[str] | None = None,
+) -> SeatedGangs:  # fmt: skip
     """Seats on these nodes of one type; ``now`` is where gangs sit so far.
 
     Who may only run in some places comes first, then the largest: what is small finds room in between. A gang that
@@ -59,16 +60,16 @@ def arranged(
     nodes that are about as warm or as fast count as alike.
     """
     by_job = {wish.job: wish for wish in wishes}
-    neighbours = None if table is None else Neighbours.of(table, (wish.kind for wish in wishes), len(ground.nodes))
-    floor = Floor(ground, by_job, neighbours, rough=frozen is not None)
+    neighbours = None if table is None else ClassesByNode.of(table, (wish.kind for wish in wishes), len(ground.nodes))
+    floor = Occupancy(ground, by_job, neighbours, rough=frozen is not None)
     ordered = sorted(wishes, key=_rank)
     for wish in ordered:
         before = now.get(wish.job, ())
         if before and floor.can_stay(wish, before):
-            floor.sit(wish.job, Counter(ground.at[name] for name in before))
+            floor.sit(wish.job, counted(ground.at[name] for name in before))
     if frozen is not None:
         _resize(floor, ordered, now)
-    moves = Moves(frozenset(floor.gangs), horizon_s, MOST_MOVES if frozen is None else 1, frozen=frozen or ())
+    moves = MoveBudget(frozenset(floor.gangs), horizon_s, MOST_MOVES if frozen is None else 1, frozen=frozen or ())
     unseated: list[str] = []
     for wish in ordered if head is None else sorted((*ordered, head), key=_rank):
         if wish is head:
@@ -77,10 +78,10 @@ def arranged(
             unseated.append(wish.job)
             if floor.kept is None:
                 floor.kept = reserved(floor, wish)
-    return Seated({job: floor.seats(job) for job in by_job if job in floor.gangs}, tuple(unseated), floor.kept)
+    return SeatedGangs({job: floor.seats(job) for job in by_job if job in floor.gangs}, tuple(unseated), floor.kept)
 
 
-def _resize(floor: Floor, wishes: Sequence[Wish], now: Mapping[str, Seats]) -> None:
+def _resize(floor: Occupancy, wishes: Sequence[SeatRequest], now: Mapping[str, Seats]) -> None:
     """Gangs of another size than before: on some of their seats, or on all of them and others besides."""
     for wish in wishes:
         before = now.get(wish.job, ())
@@ -99,12 +100,12 @@ def _resize(floor: Floor, wishes: Sequence[Wish], now: Mapping[str, Seats]) -> N
                 floor.sit(wish.job, counts + Counter(more))
 
 
-def _rank(wish: Wish) -> tuple[bool, int, str]:
+def _rank(wish: SeatRequest) -> tuple[bool, int, str]:
     return (not wish.only, -wish.size, wish.job)
 
 
-def _seat(floor: Floor, wish: Wish, moves: Moves) -> bool:
-    found = next((seats for inside in floor.paces() if (seats := best_seats(floor, wish, inside)) is not None), None)
+def _seat(floor: Occupancy, wish: SeatRequest, moves: MoveBudget) -> bool:
+    found = next((seats for inside in floor.paces if (seats := best_seats(floor, wish, inside)) is not None), None)
     pace = 0.0 if found is None else wish.pace(floor.level(found))
     if make_room(floor, wish, moves, now_pace=pace):
         return True

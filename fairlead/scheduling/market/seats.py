@@ -24,7 +24,7 @@ def seated(
     Unless ``frozen`` is None every gang that grows or shrinks keeps its present seats as far as it can, and those
     frozen are not moved for others.
     """
-    room = Room(nodes, frozen or ())
+    room = FreeDevices(nodes, frozen or ())
     stays = room.keep(wanted, now)
     if frozen is not None:
         room.resize(wanted, now)
@@ -44,7 +44,7 @@ def counted(seats: Seats) -> tuple[Seats, tuple[tuple[str, int], ...]]:
     return tuple(sorted(seats)), tuple(sorted(Counter(seats).items()))
 
 
-class Room:
+class FreeDevices:
     """Free devices per node, and who sits where."""
 
     def __init__(self, nodes: Sequence[Node], frozen: Collection[str] = ()) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from fairlead.cluster import Resources
-from fairlead.scheduling.market.agenda import Tiers
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.deadline_agenda import QueueTiers
+from fairlead.scheduling.market.fairness_over_time import in_tiers, judged
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
-from fairlead.scheduling.market.repay import in_tiers, judged
-from fairlead.scheduling.market.rules import Rules, charges, rules, wanted
+from fairlead.scheduling.market.queue_rules import Rules, charges, rules, wanted
 from fairlead.scheduling.queues import Tree, divided, in_service, working
-from fairlead.scheduling.read import read
 from fairlead.scheduling.state import JobState, TenantState
 
 RECENT_S = 900.0
@@ -83,17 +83,17 @@ class Shares:
     def rules(self, jobs: Sequence[JobState], pool: Pool) -> Rules | None:
         return rules(self.tree, _types(pool), charges(jobs, self.whole), len(jobs))
 
-    def quick(self, dials: Dials) -> bool:
+    def quick(self, dials: MarketConfig) -> bool:
         """Whether changes cost so little that shares hold over minutes: fractions then take turns by the buckets."""
         return self.turn_s < dials.turn_s
 
-    def behind(self, dials: Dials) -> Floats:
+    def behind(self, dials: MarketConfig) -> Floats:
         """By queue, the devices that would make up within one turn for what it is behind; negative: ahead."""
         if self.quick(dials):
             return np.array([self.accounts[name].bucket / self.turn_s for name in self.names])
         return np.array([self.accounts[name].owed / dials.turn_s for name in self.names])
 
-    def saved(self, dials: Dials) -> Floats | None:
+    def saved(self, dials: MarketConfig) -> Floats | None:
         """By queue, the device seconds in its bucket; None where turns take too long to promise anything by them."""
         return np.array([self.accounts[name].bucket for name in self.names]) if self.quick(dials) else None
 
@@ -105,11 +105,11 @@ class Shares:
         """What tenants may claim, with everybody below them."""
         return {name: amount for name, amount in self.entitled.items() if name in self.tree.tenants}
 
-    def tiers(self) -> Tiers | None:
+    def tiers(self) -> QueueTiers | None:
         """What each queue may claim, and who stands above it, by number; None where there is only one."""
         if len(self.names) == 1:
             return None
-        return Tiers(np.array([self.entitled[name] for name in self.names]), _above(self.tree))
+        return QueueTiers(np.array([self.entitled[name] for name in self.names]), _above(self.tree))
 
     def memory(self, used: Mapping[str, float], useful: Mapping[str, float] | None = None) -> dict[str, Any]:
         """To be seen again next round, with what was given out now, and how much of that is useful work."""
@@ -124,7 +124,7 @@ class Shares:
 
 def shares(
     tenants: Sequence[TenantState], jobs: Sequence[JobState], pool: Pool, now_s: float, memory: Mapping[str, Any],
-    dials: Dials, sitting: Sequence[JobState] | None = None,
+    dials: MarketConfig, sitting: Sequence[JobState] | None = None,
 ) -> Shares:  # fmt: skip
     """Weighted max-min shares of the devices, corrected by what is owed, so that whole gangs even out over time.
 
@@ -187,7 +187,7 @@ def _types(pool: Pool) -> dict[str, float]:
     return dict(zip(pool.types, pool.capacity.tolist(), strict=True))
 
 
-def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: Dials) -> dict[str, Account]:
+def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: MarketConfig) -> dict[str, Account]:
     """What was owed fades; what the last round gave or denied is added."""
     before: Mapping[str, Account] = memory.get("accounts", {})
     seconds = max(0.0, now_s - float(memory.get("at_s", now_s)))
@@ -207,7 +207,7 @@ def _aged(memory: Mapping[str, Any], names: Sequence[str], now_s: float, dials: 
     return found
 
 
-def paced(jobs: Sequence[JobState], dials: Dials) -> float:
+def paced(jobs: Sequence[JobState], dials: MarketConfig) -> float:
     """How long a turn is: half an hour where changes cost half a minute, less than a minute where they cost a second or
     two, and in between so long that changes cost little of it.
 

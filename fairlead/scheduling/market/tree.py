@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.scheduling.market.floor import Counts, Floor, Wish
-from fairlead.scheduling.market.ground import Bools, Floats, Ints
+from fairlead.scheduling.market.capacity_arrays import Bools, Floats, Ints
+from fairlead.scheduling.market.occupancy import Counts, Occupancy, SeatRequest
 
 LOCALITY = 0.1
 """Beside its data a gang is taken to be so much better off: a preference, outdone by what a wider domain costs."""
@@ -18,7 +18,7 @@ ALIKE = 0.01
 """Paces that differ by less than this count as the same."""
 
 
-def runs(wish: Wish, levels: int) -> Iterator[tuple[int, int, float]]:
+def runs(wish: SeatRequest, levels: int) -> Iterator[tuple[int, int, float]]:
     """(first level, last level, pace) of neighbouring levels at which the gang is equally fast, narrowest first."""
     first = 0
     for level in range(1, levels + 1):
@@ -27,7 +27,9 @@ def runs(wish: Wish, levels: int) -> Iterator[tuple[int, int, float]]:
             first = level
 
 
-def best_seats(floor: Floor, wish: Wish, inside: Bools | None = None, widest: int | None = None) -> Counts | None:
+def best_seats(
+    floor: Occupancy, wish: SeatRequest, inside: Bools | None = None, widest: int | None = None
+) -> Counts | None:
     """The seats it would have now at the best pace that is free, or None when it does not fit at all."""
     fit = floor.fit(wish)
     if inside is not None:
@@ -46,7 +48,7 @@ def best_seats(floor: Floor, wish: Wish, inside: Bools | None = None, widest: in
     return None
 
 
-def _preferred(floor: Floor, wish: Wish, domain: Ints, fit: Ints) -> int:
+def _preferred(floor: Occupancy, wish: SeatRequest, domain: Ints, fit: Ints) -> int:
     """Of the domains that hold it: near its data and away from bad company, awake, tight, cool; else the first."""
     room = np.bincount(domain, fit).astype(np.float64)
     candidates = np.nonzero(room >= wish.size)[0]
@@ -63,7 +65,7 @@ def _preferred(floor: Floor, wish: Wish, domain: Ints, fit: Ints) -> int:
     return int(candidates[np.lexsort(keys)[0]])
 
 
-def _quality(floor: Floor, wish: Wish, domain: Ints, fit: Ints, room: Floats) -> Floats:
+def _quality(floor: Occupancy, wish: SeatRequest, domain: Ints, fit: Ints, room: Floats) -> Floats:
     good = np.ones(len(room))
     if wish.near:
         beside = np.bincount(domain, np.where(floor.where(wish.near), fit, 0), minlength=len(room))
@@ -74,7 +76,7 @@ def _quality(floor: Floor, wish: Wish, domain: Ints, fit: Ints, room: Floats) ->
     return good
 
 
-def _within(floor: Floor, wish: Wish, fit: Ints, *, indifferent: bool) -> Counts:
+def _within(floor: Occupancy, wish: SeatRequest, fit: Ints, *, indifferent: bool) -> Counts:
     """Over several nodes: few of them where speed depends on it; else remainders first, so that whole nodes stay free.
 
     The last part goes where it fits most tightly.

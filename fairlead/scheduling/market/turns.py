@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from fairlead.scheduling.market.dials import Dials
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.fairness_over_time import in_whole_devices, within
 from fairlead.scheduling.market.menus import Bools, Floats
 from fairlead.scheduling.market.problem import Problem
-from fairlead.scheduling.market.repay import in_whole_devices, within
-from fairlead.scheduling.market.rows import largest
+from fairlead.scheduling.market.row_reductions import largest
 from fairlead.scheduling.market.tenants import Shares
 
 STEP = 0.01
@@ -20,7 +20,7 @@ STEP = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedGroups:
     """By group: devices of its gangs that fit, the sizes of those that do not, smallest first, and who is fluid."""
 
     used: Floats
@@ -28,7 +28,7 @@ class Packed:
     fluid: Bools  # who can use one device more or less
 
 
-def in_whole_gangs(problem: Problem, parts: Shares, devices: float, dials: Dials) -> Floats:
+def in_whole_gangs(problem: Problem, parts: Shares, devices: float, dials: MarketConfig) -> Floats:
     """Budgets of groups side by side that can all be had at once, and used up.
 
     Everybody has the gangs that fit into the ``guarded`` part of its share; what is left of the devices goes to further
@@ -46,7 +46,9 @@ def in_whole_gangs(problem: Problem, parts: Shares, devices: float, dials: Dials
     return budget
 
 
-def _take_turns(wanted: Floats, budget: Floats, packed: Packed, parts: Shares, room: float, dials: Dials) -> None:
+def _take_turns(
+    wanted: Floats, budget: Floats, packed: PackedGroups, parts: Shares, room: float, dials: MarketConfig
+) -> None:
     """Further gangs as far as there is room, those first whose groups are furthest behind, relative to their shares.
 
     How far behind it is, is told as if what it is owed were to be made up for within ``turn_s``. A gang has its turn as
@@ -78,7 +80,7 @@ def _take_turns(wanted: Floats, budget: Floats, packed: Packed, parts: Shares, r
     budget[:] = had
 
 
-def _packed(problem: Problem, budget: Floats, claim: Floats) -> Packed:
+def _packed(problem: Problem, budget: Floats, claim: Floats) -> PackedGroups:
     """What fits of each group into these budgets, by bids. Whose jobs all fit into its share is not cut.
 
     Where workers count as several devices or types are limited, everybody is taken to be fluid.
@@ -100,7 +102,7 @@ def _packed(problem: Problem, budget: Floats, claim: Floats) -> Packed:
         fluid[at] |= bool(grows[order[begin:end][taken]].any())
         fluid[at] |= bool(some) and some.count(1) >= problem.budget[at] - used[at] - 1e-9
         others.append(some)
-    return Packed(used, others, fluid)
+    return PackedGroups(used, others, fluid)
 
 
 def _fitted(sizes: list[int], room: float) -> tuple[list[int], list[int], float]:

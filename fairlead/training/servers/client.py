@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from fairlead.training.group import Group, PeerLost
+from fairlead.training.servers.clock_server import ClockServer
 from fairlead.training.servers.clocks import Clocks
-from fairlead.training.servers.keeper import Keeper
-from fairlead.training.servers.lines import CLOCKS, KEEPER, Line, Lines
+from fairlead.training.servers.connections import CLOCKS, KEEPER, PeerConnection, PeerConnections
 from fairlead.training.servers.messages import (
     Answer,
     Fail,
@@ -27,7 +27,7 @@ from fairlead.training.servers.messages import (
 )
 from fairlead.training.servers.shard import Layout, Shard, dealt
 from fairlead.training.session import Session
-from fairlead.training.words import not_a_number
+from fairlead.training.step_flags import not_a_number
 
 REASON_WITHIN_S = 2.0
 """How long the keeper is asked why a peer is gone."""
@@ -46,8 +46,8 @@ class Servers:
         layouts = [Layout(tensors) for tensors in self._held]
         self._buffers = [layout.buffer() for layout in layouts]
         self._views = [layout.views(buffer) for layout, buffer in zip(layouts, self._buffers, strict=True)]
-        self._lines = Lines(group)
-        self._keeper = Keeper(clocks, group.size, lambda: self._lines.lost)
+        self._lines = PeerConnections(group)
+        self._keeper = ClockServer(clocks, group.size, lambda: self._lines.lost)
         self._lines.open(self._serve)
 
     def check(self) -> None:
@@ -135,7 +135,7 @@ class Servers:
 
     # ------------------------------------------------------------ in threads
 
-    def _serve(self, rank: int, line: Line) -> None:
+    def _serve(self, rank: int, line: PeerConnection) -> None:
         """Answer one rank until it is gone, which ends this with PeerLost."""
         buffer = self._shard.layout.buffer()
         while True:

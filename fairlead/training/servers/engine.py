@@ -11,19 +11,19 @@ from typing import Any
 import torch
 
 from fairlead.planning.plan import Plan
-from fairlead.training.balance import Window, stragglers
 from fairlead.training.channel import log
 from fairlead.training.data import part
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.group import Group, PeerLost
+from fairlead.training.model_probe import has_batch_norm
 from fairlead.training.optimizers import load_optimizer
-from fairlead.training.probe import has_batch_norm
-from fairlead.training.replicas import Replicas
+from fairlead.training.parallel.batch_balance import Window, stragglers
+from fairlead.training.parallel.replicas import Replicas
 from fairlead.training.servers.client import Servers
 from fairlead.training.servers.clocks import Clocks, Closed, Turn
 from fairlead.training.servers.messages import Done, Fail, Settle, Settled, Take
 from fairlead.training.session import Session
-from fairlead.training.words import Heard, Word
+from fairlead.training.step_flags import GroupFlags, RankFlags
 
 
 class ParameterServers(Replicas):
@@ -43,14 +43,14 @@ class ParameterServers(Replicas):
         self._settled = session.step  # the histories of all ranks are alike up to here
         self._servers = Servers(session, group, Clocks(group.size, plan.staleness, session.step))
 
-    def step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
+    def step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
         try:
             return self._step(step, index, word)
         except PeerLost:
             self._servers.raise_failure()  # it may have gone because somebody's loss is no number
             raise
 
-    def _step(self, step: int, index: torch.Tensor, word: Word) -> Heard:
+    def _step(self, step: int, index: torch.Tensor, word: RankFlags) -> GroupFlags:
         session, size = self._session, self._group.size
         turn = self._take(Take(step, word.leaving))
         while isinstance(turn, Turn):
@@ -61,7 +61,7 @@ class ParameterServers(Replicas):
         loss = closed.loss
         if closed.leave or (step + 1) % session.steps_per_epoch == 0 or step + 1 == session.total_steps:
             loss = self._settle(step)
-        return Heard((loss,), closed.compute_s, size if closed.leave else 0, False)
+        return GroupFlags((loss,), closed.compute_s, size if closed.leave else 0, False)
 
     def _tell(self, closed: Closed) -> None:
         """Who was how fast, for the reports: pieces are taken by who has time for them, not shared out before."""

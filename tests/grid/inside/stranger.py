@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fairlead.errors import FairleadError
 from fairlead.grid import Grid
-from fairlead.grid.keeping import connect
 from fairlead.grid.mapping import Mapping
 from fairlead.grid.messages import PutSmall
+from fairlead.grid.sockets import connect
 
 known = json.loads(Path("known.json").read_text())
 own = Grid.of_this_worker()

@@ -164,7 +164,7 @@ function NodeDialog({ node, onClose }) {
       <dt>Temperature</dt><dd>${node.temperature_c == null ? "not known" : `${format.figure(node.temperature_c)} °C`}</dd>
       <dt>Power</dt><dd>${node.power_w == null ? "not known" : `${format.figure(node.power_w)} W`}</dd>
       <dt>Isolation</dt><dd>${node.isolation}</dd>
-      <dt>Node manager</dt><dd>${node.pid ? `process ${node.pid}` : "not running"}${node.warm ? ", warm" : ""}</dd>
+      <dt>Node manager</dt><dd>${["lost", "asleep"].includes(node.state) ? "not running" : "running"}${node.warm ? ", warm" : ""}</dd>
       <dt>Jobs</dt><dd>${node.jobs.length
         ? html`<ul class="plain">${node.jobs.map((job) => html`<li key=${job}><${JobLink} id=${job} /></li>`)}</ul>`
         : "none that you may see"}</dd>

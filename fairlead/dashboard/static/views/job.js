@@ -57,13 +57,13 @@ export function JobView({ id }) {
     document.title = `${job?.name ?? id} · Fairlead`;
   }, [id, job?.name]);
   if (!job) {
-    return html`<div class="head"><h1 tabindex="-1">${id}</h1></div>
+    return html`<div key="head" class="head job-head"><div><h1 tabindex="-1">${id}</h1></div></div>
       ${problem ? html`<${Trouble} problem=${problem} again=${load} />` : html`<p class="loading">Looking at the job …</p>`}`;
   }
   return html`
     <p class="crumbs">${job.labels?.pipeline ? html`<a href=${href("pipelines")}>Pipelines</a> <span aria-hidden="true">/</span>
       <a href=${href("pipeline", job.labels.pipeline)}>${job.labels.pipeline}</a>` : html`<a href=${href("queue")}>Queue</a>`} <span aria-hidden="true">/</span></p>
-    <div class="head job-head">
+    <div key="head" class="head job-head">
       <div><h1 tabindex="-1">${job.name}</h1>
         <p class="sub"><${State} of=${job.state} /><${Tenant} name=${job.tenant} /><span class="mono dim">${job.id}</span></p></div>
       <${Actions} job=${job} load=${load} />

@@ -73,7 +73,7 @@ export function PipelineView({ id }) {
     document.title = `${pipeline?.name ?? "Pipeline"} · Fairlead`;
   }, [pipeline?.name]);
   if (pipeline === null) {
-    return html`<h1 tabindex="-1">Pipeline</h1><${Trouble} problem=${problem} again=${load} />
+    return html`<div key="head" class="head job-head"><div><h1 tabindex="-1">Pipeline</h1></div></div><${Trouble} problem=${problem} again=${load} />
       ${problem ? null : html`<p class="loading">Looking at the pipeline …</p>`}`;
   }
   const cancel = async () => {
@@ -84,7 +84,7 @@ export function PipelineView({ id }) {
   const stage = pipeline.stages.find((each) => each.name === chosen);
   return html`
     <p class="crumbs"><a href=${href("pipelines")}>Pipelines</a> <span aria-hidden="true">/</span></p>
-    <div class="head job-head"><div><h1 tabindex="-1">${pipeline.name}</h1>
+    <div key="head" class="head job-head"><div><h1 tabindex="-1">${pipeline.name}</h1>
       <p class="sub"><${State} of=${pipeline.state} /><${Tenant} name=${pipeline.tenant} /><span class="mono dim">${pipeline.id}</span>
         <span class="num">${format.duration((pipeline.finished_s ?? now) - pipeline.submitted_s)}</span></p></div>
       ${ENDED.has(pipeline.state) || me?.role === "viewer" ? null : html`<div class="actions"><button type="button" class="button danger-quiet" onClick=${() => setAsking(true)}>Cancel</button></div>`}

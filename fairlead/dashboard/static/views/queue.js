@@ -24,7 +24,7 @@ export function QueueView({ query }) {
   const teams = useCell(tenants), narrow = useNarrow(), seen = useRef([]);
   const server = {
     state: wanted.state === "all" ? "" : wanted.state, tenant: wanted.tenant,
-    order: OPEN.has(wanted.state) ? "oldest" : "newest", // what runs or is next to run is among the oldest
+    order: OPEN.has(wanted.state) ? "queue" : "newest", // what runs, then what has waited longest
   };
   const load = useMemo(() => coalesced(() => loadJobs(), 2000), []);
 

@@ -1,0 +1,375 @@
+"""The embedded backend: one machine, virtual nodes, nothing else installed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+from fairlead import wire
+from fairlead.agent.embedded import host_client
+from fairlead.agent.embedded.fencing import fence
+from fairlead.agent.embedded.node_link import NodeGone, NodeRefused
+from fairlead.agent.embedded.node_records import records
+from fairlead.agent.embedded.node_shapes import Division, NodeShape, load_division, parse_nodes, save_division
+from fairlead.agent.embedded.node_supervisor import NodeSupervisor
+from fairlead.agent.embedded.worker_logs import last_lines, read_logs
+from fairlead.agent.node import processes
+from fairlead.agent.protocol import (
+    BackendEvent,
+    Capabilities,
+    Inventory,
+    LaunchOrder,
+    LogChunk,
+    LogCursor,
+    NodeAction,
+    NotStarted,
+)  # fmt: skip
+from fairlead.agent.sandbox.isolation_probe import LEVELS
+from fairlead.cluster import Gang, Node, NodeState
+from fairlead.errors import LostLeadership, NotFound, Unavailable
+from fairlead.home import Home
+from fairlead.local_wire import placed_join
+from fairlead.safe_removal import remove
+
+__all__ = ["LocalBackend", "NodeShape", "parse_nodes"]
+
+_END_S = 15.0
+_TRY_AGAIN_S = 0.05
+_HOST_AGAIN_S = 0.2
+
+log = logging.getLogger("fairlead.local")
+
+
+class LocalBackend:
+    """Gangs on the virtual nodes of this machine.
+
+    A command to a node that is lost does nothing: all that ran there is gone, and its NodeLost is in the events.
+    """
+
+    def __init__(
+        self, home: Home, nodes: Sequence[NodeShape] = (), *, restart_s: tuple[float, float] = (5.0, 60.0),
+        preload: bool = True, isolation: str | None = None, strangers: bool = False,
+        derive: Callable[..., bytes] | None = None,
+    ) -> None:  # fmt: skip
+        self.capabilities = Capabilities(
+            "local", "user" if os.geteuid() == 0 else "none", detection_s=1.0, one_machine=True
+        )
+        self._isolation = isolation  # None: as the last time, or the best that works
+        self._strangers = strangers  # several tenants are here already: nothing less than a sandbox, unless told so
+        self._derive = derive  # keys from the platform's own; None: the grid of each node makes its own
+        self._home = home
+        self._shapes = tuple(nodes)
+        self._restart_s = restart_s
+        self._preload = preload  # of torch; without it only commands start fast
+        self._epoch: int | None = None
+        self._keepers: dict[str, NodeSupervisor] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._events: asyncio.Queue[BackendEvent | None] = asyncio.Queue()
+
+    # ------------------------------------------------------------ life
+
+    async def open(self, epoch: int) -> None:
+        """Start or adopt all nodes; without nodes of its own those of the last time, or one for the whole machine.
+
+        Nodes that do not answer, or cannot be started, keep nobody waiting, as long as there is another one.
+        """
+        self._home.create()
+        self._home.create_memory()
+        remembered = self._home.run / "nodes.json"
+        before = load_division(remembered)
+        self._shapes = self._shapes or tuple(before.nodes) or parse_nodes("1")
+        named = self._isolation or os.environ.get("FAIRLEAD_ISOLATION")
+        wanted = self._isolation = named or before.isolation
+        save_division(remembered, Division(self._shapes, wanted))
+        wanted = "sandbox" if self._strangers and wanted == "auto" else wanted
+        self._epoch = epoch
+        names = {shape.name for shape in self._shapes}
+        for record in records(self._home):
+            if record.node not in names:  # of an earlier division of this machine
+                await asyncio.to_thread(fence, self._home, record.node, epoch)
+        await asyncio.to_thread(host_client.retire_host, self._home)
+        # Before the nodes are asked for, so that it is started once.
+        host = await host_client.connect_host(self._home, preload=self._preload)
+        self._keepers = {
+            shape.name: NodeSupervisor(
+                self._home, shape, epoch, self._events.put_nowait, self._restart_s, self._preload, wanted
+            )
+            for shape in self._shapes
+        }
+        self._tasks = [asyncio.create_task(keeper.keep()) for keeper in self._keepers.values()]
+        self._tasks.append(asyncio.create_task(self._keep_host(host)))
+        for task in self._tasks:
+            task.add_done_callback(_log_failure)
+        for keeper in self._keepers.values():
+            await keeper.settled.wait()
+        failures = [keeper.failure for keeper in self._keepers.values() if keeper.failure is not None]
+        lost = next((failure for failure in failures if isinstance(failure, LostLeadership)), None)
+        if lost is not None or len(failures) == len(self._keepers):
+            if lost is None:
+                await self.shutdown()  # not one is there: leave no host waiting
+            await self.close()
+            raise lost or failures[0]
+        self._note_isolation()
+        if self.capabilities.isolation == "sandbox":  # tenants come to count on it: a node without is better not there
+            for keeper in self._keepers.values():
+                keeper.insist("sandbox")
+
+    def _note_isolation(self) -> None:
+        """What is in force is what the weakest node has."""
+        found = [keeper.status.isolation.partition(",")[0] for keeper in self._keepers.values() if keeper.status]
+        now = self.capabilities.isolation  # while all are lost
+        weakest = max(found, key=lambda level: LEVELS.index(level) if level in LEVELS else 0, default=now)
+        self.capabilities = dataclasses.replace(
+            self.capabilities, isolation=weakest, isolation_chosen=self._isolation in ("user", "none")
+        )
+
+    async def _keep_host(self, line: socket.socket) -> None:
+        """Have a host at all times, so that every node gets its fork server."""
+        while True:
+            with line:
+                await host_client.until_gone(line)
+            line = await self._new_host()
+
+    async def _new_host(self) -> socket.socket:
+        while True:
+            await asyncio.sleep(_HOST_AGAIN_S)
+            try:
+                line = await host_client.connect_host(self._home, preload=self._preload)
+            except (Unavailable, OSError) as error:
+                log.error("no host: %s", error)
+                continue
+            for keeper in self._keepers.values():
+                keeper.look_at_host()
+            return line
+
+    async def close(self) -> None:
+        """Let go of the nodes; what runs goes on running."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._events.put_nowait(None)
+
+    async def shutdown(self) -> None:
+        """End everything of this home on this machine, opened here or not, and leave nothing behind."""
+        await self.close()
+        found = records(self._home)
+        for record in found:
+            if self._epoch is not None and record.epoch > self._epoch:
+                raise LostLeadership(f"{record.node} is led by epoch {record.epoch}, not {self._epoch}")
+        for record in found:
+            processes.kill(record.process, signal.SIGTERM)
+        await asyncio.to_thread(self._end_all, [record.process for record in found], [record.node for record in found])
+
+    def _end_all(self, managers: Sequence[processes.Process], nodes: Sequence[str]) -> None:
+        processes.wait_gone(lambda: not any(map(processes.alive, managers)), _END_S)
+        for node in nodes:
+            fence(self._home, node, self._epoch)
+        host_client.end_host(self._home)
+        for record in records(self._home):  # what was being started when this began
+            fence(self._home, record.node, self._epoch)
+        with contextlib.suppress(OSError):
+            remove(self._home.memory)
+        for pattern in ("*.sock", "*.lock"):
+            for path in self._home.run.glob(pattern):
+                path.unlink(missing_ok=True)
+        for folder in (self._home.gangs, self._home.etc):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # ------------------------------------------------------------ what there is
+
+    async def inventory(self) -> Inventory:
+        self._note_isolation()
+        return Inventory([_node(keeper) for keeper in self._keepers.values()])
+
+    def facts(self) -> Mapping[str, Any]:
+        return {name: _facts(keeper) for name, keeper in self._keepers.items()}
+
+    async def events(self) -> AsyncIterator[BackendEvent]:
+        """All that happens from the opening on, until this is closed."""
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    async def logs(
+        self, job: str, after: LogCursor, limit_bytes: int = 1 << 20, worker: str | None = None
+    ) -> list[LogChunk]:
+        return await asyncio.to_thread(read_logs, self._home.job(job), after, limit_bytes, worker)
+
+    async def last_lines(
+        self, job: str, lines: int, after: LogCursor, worker: str | None = None, *, whole: bool
+    ) -> tuple[LogCursor, LogCursor]:
+        return await asyncio.to_thread(last_lines, self._home.job(job), lines, after, worker, whole=whole)
+
+    # ------------------------------------------------------------ gangs
+
+    async def start(self, gang: Gang, order: LaunchOrder, within_s: float) -> NotStarted | None:
+        """Start the members on all their nodes at once; nodes without room are asked again until the time is over."""
+        deadline_s = time.monotonic() + within_s
+        orders = self._orders(gang, order)
+        while True:
+            answers = await asyncio.gather(
+                *(self._begin(node, body) for node, body in orders.items()), return_exceptions=True
+            )
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+            refused = {node: why for node, why in zip(orders, answers, strict=True) if isinstance(why, str)}
+            if not refused:
+                return None
+            if time.monotonic() + _TRY_AGAIN_S > deadline_s:
+                node, why = next(iter(refused.items()))
+                return NotStarted(gang.job, gang.generation, f"{node}: {why}", node)
+            orders = {node: orders[node] for node in refused}
+            await asyncio.sleep(_TRY_AGAIN_S)
+
+    def _orders(self, gang: Gang, order: LaunchOrder) -> dict[str, wire.Start]:
+        """The command for each node."""
+        devices: dict[str, dict[str, int]] = {}
+        for member in gang.members:
+            devices.setdefault(member.node, {})[member.worker] = member.device
+        keys = wire.GridKeys()
+        if self._derive is not None and order.worker.grid_bytes:
+            keys = wire.GridKeys(self._derive("grid", order.worker.tenant), self._derive("grid peers"))
+        environment = {worker: dict(variables) for worker, variables in order.environment.items()}
+        secrets, demand = wire.Secrets(dict(order.secrets)), dict(gang.demand)
+        return {
+            node: wire.Start(
+                gang.job, gang.generation, workers, demand, order.worker,
+                {worker: environment[worker] for worker in workers if worker in environment}, secrets, keys,
+            )
+            for node, workers in devices.items()
+        }  # fmt: skip
+
+    async def _begin(self, node: str, body: wire.Start) -> str | None:
+        """Why the node does not start its part; None when it does."""
+        try:
+            reply = await self._ask(node, body, must=True)
+        except NodeRefused as error:
+            return error.message
+        return None if reply else "the node is lost"
+
+    async def tell(self, job: str, workers: Mapping[str, str], message: wire.ToWorker) -> None:
+        def told(node: str, names: list[str]) -> wire.Tell:
+            return wire.Tell(job, names, self._understood(node, job, message))
+
+        await self._each(_grouped(workers), told)
+
+    def _understood(self, node: str, job: str, message: wire.ToWorker) -> wire.ToWorker:
+        """The message as this node's version knows it: before protocol 6 the leader named the file of a rendezvous."""
+        status = self._keeper(node).status
+        if not isinstance(message, wire.Join) or status is None or status.protocol >= 6:
+            return message
+        return placed_join(message, self._home.job(job))
+
+    async def stop(self, job: str, workers: Mapping[str, str], grace_s: float) -> None:
+        await self._each(_grouped(workers), lambda _, names: wire.Stop(job, names, grace_s))
+
+    async def release(self, job: str, workers: Mapping[str, str], *, forget_memory: bool = False) -> None:
+        await self._each(_grouped(workers), lambda _, names: wire.Release(job, names, forget_memory))
+
+    async def forget(self, job: str, node: str) -> None:
+        await self._ask(node, wire.Release(job, [], forget_memory=True))
+
+    async def discard(self, tenant: str, labels: Sequence[str], node: str) -> None:
+        await self._ask(node, wire.Discard(tenant, list(labels)))
+
+    def acknowledge(self, node: str, incarnation: str, sequence: int) -> None:
+        keeper = self._keepers.get(node)
+        if keeper is None or keeper.link is None or keeper.status is None:
+            return
+        if keeper.status.incarnation == incarnation:
+            keeper.link.post(wire.Acknowledge(sequence))
+
+    async def node(self, name: str, action: NodeAction) -> None:
+        keeper = self._keeper(name)
+        match action:
+            case NodeAction.START:
+                keeper.start()
+            case NodeAction.WAKE:
+                keeper.wake()
+            case NodeAction.SLEEP:
+                await keeper.sleep()
+            case _:
+                await keeper.stop(stay_down=action is NodeAction.STOP)
+
+    # ------------------------------------------------------------ asking nodes
+
+    def _keeper(self, name: str) -> NodeSupervisor:
+        try:
+            return self._keepers[name]
+        except KeyError:
+            known = ", ".join(self._keepers) or "none"
+            raise NotFound(f"there is no node {name}", field="node", value=name, fix=f"use one of: {known}") from None
+
+    async def _ask(self, name: str, body: wire.ToNode, *, must: bool = False) -> wire.Reply | None:
+        """The node's answer, or None when it is lost; other trouble is logged, or raised if it must arrive."""
+        keeper = self._keeper(name)
+        if isinstance(keeper.failure, LostLeadership):
+            raise keeper.failure
+        if keeper.link is None and not (must and keeper.going):
+            return None
+        try:
+            if keeper.link is None:  # what it was told before may still begin there: its NodeLost follows
+                raise NodeGone(f"{name} is given up, and is not known to be ended yet")
+            return await keeper.link.request(body)
+        except NodeGone as error:
+            if must and (keeper.link is not None or keeper.going):  # the node comes back, or its NodeLost follows
+                raise
+            log.warning("%s: %s", name, error)
+            return None
+        except NodeRefused as error:
+            if must:
+                raise
+            log.error("%s: %s", name, error)
+            return None
+
+    async def _each(self, workers: Mapping[str, list[str]], body: Callable[[str, list[str]], wire.ToNode]) -> None:
+        """Command every node; raises when one that is not lost may not have heard it, so that it is said again."""
+        answers = await asyncio.gather(
+            *(self._ask(node, body(node, names), must=True) for node, names in workers.items()), return_exceptions=True
+        )
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a keeper ended by an error", exc_info=error)
+
+
+def _grouped(workers: Mapping[str, str]) -> dict[str, list[str]]:
+    nodes: dict[str, list[str]] = {}
+    for worker, node in workers.items():
+        nodes.setdefault(node, []).append(worker)
+    return nodes
+
+
+def _node(keeper: NodeSupervisor) -> Node:
+    there = keeper.link is not None or keeper.asleep
+    node = keeper.shape.node(NodeState.READY if there else NodeState.LOST)
+    return dataclasses.replace(node, outdated=keeper.outdated, asleep=keeper.asleep, wake_s=keeper.wake_s)
+
+
+def _facts(keeper: NodeSupervisor) -> dict[str, Any]:
+    status, telemetry = keeper.status, keeper.telemetry
+    if status is None:
+        last = {"isolation": keeper.isolation} if keeper.isolation else {}  # as it was, and will be again
+        return {"state": "waking" if keeper.waking else "asleep" if keeper.asleep else "lost", **last}
+    load = {"cpu_fraction": telemetry.cpu_fraction, "memory_bytes": telemetry.memory_bytes} if telemetry else {}
+    return {
+        "state": "ready",
+        "incarnation": status.incarnation,
+        "isolation": keeper.isolation,
+        "warm": telemetry.warm if telemetry else status.warm,
+        **load,
+    }

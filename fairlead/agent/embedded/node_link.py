@@ -1,0 +1,130 @@
+"""The leader's end of the line to one node manager."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fairlead import framing, wire
+from fairlead.agent.node import sockets
+from fairlead.errors import FairleadError, LostLeadership, Unavailable
+
+_ANSWER_S = 15.0
+
+
+class NodeGone(Unavailable):
+    """The line to the node is cut; its NodeLost or its return is in the events."""
+
+    code = "node-gone"
+
+
+class NodeRefused(FairleadError):
+    """The node manager will not: the reason is in its words, the machine code in ``why``."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
+
+
+class NodeLink:
+    """Requests with answers, and events in order; these are held back until somebody listens."""
+
+    def __init__(self, epoch: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._epoch = epoch
+        self._reader, self._writer = reader, writer
+        self._numbers = itertools.count(1)
+        self._open: dict[int, asyncio.Future[wire.Reply]] = {}
+        self._early: list[wire.Event] = []
+        self._listener: Callable[[wire.Event], None] | None = None
+        self._ahead_s: float | None = None  # how far this process's monotonic clock is ahead of the node's
+        self.heard_s = time.monotonic()
+        self.reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def connect(cls, path: Path, epoch: int) -> NodeLink:
+        """A line to the node manager behind this socket; raises ``OSError`` when there is none."""
+        line = sockets.connect(path, socket.SOCK_STREAM)
+        line.setblocking(False)
+        return cls(epoch, *await asyncio.open_unix_connection(sock=line))
+
+    def listen(self, listener: Callable[[wire.Event], None]) -> None:
+        """Hand over the events, from the first one on."""
+        self._listener = listener
+        for event in self._early:
+            listener(event)
+        self._early.clear()
+
+    async def request(self, body: wire.ToNode, timeout_s: float = _ANSWER_S) -> wire.Reply:
+        """The node's answer; raises when it refuses, when another leads, or when the line is cut."""
+        if self.reading.done():
+            raise NodeGone("the node is gone")
+        number = next(self._numbers)
+        answer: asyncio.Future[wire.Reply] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        try:
+            self._writer.write(framing.pack(wire.Request(number, self._epoch, body)))
+            async with asyncio.timeout(timeout_s):
+                reply = await answer
+        except TimeoutError:
+            raise NodeGone(f"the node did not answer within {timeout_s:g} s") from None
+        finally:
+            self._open.pop(number, None)
+        if reply.code == "stale-epoch":
+            raise LostLeadership(reply.error or "another control plane leads")
+        if reply.code is not None:
+            raise NodeRefused(reply.error or reply.code, reply.code)
+        return reply
+
+    def post(self, body: wire.ToNode) -> None:
+        """Send a command whose answer nobody needs."""
+        if not self.reading.done():
+            self._writer.write(framing.pack(wire.Request(next(self._numbers), self._epoch, body)))
+
+    def age_s(self, event: wire.Event) -> float | None:
+        """Seconds since the event, by the node's monotonic clock; None when an older node does not say when it was."""
+        if self._ahead_s is None or not event.at_s:
+            return None
+        return max(0.0, time.monotonic() - self._ahead_s - event.at_s)
+
+    def _compare_clocks(self, reply: wire.Reply) -> None:
+        """The quickest answer is closest to the truth: what it took on the way makes the node seem behind."""
+        if reply.sent_s:
+            ahead_s = time.monotonic() - reply.sent_s
+            self._ahead_s = ahead_s if self._ahead_s is None else min(ahead_s, self._ahead_s)
+
+    async def _read(self) -> None:
+        unpacker = framing.Unpacker(wire.FromNode)
+        try:
+            while data := await self._reader.read(1 << 18):
+                self.heard_s = time.monotonic()
+                for message in unpacker.feed(data):
+                    self._hear(message)
+        except (OSError, ValueError):
+            pass  # either way there is nobody to talk to any more; the keeper of the node looks what is left
+        finally:
+            self._writer.close()
+            for answer in self._open.values():
+                if not answer.done():
+                    answer.set_exception(NodeGone("the node is gone"))
+
+    def _hear(self, message: wire.FromNode) -> None:
+        if isinstance(message, wire.Event):
+            if self._listener is None:
+                self._early.append(message)
+            else:
+                self._listener(message)
+            return
+        self._compare_clocks(message)
+        answer = self._open.get(message.id)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        self.reading.cancel()
+        await asyncio.wait([self.reading])  # not awaited itself: that could not be told from our own cancellation

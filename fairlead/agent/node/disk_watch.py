@@ -1,0 +1,211 @@
+"""Looks from time to time whether the jobs of a node fill more of the disk than they may, and ends those that do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.agent.node import disk_usage, processes
+from fairlead.local_wire import PlacedSpec
+from fairlead.units import shown_size
+
+_EVERY_S = 1.0
+_MOST_IN_MEMORY = 10_000  # files: a file system in memory has only so many, for all
+_REST = 20  # times as long as the look took: a job with many files costs a twentieth of a core, not more
+_REST_GROWING = 2  # the same, while the disk fills so fast that the job may be over its limit
+_STALE_S = 60.0  # a node that has not told its part for so long is gone
+
+log = logging.getLogger("fairlead.node")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """What is left of a file system, or of what a job may take of it."""
+
+    bytes: int
+    files: int
+
+    def less(self, other: DiskSpace) -> DiskSpace:
+        return DiskSpace(self.bytes - other.bytes, self.files - other.files)
+
+
+def room_of(folder: str) -> DiskSpace:
+    """What is free where this folder lies: one call, however many files there are."""
+    found = os.statvfs(folder)
+    return DiskSpace(found.f_bfree * found.f_frsize, found.f_ffree)
+
+
+class WatchedWorker(Protocol):
+    """A worker, as far as its disk is concerned."""
+
+    job: str
+
+    @property
+    def spec(self) -> PlacedSpec | None: ...
+    def pids(self) -> set[int]: ...
+    def overstep(self, cause: str, detail: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Turn:
+    """When a job is looked at next, and what was there when it was looked at last."""
+
+    due_s: float = 0.0
+    soon_s: float = 0.0  # the same, if the disk has filled since by more than it may still take
+    free: DiskSpace | None = None  # of the file system, when the last look began
+    left: DiskSpace = DiskSpace(0, 0)  # that the job might take before it is over its limit
+    looking: asyncio.Task[None] | None = None
+
+
+_Look = Callable[[_Turn, PlacedSpec, Sequence[WatchedWorker]], Awaitable[str | None]]
+
+
+class DiskWatch:
+    """One node's. Of several nodes on a machine that share a job, one looks at its folder: who has the lock.
+
+    A look takes time for every file, and the next one waits for a multiple of that. What a job writes meanwhile shows
+    in what is left of the file system: where that has shrunk by more than the job may still take, it is looked at soon.
+    """
+
+    def __init__(
+        self, locks: Path, clock: Callable[[], float] = time.monotonic, room: Callable[[str], DiskSpace] = room_of
+    ) -> None:
+        self._locks = locks
+        self._clock, self._room = clock, room
+        self._name = uuid.uuid4().hex[:8]  # among the nodes of the machine
+        self._held: dict[str, int] = {}  # job -> descriptor of its lock
+        self._turns: dict[tuple[str, _Look], _Turn] = {}  # by job and what is looked at
+
+    def look(self, workers: Iterable[WatchedWorker]) -> None:
+        """Look at what is due, behind the back of the node manager; each by itself: no job waits for another."""
+        by_job: dict[str, list[WatchedWorker]] = {}
+        for worker in workers:
+            if worker.spec is not None:
+                by_job.setdefault(worker.job, []).append(worker)
+        self._forget(by_job)
+        for job, found in by_job.items():
+            spec = found[0].spec
+            for look in (self._at_disk, _at_memory):
+                turn = self._turns.setdefault((job, look), _Turn())
+                if spec is not None and turn.looking is None and self._is_due(turn, spec):
+                    turn.looking = asyncio.create_task(self._take(turn, look, spec, found))
+                    turn.looking.add_done_callback(_log_failure)
+
+    def _is_due(self, turn: _Turn, spec: PlacedSpec) -> bool:
+        now_s = self._clock()
+        if turn.due_s <= now_s:
+            return True
+        if turn.free is None or now_s < turn.soon_s:
+            return False
+        with contextlib.suppress(OSError):  # it is being removed
+            grown = turn.free.less(self._room(spec.folder))
+            return grown.bytes > turn.left.bytes or grown.files > turn.left.files
+        return False
+
+    async def _take(self, turn: _Turn, look: _Look, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> None:
+        begun_s = self._clock()
+        try:
+            complaint = await look(turn, spec, workers)
+            now_s = self._clock()
+            took_s = now_s - begun_s
+            turn.due_s, turn.soon_s = (now_s + max(_EVERY_S, rest * took_s) for rest in (_REST, _REST_GROWING))
+            if complaint is not None:
+                for worker in workers:
+                    worker.overstep("disk-full", complaint)
+        finally:
+            turn.looking = None
+
+    async def _at_disk(self, turn: _Turn, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
+        """Why what the job holds on the disk is too much, with all its nodes together."""
+        turn.free = self._room(spec.folder)
+        whole = self._has_lock(spec.job)
+        held = await asyncio.to_thread(_measure, spec, [worker.pids() for worker in workers], whole=whole)
+        if whole:
+            held.add(disk_usage.DELETED, self._told_by_others(spec.job))
+        else:
+            self._tell(spec.job, held.total_bytes)
+        turn.left = DiskSpace(spec.disk_bytes, disk_usage.MOST_FILES).less(DiskSpace(held.total_bytes, held.files))
+        return held.complaint(spec.disk_bytes, spec.tenant)
+
+    # ------------------------------------------------------------ with the other nodes of the machine
+
+    def _has_lock(self, job: str) -> bool:
+        if job not in self._held:
+            descriptor = processes.lock(self._locks / f"disk-{job}.lock")
+            if descriptor is None:
+                return False
+            self._held[job] = descriptor
+            self._own(job).unlink(missing_ok=True)
+        return True
+
+    def _own(self, job: str) -> Path:
+        """Where this node tells who has the lock what its workers hold without a name: nobody else sees that."""
+        return self._locks / f"disk-{job}.{self._name}.lock"
+
+    def _tell(self, job: str, held_bytes: int) -> None:
+        fresh = self._own(job).with_suffix(".new.lock")
+        try:
+            fresh.write_text(str(held_bytes))
+            fresh.replace(self._own(job))
+        except OSError as error:  # a disk that is full: what is held here is still held against it alone
+            log.warning("%s: the other nodes could not be told what it holds here: %s", job, error)
+
+    def _told_by_others(self, job: str) -> int:
+        total_bytes = 0
+        for path in self._locks.glob(f"disk-{job}.????????.lock"):
+            with contextlib.suppress(OSError, ValueError):  # it has just been removed
+                if time.time() - path.stat().st_mtime < _STALE_S:
+                    total_bytes += int(path.read_text())
+        return total_bytes
+
+    def _forget(self, living: Mapping[str, object]) -> None:
+        """Of jobs that have no worker here any more nothing is kept."""
+        for job in self._held.keys() - living.keys():
+            (self._locks / f"disk-{job}.lock").unlink(missing_ok=True)
+            os.close(self._held.pop(job))
+        for job, look in [each for each in self._turns if each[0] not in living]:
+            self._own(job).unlink(missing_ok=True)
+            del self._turns[job, look]
+
+
+def _measure(spec: PlacedSpec, pids: Iterable[set[int]], *, whole: bool) -> disk_usage.DiskUsage:
+    """In a thread: the whole folder, or only what this node's own workers hold open of it after deleting it."""
+    folder = Path(spec.folder)
+    device = folder.stat().st_dev
+    deleted = disk_usage.deleted_bytes(set().union(*pids), device)
+    if whole:
+        return disk_usage.measure(folder, deleted)
+    return disk_usage.DiskUsage({disk_usage.DELETED: deleted})
+
+
+async def _at_memory(turn: _Turn, spec: PlacedSpec, workers: Sequence[WatchedWorker]) -> str | None:
+    return await asyncio.to_thread(_in_memory, spec)
+
+
+def _in_memory(spec: PlacedSpec) -> str | None:
+    """Why what the job keeps in this node's memory is too much; it is all jobs', and only control groups count it."""
+    folder = Path(spec.memory_folder)
+    held = disk_usage.measure(folder, most_files=_MOST_IN_MEMORY)
+    if held.problem is not None or held.files > _MOST_IN_MEMORY:
+        return held.problem or f"it keeps more than {_MOST_IN_MEMORY} files in memory; only snapshots belong there"
+    allowed_bytes = None if spec.pool else spec.memory_bytes  # what others left there is not counted against it
+    if allowed_bytes is None and held.files:
+        allowed_bytes = shutil.disk_usage(folder).total // 2
+    if allowed_bytes is None or held.total_bytes <= allowed_bytes:
+        return None
+    used, allowed = shown_size(held.total_bytes), shown_size(allowed_bytes)
+    return f"its snapshots in memory hold {used}, and {allowed} are allowed; ask for more: resources.memory"
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("what jobs hold on the disk could not be measured: %s", error)

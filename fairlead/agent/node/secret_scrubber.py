@@ -1,0 +1,218 @@
+"""Takes secrets out of what a worker prints and says, before it is written or told to anybody."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from fairlead.agent.node.multi_match import MultiMatch, beginning
+from fairlead.specs import SHORTEST_SECRET
+
+_SHORTEST_PART = 12  # of a line, or of a core in base64: what is shorter is found by chance
+_MOST_LOOKED_AT = 1 << 30  # bytes, in one message, over all forms: about a second's work
+_MOST_TRIES = 1000  # at a value that repeats itself: nobody's real secret does
+
+M = TypeVar("M", bound=msgspec.Struct)
+
+
+class TooCostly(ValueError):
+    """So much of a message may be a secret that nobody is going to look at all of it."""
+
+
+class Scrubber:
+    """Replaces each value by ``***NAME***``, also where it is cut in two, quoted, in base64 or in hex.
+
+    It finds what is printed by accident. A job that wants to tell its own secret can always write it in another way.
+    """
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        forms: dict[bytes, bytes] = {}
+        for name, value in secrets.items():
+            for form in _forms(value):
+                forms.setdefault(form, f"***{name}***".encode())
+        self._forms = dict(sorted(forms.items(), key=lambda item: -len(item[0])))  # the longest first: parts come last
+        self._places = {form: place for place, form in enumerate(self._forms)}
+        self._whole = MultiMatch(self._forms)
+        self._halves = {form: half for form, mask in self._forms.items() if (half := _Half.of(form, mask)) is not None}
+        self._parts: dict[bytes, list[_Half]] = {}  # by what must be there of them
+        for half in self._halves.values():
+            for part in {half.form[: half.need], half.form[-half.need :]}:
+                self._parts.setdefault(part, []).append(half)
+        self._half = MultiMatch(self._parts)
+        self._begun_short = {form[:size] for form in self._forms for size in range(1, len(beginning(form)))}
+        self._longest = max(map(len, forms), default=0)
+        self._held = b""  # the end of what was fed, if a secret may begin there
+
+    def __bool__(self) -> bool:
+        return bool(self._forms)
+
+    def feed(self, data: bytes) -> bytes:
+        """What may be written by now; the beginning of a secret waits for its rest."""
+        return self._cut(self._held + data) if self._forms else data
+
+    def _cut(self, data: bytes) -> bytes:
+        """Replace all that begins before the part that must wait: a secret, or the beginning of a longer one."""
+        done: list[bytes] = []
+        while True:
+            begins = len(data) - self._begun(data)
+            ready, self._held = data[:begins], data[begins:]
+            for form, mask in self._maybe(data):
+                ready = ready.replace(form, mask)
+                near = ready[max(0, len(ready) - len(form) + 1) :]
+                across = (near + self._held[: len(form) - 1]).find(form)
+                if across >= 0:  # it ends where another might begin: that other one begins after it, if at all
+                    across += len(ready) - len(near)
+                    done += (self._replaced(ready[:across]), mask)
+                    data = self._held[across + len(form) - len(ready) :]
+                    break
+            else:
+                return b"".join([*done, ready])
+
+    def finish(self) -> bytes:
+        """What was held back and no rest came for; too much of a secret is not told even so."""
+        held, self._held = self._held, b""
+        if len(held) < SHORTEST_SECRET:
+            return held
+        return next((mask for form, mask in self._forms.items() if form.startswith(held)), b"***")
+
+    def text(self, text: str) -> str:
+        """The text as it may be told: messages are shortened before they get here, in the middle of a secret too."""
+        data = text.encode("utf-8", "surrogatepass")
+        return self._cleaned(text, self._maybe(data), self._maybe_halves(data))
+
+    def message(self, message: M) -> M:
+        """What a worker says, without secrets in any of its texts; an untouched message is returned as it is."""
+        if not self._forms:
+            return message
+        packed = msgspec.msgpack.encode(message)
+        forms, halves = self._maybe(packed), self._maybe_halves(packed)
+        if (len(forms) + len(halves)) * len(packed) > _MOST_LOOKED_AT:
+            raise TooCostly(f"a message of {len(packed)} bytes, full of what looks like secrets")
+        forms = [(form, mask) for form, mask in forms if form in packed]
+        halves = [half for half in halves if half.within(packed)]
+        if not forms and not halves:
+            return message
+        return msgspec.convert(self._plain(msgspec.to_builtins(message), forms, halves), type(message))
+
+    def _plain(self, value: object, forms: list[tuple[bytes, bytes]], halves: list[_Half]) -> object:
+        if isinstance(value, str):
+            return self._cleaned(value, forms, halves)
+        if isinstance(value, dict):
+            return {self._plain(key, forms, halves): self._plain(part, forms, halves) for key, part in value.items()}
+        if isinstance(value, list):
+            return [self._plain(part, forms, halves) for part in value]
+        return value
+
+    def _cleaned(self, text: str, forms: list[tuple[bytes, bytes]], halves: list[_Half]) -> str:
+        data = text.encode("utf-8", "surrogatepass")
+        for form, mask in forms:
+            data = data.replace(form, mask)
+        for half in halves:
+            data = half.replaced(data)
+        return data.decode("utf-8", "surrogatepass")
+
+    def _replaced(self, data: bytes) -> bytes:
+        for form, mask in self._maybe(data):
+            data = data.replace(form, mask)
+        return data
+
+    def _maybe(self, data: bytes) -> list[tuple[bytes, bytes]]:
+        """The forms that may be in the data, the longest first."""
+        return [(form, self._forms[form]) for form in sorted(self._whole.maybe(data), key=self._places.__getitem__)]
+
+    def _maybe_halves(self, data: bytes) -> list[_Half]:
+        found = {half.form for part in self._half.maybe(data) for half in self._parts[part]}
+        return [self._halves[form] for form in sorted(found, key=self._places.__getitem__)]
+
+    def _begun(self, data: bytes) -> int:
+        """How many of the last bytes are the beginning of a secret."""
+        tail = data[-(self._longest - 1) :] if self._longest > 1 else b""
+        most = max((size for size in range(1, min(8, len(tail) + 1)) if tail[-size:] in self._begun_short), default=0)
+        for form in self._whole.maybe(tail):
+            first = beginning(form)
+            place = tail.find(first, max(0, len(tail) - len(form) + 1))
+            while 0 <= place < len(tail) - most:
+                if form.startswith(tail[place:]):
+                    most = len(tail) - place
+                    break
+                place = tail.find(first, place + 1)
+        return most
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """So much of a secret that it is not to be told, where the rest was cut off."""
+
+    form: bytes
+    mask: bytes
+    need: int
+
+    @classmethod
+    def of(cls, form: bytes, mask: bytes) -> _Half | None:
+        need = max(_SHORTEST_PART, (len(form) + 1) // 2)
+        while need < len(form) and form[need] & 0xC0 == 0x80:  # not within a letter
+            need += 1
+        return cls(form, mask, need) if need < len(form) else None
+
+    def within(self, data: bytes) -> bool:
+        return self.form[: self.need] in data or self.form[-self.need :] in data
+
+    def replaced(self, data: bytes) -> bytes:
+        """Its beginning is gone wherever it stands, its end where the text begins with it."""
+        if size := self._ending(data):
+            data = self.mask + data[size:]
+        told: list[bytes] = []
+        done, at = 0, data.find(self.form[: self.need])
+        while at >= 0:
+            here = data[at : at + len(self.form)]
+            end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.form, here, strict=False)))
+            while end > at + self.need and end < len(data) and data[end] & 0xC0 == 0x80:
+                end -= 1
+            told += (data[done:at], self.mask)
+            done, at = end, data.find(self.form[: self.need], end)
+        return b"".join([*told, data[done:]])
+
+    def _ending(self, data: bytes) -> int:
+        """How many of the first bytes are the end of it, if they are enough to matter."""
+        first = data[: self.need]
+        place = self.form.find(first, 1) if len(first) == self.need else -1
+        for _ in range(_MOST_TRIES):
+            if place < 0:
+                break
+            if data.startswith(self.form[place:]):
+                return len(self.form) - place
+            place = self.form.find(first, place + 1)
+        return 0
+
+
+def _forms(value: str) -> Iterator[bytes]:
+    """In what shapes a value may come to be printed."""
+    whole = value.strip()
+    lines = [line.strip() for line in whole.splitlines()]
+    for text in (whole, *(line for line in lines if len(lines) > 1 and len(line) >= _SHORTEST_PART)):
+        yield text.encode()
+        yield quote(text, safe="").encode()
+        yield json.dumps(text)[1:-1].encode()  # as in a document or in Python's own representation
+        yield repr(text)[1:-1].encode()
+        yield " ".join(text.split()).encode()  # as in an error told in one line
+    for data in {value.encode(), whole.encode()}:
+        yield from (data.hex().encode(), data.hex().upper().encode())
+        yield from _in_base64(data)
+
+
+def _in_base64(data: bytes) -> Iterator[bytes]:
+    """The value alone, and what is the same wherever it stands in a longer text, such as ``user:password``."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(data).rstrip(b"=")
+        for before in range(3):
+            usable = len(data) - (before + len(data)) % 3
+            core = encode(b"\0" * before + data[:usable])[(0, 2, 3)[before] :] if usable > 0 else b""
+            if len(core) >= _SHORTEST_PART:
+                yield core

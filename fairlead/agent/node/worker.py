@@ -1,0 +1,325 @@
+"""One worker as its node manager sees it: what it holds, how far it is, what it said, how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from fairlead import framing, wire
+from fairlead.agent.node import cgroups, disk_usage, job_folders, processes
+from fairlead.agent.node.log_pump import LogFile, LogPump, make_pipe
+from fairlead.agent.node.messages import Ended
+from fairlead.agent.node.processes import Process
+from fairlead.agent.node.secret_scrubber import Scrubber
+from fairlead.agent.node.worker_stream import WorkerStream
+from fairlead.agent.sandbox.bwrap_args import CannotStart
+from fairlead.agent.zygote.start_message import StartMessage
+from fairlead.agent.zygote.worker_bootstrap import WorkerBootstrap
+from fairlead.cluster import Resources
+from fairlead.local_wire import PlacedSpec, placed_join
+from fairlead.recovery import silence
+from fairlead.units import shown_size
+
+LEAVE_GRACE_S = 5.0
+SILENCE_GRACE_S = 5.0  # the gang itself gives up first, and says so
+LINGER_S = 1.0  # for a process to end that has said its last word
+_DRAIN_S = 2.0  # for words that a worker said right before it ended
+_READ_S = 30.0  # and while one of them is being taken apart
+
+_PHASES: Mapping[type, str] = {
+    wire.Ready: "ready", wire.Joined: "joined", wire.Left: "left", wire.Broken: "broken", wire.Finished: "finished",
+}  # fmt: skip
+
+Emit = Callable[["Worker", wire.FromWorker | wire.Exited], bool]
+"""Passes on what a worker says or what became of it; False: it has said more than is kept for anybody."""
+
+
+class Line(Protocol):
+    """The fork server, as far as a worker needs it."""
+
+    def pack(self, birth: WorkerBootstrap) -> StartMessage: ...
+    def start(self, parcel: StartMessage, channel: int, output: int) -> None: ...
+    def kill(self, key: str, number: int) -> None: ...
+
+
+class Worker:
+    """From its start to its end; a command says nothing itself and is spoken for here."""
+
+    def __init__(self, job: str, name: str, device: int, demand: Resources, line: Line, emit: Emit) -> None:
+        self.job, self.name, self.device, self.demand = job, name, device, demand
+        self.generation = 0
+        self.phase = "starting"
+        self.pid = 0
+        self.sandbox: Process | None = None  # the first process of it
+        self.group = cgroups.Group(0)
+        self.gone = asyncio.Event()
+        self._line, self._emit = line, emit
+        self._birth: WorkerBootstrap | None = None
+        self._submitted = False
+        self._channel: asyncio.Task[None] | None = None
+        self._output: LogPump | None = None
+        self._scrubber = Scrubber({})
+        self._words = WorkerStream(self._scrubber)
+        self._writer: asyncio.StreamWriter | None = None
+        self._unsent: list[wire.ToWorker] = []
+        self._cause: str | None = None
+        self._detail = ""
+        self._leaving = self._heeds = self._raised = self._ending = self._hurried = False
+        self._finished_s: float | None = None  # when it said so
+        self._heard_s: float | None = None  # since it trains
+        self._step_s = 0.0
+
+    @property
+    def key(self) -> str:
+        return f"{self.job}/{self.name}"
+
+    @property
+    def started(self) -> bool:
+        return self._submitted
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has said that it finished: its seat may be given to another, who begins when it is gone."""
+        return self._finished_s is not None
+
+    @property
+    def _command(self) -> bool:
+        return self._birth is not None and self._birth.spec.command is not None
+
+    @property
+    def spec(self) -> PlacedSpec | None:
+        """What it was started as; None before that."""
+        return None if self._birth is None else self._birth.spec
+
+    def pids(self) -> set[int]:
+        """All its processes."""
+        return self.group.pids() or {self.pid, *processes.descendants(self.pid)}
+
+    def status(self) -> wire.WorkerStatus:
+        ago_s = None if self._finished_s is None else time.monotonic() - self._finished_s
+        return wire.WorkerStatus(self.job, self.name, self.device, self.generation, self.phase, ago_s)
+
+    # ------------------------------------------------------------ start
+
+    def prepare(
+        self, spec: PlacedSpec, environment: Mapping[str, str], generation: int, secrets: Mapping[str, str]
+    ) -> None:
+        """It is to be started as soon as there is a fork server."""
+        self._scrubber = Scrubber(secrets)
+        self._words = WorkerStream(self._scrubber)
+        granted = msgspec.structs.replace(spec, cpu=spec.cpu or self.demand.get("cpu", 1.0))  # unasked: its slot's part
+        self._birth = WorkerBootstrap(self.name, self.device, granted, {**secrets, **environment})
+        self.generation = generation
+
+    def submit(self) -> None:
+        """Have it forked now."""
+        assert self._birth is not None
+        spec = self._birth.spec
+        self._submitted = True
+        try:
+            with contextlib.ExitStack() as undone:
+                target = LogFile(job_folders.logs(spec), self.name, spec.log_bytes)
+                undone.callback(target.close)
+                disk_usage.check_reserve(job_folders.logs(spec))
+                parcel = self._line.pack(self._birth)
+                undone.pop_all()
+        except CannotStart as error:
+            self._say(wire.Raised(error=str(error), permanent=True))
+            self._end(wire.Exited(code=None))
+            return
+        except OSError as error:
+            cause = "no-room" if disk_usage.is_full(error) else "not-started"
+            self._end(wire.Exited(code=None, cause=cause, detail=self._scrubber.text(str(error))))
+            return
+        source, sink = make_pipe(spec.uid)
+        ours, theirs = socket.socketpair()
+        with theirs, os.fdopen(sink, "wb"), contextlib.closing(parcel):
+            self._channel = asyncio.create_task(self._converse(ours))
+            self._output = LogPump(source, target, self._scrubber)
+            self._line.start(parcel, theirs.fileno(), sink)
+        self._birth = msgspec.structs.replace(self._birth, environment={})  # what is secret in it is not kept
+
+    # ------------------------------------------------------------ words
+
+    async def _converse(self, channel: socket.socket) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(sock=channel)
+        if not self._command:
+            self._writer.write(b"".join(map(framing.pack, self._unsent)))
+        try:
+            while data := await reader.read(1 << 16):
+                async for message in self._words.heard(data):
+                    self._hear(message)
+                await self._words.rest()
+        except ConnectionResetError:
+            pass
+        except ValueError as error:  # the tenant's code has the other end: do not trust it
+            self._say(wire.Raised(error=f"the worker talks nonsense: {error}"))
+            self._line.kill(self.key, signal.SIGKILL)
+        finally:
+            self._writer.close()
+        if self._command and not self._raised:
+            self._say(wire.Ready())
+            early, self._unsent = self._unsent, []
+            for waiting in early:
+                self.tell(waiting)
+
+    def _hear(self, message: wire.FromWorker) -> None:
+        if isinstance(message, wire.Progress):
+            self._heard_s = time.monotonic()
+            self._step_s = silence.usual_step_s(self._step_s, message.step_s)
+        elif self._heard_s is not None:
+            self._heard_s = time.monotonic()
+        if isinstance(message, wire.Joined):
+            self.generation = message.generation
+            self._heard_s = None  # loading may take its time; the clock runs from the first step
+        if not self._pass_on(message):
+            raise ValueError("more than the platform keeps of what nobody has stored yet")
+
+    def _say(self, message: wire.FromWorker) -> None:
+        """For the worker, by the platform."""
+        self._pass_on(self._scrubber.message(message))
+
+    def _pass_on(self, message: wire.FromWorker) -> bool:
+        if isinstance(message, wire.Raised) and message.no_room and self.phase == "starting":
+            self._cause, self._detail, self._raised = self._cause or "no-room", message.error, True
+            return True
+        self.phase = _PHASES.get(type(message), self.phase)
+        self._raised = self._raised or isinstance(message, wire.Raised)
+        if isinstance(message, wire.Finished) and self._finished_s is None:
+            self._finished_s = time.monotonic()
+        return self._emit(self, message)
+
+    def tell(self, message: wire.ToWorker) -> None:
+        """Pass the message on; a command's answer is given for it."""
+        if self.phase == "gone":
+            return
+        if isinstance(message, wire.Join):
+            message = self._placed(message)
+        if self._writer is None or (self._command and self.phase == "starting"):
+            self._unsent.append(message)
+        elif not self._command:
+            if not self._writer.is_closing():
+                self._writer.write(framing.pack(message))
+        elif isinstance(message, wire.Join):
+            self.generation = message.generation
+            self._say(wire.Joined(generation=message.generation, step=0))
+        elif not self._leaving:
+            self._leaving, self._heeds = True, processes.heeds(self.pid, signal.SIGTERM)
+            self.stop(LEAVE_GRACE_S)
+
+    def _placed(self, join: wire.Join) -> wire.Join:
+        """The call with the file of this machine at which the ranks meet."""
+        if not join.rendezvous or self._birth is None:
+            return join
+        return placed_join(join, Path(self._birth.spec.folder))
+
+    # ------------------------------------------------------------ end
+
+    def stop(self, grace_s: float) -> None:
+        """Ask it to end, and kill it when the grace is over."""
+        if self.phase == "gone":
+            return
+        self._cause = self._cause or "stopped"
+        if not self._submitted:
+            self._end(wire.Exited(code=None, cause=self._cause))
+        elif grace_s <= 0:
+            self._line.kill(self.key, signal.SIGKILL)
+        else:
+            self._line.kill(self.key, signal.SIGTERM)
+            asyncio.get_running_loop().call_later(grace_s, self._kill_if_alive)
+
+    def see_out(self) -> None:
+        """Somebody waits for its seat: what it said was its last word, so it is not left the time to linger."""
+        if self.finished and not self._hurried:
+            self._hurried = True
+            asyncio.get_running_loop().call_later(LINGER_S, self._kill_if_alive)
+
+    def _kill_if_alive(self) -> None:
+        if not self.gone.is_set():
+            self._line.kill(self.key, signal.SIGKILL)
+
+    def check_silence(self, now_s: float) -> None:
+        """Kill it when it trained and then has said nothing for too long."""
+        if self.phase != "joined" or self._heard_s is None or self._birth is None or self._cause:
+            return
+        if now_s - self._heard_s > silence.limit_s(self._step_s, self._birth.spec.silence_s) + SILENCE_GRACE_S:
+            self._cause = "silent"
+            self._line.kill(self.key, signal.SIGKILL)
+
+    def overstep(self, cause: str, detail: str) -> None:
+        """Kill it because it took more than it was given."""
+        if self._submitted and self._cause is None and not self.gone.is_set():
+            self._cause, self._detail = cause, self._scrubber.text(detail)  # names of its files may be in it
+            self._line.kill(self.key, signal.SIGKILL)
+
+    async def ended(self, end: Ended, cause: str | None = None) -> None:
+        """Its process is gone, by this cause if that is known: let its last words and lines arrive, then say so."""
+        if self._ending:
+            return
+        self._ending = True
+        self._cause = self._cause or cause
+        if end.problem is not None:
+            self._cause = self._cause or ("no-room" if end.no_room else "not-started")
+            self._detail = self._detail or self._scrubber.text(end.problem)
+        if end.out_of_memory and self._cause not in ("silent", "disk-full"):
+            self._cause = "out-of-memory"
+        if self._channel is not None and self._output is not None:
+            last_line = self._obituary(end.signal)
+            await asyncio.gather(self._last_words(self._channel), self._output.finish(_DRAIN_S, last_line))
+        by_itself = self._cause is None or (self._cause == "stopped" and self._leaving and not self._heeds)
+        if self._command and end.code == 0 and by_itself:
+            self._say(wire.Finished(generation=self.generation, step=0))
+        elif self._command and self._leaving:
+            self._say(wire.Left(generation=self.generation, step=0))
+        self._end(wire.Exited(end.code, end.signal, self._cause, self._detail, end.cpu_s))
+
+    async def _last_words(self, channel: asyncio.Task[None]) -> None:
+        """A long one that it said right before is not cut off; a stray that holds the line open is not waited for."""
+        self._words.hurry()
+        deadline_s = time.monotonic() + _READ_S
+        await asyncio.wait([channel], timeout=_DRAIN_S)
+        while not channel.done() and self._words.reading and time.monotonic() < deadline_s:
+            await asyncio.wait([channel], timeout=0.1)
+        channel.cancel()
+
+    def _obituary(self, number: int | None) -> str | None:
+        """What its log says last, if it is the platform that knows why it ended, or the signal that ended it."""
+        match self._cause:
+            case None if number is not None:
+                return f"ended by {_signal_name(number)}"
+            case "out-of-memory":
+                asked = None if self._birth is None else self._birth.spec.memory_bytes
+                limit = (
+                    f"the {shown_size(asked)} that were asked for"
+                    if asked
+                    else "its part of the node, and asked for none"
+                )
+                return f"ended because it used more memory than {limit}; raise resources.memory"
+            case "disk-full":
+                return f"ended because {self._detail}"
+            case "silent":
+                return "ended because it reported no progress for too long; raise silence_timeout if that is its way"
+            case _:
+                return None
+
+    def _end(self, exited: wire.Exited) -> None:
+        if not self.gone.is_set():
+            self.phase = "gone"
+            self._emit(self, exited)
+            self.gone.set()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

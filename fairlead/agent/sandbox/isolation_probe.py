@@ -1,0 +1,151 @@
+"""How far tenants are kept apart on this machine: sandbox, user or none; found out by really trying.
+
+sandbox: namespaces of their own for every worker, none of the platform's files, a network per gang, a filter of calls.
+user: a user of their own per tenant, control groups. Needs root. none: all workers are the platform's own user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fairlead.agent.embedded import gang_network
+from fairlead.agent.embedded.node_records import living_nodes
+from fairlead.agent.node import job_folders, processes
+from fairlead.agent.sandbox import bwrap_args, job_mounts, linux, sandbox, seccomp, tenant_access
+from fairlead.agent.zygote import sandbox_entry
+from fairlead.agent.zygote.start_message import letter
+from fairlead.home import Home
+
+LEVELS = ("sandbox", "user", "none")
+INSTALL = "install bubblewrap (Debian: apt install bubblewrap)"
+_NOBODY = 65534
+_BUILD_S = 15.0
+
+
+def choose(wanted: str, home: Path) -> tuple[str, str | None]:
+    """The level that will be in force, and why not what was wanted, or why not the best there is."""
+    ordinary = "user" if os.geteuid() == 0 else "none"
+    if wanted == "user" and ordinary != "user":
+        return ordinary, "a user per tenant needs root"
+    if wanted in ("user", "none"):
+        return ordinary, None
+    problem = sandbox_problem(home)
+    return ("sandbox", None) if problem is None else (ordinary, problem)
+
+
+def sandbox_problem(home: Path) -> str | None:
+    """Why no sandbox can be built here, found out in a child that builds and enters one; None when all is well."""
+    if not seccomp.supported():
+        return "the system calls of this kind of machine are not known"
+    tools = ("bwrap", "setpriv") if os.geteuid() == 0 else ("bwrap",)
+    missing = [tool for tool in tools if shutil.which(tool, path=sandbox.TOOLS) is None]
+    if missing:
+        return f"{missing[0]} is not installed"
+    return in_child(lambda: _try(home))
+
+
+def in_child(body: Callable[[], str | None]) -> str | None:
+    """What the body answers in a forked process, which nothing of this one depends on."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        try:
+            answer = body() or ""
+        except (OSError, sandbox.NotBuilt, sandbox_entry.StillPrivileged) as error:
+            answer = str(error) or type(error).__name__
+        except BaseException as error:  # noqa: BLE001 (the edge of a process: else two would go on with what its parent does)
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        text = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return text or (None if status == 0 else "the attempt died")
+
+
+def _try(home: Path) -> str | None:
+    linux.adopt_orphans()
+    root = os.geteuid() == 0
+    if root:
+        tenant_access.make_reachable(tenant_access.needed(home))
+    uid = _NOBODY if root else None
+    seen = bwrap_args.outermost(bwrap_args.pythons())
+    places, later = [str(path) for path in seen], bwrap_args.attached_later(seen)
+    words = [*bwrap_args.base(), *bwrap_args.own_network(), *bwrap_args.reading(places)]
+    words += ["--dir", "/tmp"] if later else ["--remount-ro", "/"]
+    with _in_fresh_network() if root else contextlib.nullcontext():
+        box = sandbox.Sandbox(letter("\0".join([*words, ""]).encode()), uid)
+    if not box.wait(_BUILD_S):
+        return "bubblewrap does not get ready"
+    with tempfile.TemporaryDirectory(prefix=".trial-", dir=home) as folder:
+        return _ask_inside(box.namespaces(), uid, places, Path(folder), later)
+
+
+def _ask_inside(
+    namespaces: sandbox.Namespaces, uid: int | None, places: list[str], folder: Path, later: bool
+) -> str | None:
+    job_folders.make(folder / "tmp", 0o700, uid)
+    job_folders.make(folder / "logs", 0o700)
+    reading, writing = os.pipe()
+    child = sandbox.fork_into(namespaces)
+    if child == 0:
+        try:
+            luggage = job_mounts.pack(str(folder), str(folder)) if later else None
+            sandbox_entry.enter_sandbox(namespaces, uid, luggage)
+            hidden = [place for place in places if not os.access(place, os.R_OK | os.X_OK)]
+            answer = f"Python in {hidden[0]} cannot be read inside" if hidden else ""
+        except (OSError, sandbox_entry.StillPrivileged) as error:
+            answer = str(error) or type(error).__name__
+        except BaseException as error:  # noqa: BLE001 (the edge of a process, as above)
+            answer = f"{type(error).__name__}: {error}"
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read().decode()
+    _, status = os.waitpid(child, 0)
+    return answer or (None if status == 0 else "a process inside died")
+
+
+def help_for(wanted: str) -> str:
+    """What an operator can do who does not get the level that was asked for."""
+    if wanted == "user":
+        return "start the platform as root, or ask for --isolation sandbox"
+    return f"{INSTALL} and allow user namespaces (fairlead doctor), or choose --isolation user or none"
+
+
+@contextlib.contextmanager
+def _in_fresh_network() -> Iterator[None]:
+    network = gang_network.fresh()
+    try:
+        with gang_network.inside(network):
+            yield
+    finally:
+        os.close(network)
+
+
+def own_all_to_come(home: Home) -> None:
+    """Without root: let this process own the namespaces that its children build, if the machine allows it.
+
+    All fork servers must be of one user namespace, so that each can enter the network of a gang that another has made:
+    when an earlier host's are still there, this one joins theirs.
+    """
+    if os.geteuid() == 0:
+        return
+    for record in living_nodes(home):
+        if record.fork_server is not None and processes.alive(record.fork_server):
+            with contextlib.suppress(OSError):  # of a host that could not do so either
+                theirs = os.open(f"/proc/{record.fork_server.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+                linux.enter(theirs, linux.CLONE_NEWUSER)
+                linux.own_proc_entries()
+                os.close(theirs)
+                return
+    if in_child(linux.own_user_namespace) is None:
+        linux.own_user_namespace()

@@ -1,0 +1,219 @@
+"""One worker's sandbox: namespaces that bubblewrap builds, as the tenant's own user, and a holder keeps open.
+
+The holder (``cat`` on a pipe) is its first process. It ends when the fork server closes the pipe, dies, or kills it,
+and with it everything in the sandbox ends: the kernel sees to that. Nothing inside can stop, reach or outlive it. A
+sandbox that is still being built is never killed, since bubblewrap's halves wait for each other for ever: it ends by
+itself, as soon as its holder finds the pipe closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from fairlead.agent.sandbox import linux, seccomp
+
+_NAMESPACES = {
+    "net": linux.CLONE_NEWNET, "ipc": linux.CLONE_NEWIPC, "uts": linux.CLONE_NEWUTS, "cgroup": linux.CLONE_NEWCGROUP,
+    "mnt": linux.CLONE_NEWNS, "user": linux.CLONE_NEWUSER,
+}  # fmt: skip  # in the order in which they are entered: the last takes away the right to enter the others
+
+# As the first process it is deaf to every signal from inside; ignoring its children's ends, it leaves no zombies.
+_HOLDER = ("/usr/bin/env", "--ignore-signal=CHLD", "/usr/bin/cat")
+TOOLS = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"  # where bubblewrap is looked for
+_FIRST_FREE = 16  # descriptors that are handed on are moved above those they become
+_ERROR_BYTES = 2000
+
+
+class Namespaces:
+    """Descriptors of a sandbox's namespaces, for the fork that goes in; of those it shares with us there is none."""
+
+    def __init__(self, init: int) -> None:
+        self.others: list[tuple[int, int]] = []
+        self.processes = os.open(f"/proc/{init}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for name, kind in _NAMESPACES.items():
+                if not _same(f"/proc/{init}/ns/{name}", f"/proc/self/ns/{name}"):
+                    self.others.append((os.open(f"/proc/{init}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind))
+        except OSError:  # it has just ended
+            self.close()
+            raise
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has every wall that may never be missing."""
+        walls = {linux.CLONE_NEWNS, linux.CLONE_NEWIPC, linux.CLONE_NEWUTS, linux.CLONE_NEWUSER}
+        apart = not _same(f"/proc/self/fd/{self.processes}", "/proc/self/ns/pid")
+        return apart and walls <= {kind for _, kind in self.others}
+
+    @property
+    def own_network(self) -> bool:
+        """Whether it is in another network than the platform."""
+        return any(kind == linux.CLONE_NEWNET for _, kind in self.others)
+
+    @property
+    def descriptors(self) -> list[int]:
+        return [self.processes, *(descriptor for descriptor, _ in self.others)]
+
+    def take_network(self) -> int:
+        """Its own network, not to be entered with the rest."""
+        place = next(place for place, (_, kind) in enumerate(self.others) if kind == linux.CLONE_NEWNET)
+        return self.others.pop(place)[0]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+
+
+class NotBuilt(Exception):
+    """There is no sandbox; one line that says why."""
+
+
+class Sandbox:
+    """From the start of bubblewrap to the end of all that is inside."""
+
+    def __init__(self, arguments: int, uid: int | None) -> None:
+        """Start building; the arguments are a file of bubblewrap's, which this process does not read."""
+        holding, self._hold = os.pipe()
+        self.ready, readying = os.pipe()  # readable when it stands, or when it fell
+        self._info = _file("fairlead-info")  # a file and no pipe: whose end would kill one half of bubblewrap
+        self._errors, erring = os.pipe()
+        rules = _file("fairlead-filter", seccomp.program())
+        self.init = 0  # its first process, once it is ready
+        self._init = -1  # its descriptor
+        os.write(self._hold, b"r")  # the holder passes it on as its first deed
+        try:
+            self.pid = _spawn(_command(uid), [holding, readying, erring, arguments, rules, self._info])
+        except OSError:
+            self._close()
+            raise
+        finally:
+            for descriptor in (holding, readying, erring, rules):
+                os.close(descriptor)
+
+    def namespaces(self) -> Namespaces:
+        """Its namespaces, once it is ready; raises when it could not be built."""
+        if os.read(self.ready, 1) != b"r":
+            said = os.read(self._errors, _ERROR_BYTES).decode(errors="replace").strip()
+            raise NotBuilt(said.splitlines()[-1] if said else "bubblewrap ended without a word")
+        self.init = init = int(msgspec.json.decode(os.pread(self._info, 4096, 0))["child-pid"])
+        self._init = os.pidfd_open(init)
+        found = Namespaces(init)
+        if _parent(init) != self.pid or not found.whole:  # it died, and its number was given away before we looked
+            found.close()
+            raise NotBuilt("its first process ended at once, or shares a namespace with the platform")
+        return found
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is ready, or has failed, within the time."""
+        return bool(select.select([self.ready], [], [], timeout_s)[0])
+
+    def end(self) -> None:
+        """End all that is inside. Its outermost process is a child of this one, to be reaped."""
+        if self._init >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init, signal.SIGKILL)
+        self._close()
+
+    def _close(self) -> None:
+        kept = (self._hold, self.ready, self._info, self._errors, self._init)
+        self._hold = self.ready = self._info = self._errors = self._init = -1
+        for descriptor in kept:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def fork_into(namespaces: Namespaces) -> int:
+    """Fork a child that is born in the sandbox's process namespace, and only there yet.
+
+    A fork server that could not come back would put the next tenant's worker into this one's sandbox: that error is
+    for nobody to catch.
+    """
+    if os.geteuid() != 0:
+        return _fork_twice(namespaces)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    linux.enter(namespaces.processes, linux.CLONE_NEWPID)
+    try:
+        pid = os.fork()
+    except OSError:
+        linux.enter(own, linux.CLONE_NEWPID)
+        raise
+    if pid != 0:
+        linux.enter(own, linux.CLONE_NEWPID)
+        os.close(own)
+    return pid
+
+
+def _fork_twice(namespaces: Namespaces) -> int:
+    """Without root nobody comes back: a child goes in, forks, and by its end leaves the grandchild to this process."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if between == 0:
+        try:
+            linux.enter(namespaces.processes, linux.CLONE_NEWPID)
+            pid = os.fork()
+        except OSError:
+            os._exit(1)
+        if pid == 0:
+            return 0
+        os.write(writing, str(pid).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    os.waitpid(between, 0)
+    if not said:
+        raise OSError(errno.EPERM, "the sandbox could not be entered")
+    return int(said)
+
+
+def _command(uid: int | None) -> list[str]:
+    become: list[str] = []
+    if os.geteuid() == 0:
+        if not uid:
+            raise NotBuilt("a sandbox is never built as root")
+        become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--no-new-privs", "--"]
+    return [*become, "bwrap", "--args", "3", "--seccomp", "4", "--info-fd", "5", "--as-pid-1", "--", *_HOLDER]
+
+
+def _spawn(command: list[str], descriptors: Sequence[int]) -> int:
+    """Start the program with these as its descriptors from 0 on and no others, without copying this process."""
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for descriptor in descriptors]
+    try:
+        return os.posix_spawnp(
+            command[0], command, {"PATH": TOOLS, "LC_ALL": "C"},
+            file_actions=[(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(moved)],
+            setsid=True, setsigmask=(), setsigdef=(signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+        )  # fmt: skip
+    finally:
+        for descriptor in moved:
+            os.close(descriptor)
+
+
+def _file(name: str, data: bytes = b"") -> int:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _same(one: str, other: str) -> bool:
+    return Path(one).stat().st_ino == Path(other).stat().st_ino
+
+
+def _parent(pid: int) -> int:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ESRCH):
+            raise
+        return 0
+    return int(text[text.rindex(")") + 2 :].split()[1])

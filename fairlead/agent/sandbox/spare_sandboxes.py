@@ -1,0 +1,94 @@
+"""Sandboxes that stand ready before a worker needs them, so that a start of the same kind does not wait for one.
+
+They are built when it is quiet, after a worker of their kind has been started. Nothing of a tenant has run in one
+before its worker comes, and no worker ever gets one that another had.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from fairlead.agent.node.messages import Start
+from fairlead.agent.sandbox.sandbox import Namespaces, NotBuilt, Sandbox
+
+MOST = 8  # of one node, for all its tenants
+MOST_ALIKE = 4
+KEEP_S = 600.0  # after the last start of their kind
+
+
+@dataclass(slots=True)
+class _Kind:
+    start: Start  # one of them
+    arguments: int  # what bubblewrap is told, in a file
+    used_s: float
+    wanted: int = 1  # as many as were seen at once
+    built: list[Sandbox] = field(default_factory=list)
+
+
+class SpareSandboxes:
+    """One node's."""
+
+    def __init__(self, build: Callable[[Start, int], Sandbox], clock: Callable[[], float] = time.monotonic) -> None:
+        self._build, self._clock = build, clock
+        self._kinds: dict[str, _Kind] = {}  # by frame, the one used last at the end
+
+    @property
+    def wanting(self) -> bool:
+        """Whether one is to be built as soon as it is quiet."""
+        return any(len(kind.built) < kind.wanted for kind in self._kinds.values())
+
+    def take(self, frame: str) -> tuple[Sandbox, Namespaces] | None:
+        """One that stands, if there is any."""
+        kind = self._kinds.get(frame)
+        if kind is None:
+            return None
+        for sandbox in [each for each in kind.built if each.wait(0.0)]:
+            kind.built.remove(sandbox)
+            try:
+                return sandbox, sandbox.namespaces()
+            except (OSError, NotBuilt):  # it fell since; the next may not have
+                sandbox.end()
+        return None
+
+    def note(self, start: Start, arguments: int, living: Collection[str]) -> None:
+        """A worker of this kind starts: there may be more to come, as many at once as now (living: their frames)."""
+        if not start.frame:
+            return
+        kind = self._kinds.pop(start.frame, None) or _Kind(start, os.dup(arguments), 0.0)
+        kind.used_s = self._clock()
+        kind.wanted = min(MOST_ALIKE, max(kind.wanted, sum(frame == start.frame for frame in living)))
+        self._kinds[start.frame] = kind
+        while len(self._kinds) > 1 and sum(each.wanted for each in self._kinds.values()) > MOST:
+            self._forget(next(iter(self._kinds)))
+
+    def build_one(self) -> None:
+        """Have one more built; a kind that cannot be is given up."""
+        for frame, kind in list(self._kinds.items()):
+            if len(kind.built) < kind.wanted:
+                try:
+                    kind.built.append(self._build_like(kind))
+                except (OSError, NotBuilt):  # a start will say why
+                    self._forget(frame)
+                return
+
+    def _build_like(self, kind: _Kind) -> Sandbox:
+        arguments = os.open(f"/proc/self/fd/{kind.arguments}", os.O_RDONLY | os.O_CLOEXEC)  # each reads from the begin
+        try:
+            return self._build(kind.start, arguments)
+        finally:
+            os.close(arguments)
+
+    def forget_old(self) -> None:
+        """End those whose like has not been started for long."""
+        for frame, kind in list(self._kinds.items()):
+            if self._clock() - kind.used_s > KEEP_S:
+                self._forget(frame)
+
+    def _forget(self, frame: str) -> None:
+        kind = self._kinds.pop(frame)
+        os.close(kind.arguments)
+        for sandbox in kind.built:
+            sandbox.end()

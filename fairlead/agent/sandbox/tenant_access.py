@@ -1,0 +1,96 @@
+"""Makes Python and the platform's folders reachable for tenants' users, without opening anybody's home.
+
+Python often lies below a closed home (``/root`` is 0700). A process with mounts of its own covers such a closed
+folder with an empty one that holds only the needed sub-folders. Nothing outside this process changes, no mode is
+touched, and the rest of that home is hidden from workers as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import fairlead
+from fairlead.agent.sandbox import linux
+
+_NOBODY = 65534
+_ROUNDS = 8
+
+
+def needed(home: Path | None) -> list[Path]:
+    """The folders a worker of another user must get to; without a home, those of Python alone."""
+    package = Path(fairlead.__file__).parent
+    folders = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).parent, package]
+    folders += [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
+    folders += [] if home is None else [home]
+    folders.append(Path(os.path.realpath(sys.executable)).parent)
+    both = [path for folder in folders for path in (folder.absolute(), Path(os.path.realpath(folder)))]
+    return sorted(set(both), key=lambda path: (len(path.parts), path))
+
+
+def barrier(path: Path) -> Path | None:
+    """The first folder on the way to the path that strangers may not pass through."""
+    for ancestor in reversed(path.parents):
+        if not ancestor.stat().st_mode & 0o001:
+            return ancestor
+    return None
+
+
+def make_reachable(paths: Sequence[Path]) -> None:
+    """Cover every barrier in a mount namespace of our own; raises ``OSError`` with one line when that cannot be."""
+    if all(barrier(path) is None for path in paths):
+        return
+    linux.private_mounts()
+    for _ in range(_ROUNDS):
+        closed = next((found for path in paths if (found := barrier(path)) is not None), None)
+        if closed is None:
+            return
+        _cover(closed, [path for path in paths if closed in path.parents])
+    raise OSError(f"{paths[0]} stays closed to the tenants' users")
+
+
+def _cover(closed: Path, inside: Iterable[Path]) -> None:
+    """Put an empty folder over the closed one, with these sub-folders bound into it."""
+    kept = [(path, os.open(path, os.O_PATH | os.O_DIRECTORY)) for path in inside]
+    linux.mount("fairlead", str(closed), kind="tmpfs", flags=linux.MS_NOSUID | linux.MS_NODEV, data="mode=0755,size=1m")
+    bound: list[Path] = []
+    for path, descriptor in kept:
+        if not any(parent in path.parents for parent in bound):
+            before = os.umask(0o022)
+            path.mkdir(parents=True, exist_ok=True)
+            os.umask(before)
+            linux.mount(f"/proc/self/fd/{descriptor}", str(path), flags=linux.MS_BIND | linux.MS_REC)
+            bound.append(path)
+        os.close(descriptor)
+
+
+def problem(home: Path) -> str | None:
+    """Why a tenant's user could not run here, found out in a child that tries; None when all is well."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        os.write(writing, (_try_as_stranger(home) or "").encode()[:4000])
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        text = answer.read().decode()
+    os.waitpid(child, 0)
+    return text or None
+
+
+def _try_as_stranger(home: Path) -> str | None:
+    try:
+        make_reachable(needed(home))
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    except OSError as error:
+        return f"Python cannot be made reachable for the tenants' users: {error}"
+    ours = {home.absolute(), Path(os.path.realpath(home))}  # strangers only pass through it
+    for path in needed(home):
+        if not os.access(path, os.X_OK if path in ours else os.X_OK | os.R_OK):
+            return f"the tenants' users cannot read {path}"
+    return None

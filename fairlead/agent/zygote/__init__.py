@@ -1,0 +1,1 @@
+"""Warm processes with torch loaded, which fork workers in milliseconds."""

@@ -1,0 +1,325 @@
+"""Starts workers by forking a process that has torch loaded already, and is their parent until they end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from fairlead.agent.embedded import gang_network
+from fairlead.agent.node import cgroups, disk_usage, processes, sockets
+from fairlead.agent.node.device_slots import memory_limit
+from fairlead.agent.node.messages import (  # fmt: skip
+    Ended,
+    FromForkServer,
+    Hello,
+    Kill,
+    NodeConfig,
+    Start,
+    Started,
+    ToForkServer,
+)
+from fairlead.agent.sandbox import linux, tenant_access
+from fairlead.agent.sandbox.rlimits import Limits, process_limit
+from fairlead.agent.sandbox.sandbox import Namespaces, NotBuilt, Sandbox, fork_into
+from fairlead.agent.sandbox.spare_sandboxes import SpareSandboxes
+from fairlead.agent.zygote.worker_bootstrap import Files, PreparedWorker, be_born
+from fairlead.home import Home
+
+_TICK_MS = 1000
+_QUIET_MS = 300  # then sandboxes are built ahead
+_EMPTY_MS = 50
+_BUILD_S = 30.0
+_PRIORITY = -10  # starts do not wait behind the work of those that run
+
+
+@dataclass(slots=True)
+class _Child:
+    key: str
+    pid: int
+    watch: int  # pidfd
+    group: cgroups.Group
+    sandbox: Sandbox | None
+    frame: str
+
+
+@dataclass(slots=True)
+class _Unborn:
+    """A worker whose sandbox is being built."""
+
+    start: Start
+    files: Files
+    group: cgroups.Group
+    sandbox: Sandbox
+    deadline_s: float
+
+
+class ForkServer:
+    """One node's: dies with its node manager, and takes every worker along. It never looks into what a tenant wrote."""
+
+    def __init__(self, node: socket.socket, config: NodeConfig) -> None:
+        self._node = node
+        self._config = config
+        self._home = Home(Path(config.home))
+        self._children: dict[str, _Child] = {}
+        self._unborn: dict[str, _Unborn] = {}
+        self._spares = SpareSandboxes(self._build)
+        self._empty: list[cgroups.Group] = []  # to be removed when the last process has left
+        self._group = cgroups.Group(0)
+        self._outer_mounts = -1  # the machine's view, before closed folders were covered
+        self._decoder = msgspec.json.Decoder(ToForkServer)
+
+    def serve(self) -> None:
+        """Fork and reap until the node manager is gone."""
+        linux.adopt_orphans()
+        linux.call_process(f"fl-fork-{self._config.name}")
+        self._send(self._settle())
+        while self._node.fileno() not in (ready := self._ready()) or self._hear():
+            self._admit(ready)
+            self._reap()
+            self._look_ahead(quiet=not ready and not self._unborn)
+            self._empty = [group for group in self._empty if not _removed(group)]
+        self._end()
+
+    def _ready(self) -> set[int]:
+        """Which of the node manager's line, the children's ends and the sandboxes have something to say."""
+        poller = select.poll()
+        poller.register(self._node.fileno(), select.POLLIN)
+        for child in self._children.values():
+            poller.register(child.watch, select.POLLIN)
+        for unborn in self._unborn.values():
+            poller.register(unborn.sandbox.ready, select.POLLIN)
+        patience_ms = _QUIET_MS if self._spares.wanting else _TICK_MS
+        return {descriptor for descriptor, _ in poller.poll(_EMPTY_MS if self._empty else patience_ms)}
+
+    def _look_ahead(self, *, quiet: bool) -> None:
+        """Have sandboxes ready for starts to come, in no start's way."""
+        self._spares.forget_old()
+        if quiet and self._spares.wanting:
+            self._spares.build_one()
+
+    def _settle(self) -> Hello:
+        """Get mounts and limits right before the first worker comes."""
+        problem = None
+        try:
+            if os.geteuid() == 0:
+                os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+                self._outer_mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+                tenant_access.make_reachable(tenant_access.needed(self._home.root))
+        except OSError as error:
+            problem = f"Python cannot be made reachable for the tenants' users: {error}"
+        self._group = cgroups.usable(self._config.tag, self._config.name, self._config.capacity)
+        self._group.kill()  # what a fork server before this one has left
+        return Hello(os.getpid(), self._group.version, [str(folder) for folder in self._group.folders], problem)
+
+    def _send(self, message: FromForkServer) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # seen as the end of the next read
+            sockets.send_packet(self._node, msgspec.json.encode(message))
+
+    def _hear(self) -> bool:
+        data, descriptors = sockets.receive_packet(self._node)
+        if not data:
+            return False
+        message = self._decoder.decode(data)
+        if isinstance(message, Kill):
+            self._kill(message)
+        else:
+            self._start(message, descriptors)
+        return True
+
+    def _kill(self, message: Kill) -> None:
+        child, unborn = self._children.get(message.key), self._unborn.get(message.key)
+        if child is not None:
+            _signal(child, message.signal)
+        elif unborn is not None:
+            self._give_up(unborn, Ended(message.key, None, message.signal))
+
+    # ------------------------------------------------------------ start
+
+    def _start(self, start: Start, descriptors: Sequence[int]) -> None:
+        files, group = Files.received(start, descriptors), cgroups.Group(0)
+        try:
+            group = self._worker_group(start)
+            if files.arguments is None:
+                with self._seeing(start.closed):  # a worker without a sandbox keeps the mounts that it is forked with
+                    self._fork(start, files, group)
+                return
+            spare = self._spares.take(start.frame)
+            sandbox = self._build(start, files.arguments) if spare is None else spare[0]
+        except (OSError, NotBuilt) as error:
+            files.close()
+            self._empty.append(group)
+            self._send(_not_started(start, error))
+            return
+        self._unborn[start.key] = unborn = _Unborn(start, files, group, sandbox, time.monotonic() + _BUILD_S)
+        if spare is not None:
+            self._admit_one(unborn, spare[1])
+
+    def _worker_group(self, start: Start) -> cgroups.Group:
+        cpu = min(start.cpu, self._config.capacity.get("cpu", start.cpu))
+        name = f"{start.job}.{start.worker}"
+        memory_bytes = memory_limit(start.memory_bytes, self._config.capacity)
+        return cgroups.worker_group(self._group, name, cpu, memory_bytes, start.processes)
+
+    def _build(self, start: Start, arguments: int) -> Sandbox:
+        """Have the sandbox built, in a network of its own; without root bubblewrap makes that."""
+        with self._seeing(start.closed):
+            if start.network == "open" or os.geteuid() != 0:
+                return Sandbox(arguments, start.uid)
+            network = gang_network.fresh()
+            try:
+                with gang_network.inside(network):
+                    return Sandbox(arguments, start.uid)
+            finally:
+                os.close(network)
+
+    @contextlib.contextmanager
+    def _seeing(self, closed: Sequence[str]) -> Iterator[None]:
+        """For the moment of a start, open the way to folders that are granted to this tenant and closed to its user."""
+        if not closed or self._outer_mounts < 0:
+            yield
+            return
+        own = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            linux.enter(self._outer_mounts, linux.CLONE_NEWNS)
+            try:
+                tenant_access.make_reachable(
+                    [*tenant_access.needed(self._home.root), *map(Path, map(os.path.realpath, closed))]
+                )
+                yield
+            finally:
+                linux.enter(own, linux.CLONE_NEWNS)
+        finally:
+            os.close(own)
+
+    def _admit(self, ready: set[int]) -> None:
+        """Fork the workers whose sandboxes stand, and give up those whose do not."""
+        for unborn in list(self._unborn.values()):
+            if unborn.sandbox.ready in ready:
+                self._admit_one(unborn)
+            elif time.monotonic() >= unborn.deadline_s:
+                self._give_up(unborn, _not_started(unborn.start, TimeoutError("its sandbox does not come up")))
+
+    def _admit_one(self, unborn: _Unborn, known: Namespaces | None = None) -> None:
+        start = unborn.start
+        try:
+            with contextlib.closing(known or unborn.sandbox.namespaces()) as namespaces:
+                if start.network != "open" and not namespaces.own_network:
+                    raise NotBuilt("it is in the machine's network")
+                self._fork(start, unborn.files, unborn.group, unborn.sandbox, namespaces)
+        except (OSError, NotBuilt) as error:
+            self._give_up(unborn, _not_started(start, error, "its sandbox could not be built: "))
+        else:
+            del self._unborn[start.key]
+
+    def _give_up(self, unborn: _Unborn, end: Ended) -> None:
+        del self._unborn[unborn.start.key]
+        unborn.sandbox.end()
+        unborn.files.close()
+        unborn.group.kill()
+        self._empty.append(unborn.group)
+        self._send(end)
+
+    def _fork(
+        self, start: Start, files: Files, group: cgroups.Group, sandbox: Sandbox | None = None,
+        namespaces: Namespaces | None = None,
+    ) -> None:  # fmt: skip
+        most = process_limit(start.processes, sandboxed=namespaces is not None, grouped=bool(group.folders))
+        limits = Limits(start.files, start.disk_bytes, most)
+        cradle = PreparedWorker(group, limits, namespaces, os.getpid(), self._config.first_core, self._home.gangs)
+        pid = os.fork() if namespaces is None else fork_into(namespaces)
+        if pid == 0:
+            be_born(start, files, cradle)
+        self._children[start.key] = _Child(start.key, pid, os.pidfd_open(pid), group, sandbox, start.frame)
+        if files.arguments is not None:
+            self._spares.note(start, files.arguments, [child.frame for child in self._children.values()])
+        files.close()
+        first = 0 if sandbox is None else sandbox.init
+        self._send(Started(start.key, pid, [str(folder) for folder in group.folders], first))
+
+    # ------------------------------------------------------------ end
+
+    def _reap(self) -> None:
+        """Report every child that ended, after the rest of its group was killed; adopted orphans just go."""
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            child = next((child for child in self._children.values() if child.pid == ended.si_pid), None)
+            if child is not None:
+                processes.kill_group(child.pid)  # before reaping: the number is still ours
+            _, status, used = os.wait4(ended.si_pid, 0)
+            if child is not None:
+                self._bury(child, status, used.ru_utime + used.ru_stime)
+
+    def _bury(self, child: _Child, status: int, cpu_s: float) -> None:
+        del self._children[child.key]
+        os.close(child.watch)
+        if child.sandbox is not None:
+            child.sandbox.end()  # and all that is in it
+        child.group.kill()
+        if not child.group.folders and child.sandbox is None:
+            _kill_strays(child.key)
+        code = os.waitstatus_to_exitcode(status)
+        killed, starved = code < 0, child.group.out_of_memory()
+        cpu_s = child.group.cpu_s() if child.group.folders else cpu_s
+        if not child.group.remove():
+            self._empty.append(child.group)
+        self._send(Ended(
+            child.key, None if killed else code, -code if killed else None, starved and code != 0, cpu_s=cpu_s
+        ))  # fmt: skip
+
+    def _end(self) -> None:
+        """The node manager is gone: nothing of this node may live on."""
+
+        def left() -> list[int]:
+            return processes.descendants(os.getpid())
+
+        for child in self._children.values():
+            processes.kill_group(child.pid)
+            child.group.kill()
+        while pids := left():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            processes.wait_gone(lambda: not left(), 0.2)
+        processes.wait_gone(lambda: cgroups.discard(self._group), 2.0)
+
+
+def _not_started(start: Start, error: Exception, doing: str = "") -> Ended:
+    no_room = isinstance(error, OSError) and disk_usage.is_full(error)
+    return Ended(start.key, None, None, problem=f"{doing}{error}", no_room=no_room)
+
+
+def _removed(group: cgroups.Group) -> bool:
+    group.kill()  # again: a sandbox that is just being built may have had a child since
+    return group.remove()
+
+
+def _kill_strays(key: str) -> None:
+    """Without a cgroup: kill what the worker started in sessions of their own, which this process has adopted."""
+    job, worker = key.split("/", 1)
+    marks = {f"FAIRLEAD_JOB={job}".encode(), f"FAIRLEAD_WORKER={worker}".encode()}
+    for pid in processes.descendants(os.getpid()):
+        with contextlib.suppress(OSError):  # it has just ended
+            if marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _signal(child: _Child, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(child.pid) == child.pid:
+            processes.kill_group(child.pid, number)
+        else:  # so young that it does not lead its group yet
+            signal.pidfd_send_signal(child.watch, number)

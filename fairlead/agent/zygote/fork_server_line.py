@@ -1,0 +1,112 @@
+"""A node manager's line to its fork server: asks the host for one, and for another when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from fairlead.agent.node import cgroups, processes, sockets
+from fairlead.agent.node.messages import FromForkServer, Hello, Kill, NodeConfig, Supply, ToForkServer
+from fairlead.agent.zygote.start_message import StartMessage, pack
+from fairlead.agent.zygote.worker_bootstrap import WorkerBootstrap
+from fairlead.home import Home
+
+_RETRY_S = 0.25
+
+log = logging.getLogger("fairlead.node")
+
+
+class ForkServerLine:
+    """Commands to the present fork server; what it says goes to the listener, and None when it is lost."""
+
+    def __init__(self, home: Home, config: NodeConfig, listener: Callable[[FromForkServer | None], None]) -> None:
+        self._home = home
+        self._config = config
+        self._listener = listener
+        self._line: socket.socket | None = None
+        self.hello: Hello | None = None  # of the present one
+        self.last: Hello | None = None  # its cgroups stay known when it is lost, to clean up after it
+        self.process: processes.Process | None = None
+
+    @property
+    def warm(self) -> bool:
+        return self.hello is not None
+
+    @property
+    def group(self) -> cgroups.Group:
+        """The node's own, also when the fork server that made it is lost."""
+        return (
+            cgroups.Group(0)
+            if self.last is None
+            else cgroups.Group(self.last.version, tuple(map(Path, self.last.groups)))
+        )
+
+    async def keep(self) -> None:
+        """Have a fork server at all times; ends only by cancellation."""
+        while True:
+            try:
+                self._line = sockets.connect(self._home.run / "host.sock", socket.SOCK_SEQPACKET)
+                self._line.setblocking(False)
+                sockets.send_packet(self._line, msgspec.json.encode(Supply(self._config)))
+                await self._listen(self._line)
+            except OSError as error:  # no host at the moment: the control plane starts one
+                log.debug("no fork server: %s", error)
+            finally:
+                self.close()
+            await asyncio.sleep(_RETRY_S)
+
+    async def _listen(self, line: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        decoder = msgspec.json.Decoder(FromForkServer)
+        while data := await loop.sock_recv(line, sockets.PACKET_BYTES):
+            message = decoder.decode(data)
+            if isinstance(message, Hello):
+                self.hello = self.last = message
+                self.process = processes.identify(message.pid)
+            self._listener(message)
+
+    def pack(self, birth: WorkerBootstrap) -> StartMessage:
+        """All that the fork server needs to start this worker on this node."""
+        return pack(birth, self._config)
+
+    def start(self, parcel: StartMessage, channel: int, output: int) -> None:
+        """Have the worker forked whose channel this is, and whose output goes there."""
+        self._send(parcel.start, [channel, output, *parcel.files])
+
+    def kill(self, key: str, number: int) -> None:
+        self._send(Kill(key, number))
+
+    def _send(self, message: ToForkServer, descriptors: Sequence[int] = ()) -> None:
+        if self._line is None:
+            return
+        data = msgspec.json.encode(message)
+        for _ in range(2):
+            try:
+                sockets.send_packet(self._line, data, descriptors)
+                return
+            except BlockingIOError:  # it forks; that takes milliseconds
+                select.select([], [self._line], [], 1.0)
+            except (BrokenPipeError, ConnectionResetError):  # its end is read in a moment
+                return
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """A fork server that does not read is frozen: kill it, and its workers with it."""
+        log.error("the fork server does not answer and is replaced")
+        if self.process is not None:
+            processes.kill(self.process)
+
+    def close(self) -> None:
+        """Let go of the fork server, which then ends with all its workers."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+        if self.hello is not None:
+            self.hello = None
+            self._listener(None)

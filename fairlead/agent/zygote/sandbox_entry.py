@@ -1,0 +1,136 @@
+"""From a fresh fork of the platform to a process of the tenant: into the sandbox, and every right left behind.
+
+The order is the point of this module. Rights are used from the widest to the narrowest and given up as soon as they
+have been used: the gang's network, control group and limits, the job's folders (from outside, where they are seen);
+supplementary groups; the namespaces, whose entering needs rights over them; the folders in their places; the user,
+while still in the outer user namespace, so that root never sets foot into a tenant's; the user namespace last, whose
+owner the tenant's user is, and inside it one of the worker's own; then all capabilities, for good; then the filter. No
+byte of the tenant's is read before the end.
+
+A user namespace of its own puts the worker beneath the sandbox's holder, which has the same user: the kernel lets no
+process trace, read or change one that lives above it. So the holder needs no limits of the worker's, and whoever is
+inside cannot keep the sandbox from ending with its holder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairlead.agent.embedded import gang_network
+from fairlead.agent.node import cgroups
+from fairlead.agent.sandbox import linux, seccomp
+from fairlead.agent.sandbox.job_mounts import JobMounts
+from fairlead.agent.sandbox.rlimits import Limits
+from fairlead.agent.sandbox.sandbox import Namespaces
+
+_SPARED_LAST = "500"  # under pressure a worker goes before the platform
+_HELD = re.compile(r"^Cap(?:Inh|Prm|Eff|Amb):\t0*[1-9a-f][0-9a-f]*$", re.MULTILINE)
+
+
+class StillPrivileged(Exception):
+    """Something that must be gone is still there: the process must not go on."""
+
+
+def bound(group: cgroups.Group, limits: Limits) -> None:
+    """Put the calling process under its limits; needs the outer view of the files."""
+    if group.folders:
+        group.enter()
+    Path("/proc/self/oom_score_adj").write_text(_SPARED_LAST)
+    if os.geteuid() == 0:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)  # the fork server goes before others, its children do not
+    limits.impose()
+
+
+def join_gang(namespaces: Namespaces, records: Path, job: str) -> None:
+    """Into the network of the job's gang, which the sandbox's own is if there is none yet; needs the outer view."""
+    own = namespaces.take_network()
+    gang_network.join(records, job, own)
+    os.close(own)
+
+
+def enter_sandbox(namespaces: Namespaces, uid: int | None, luggage: JobMounts | None = None) -> None:
+    """Become a process of the tenant inside its sandbox; what it brings along is put there first."""
+    root = os.geteuid() == 0
+    linux.close_proc_entries()
+    if root:
+        os.setgroups([])
+    outer, (user, kind) = namespaces.others[:-1], namespaces.others[-1]
+    for namespace, each in outer:
+        linux.enter(namespace, each)
+    os.chdir("/")
+    if luggage is not None and uid:
+        luggage.unpack(uid)
+    if root:
+        _become(uid)
+    linux.enter(user, kind)
+    namespaces.close()
+    linux.own_user_namespace()
+    linux.drop_capabilities()
+    _settle()
+    if root:  # it dies with its sandbox, which dies with the fork server; without root its parent is not that yet
+        linux.die_with_parent()
+    check(uid)
+    _check_below()
+    linux.filter_calls(seccomp.program())
+
+
+def enter_user(uid: int | None, parent: int) -> None:
+    """Without a sandbox: become a process of the tenant's user, as far as there is one."""
+    linux.close_proc_entries()
+    if os.geteuid() == 0:
+        os.setgroups([])
+        _become(uid)
+    linux.clear_capabilities()  # without root the platform has those over its own user namespace
+    _settle()
+    linux.die_with_parent()
+    if os.getppid() != parent:  # it died before we asked to die with it
+        os._exit(1)
+    check(uid)
+
+
+def _become(uid: int | None) -> None:
+    if not uid:
+        raise StillPrivileged("a worker never runs as root")
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _settle() -> None:
+    linux.no_new_privileges()
+    linux.own_proc_entries()
+    os.umask(0o077)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def check(uid: int | None) -> None:
+    """Trust nobody, not even the lines above: a worker that is not bare does not start."""
+    status = Path("/proc/self/status").read_text()
+    held = _HELD.findall(status)
+    if held or "\nNoNewPrivs:\t1\n" not in status or 0 in (*os.getresuid(), *os.getresgid()):
+        raise StillPrivileged(f"the worker would keep rights: {held or 'root'}")
+    if uid is not None and {*os.getresuid(), *os.getresgid()} != {uid}:
+        raise StillPrivileged(f"the worker is user {os.getuid()}, not {uid}")
+    if uid is not None and os.getgroups():
+        raise StillPrivileged(f"the worker is in the groups {os.getgroups()}")
+
+
+def _check_below() -> None:
+    """Make sure that the sandbox's own processes are out of reach."""
+    try:
+        os.close(os.open("/proc/1/mem", os.O_RDWR))
+    except PermissionError:
+        return
+    raise StillPrivileged("the worker could change the process that holds its sandbox")
+
+
+def close_all_but(kept: Sequence[int]) -> None:
+    """Keep no descriptor of the platform's: none may lead out."""
+    begin = 3
+    for descriptor in (*sorted(kept), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(begin, descriptor)
+        begin = descriptor + 1

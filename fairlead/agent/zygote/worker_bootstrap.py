@@ -1,0 +1,252 @@
+"""From a fresh fork to the user's code: limits, sandbox, rights left behind, code unpacked, environment, run."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+import fairlead
+from fairlead import data_folder, framing, logbook, wire
+from fairlead.agent.node import cgroups, code_bundles, disk_usage
+from fairlead.agent.node.messages import Start
+from fairlead.agent.sandbox import job_mounts, linux
+from fairlead.agent.sandbox.bwrap_args import CannotStart
+from fairlead.agent.sandbox.rlimits import Limits
+from fairlead.agent.sandbox.sandbox import Namespaces
+from fairlead.agent.zygote import sandbox_entry
+from fairlead.local_wire import PlacedSpec
+
+WORKER_MODULE = "fairlead.training.worker"
+STAGE_MODULE = "fairlead.pipelines.worker"
+_PLATFORM_PREFIX = "FAIRLEAD_"
+
+
+class WorkerBootstrap(msgspec.Struct, frozen=True):
+    """All that one worker's start depends on, handed from the node manager to the fork server."""
+
+    worker: str
+    device: int
+    spec: PlacedSpec
+    environment: dict[str, str]
+
+
+class NoRoom(Exception):
+    """The disk is full, and no code of the user's has begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A worker's open files, as they come with its Start."""
+
+    channel: int
+    output: int
+    letter: int
+    bundle: int | None = None
+    arguments: int | None = None  # of its sandbox; not for itself
+
+    @classmethod
+    def received(cls, start: Start, descriptors: Sequence[int]) -> Files:
+        """Sorted as the Start says; raises ValueError when some are missing."""
+        channel, output, letter, *rest = descriptors
+        bundle = rest.pop(0) if start.bundle else None
+        return cls(channel, output, letter, bundle, rest.pop(0) if start.sandboxed else None)
+
+    @property
+    def own(self) -> list[int]:
+        return [each for each in (self.channel, self.output, self.letter, self.bundle) if each is not None]
+
+    def close(self) -> None:
+        for descriptor in (*self.own, *([] if self.arguments is None else [self.arguments])):
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWorker:
+    """What the fork server has made ready for one worker."""
+
+    group: cgroups.Group
+    limits: Limits
+    namespaces: Namespaces | None  # None: without a sandbox
+    parent: int
+    first_core: int
+    gangs: Path  # where it is written down who is in which gang's network
+
+
+def be_born(start: Start, files: Files, cradle: PreparedWorker) -> NoReturn:
+    """Turn the calling process, just forked, into the worker; never returns."""
+    code = 1
+    sandbox_entry.close_all_but([*files.own, *([] if cradle.namespaces is None else cradle.namespaces.descriptors)])
+    channel = socket.socket(fileno=files.channel)
+    try:
+        _redirect(files.output)
+        _become(start, cradle)
+        code = _live(files, channel, sandboxed=cradle.namespaces is not None)
+    except NoRoom as error:
+        _say(channel, wire.Raised(error=str(error), no_room=True))
+    except (CannotStart, code_bundles.BadBundle) as error:
+        _say(channel, wire.Raised(error=str(error), permanent=True))
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:  # noqa: BLE001 (the edge of the process: told to the tenant and logged)
+        trace = traceback.format_exc()
+        print(trace, file=sys.stderr, flush=True)
+        _say(channel, wire.Raised(error=f"{type(error).__name__}: {error}", trace=trace))
+    os._exit(code)
+
+
+def _become(start: Start, cradle: PreparedWorker) -> None:
+    """From a process of the platform to one of the tenant; nothing that the tenant wrote has been looked at before."""
+    if os.geteuid() == 0 and not start.uid:
+        raise CannotStart("a worker never runs as root: the job has no user of its own")
+    os.setsid()
+    linux.call_process(f"{start.worker}.{start.job}")
+    if cradle.namespaces is not None and start.network != "open":  # before its limits: others wait for this
+        sandbox_entry.join_gang(cradle.namespaces, cradle.gangs, start.job)
+    if not cradle.group.folders:
+        cgroups.limit_without_cgroup(start.cpu, start.memory_bytes, start.device, cradle.first_core)
+    sandbox_entry.bound(cradle.group, cradle.limits)
+    if cradle.namespaces is None:
+        sandbox_entry.enter_user(start.uid, cradle.parent)
+    else:
+        luggage = job_mounts.pack(start.folder, start.memory) if start.folder else None
+        sandbox_entry.enter_sandbox(cradle.namespaces, start.uid, luggage)
+
+
+def _live(files: Files, channel: socket.socket, *, sandboxed: bool) -> int:
+    with os.fdopen(files.letter, "rb") as letter:
+        birth = msgspec.msgpack.decode(letter.read(), type=WorkerBootstrap)
+    spec = birth.spec
+    code = Path(spec.folder) / "code"
+    if files.bundle is not None:
+        _unpack(files.bundle, code)
+    os.chdir(code)
+    environment = worker_environment(birth, os.environ, sandboxed=sandboxed)
+    if spec.command is not None:
+        if advice := data_folder.advice(" ".join(spec.command), environment):
+            print(f"fairlead: {advice}", flush=True)
+        _execute(spec.command, environment)
+    if spec.venv is not None:
+        _execute_in_venv(birth, channel, environment)
+    return _run(birth, channel, environment)
+
+
+def _unpack(bundle: int, code: Path) -> None:
+    try:
+        with os.fdopen(bundle, "rb") as packed:
+            code_bundles.unpack(packed, code)
+    except OSError as error:
+        if disk_usage.is_full(error):
+            raise NoRoom(f"its code cannot be unpacked: {error}") from None
+        raise
+
+
+def _redirect(output: int) -> None:
+    """Standard input from nowhere, output to the pipe that the node manager carries into the log."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(output)
+    sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    logbook.forget()
+
+
+def worker_environment(birth: WorkerBootstrap, outer: Mapping[str, str], *, sandboxed: bool = False) -> dict[str, str]:
+    """A clean environment: of the platform's own only what is named here, and that is nobody's to override."""
+    spec, folder = birth.spec, Path(birth.spec.folder)
+    threads = str(max(1, int(spec.cpu + 1e-9)))
+    own_path = [str(Path(spec.venv) / "bin")] if spec.venv else []
+    path = [*own_path, str(Path(sys.prefix) / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
+    clean = {"PATH": ":".join(path), "HOME": str(folder / "home"), "LANG": outer.get("LANG", "C.UTF-8")}
+    clean |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    clean["TMPDIR"] = "/tmp" if sandboxed else str(folder / "tmp")
+    clean |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    platform = {
+        "FAIRLEAD_JOB": spec.job,
+        "FAIRLEAD_TENANT": spec.tenant,
+        "FAIRLEAD_WORKER": birth.worker,
+        "FAIRLEAD_OUTPUT": str(folder / "output"),
+        "FAIRLEAD_SNAPSHOTS": str(folder / "snapshots"),
+    }
+    if spec.memory_bytes is not None:
+        platform["FAIRLEAD_MEMORY"] = str(spec.memory_bytes)
+    if data := outer.get(data_folder.VARIABLE):
+        platform[data_folder.VARIABLE] = data
+        if not os.access(data, os.R_OK | os.X_OK):
+            platform[data_folder.CLOSED] = "1"
+    theirs = {name: value for name, value in spec.env.items() if not name.startswith(_PLATFORM_PREFIX)}
+    return clean | theirs | birth.environment | platform
+
+
+def _execute(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Become the command; the channel closes by itself when that works, which tells the node manager so."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environment)
+    except FileNotFoundError:
+        raise CannotStart(f"command not found: {command[0]}") from None
+    except (PermissionError, OSError) as error:
+        raise CannotStart(f"command cannot be run: {command[0]}: {error.strerror}") from None
+
+
+def _execute_in_venv(birth: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> NoReturn:
+    """Become the worker's main under the tenant's own Python."""
+    python = Path(str(birth.spec.venv)) / "bin" / "python"
+    channel.set_inheritable(True)
+    environment |= {
+        "FAIRLEAD_CHANNEL_FD": str(channel.fileno()),
+        "FAIRLEAD_WORKER_SPEC_FD": str(_written(msgspec.json.encode(birth.spec))),
+        "PYTHONPATH": str(Path(fairlead.__file__).parent.parent),
+    }
+    try:
+        os.execve(python, [str(python), "-m", _module(birth.spec)], environment)
+    except OSError as error:
+        hint = "it must lie where the job's own user can read it"
+        raise CannotStart(f"venv: {python} cannot be run: {error.strerror}; {hint}") from None
+
+
+def _written(text: bytes) -> int:
+    """A file in memory that lives on in what this process becomes: a manifest may be longer than a variable."""
+    descriptor = os.memfd_create("fairlead-spec", 0)
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(text)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _module(spec: PlacedSpec) -> str:
+    """What a worker becomes; named, not imported: nothing of it belongs to this process before the fork."""
+    return STAGE_MODULE if spec.stage else WORKER_MODULE
+
+
+def _run(birth: WorkerBootstrap, channel: socket.socket, environment: dict[str, str]) -> int:
+    """Become the worker's main in this very process, which has torch loaded already."""
+    os.environ.clear()
+    os.environ.update(environment)
+    tempfile.tempdir = None  # what the host found out holds for the host
+    channel.setblocking(True)
+    faulthandler.enable(2)  # a trace in the log before a signal such as SIGSEGV ends it
+    code = importlib.import_module(_module(birth.spec)).main(birth.spec, birth.worker, channel)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return int(code or 0)
+
+
+def _say(channel: socket.socket, message: wire.FromWorker) -> None:
+    try:
+        channel.sendall(framing.pack(message))
+    except OSError as error:  # the node manager is gone, and so are we in a moment
+        print(f"fairlead: could not report to the node manager: {error}", file=sys.stderr)

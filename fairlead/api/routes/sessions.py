@@ -1,0 +1,63 @@
+"""Routes of sessions: the page exchanges a token for a cookie that no script can read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from pydantic import Field
+
+from fairlead.api import cookies
+from fairlead.api.context import BODY, PROBLEMS, Platform, Who, answer, body_of, context, read_spec
+from fairlead.control.identity.access import may_more_than_scrape
+from fairlead.specs import Spec
+from fairlead.views.jobs import WhoAmI
+
+router = APIRouter(prefix="/session", tags=["sessions"], responses=PROBLEMS)
+
+
+class SessionSpec(Spec):
+    """A login: the token that the session shall stand for."""
+
+    token: Annotated[str, Field(min_length=1, max_length=512)]
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Log in on the page",
+    response_model=WhoAmI,
+    responses=BODY,
+    openapi_extra=body_of(SessionSpec),
+)
+async def log_in(request: Request, platform: Platform) -> Response:
+    """Exchange a token for a cookie that is good for twelve hours at most; attempts are limited per address."""
+    cookies.require_our_origin(request, needed=False)
+    shared, address = context(request), request.client.host if request.client else ""
+    shared.logins.attempt(address)
+    spec = await read_spec(request, SessionSpec)
+    who = await platform.authenticate(spec.token.strip())
+    shared.logins.succeeded(address, who.id)
+    shared.rate.admit(who.id, who.tenant)
+    may_more_than_scrape(who)
+    secret, seconds = await platform.open_session(who)
+    response = answer(await platform.whoami(who), 201)
+    cookies.give(request, response, secret, seconds)
+    return response
+
+
+@router.get("", summary="Ask who is logged in", response_model=WhoAmI)
+async def session(platform: Platform, who: Who) -> Response:
+    """Role and tenant of the session, or 401 when there is none."""
+    return answer(await platform.whoami(who))
+
+
+@router.delete("", status_code=204, response_class=Response, summary="Log out")
+async def log_out(request: Request, platform: Platform, who: Who) -> Response:
+    """End the session and take its cookie back; a token that was sent as such stays as it is."""
+    secret = cookies.session_secret(request)
+    if secret is not None:
+        await platform.close_session(who, secret)
+    response = Response(status_code=204)
+    cookies.take_back(request, response)
+    return response

@@ -1,0 +1,217 @@
+"""``fairlead plan`` and ``fairlead profile``: how a model would best be run, and what this node can do."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli import output
+from fairlead.cli.options import HomeDir, Json, pairs, plain_value
+from fairlead.cli.plan_measurement import Trials, parse_link, run_trials
+from fairlead.cli.text_tables import Column
+from fairlead.errors import InvalidSpec, Refused
+from fairlead.home import Home, default_home
+from fairlead.units import shown_size
+
+if TYPE_CHECKING:
+    from fairlead.planning.cost import Estimate
+    from fairlead.planning.profiles import Hardware, Link, ModelProfile
+    from fairlead.profiling.plan_trials import Trial
+
+
+def plan(
+    run: Annotated[str, typer.Argument(metavar="FILE.py:FUNCTION", help="What returns the fairlead.Training.")],
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="How many; default: all devices.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="2x4xa100 (nodes x devices x type) or a YAML file; default: here.")
+    ] = None,
+    link: Annotated[str | None, typer.Option("--link", help="Between workers or nodes: 200mbit or 1gbit,1ms.")] = None,
+    speeds: Annotated[str | None, typer.Option("--speeds", help="Of the workers, in proportion: 2,1.")] = None,
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Also run the best so many candidates (or all), and compare.")
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of each measured candidate.")] = 20,
+    param: Annotated[list[str] | None, typer.Option("--param", "-p", help="name=value for the function.")] = None,
+    home: HomeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Rank the ways in which a model could be run in parallel, with time, memory, bottleneck and reason of each."""
+    from fairlead.planning.plan_reasons import explain
+    from fairlead.planning.search import candidates
+    from fairlead.profiling.analysis_client import ask_for_profile
+
+    place = Home(home or default_home())
+    ground = _hardware(place, workers, cluster, link, speeds)
+    _told_how_many(measure, cluster)
+    params = {key: plain_value(text) for key, text in pairs("--param", param).items()}
+    model = ask_for_profile(run, params, device=None if cluster else "cpu")
+    model = _corrected(place, model)
+    found = candidates(model, ground, on_paper=cluster is not None)
+    if not found[0].fits:
+        raise _too_large(found[0], ground)
+    trials = Trials(run, params, steps, model, place, link, speeds)
+    measured = run_trials(trials, found, ground, measure, quiet=as_json) if measure else {}
+    rows = [_row(one, why, measured.get(one.plan.id)) for one, why in zip(found, explain(found), strict=True)]
+    if all(row["id"] != "ddp" for row in rows):  # scripts rely on it
+        rows += [row | {"id": "ddp", "reason": "one worker: the same as one process"} for row in rows if _plain(row)]
+    if as_json:
+        output.print_json({"chosen": found[0].plan.id, "candidates": rows})
+    else:
+        _print(rows, model, len(ground.seats))
+
+
+def profile(
+    again: Annotated[bool, typer.Option("--again", help="Measure anew, whatever was measured before.")] = False,
+    home: HomeDir = None,
+    as_json: Json = False,
+) -> None:
+    """Measure what this node can do, once: FLOP/s, memory, disk and the link between workers; kept under the home."""
+    from fairlead.profiling.profile_cache import node_profile
+
+    found = node_profile(Home(home or default_home()), again=again)
+    if as_json:
+        output.print_json(found)
+        return
+    link = found["links"]["gloo"]
+    rows = [
+        ("device", f"{found['device_name']}{' (virtual)' if found['virtual'] else ''}, {found['cores']} cores"),
+        ("memory", f"{shown_size(found['memory_bytes'])}, {shown_size(found['memory_bytes_per_s'])}/s"),
+        *((f"{name} per core", f"{flops / 1e9:.1f} GFLOP/s") for name, flops in found["flops_per_s"].items()),
+        ("disk", f"{shown_size(found['disk_write_bytes_per_s'])}/s written"),
+        ("link (gloo)", f"{shown_size(link['bytes_per_s'])}/s, {link['latency_s'] * 1e6:.0f} µs"),
+    ]
+    for name, text in rows:
+        output.line(f"{name:<18} {text}")
+
+
+def _hardware(place: Home, workers: int | None, cluster: str | None, link: str | None, speeds: str | None) -> Hardware:
+    between = None if link is None else parse_link(link)
+    paces = () if speeds is None else _speeds(speeds)
+    if cluster is not None:
+        return _elsewhere(cluster, workers, between, paces)
+    from fairlead.profiling.profile_cache import local_hardware, node_profile
+
+    if not (place.root / "profiles" / "node.json").is_file():
+        output.note("measuring this node, once (fairlead profile) ...")
+    known = node_profile(place)
+    count = workers or len(paces) or int(known["cores"])
+    return local_hardware(known, count, link=between, speeds=_for_each(paces, count) if paces else ())
+
+
+def _elsewhere(cluster: str, workers: int | None, link: Link | None, speeds: tuple[float, ...]) -> Hardware:
+    import msgspec
+
+    from fairlead.profiling.device_types import hardware_of
+    from fairlead.simulation.clusters import cluster as parse
+
+    ground = hardware_of(parse(cluster), workers=workers, link=link)
+    if workers is not None and workers > len(ground.seats):
+        raise InvalidSpec(
+            f"{workers} is more than the {len(ground.seats)} devices of {cluster}", field="--workers", fix="lower it"
+        )
+    if not speeds:
+        return ground
+    paces = _for_each(speeds, len(ground.seats))
+    seats = tuple(
+        msgspec.structs.replace(seat, speed=pace / max(paces)) for seat, pace in zip(ground.seats, paces, strict=True)
+    )
+    return msgspec.structs.replace(ground, seats=seats)
+
+
+def _speeds(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not all(0 < pace < math.inf for pace in found) or not found:
+        raise InvalidSpec(f"{text!r} is not speeds of workers", field="--speeds", value=text, fix="write 2,1")
+    return found
+
+
+def _for_each(speeds: tuple[float, ...], workers: int) -> tuple[float, ...]:
+    """One for each worker: the list again and again, if it comes out even."""
+    if workers % len(speeds):
+        told = ",".join(f"{pace:g}" for pace in speeds)
+        raise InvalidSpec(
+            f"{told} are speeds of {len(speeds)} workers, but there are {workers}", field="--speeds", value=told,
+            fix="write one for each worker, or as many as divide their number",
+        )  # fmt: skip
+    return speeds * (workers // len(speeds))
+
+
+def _told_how_many(measure: str | None, cluster: str | None) -> None:
+    if measure is not None and cluster is not None:
+        raise InvalidSpec(
+            "plans are measured on this machine, not on a cluster in words", field="--measure", fix="drop --cluster"
+        )
+    if measure is not None and measure != "all" and not (measure.isdecimal() and int(measure) > 0):
+        raise InvalidSpec(f"{measure!r} is not a number of candidates", field="--measure", fix="write 3 or all")
+
+
+def _corrected(place: Home, model: ModelProfile) -> ModelProfile:
+    """With what was learned about this model when its plans were measured."""
+    import msgspec
+
+    from fairlead.profiling.profile_cache import corrections
+
+    if model.calibration is None:
+        return model
+    known = msgspec.structs.replace(model.calibration, factors=corrections(place, model))
+    return msgspec.structs.replace(model, calibration=known)
+
+
+def _too_large(one: Estimate, ground: Hardware) -> Refused:
+    most = max(device.memory_bytes for device in ground.devices.values())
+    return Refused(
+        f"the model fits in no way: DDP needs {shown_size(one.memory_bytes)} on each worker, of {shown_size(most)}",
+        field="--workers", fix="give it more workers or devices with more memory, or a smaller batch",
+    )  # fmt: skip
+
+
+def _row(one: Estimate, why: str, trial: Trial | None) -> dict[str, Any]:
+    """What scripts rely on."""
+    from fairlead.planning.plan_reasons import row
+
+    if trial is not None and trial.error:
+        why += f"; could not be run: {trial.error}"
+    return row(one, why, trial.step_s if trial else None)
+
+
+def _plain(row: dict[str, Any]) -> bool:
+    return bool(row["id"] == "single")
+
+
+def _print(rows: list[dict[str, Any]], model: ModelProfile, workers: int) -> None:
+    output.line(
+        f"{model.parameters:,} parameters, {model.flops / 1e6:,.1f} MFLOP per sample, batch {model.batch_size}, "
+        f"{workers} worker{'s' if workers > 1 else ''}"
+    )
+    right = {"right": True}
+    columns = [
+        Column("PLAN"), Column("WORKERS", **right), Column("STEP", **right), Column("SAMPLES/S", **right),
+        Column("MEMORY", **right), Column("BOTTLENECK"),
+    ]  # fmt: skip
+    if any(row["measured_step_s"] for row in rows):
+        columns.insert(3, Column("MEASURED", **right))
+    table = []
+    for row in rows:
+        cells = [
+            row["id"], row["workers_used"], _seconds(row["step_s"]), f"{row['samples_per_s']:,.0f}",
+            shown_size(row["memory_bytes"]), row["bottleneck"],
+        ]  # fmt: skip
+        if len(columns) > len(cells):
+            cells.insert(3, _seconds(row["measured_step_s"]) if row["measured_step_s"] else "–")
+        table.append(cells)
+    output.table(columns, table, empty="no plan")
+    output.line()
+    output.line(f"{rows[0]['id']}: {rows[0]['reason']}")
+    for row in rows[1:]:
+        output.line(f"{row['id']}: {row['reason']}", style="dim")
+    for reason in model.limits:
+        output.line(f"note: {reason}", style="yellow")
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -1,0 +1,154 @@
+"""Verbs that look at the platform as a whole: events, report, whoami, version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli import output
+from fairlead.cli.options import Json, client
+from fairlead.cli.text_tables import FIXED_SPACE, Column
+
+SLOWER = 0.1
+
+if TYPE_CHECKING:
+    from fairlead.views.jobs import EventView
+    from fairlead.views.reports import JobReport, Report
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens from now on.")] = False,
+    job: Annotated[str | None, typer.Option("--job", help="Only of this job.")] = None,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the event with this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """What happened, with reasons. With --json -f one object per line."""
+    platform = client()
+    after = -limit if after is None else after  # the newest, with the oldest of them first
+    if not follow:
+        found = list(platform.events(after=after, limit=limit, job=job))
+        if as_json:
+            output.print_json({"events": found})
+            return
+        columns = [Column("ID", right=True), Column("WHEN"), Column("KIND"), Column("WHAT", grows=True)]
+        rows = ([event.id, output.when(event.time_s), event.kind, event.text] for event in found)
+        output.table(columns, rows, empty="no events")
+        return
+    try:
+        for event in platform.events(after=after, job=job, follow=True):
+            output.print_json(event) if as_json else _line(event)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _line(event: EventView) -> None:
+    output.line(f"{event.id:>6}  {output.when(event.time_s)}  {event.kind:<18}  {output.clean(event.text)}")
+
+
+def report(as_json: Json = False) -> None:
+    """The figures of the platform, per tenant and per job."""
+    answer = client().report()
+    if as_json:
+        output.print_json(answer)
+        return
+    figures = {
+        "training time (TT)": output.duration(answer.training_time_s),
+        "utilisation (RU)": output.percent(answer.utilisation),
+        "devices held": output.percent(answer.allocation),
+        "throughput (TP)": f"{output.number(answer.throughput_per_s)} samples/s",
+        "fairness (FI)": output.number(answer.fairness),
+        "fairness lately": output.number(None if answer.balance is None else answer.balance.index),
+        "recovery (FRT)": output.duration(answer.recovery_s),
+        "SLA met (SSR)": output.percent(answer.sla_satisfaction),
+    }
+    if answer.energy:
+        figures["energy, estimated"] = f"{output.number(answer.energy['kwh'])} kWh"
+    if answer.energy.get("asleep_s"):
+        figures["saved by sleep"] = f"{output.number(answer.energy['saved_kwh'])} kWh"
+    for name, figure in figures.items():
+        output.line(f"{name:<20} {figure:>14}")
+    if answer.balance is not None and answer.balance.corrects:
+        output.line(output.clean(answer.balance.text))
+    output.line()
+    _neighbours(answer)
+    _tenants(answer)
+    output.line()
+    _jobs(answer)
+
+
+def _neighbours(answer: Report) -> None:
+    """Who was seen to slow whom down on one node; what is less than a tenth makes no difference to where gangs sit."""
+    felt = [pair for pair in answer.neighbours if pair["slowdown"] >= SLOWER]
+    if felt:
+        columns = [Column("CLASS", grows=True), Column("BESIDE", grows=True), Column("SLOWER", right=True),
+                   Column("SEEN", right=True)]  # fmt: skip
+        rows = ([pair["class"], pair["beside"], output.percent(pair["slowdown"]), pair["seen"]] for pair in felt)
+        output.table(columns, rows, empty="")
+        output.line()
+
+
+def _tenants(answer: Report) -> None:
+    columns = [
+        Column("TENANT"), Column("WEIGHT", right=True), Column("ENTITLED", right=True), Column("SHARE", right=True),
+        Column("USED", right=True), Column("JOBS", right=True), Column("WAIT", right=True), Column("JCT", right=True),
+        Column("SLA", right=True),
+    ]  # fmt: skip
+    rows = (
+        [
+            each.tenant, output.number(each.weight), output.percent(each.entitlement), output.percent(each.share),
+            output.duration(each.device_s), f"{each.finished}/{each.jobs}", output.duration(each.mean_wait_s),
+            output.duration(each.mean_jct_s), output.percent(each.sla_satisfaction),
+        ]
+        for each in answer.tenants
+    )  # fmt: skip
+    output.table(columns, rows, empty="no tenants")
+
+
+def _jobs(answer: Report) -> None:
+    lost = any(each.recoveries for each in answer.jobs)
+    columns = [
+        Column("JOB", ends=6), Column("TENANT"), Column("STATE"), Column("WAIT", right=True), Column("JCT", right=True),
+        Column("SAMPLES/S", right=True, from_width=90 if lost else 0),
+        Column("RECOVERED", right=True, from_width=0 if lost else 90),
+        Column("METRICS", grows=True),
+    ]  # fmt: skip
+    rows = (
+        [
+            each.job, each.tenant, output.state(each.state), output.duration(each.wait_s), output.duration(each.jct_s),
+            output.number(each.samples_per_s),
+            f"{each.recoveries} in {output.duration(each.recovery_s)}" if each.recoveries else "–",
+            _metrics(each),
+        ]
+        for each in answer.jobs
+    )  # fmt: skip
+    output.table(columns, rows, empty="no jobs")
+
+
+def _metrics(job: JobReport) -> str:
+    told = [f"{name}{FIXED_SPACE}{output.number(value)}" for name, value in job.metrics.items()]
+    if job.metrics_left_out:
+        told.append(f"and{FIXED_SPACE}{job.metrics_left_out}{FIXED_SPACE}more")
+    return " ".join(told) or "–"
+
+
+def whoami(as_json: Json = False) -> None:
+    """Which platform answers, and who you are to it."""
+    platform = client()
+    me = platform.whoami()
+    if as_json:
+        output.print_json({**me.model_dump(), "url": platform.url})
+    else:
+        of = me.tenant or "the platform"
+        output.line(f"{me.role} of {of} (token {me.token}) at {platform.url}, version {me.version}")
+
+
+def version(as_json: Json = False) -> None:
+    """The version of this command."""
+    import fairlead
+
+    if as_json:
+        output.print_json({"version": fairlead.__version__})
+    else:
+        output.line(f"fairlead {fairlead.__version__}")

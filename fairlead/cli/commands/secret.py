@@ -1,0 +1,76 @@
+"""The verb secret: values that a tenant's jobs get as variables and that nobody is shown again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlead.cli import output
+from fairlead.cli.options import Json, Tenant, client
+from fairlead.cli.text_tables import Column
+from fairlead.errors import InvalidSpec
+from fairlead.terminal import plain
+
+secret = typer.Typer(help="Set, list and remove secrets.", rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, and that of the variable in jobs: API_KEY.")]
+
+
+@secret.command("set")
+def set_secret(
+    name: Name,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="FILE", help="Take the value from this file.")
+    ] = None,
+    of: Tenant = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a value for jobs that list its name in secrets. It is read from a file, from standard input, or asked for.
+
+    At least 4 characters: what is shorter could not be kept out of the logs.
+    """
+    kept = client().set_secret(name, _value(name, from_file), tenant=of)
+    if as_json:
+        output.print_json(kept)
+    else:
+        output.line(f"secret {kept.name} of {kept.tenant} is set; it is never shown, and *** in logs")
+        output.line(f"  a job asks for it with secrets: [{kept.name}]", style="dim")
+
+
+def _value(name: str, file: Path | None) -> str:
+    """Never from the command line, which everybody on the machine can read."""
+    if file is None and sys.stdin.isatty():
+        return str(typer.prompt(f"value of {plain(name)}", hide_input=True, err=True))
+    try:
+        data = sys.stdin.buffer.read() if file is None else file.expanduser().read_bytes()
+        text = data.decode()
+    except OSError as error:
+        raise InvalidSpec(f"{file} cannot be read: {error.strerror}", field="--from-file", fix="name a file") from None
+    except UnicodeDecodeError:
+        raise InvalidSpec("is not text in UTF-8", field="value", fix="encode it, such as with base64") from None
+    return text[:-1] if text.count("\n") == 1 and text.endswith("\n") else text  # echo adds what nobody meant
+
+
+@secret.command("list")
+def list_secrets(of: Tenant = None, as_json: Json = False) -> None:
+    """Names of the secrets, and who changed each when."""
+    found = client().secrets(tenant=of)
+    if as_json:
+        output.print_json({"secrets": found})
+        return
+    columns = [Column("NAME"), Column("CHANGED"), Column("BY")]
+    rows = ([each.name, output.when(each.changed_s), each.changed_by] for each in found)
+    output.table(columns, rows, empty="no secrets; set one: fairlead secret set NAME")
+
+
+@secret.command("remove")
+def remove_secret(name: Name, of: Tenant = None, as_json: Json = False) -> None:
+    """Forget a secret. Jobs that run keep it until they end."""
+    client().remove_secret(name, tenant=of)
+    if as_json:
+        output.print_json({"removed": name})
+    else:
+        output.line(f"removed secret {name}")

@@ -1,0 +1,330 @@
+"""The verbs up and down: start an embedded platform, in front or behind, and end it whole."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairlead.cli import output as show
+from fairlead.cli.fairness_options import Fairness, FairnessOptions, HalfLife
+from fairlead.cli.limit_options import KeepAudit, kept_s
+from fairlead.cli.listen_options import BehindHttps, Insecure, ListenOptions, SelfSigned, TlsCert, TlsKey
+from fairlead.cli.listen_options import told as of_certificate
+from fairlead.cli.log_options import LogFormat, LogLevel, LogOptions, Otlp
+from fairlead.cli.options import HomeDir, Json, client
+from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
+from fairlead.home import Home, default_home
+from fairlead.units import is_duration, parse_duration
+
+if TYPE_CHECKING:
+    from fairlead.control.serve import Ready
+    from fairlead.sdk.profile import Profile
+
+PORT = 8471
+STORE = "FAIRLEAD_STORE"
+ISOLATION, LEVELS = "FAIRLEAD_ISOLATION", ("auto", "sandbox", "user", "none")
+DOWN_WITHIN_S = 60.0
+FIRST_ANSWER_S = 30.0  # one that died is found at once; one that is slow has said that it is up
+LOG_LINES = 12
+DAY_S = 86400.0
+
+
+def up(
+    nodes: Annotated[
+        str | None, typer.Option("--nodes", help="How many: 4; how fast: 2x0.7,2x0.3; where: 2@eu,2@us.")
+    ] = None,
+    home: HomeDir = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help=f"Default: {PORT}, or a free one if it is taken.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help=f"A database's URL; default: {STORE}, or the last one, or SQLite."),
+    ] = None,
+    isolation: Annotated[
+        str | None,
+        typer.Option("--isolation", help="sandbox, user or none; default: auto, the best that works here."),
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_self_signed: SelfSigned = False,
+    insecure: Insecure = False,
+    behind_https: BehindHttps = False,
+    secret_key_file: Annotated[
+        Path | None, typer.Option("--secret-key-file", help="With the key of the secrets; default: one in the home.")
+    ] = None,
+    sleep_after: Annotated[
+        str | None,
+        typer.Option("--sleep-after", help="Let nodes sleep that nobody has needed for so long: 10m; never."),
+    ] = None,
+    keep_audit: KeepAudit = None,
+    fairness: Fairness = None,
+    half_life: HalfLife = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    otlp: Otlp = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return when it is up; it runs on behind.")] = False,
+    ready_fd: Annotated[int | None, typer.Option("--ready-fd", hidden=True)] = None,
+    as_json: Json = False,
+) -> None:
+    """Start the platform on this machine. Prints its address, and on its first start the admin's token."""
+    isolation = _isolation(isolation or os.environ.get(ISOLATION) or None)
+    store = store or os.environ.get(STORE)
+    os.environ.pop(STORE, None)  # it may hold a password, and what is started from here has no use for it
+    sleep_after_s, keep_audit_s = _sleep_after(sleep_after), _keep_audit(keep_audit)
+    listening = ListenOptions(host, tls_cert, tls_key, tls_self_signed, insecure, behind_https)
+    telling, asked = LogOptions(log_format, log_level, otlp), FairnessOptions(fairness, half_life)
+    sharing = asked.sharing()
+    folder = (home or default_home()).expanduser().absolute()
+    _refuse_second(folder)
+    _make(folder)
+    chosen = _port(host) if port is None else port
+    tls = listening.load(Home(folder))  # also when it is served by the process behind: what is wrong is said here
+    if detach:
+        arguments = ["--home", str(folder), "--port", str(chosen), *listening.arguments(), *telling.arguments()]
+        arguments += asked.arguments()
+        arguments += ["--nodes", nodes] if nodes else []
+        arguments += ["--isolation", isolation] if isolation else []
+        arguments += ["--sleep-after", sleep_after] if sleep_after else []
+        arguments += ["--keep-audit", keep_audit] if keep_audit else []
+        arguments += ["--secret-key-file", str(secret_key_file.absolute())] if secret_key_file else []
+        raise typer.Exit(_detached(folder, arguments, store, as_json))
+    if ready_fd is not None:
+        os.set_inheritable(ready_fd, False)  # else the nodes would hold it open, and who waits would wait for them
+    from fairlead.api.server import open_door
+    from fairlead.control import serve
+
+    certificate = tls.served if tls is not None else None
+    settings = serve.Settings(home=folder, nodes=nodes, host=host, port=chosen, store=store, certificate=certificate)
+    settings = replace(settings, secret_key_file=secret_key_file, isolation=isolation, sleep_after_s=sleep_after_s)
+    settings = replace(settings, sharing=sharing, keep_audit_s=keep_audit_s)
+
+    log_file = Home(folder).logs / "control.log" if ready_fd is not None else None
+    told_by = serve.Telling(telling.log_format, telling.log_level, log_file, telling.endpoint)
+    settings = replace(settings, telling=told_by)
+
+    def ready(news: Ready) -> None:
+        told = {"url": news.url, "admin_token": news.admin_token, "waiting": news.waiting, "home": str(folder),
+                **of_certificate(tls, self_signed=tls_self_signed), "hints": list(news.hints)}  # fmt: skip
+        if ready_fd is None:
+            _say(told, as_json, foreground=True)
+        else:
+            _report(ready_fd, told)
+
+    raise typer.Exit(serve.run(settings, ready, partial(open_door, tls=tls, behind_https=behind_https)))
+
+
+def _isolation(wanted: str | None) -> str | None:
+    if wanted is not None and wanted not in LEVELS:
+        fix = f"use {', '.join(LEVELS)}"
+        raise InvalidSpec(f"{wanted!r} is not a level of isolation", field="--isolation", value=wanted, fix=fix)
+    return wanted
+
+
+def _sleep_after(wanted: str | None) -> float | None:
+    if wanted is None:
+        return None
+    if wanted == "never":
+        return math.inf
+    if not is_duration(wanted) or parse_duration(wanted) <= 0:
+        fix = "write it like 90s, 10m or 1h, or never"
+        raise InvalidSpec(f"{wanted!r} is not a time", field="--sleep-after", value=wanted, fix=fix)
+    return float(parse_duration(wanted))
+
+
+def _keep_audit(wanted: str | None) -> float | None:
+    if wanted is None:
+        return None
+    wanted_s = kept_s("--keep-audit", wanted)
+    if wanted_s is not None and wanted_s < DAY_S:
+        raise InvalidSpec("is less than a day", field="--keep-audit", value=wanted, fix="write it like 400d, or none")
+    return math.inf if wanted_s is None else wanted_s
+
+
+def _refuse_second(folder: Path) -> None:
+    from fairlead.sdk.profile import alive, read
+
+    found = read(folder)
+    if found is not None and alive(found.pid) and _answers(folder):
+        raise Refused(
+            f"a platform already runs for {folder} at {found.url} (process {found.pid})",
+            fix="use it, end it with fairlead down, or choose another --home",
+        )
+
+
+def _make(folder: Path) -> None:
+    try:
+        Home(folder).create()
+    except OSError as error:
+        said = f"{folder} cannot be made: {error.strerror or error}"
+        raise Refused(said, field="--home", fix="name a folder that can be written") from None
+
+
+def _answers(folder: Path, within_s: float = 2.0) -> bool:
+    from fairlead.sdk.client import Client
+
+    try:
+        with Client(home=folder, timeout_s=within_s) as platform:
+            platform.health()
+    except FairleadError:
+        return False
+    return True
+
+
+def _port(host: str) -> int:
+    """The usual port if it is free; several platforms may run side by side."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, PORT))
+        except OSError:
+            return 0
+    return PORT
+
+
+def _say(told: dict[str, Any], as_json: bool, *, foreground: bool = False) -> None:
+    if as_json:
+        show.print_json(told)
+        sys.stdout.flush()
+        return
+    if told["waiting"]:
+        show.line(f"standing by: {told['waiting']}")
+        return
+    show.line(f"Fairlead is up at {told['url']} (home {told['home']})")
+    if told["admin_token"]:
+        show.line(f"  admin token, shown only now: {told['admin_token']}")
+    show.line(f"  the page: {told['url']}/ (log in with a token)")
+    if told.get("fingerprint"):
+        show.line(f"  clients elsewhere: FAIRLEAD_CA={told['fingerprint']}")
+    if told.get("warning"):
+        show.line(f"  {told['warning']}", style="yellow")
+    for hint in told.get("hints", ()):
+        show.line(f"  note: {hint}", style="yellow")
+    next_step = "fairlead tenant create NAME" if told["admin_token"] else "fairlead queue"
+    show.line(f"  next: {next_step}" + ("    end it: Ctrl-C" if foreground else ""), style="dim")
+    sys.stdout.flush()
+
+
+def _report(descriptor: int, told: dict[str, Any]) -> None:
+    """Tell the one who started us, once; it may be gone by the time a stand-by takes over."""
+    try:
+        os.write(descriptor, json.dumps(told).encode() + b"\n")
+    except BrokenPipeError:
+        return
+
+
+def _detached(folder: Path, arguments: list[str], store: str | None, as_json: bool) -> int:
+    log = Home(folder).logs / "control.log"
+    begins = log.stat().st_size if log.exists() else 0
+    reading, writing = os.pipe()
+    with log.open("ab") as output:
+        child = subprocess.Popen(  # its own session: it outlives this terminal
+            [sys.executable, "-m", "fairlead.cli.main", "up", *arguments, "--ready-fd", str(writing)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=(writing,), start_new_session=True,
+            cwd="/", env={**os.environ, **({STORE: store} if store else {})},  # not in its words, which all can read
+        )  # fmt: skip
+    os.close(writing)
+    import fairlead.sdk.client  # noqa: F401 (needed below; loaded while the other process starts, not after it)
+
+    with os.fdopen(reading, "rb") as pipe:
+        news = pipe.readline()  # ends when it is up, or when it died
+    if not news:
+        raise _not_started(log, begins, child.wait())
+    told = json.loads(news)
+    if not told["waiting"] and not _answers(folder, FIRST_ANSWER_S):
+        raise Unavailable("the platform started but does not answer", fix=f"see {log}")
+    _say(told, as_json)
+    return 0
+
+
+def _not_started(log: Path, begins: int, code: int) -> FairleadError:
+    """What the platform said before it died: its own error and fix with its exit code, or else its last lines."""
+    with log.open("rb") as file:
+        file.seek(begins)
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    said = [show.clean(line).strip() for line in lines if line.strip()]
+    errors = [line.removeprefix("fairlead up: ") for line in said if line.startswith("fairlead up: ")]
+    fixes = [line.removeprefix("fix: ") for line in said if line.startswith("fix: ")]
+    if errors:
+        kind = {InvalidSpec.exit_code: InvalidSpec, Refused.exit_code: Refused}.get(code, Unavailable)
+        return kind(errors[-1], fix=fixes[-1] if fixes else f"see {log}")
+    return Unavailable("the platform did not start: " + (" / ".join(said[-LOG_LINES:]) or "no word"), fix=f"see {log}")
+
+
+def down(home: HomeDir = None, as_json: Json = False) -> None:
+    """End the platform and everything that it started; jobs that have not ended go on with the next up."""
+    from fairlead.sdk import profile
+
+    folder = (home or default_home()).expanduser().absolute()
+    local = profile.read(folder)
+    elsewhere = home is None and os.environ.get("FAIRLEAD_URL", "").rstrip("/") not in ("", local.url if local else "")
+    if elsewhere:
+        client().down()
+        _done(as_json, os.environ["FAIRLEAD_URL"])
+        return
+    if local is None:
+        raise Unavailable(f"no platform was started under {folder}", fix="name its home with --home")
+    if profile.alive(local.pid):
+        _ask_to_end(folder, local)
+    from fairlead.agent.embedded.leftovers import sweep
+
+    sweep(folder)  # a control plane that was killed leaves its nodes behind
+    _done(as_json, str(folder))
+
+
+def _ask_to_end(folder: Path, local: Profile) -> None:
+    from fairlead.sdk.profile import alive
+
+    within_s = DOWN_WITHIN_S
+    try:
+        client(folder).down()
+    except Unavailable:
+        if _answers(folder):
+            raise
+        within_s = 3.0  # ending already, or another program that got the number: the sweep tells
+    until = time.monotonic() + within_s
+    while alive(local.pid):
+        if time.monotonic() > until:
+            if within_s < DOWN_WITHIN_S:
+                _end_unasked(folder, local.pid)
+                return
+            raise Unavailable(f"process {local.pid} does not end", fix=f"see {Home(folder).logs}")
+        time.sleep(0.05)
+
+
+def _end_unasked(folder: Path, pid: int | None) -> None:
+    """End a control plane that cannot be asked, since its store is away; or else it would start its nodes anew."""
+    try:
+        handle = os.pidfd_open(pid or 0)
+    except ProcessLookupError:  # it has just ended
+        return
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+        home = words[words.index("--home") + 1] if "--home" in words else str(folder)
+        if "up" in words and any("fairlead" in word for word in words) and home == str(folder):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)  # as a crash, which loses nothing
+            select.select([handle], [], [], DOWN_WITHIN_S)
+    finally:
+        os.close(handle)
+
+
+def _done(as_json: bool, what: str) -> None:
+    if as_json:
+        show.print_json({"down": what})
+    else:
+        show.line(f"Fairlead is down ({what})")

@@ -1,0 +1,45 @@
+"""How ``fairlead up`` tells what it does: the format and level of its log, and where traces go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+LogFormat = Annotated[str | None, typer.Option("--log-format", help="text or json; default: FAIRLEAD_LOG_FORMAT.")]
+LogLevel = Annotated[str | None, typer.Option("--log-level", help="debug, info (default), warning or error.")]
+Otlp = Annotated[
+    str | None,
+    typer.Option("--otlp", help="Send traces to this collector: http://localhost:4318; or FAIRLEAD_OTLP_ENDPOINT."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What was asked for, checked before anything is started."""
+
+    log_format: str | None = None
+    log_level: str | None = None
+    otlp: str | None = None
+
+    def __post_init__(self) -> None:
+        if any((self.log_format, self.log_level)) or "FAIRLEAD_LOG_FORMAT" in os.environ:
+            from fairlead.logbook import wanted_format, wanted_level
+
+            wanted_format(self.log_format)
+            wanted_level(self.log_level)
+        if self.endpoint:
+            from fairlead.control.observability.tracing import check
+
+            check(self.endpoint)
+
+    @property
+    def endpoint(self) -> str | None:
+        return self.otlp or os.environ.get("FAIRLEAD_OTLP_ENDPOINT") or None
+
+    def arguments(self) -> list[str]:
+        """The same again, for the process that runs behind."""
+        given = {"--log-format": self.log_format, "--log-level": self.log_level, "--otlp": self.otlp}
+        return [word for option, value in given.items() if value for word in (option, value)]

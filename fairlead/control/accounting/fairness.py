@@ -1,0 +1,64 @@
+"""Fairness between tenants as the policy keeps it (M7): who is told what is done about it, and how it stands.
+
+Only those who run the platform see names. A tenant is told what it had itself, and what that means for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.control.store import events
+from fairlead.views.reports import FairnessView
+
+BEGINS, ENDS = "fairness-correcting", "fairness-restored"
+
+
+def tell_fairness(connection: Connection, before: Mapping[str, Any], after: Mapping[str, Any], now_s: float) -> None:
+    """An event for the platform, and one for each tenant concerned, when the policy begins to correct or is done."""
+    was, is_ = before.get("fairness", {}), after.get("fairness", {})
+    if not is_ or bool(was.get("corrects", False)) == is_["corrects"]:
+        return
+    begins = bool(is_["corrects"])
+    found = is_ if begins else was
+    figures = {"index": is_["index"], "threshold": is_["threshold"], "within_s": is_["within_s"]}
+    kind, text = (BEGINS, is_["text"]) if begins else (ENDS, _restored(is_))
+    behind, ahead = found.get("behind", {}), found.get("ahead", [])
+    events.append(connection, time_s=now_s, kind=kind, text=text, facts=figures | {"behind": behind, "ahead": ahead})
+    for name in sorted({*behind, *ahead}):
+        own = f"tenant {name}: {_own(is_, name) if begins else text}"
+        events.append(connection, time_s=now_s, kind=kind, text=own, tenant=name, facts=figures)
+
+
+def fairness_view(memory: Mapping[str, Any] | None, tenant: str | None) -> FairnessView | None:
+    """How it stands since the last round, as this tenant may see it; None: as who runs the platform does."""
+    found = (memory or {}).get("fairness")
+    if not found:
+        return None
+    behind = {name: ratio for name, ratio in found["behind"].items() if tenant in (None, name)}
+    text = found["text"] if tenant is None or not found["corrects"] else _own(found, tenant)
+    return FairnessView(
+        index=found.get("now", found["index"]), lasting=found["index"], threshold=found["threshold"],
+        corrects=found["corrects"], behind=behind, text=text,
+    )  # fmt: skip
+
+
+def _own(found: Mapping[str, Any], tenant: str) -> str:
+    """What the correction means for one tenant, without a word about any other."""
+    low = f"the index of fairness between tenants is {found['index']:.2f}"
+    within = f"within {found['within_s'] / 60:.0f} minutes"
+    if tenant in found["behind"]:
+        return f"{low}, and it had {found['behind'][tenant]:.0%} of what was due to it: it is repaid {within}"
+    if tenant in found["ahead"]:
+        return f"{low}, and it had more than was due to it: others are repaid {within}, and it has less until then"
+    return f"{low}: what is owed to others is repaid {within}"
+
+
+def _restored(found: Mapping[str, Any]) -> str:
+    hours = found["within_s"] / 3600
+    return (
+        f"the index of fairness between tenants is {found['index']:.2f} again: what is owed is repaid within "
+        f"{hours:g} hours, as usual"
+    )

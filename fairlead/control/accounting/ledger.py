@@ -1,0 +1,147 @@
+"""Metering: what every running generation holds goes into the append-only ledger, up to the second it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.cluster import Node, Placement
+from fairlead.control.records import Generation, Job, Usage
+from fairlead.control.store import generations, jobs
+from fairlead.control.store import ledger as lines
+
+
+class CpuMeter:
+    """Cpu time of workers since they were last metered, from what the nodes report about once a second.
+
+    Of a worker that was adopted after a restart the time before is not known to be metered or not: it counts from
+    then on, so that nothing is ever written twice.
+    """
+
+    def __init__(self) -> None:
+        self._used: dict[str, dict[str, float]] = {}  # by job and worker
+        self._metered: dict[str, dict[str, float]] = {}
+        self._adopted: dict[str, set[str]] = {}
+
+    def adopt(self, job: str, worker: str) -> None:
+        self._adopted.setdefault(job, set()).add(worker)
+
+    def observe(self, telemetry: wire.Telemetry) -> None:
+        for usage in telemetry.workers:
+            self.ended(usage.job, usage.worker, usage.cpu_s)
+
+    def ended(self, job: str, worker: str, cpu_s: float) -> None:
+        """What it used in its whole life: a short one may never have been looked at while it lived."""
+        adopted = self._adopted.get(job)
+        if adopted and worker in adopted:
+            adopted.discard(worker)
+            self._metered.setdefault(job, {})[worker] = cpu_s
+        used = self._used.setdefault(job, {})
+        used[worker] = max(cpu_s, used.get(worker, 0.0))
+
+    def take(self, generation: Generation) -> dict[str, float]:
+        """Seconds by node since the last call."""
+        taken: dict[str, float] = {}
+        all_used = self._used.get(generation.job, {})
+        metered = self._metered.setdefault(generation.job, {}) if all_used else {}
+        for member in generation.members:
+            used, before = all_used.get(member.worker, 0.0), metered.get(member.worker, 0.0)
+            taken[member.node] = taken.get(member.node, 0.0) + max(0.0, used - before)
+            metered[member.worker] = max(used, before)
+        return taken
+
+    def forget(self, job: str) -> None:
+        for memory in (self._used, self._metered, self._adopted):
+            memory.pop(job, None)
+
+
+def usage_lines(
+    job: Job, generation: Generation, nodes: Mapping[str, Node], until_s: float, cpu_s: Mapping[str, float]
+) -> list[Usage]:
+    """The ledger lines of one generation since it was last metered: one per node."""
+    since_s = generation.metered_s
+    if since_s is None or until_s <= since_s:
+        return []
+    per_node = Counter(member.node for member in generation.members)
+    return [
+        Usage(
+            job=job.id, tenant=job.tenant, submitted_by=job.submitted_by, generation=generation.number, node=node,
+            device_type=nodes[node].device_type if node in nodes else "unknown", devices=devices,
+            speed=nodes[node].speed if node in nodes else 1.0, from_s=since_s, to_s=until_s,
+            cpu_s=cpu_s.get(node, 0.0),
+        )
+        for node, devices in sorted(per_node.items())
+    ]  # fmt: skip
+
+
+def end_generation(
+    connection: Connection,
+    job: Job,
+    generation: Generation,
+    nodes: Mapping[str, Node],
+    now_s: float,
+    cpu_s: Mapping[str, float],
+) -> None:
+    """Write the rest of what a generation used, from what the store says was metered last.
+
+    One that ended before its members met held its devices all the same: those of newcomers since it was planned, the
+    others since the generation before ended.
+    """
+    stored = generations.get(connection, job.id, generation.number)
+    assert stored is not None
+    if stored.metered_s is None:
+        former = generations.before(connection, job.id, generation.number) if generation.number > 1 else None
+        charge_newcomers(connection, job, stored, former, nodes, now_s)
+        since_s = None if former is None else former.ended_s
+        stored = replace(stored, metered_s=since_s, members=_staying(stored, former))
+    lines.append(connection, usage_lines(job, stored, nodes, now_s, cpu_s))
+
+
+def charge_newcomers(
+    connection: Connection, job: Job, generation: Generation, former: Generation | None, nodes: Mapping[str, Node],
+    until_s: float,
+) -> None:  # fmt: skip
+    """Write what the newcomers of a planned generation have held since it was planned: they came up meanwhile."""
+    staying = _staying(generation, former)
+    fresh = tuple(member for member in generation.members if member not in staying)
+    since = replace(generation, metered_s=generation.created_s, members=fresh)
+    lines.append(connection, usage_lines(job, since, nodes, until_s, {}))
+
+
+def _staying(generation: Generation, former: Generation | None) -> Placement:
+    """The members that held their devices in the generation before, which was live when this one was planned."""
+    if former is None or (former.ended_s is not None and former.ended_s <= generation.created_s):
+        return ()
+    before = {member.worker for member in former.members}
+    return tuple(member for member in generation.members if member.worker in before)
+
+
+def meterable(connection: Connection, live: Collection[str]) -> list[tuple[Job, Generation]]:
+    """The generations of these jobs that use something now."""
+    current = generations.current(connection, live)
+    running = [g for of_job in current.values() for g in of_job if g.running_s is not None and g.broken_s is None]
+    known = jobs.several(connection, [generation.job for generation in running])
+    return [(known[generation.job], generation) for generation in running if generation.job in known]
+
+
+def meter(
+    connection: Connection,
+    running: Iterable[tuple[Job, Generation]],
+    nodes: Mapping[str, Node],
+    now_s: float,
+    cpu_s: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Write what the running generations have used so far; the same transaction remembers up to when."""
+    written: list[Usage] = []
+    metered: list[tuple[str, int]] = []
+    for job, generation in running:
+        used = usage_lines(job, generation, nodes, now_s, cpu_s.get(job.id, {}))
+        written += used
+        if used:
+            metered.append((job.id, generation.number))
+    lines.append(connection, written)
+    generations.metered(connection, metered, now_s)

@@ -1,0 +1,85 @@
+"""Writes now and then what running gangs have used; a job that cannot be metered is set aside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+
+from sqlalchemy import Connection
+
+from fairlead.cluster import Node
+from fairlead.control.accounting.ledger import meter, meterable
+from fairlead.control.reconcile.failpoints import failpoint
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.internal_errors import stays_what_it_is
+from fairlead.control.reconcile.quarantine import Quarantine
+from fairlead.control.store.engine import Store
+
+METERING = "metering it"
+EVERY_S = 15.0  # a line of the ledger per generation and node so often; after a crash the next one closes the gap
+SPACING = 200.0  # ... but with thousands of gangs not so often that it takes more than half a percent of a core
+AT_LEAST_S = 60.0
+
+
+class UsageMeter:
+    """The leader's."""
+
+    def __init__(
+        self, store: Store, known: GangRegistry, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
+        quarantine: Quarantine,
+    ) -> None:  # fmt: skip
+        self._store, self._known, self._nodes, self._clock, self._quarantine = store, known, nodes, clock, quarantine
+        self._measured_s, self._every_s = 0.0, EVERY_S
+
+    def begin(self) -> None:
+        """From now on it is due so often."""
+        self._measured_s = self._clock()
+
+    @property
+    def due(self) -> bool:
+        return not 0.0 <= self._clock() - self._measured_s < self._every_s
+
+    async def measure(self, live: Collection[str]) -> None:
+        """Write what these jobs have used so far into the ledger."""
+        self.begin()
+        begun_s = time.monotonic()
+        await self._measure(live)
+        self._every_s = min(AT_LEAST_S, max(EVERY_S, SPACING * (time.monotonic() - begun_s)))
+
+    async def _measure(self, live: Collection[str]) -> None:
+        now_s, nodes_now = self._clock(), dict(self._nodes())
+        pairs = await self._store.read(partial(meterable, live=live)) if live else []
+        if not pairs:
+            return
+        cpu_s = {job.id: self._known.cpu.take(generation) for job, generation in pairs}
+
+        def work(connection: Connection) -> dict[str, Exception]:
+            now = [pair for pair in meterable(connection, live) if pair[0].id in cpu_s]
+            together = partial(meter, connection, nodes=nodes_now, now_s=now_s, cpu_s=cpu_s)
+            if _tried(connection, partial(together, now)) is None:
+                return {}
+            tried = {pair[0].id: _tried(connection, partial(together, [pair])) for pair in now}
+            return {job: error for job, error in tried.items() if error is not None}
+
+        failed = await self._store.write(work)
+        failpoint("metered")
+        for job, _ in pairs:
+            if job.id in failed:
+                await self._quarantine.set_aside(job.id, METERING, failed[job.id])
+            else:
+                self._quarantine.passed(job.id, METERING)
+
+
+def _tried(connection: Connection, work: Callable[[], None]) -> Exception | None:
+    """Do it in a savepoint; the error that undid it, if there was one and it is not the store's."""
+    savepoint = connection.begin_nested()
+    try:
+        work()
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        savepoint.rollback()
+        return error
+    savepoint.commit()
+    return None

@@ -1,0 +1,168 @@
+"""Takes a backup of a home, with its platform running or not: first snapshots, then the store, then the rest.
+
+In this order no snapshot is ahead of what the store knows of its job, and what the store says has ended has left all
+its files.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
+
+from fairlead import __version__
+from fairlead.control.backup import archive
+from fairlead.control.backup import home_files as files
+from fairlead.control.backup import table_rows as rows
+from fairlead.control.store.connections import connect, unavailable
+from fairlead.control.store.migrate import version_of
+from fairlead.errors import Refused, Unavailable
+from fairlead.home import Home
+
+Progress = Callable[[int, int, str], None]
+"""Told how many bytes are done, of how many, and what is under way."""
+
+_ACTIVE = text("SELECT id FROM jobs WHERE phase NOT IN ('succeeded', 'failed', 'cancelled')")
+_SPOOL_BYTES = 8 << 20  # tables larger than this wait on disk
+
+
+@dataclass(slots=True)
+class BackupSummary:
+    """What a backup holds, to be told."""
+
+    path: str
+    size_bytes: int = 0
+    files: int = 0
+    rows: int = 0
+    jobs_going_on: int = 0
+    schema: str = ""
+    notes: list[str] = field(default_factory=list)
+
+
+def backup(
+    home: Home, path: Path, *, with_keys: bool = False, force: bool = False, progress: Progress = lambda *_: None
+) -> BackupSummary:
+    """Write a backup of the home and its store. Only reads, so that a running platform is not disturbed."""
+    url = _store_of(home)
+    done, total, what = 0, 0, "reading"
+
+    def moved(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, max(done, total), what)
+
+    def begin(name: str) -> None:
+        nonlocal what
+        what = name
+        moved(0)
+
+    taken = BackupSummary(str(path))
+    with archive.create(path, force=force, moved=moved) as writer, _reading(url) as connect_once:
+        active, header = connect_once(_active), connect_once(rows.facts)
+        total = _expected_bytes(home, active)
+        begin("snapshots")
+        header |= {"format": archive.FORMAT, "version": __version__, "taken_s": time.time(), "home": str(home.root),
+                   "keys": with_keys, "bytes": total}  # fmt: skip
+        held = [*files.job_folders(home, active, files.SNAPSHOTS)]
+        writer.add(archive.HEADER, json.dumps(header).encode())
+        _copy(writer, taken, held)
+        begin("store")
+        state: dict[str, Any] = connect_once(lambda connection: _store(connection, writer, taken))
+        begin("code, results and logs")
+        _copy(writer, taken, [("bundles", home.bundles), *files.job_folders(home, None, files.RESULTS)])
+        _settings(home, writer, taken, with_keys=with_keys, secrets=state.pop("secrets"))
+        writer.add("state.json", json.dumps(state).encode())
+    taken.jobs_going_on, taken.schema, taken.size_bytes = len(active), str(header["schema"]), path.stat().st_size
+    return taken
+
+
+def _store_of(home: Home) -> str:
+    from fairlead.control.serve import read_profile
+
+    if not home.profile.exists() and not home.database.exists():
+        raise Unavailable(f"no platform was started under {home.root}", fix="name its home with --home")
+    url = read_profile(home).get("store") or f"sqlite:///{home.database}"
+    if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists():
+        raise Unavailable(f"the store {url} is not there", fix="check the home, or the disk that it is on")
+    return url
+
+
+@contextmanager
+def _reading(url: str) -> Iterator[Callable[[Callable[[Connection], Any]], Any]]:
+    """A function that runs work in one consistent snapshot each time."""
+    engines = connect(url)
+
+    def once(work: Callable[[Connection], Any]) -> Any:
+        try:
+            with engines.reader.connect() as connection:
+                return work(connection)
+        except OperationalError as error:
+            raise unavailable(error) from error
+
+    try:
+        yield once
+    finally:
+        engines.dispose()
+
+
+def _active(connection: Connection) -> frozenset[str]:
+    if version_of(connection) is None:
+        raise Refused("the store is empty", fix="start the platform once: fairlead up")
+    return frozenset(connection.execute(_ACTIVE).scalars())
+
+
+def _expected_bytes(home: Home, active: frozenset[str]) -> int:
+    folders = [folder for _, folder in files.job_folders(home, active, files.SNAPSHOTS)]
+    folders += [home.bundles, *(folder for _, folder in files.job_folders(home, None, files.RESULTS))]
+    database = home.database.stat().st_size if home.database.exists() else 0
+    return database + sum(files.measure(folder).size_bytes for folder in folders)
+
+
+def _copy(writer: archive.Writer, taken: BackupSummary, folders: list[tuple[str, Path]]) -> None:
+    left_out = 0
+    for name, folder in folders:
+        copied = files.copy(writer, name, folder)
+        taken.files += copied.files
+        left_out += copied.left_out
+    if left_out:
+        what = "file or folder is" if left_out == 1 else "files or folders are"
+        taken.notes.append(f"{left_out} {what} not in the backup: too deep or named too long to be restored")
+
+
+def _store(connection: Connection, writer: archive.Writer, taken: BackupSummary) -> dict[str, Any]:
+    """All rows, in one snapshot of the store; facts that belong to the same moment come back."""
+    facts = rows.facts(connection)
+    counts: dict[str, int] = {}
+    for table in rows.tables(connection):
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
+            counts[table.name] = rows.dump(connection, table, spool)
+            size = spool.tell()
+            spool.seek(0)
+            writer.copy(f"store/{table.name}.jsonl", spool, size)
+    taken.rows = sum(counts.values())
+    return facts | {"rows": counts, "secrets": counts.get("secrets", 0)}
+
+
+def _settings(home: Home, writer: archive.Writer, taken: BackupSummary, *, with_keys: bool, secrets: int) -> None:
+    nodes = home.run / "nodes.json"
+    if nodes.exists():
+        writer.add("run/nodes.json", nodes.read_bytes())
+    if with_keys:
+        for name in ("secret.key", "tls/key.pem", "tls/certificate.pem"):
+            if (home.root / name).exists():
+                writer.add(name, (home.root / name).read_bytes())
+        if home.profile.exists():
+            token = json.loads(home.profile.read_bytes()).get("token")
+            writer.add("profile.json", json.dumps({"token": token}).encode())
+    if secrets and not (with_keys and home.secret_key.exists()):
+        where = "was given from outside the home" if with_keys else "is not in the backup (--with-secrets-key)"
+        taken.notes.append(f"the key of {secrets} secret{'s' if secrets > 1 else ''} {where}: "
+                           "keep it, or they must be set again after a restore")  # fmt: skip

@@ -1,0 +1,51 @@
+"""What becomes of jobs that were on their way when a backup was taken: their gangs are gone, and they queue again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.control.records import ENDED, GenerationPhase, Job, JobPhase
+from fairlead.control.store import audit, events, generations, jobs
+
+
+@dataclass(frozen=True, slots=True)
+class RequeuedJobs:
+    """How many jobs go on, and how many only had their end still to be written down."""
+
+    going_on: int
+    ended: int
+
+
+def settle(connection: Connection, taken_s: float, now_s: float) -> RequeuedJobs:
+    """Let nothing of the old platform seem alive: a job that held devices waits for new ones, with its snapshots.
+
+    The ledger stays as it is: for how long the gang lived after its last line nobody knows.
+    """
+    moving = [job for job in jobs.active(connection) if job.phase is not JobPhase.QUEUED]
+    live = generations.current(connection, {job.id for job in moving})
+    for job in moving:
+        for generation in live.get(job.id, []):
+            generations.update(connection, job.id, generation.number, phase=GenerationPhase.ENDED, ended_s=taken_s,
+                               outcome="restored")  # fmt: skip
+        _move(connection, job, taken_s, now_s)
+    waiting = {job.id for job in jobs.active(connection)}
+    text = f"restored from a backup; {len(waiting)} jobs go on"
+    events.append(connection, time_s=now_s, kind="platform-restored", text=text, facts={"taken_s": taken_s})
+    audit.append(connection, time_s=now_s, actor="restore", action="platform.restore", target="platform",
+                 detail={"taken_s": taken_s})  # fmt: skip
+    return RequeuedJobs(len(waiting), sum(job.id not in waiting for job in moving))
+
+
+def _move(connection: Connection, job: Job, taken_s: float, now_s: float) -> None:
+    then = job.then if job.phase is JobPhase.STOPPING and job.then in ENDED else JobPhase.QUEUED
+    changes: dict[str, Any] = {"phase": then, "then": None, "outcome": None, "since_s": now_s}
+    if then is not JobPhase.QUEUED:
+        changes["finished_s"] = taken_s
+    jobs.update(connection, job.id, **changes)
+    became = "goes on from its last snapshot" if job.training and job.snapshot_step else "starts over"
+    told = f"{job.id} {became}: the platform was restored" if then is JobPhase.QUEUED else f"{job.id} had {then}"
+    events.append(connection, time_s=now_s, kind=f"job-{then}", text=told, tenant=job.tenant, job=job.id,
+                  facts={"outcome": "restored"})  # fmt: skip

@@ -1,0 +1,130 @@
+"""The newest events in memory, for all who follow them: read from the store once, rendered once, handed to each."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from fairlead.control.job_views import event_view
+from fairlead.control.records import LoggedEvent
+
+MOST = 1000
+"""Events that are kept. Who is further behind reads from the store."""
+MOST_CHARS = 4_000_000
+"""Of their texts and facts together."""
+_ROW_CHARS = 300
+
+Filter = tuple[str | None, str | None]
+"""Tenant and job whose events are meant; None: every one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedEvent:
+    """One event as it goes out."""
+
+    id: int
+    kind: str
+    json: bytes
+
+
+@dataclass(slots=True)
+class _Kept:
+    event: LoggedEvent
+    chars: int
+    told: dict[str | None, RenderedEvent] = field(default_factory=dict)
+
+    def for_tenant(self, tenant: str | None) -> RenderedEvent:
+        """The same for all of one scope: followers share it."""
+        if tenant not in self.told:
+            self.told[tenant] = told(self.event, tenant)
+        return self.told[tenant]
+
+    def matches(self, wanted: Filter) -> bool:
+        tenant, job = wanted
+        return tenant in (None, self.event.tenant) and job in (None, self.event.job)
+
+
+class EventRing:
+    """Complete from ``since`` on. Fed by one reader of the store; followers wait here and not at the store."""
+
+    def __init__(self) -> None:
+        self.since = 0  # the id after which no event is missing
+        self.newest = 0
+        self._kept: list[_Kept] = []
+        self._ids: list[int] = []
+        self._chars = 0
+        self._waiting: dict[Filter, set[asyncio.Future[None]]] = {}
+
+    def begin(self, newest: int) -> None:
+        """Empty, with everything up to this id in the store only."""
+        self.since = self.newest = newest
+        self._kept, self._ids, self._chars = [], [], 0
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody waits for events."""
+        return bool(self._waiting)
+
+    def extend(self, events: Sequence[LoggedEvent]) -> None:
+        """Take in what came next, and wake those whom it concerns, and nobody else."""
+        awake: set[Filter] = set()
+        for event in events:
+            size = _ROW_CHARS + len(event.text) + len(str(event.facts))
+            self._kept.append(_Kept(event, size))
+            self._ids.append(event.id)
+            self._chars += size
+            self.newest = event.id
+            awake |= {(None, None), (None, event.job), (event.tenant, None), (event.tenant, event.job)}
+        self._forget()
+        for wanted in awake & self._waiting.keys():
+            for future in self._waiting.pop(wanted):
+                if not future.done():
+                    future.set_result(None)
+
+    def after(self, id: int, wanted: Filter, limit: int) -> list[RenderedEvent] | None:
+        """The next events after this one that are meant, oldest first; None if the ring does not reach back so far."""
+        if id < self.since:
+            return None
+        found = []
+        for kept in self._kept[bisect_right(self._ids, id) :]:
+            if kept.matches(wanted):
+                found.append(kept.for_tenant(wanted[0]))
+                if len(found) == limit:
+                    break
+        return found
+
+    async def wait(self, wanted: Filter, timeout_s: float | None) -> None:
+        """Until an event comes that is meant, or the time is over. Nothing may be awaited between looking and this."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(wanted, set()).add(future)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await future
+        finally:
+            others = self._waiting.get(wanted)
+            if others is not None:
+                others.discard(future)
+                if not others:
+                    del self._waiting[wanted]
+
+    def _forget(self) -> None:
+        """The oldest, when there are too many; a quarter at once, so that lists are not moved for each event."""
+        if len(self._kept) <= MOST and self._chars <= MOST_CHARS:
+            return
+        count = 0
+        while count < len(self._kept) and (
+            len(self._kept) - count > MOST * 3 // 4 or self._chars > MOST_CHARS * 3 // 4
+        ):
+            self._chars -= self._kept[count].chars
+            count += 1
+        self.since = self._ids[count - 1]
+        del self._kept[:count], self._ids[:count]
+
+
+def told(event: LoggedEvent, tenant: str | None) -> RenderedEvent:
+    """The event as this tenant may read it; None: as it is."""
+    return RenderedEvent(event.id, event.kind, event_view(event, tenant).model_dump_json().encode())

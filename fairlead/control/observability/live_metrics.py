@@ -1,0 +1,96 @@
+"""Counters and histograms that grow as things happen; they start from zero with the process, as Prometheus expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from fairlead.control.observability import metric_families
+from fairlead.control.observability.metric_families import ALL, MetricFamily
+
+REASONS = 64  # distinct values of one label that are ours to choose; whatever comes after them is "other"
+
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call] # a series of its own per counter, which says what a reset says anyway
+REGISTRY = CollectorRegistry(auto_describe=True)
+ProcessCollector(registry=REGISTRY)
+PlatformCollector(registry=REGISTRY)
+GCCollector(registry=REGISTRY)
+
+
+def _make(family: MetricFamily) -> Counter | Gauge | Histogram:
+    if family.kind == "histogram":
+        return Histogram(family.name, family.help, family.labels, buckets=family.buckets, registry=REGISTRY)
+    kind = Counter if family.kind == "counter" else Gauge
+    return kind(family.name, family.help, family.labels, registry=REGISTRY)
+
+
+_live = {family.name: _make(family) for family in ALL if family.live}
+_seen: dict[tuple[str, int], set[str]] = {}
+
+
+def count(family: MetricFamily, *labels: str, by: float = 1.0) -> None:
+    """Add to a counter."""
+    counter = _of(family, labels)
+    assert isinstance(counter, Counter)
+    counter.inc(by)
+
+
+def observe(family: MetricFamily, seconds: float, *labels: str) -> None:
+    """Put a duration into a histogram."""
+    child = _of(family, labels)
+    assert isinstance(child, Histogram)
+    child.observe(max(0.0, seconds))
+
+
+def round_held(seconds: float, changed: bool, decisions: Iterable[object]) -> None:
+    """Count a round of decisions."""
+    observe(metric_families.ROUND_TIME, seconds)
+    count(metric_families.ROUNDS, "changed" if changed else "unchanged")
+    for decision in decisions:
+        count(metric_families.DECISIONS, type(decision).__name__.lower())
+
+
+def level(family: MetricFamily, value: float) -> None:
+    """Set a gauge."""
+    gauge = _of(family, ())
+    assert isinstance(gauge, Gauge)
+    gauge.set(value)
+
+
+@contextmanager
+def raised(family: MetricFamily) -> Iterator[None]:
+    """Hold a gauge one higher for as long as this lasts."""
+    gauge = _of(family, ())
+    assert isinstance(gauge, Gauge)
+    gauge.inc()
+    try:
+        yield
+    finally:
+        gauge.dec()
+
+
+def bounded(family: MetricFamily, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The labels, with a value that nobody foresaw as "other" once there are too many of them.
+
+    Tenants and nodes are left alone: an administrator makes them, and a missing one would be worse than a long list.
+    """
+    kept = []
+    for place, (label, value) in enumerate(zip(family.labels, labels, strict=True)):
+        if label not in ("tenant", "node"):
+            known = _seen.setdefault((family.name, place), set())
+            if value not in known and len(known) >= REASONS * (4 if label == "route" else 1):
+                value = "other"
+            known.add(value)
+        kept.append(value)
+    return tuple(kept)
+
+
+def _of(family: MetricFamily, labels: tuple[str, ...]) -> Counter | Gauge | Histogram:
+    metric = _live[family.name]
+    return metric.labels(*bounded(family, labels)) if labels else metric

@@ -1,0 +1,81 @@
+"""Pipelines that an unexpected error of our own stopped: set aside, told and failed in the end; the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection
+
+from fairlead.control.pipelines.driver import Pipelines
+from fairlead.control.reconcile.internal_errors import Backoff, stays_what_it_is, told
+from fairlead.control.reconcile.quarantine import TRIES
+from fairlead.control.reconcile.worker_events import stop_changes
+from fairlead.control.records import ENDED, JobPhase
+from fairlead.control.store import events, jobs, pipelines
+from fairlead.control.store.engine import Store
+from fairlead.pipelines.next_steps import OVER, StagePhase
+
+DOING = "advancing a pipeline"
+
+
+class PipelineQuarantine:
+    """The leader's: :class:`Pipelines`, each for itself when something goes wrong."""
+
+    def __init__(self, inner: Pipelines, store: Store, clock: Callable[[], float]) -> None:
+        self._inner, self._store, self._clock = inner, store, clock
+        self._backoff = Backoff(clock)
+
+    async def advance(self) -> set[str] | None:
+        """Do what can be done for all that are not aside. The jobs touched; None when there was nothing to do."""
+        if self._backoff:
+            self._backoff.keep(await self._inner.running())
+        return await self._inner.advance(but={str(name) for name in self._backoff.held()}, drive=self._drive)
+
+    async def _drive(self, name: str) -> set[str] | None:
+        try:
+            touched = await self._inner.drive(name)
+        except Exception as error:
+            if stays_what_it_is(error):
+                raise
+            return await self._set_aside(name, error)
+        self._backoff.passed(name)
+        return touched
+
+    async def _set_aside(self, pipeline: str, error: Exception) -> set[str]:
+        mark = told(DOING, error, pipeline=pipeline)
+        tries, now_s = self._backoff.failed(pipeline), self._clock()
+        why = f"an error of the platform's own while {DOING}: {type(error).__name__} (error {mark})"
+        if tries < TRIES:
+            await self._store.write(lambda connection: _tell(
+                connection, pipeline, "pipeline-set-aside", f"{pipeline} is set aside for a while: {why}", now_s
+            ))  # fmt: skip
+            return set()
+        message = f"{why}, {tries} times in a row; tell an administrator"
+        touched = await self._store.write(lambda connection: _give_up(connection, pipeline, message, now_s))
+        self._backoff.passed(pipeline)
+        return touched
+
+
+def _give_up(connection: Connection, pipeline: str, message: str, now_s: float) -> set[str]:
+    """End it as failed, with whatever it has on its way."""
+    touched: set[str] = set()
+    for name, stage in pipelines.stages_of(connection, [pipeline])[pipeline].items():
+        if stage.phase in OVER:
+            continue
+        job = jobs.get(connection, stage.job) if stage.job is not None else None
+        if job is not None and job.phase not in ENDED:
+            changes = stop_changes(JobPhase.CANCELLED, "cancelled", "its pipeline failed", now_s)
+            if job.phase is JobPhase.QUEUED:
+                changes = {"phase": JobPhase.CANCELLED, "finished_s": now_s, "since_s": now_s}
+            jobs.update(connection, job.id, **changes)
+            touched.add(job.id)
+        pipelines.update_stage(connection, pipeline, name, phase=StagePhase.CANCELLED, finished_s=now_s)
+    pipelines.update(connection, pipeline, phase="failed", finished_s=now_s, message=message)
+    _tell(connection, pipeline, "pipeline-failed", f"{pipeline} failed: {message}", now_s)
+    return touched
+
+
+def _tell(connection: Connection, pipeline: str, kind: str, text: str, now_s: float) -> None:
+    record = pipelines.get(connection, pipeline)
+    tenant = None if record is None else record.tenant
+    events.append(connection, time_s=now_s, kind=kind, text=text, tenant=tenant, facts={"pipeline": pipeline})

@@ -1,0 +1,252 @@
+"""Carries out the next steps of a pipeline within a transaction, as far as nobody was faster and there is room."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.control.pipelines.records import PipelineRecord, StageRecord
+from fairlead.control.reconcile.worker_events import stop_changes
+from fairlead.control.records import ENDED, Job, JobPhase
+from fairlead.control.service.submission import new_job, room_left
+from fairlead.control.store import events, generations, jobs, pipelines, tenants, tokens
+from fairlead.errors import FairleadError
+from fairlead.pipelines import argument_refs, next_steps
+from fairlead.pipelines.graph import PipelineSpec, stage_job
+from fairlead.pipelines.next_steps import DONE, JobFact, StagePhase
+
+NOTHING: Mapping[str, Any] = {"kind": "plain", "plain": None, "shown": "None"}
+"""What a command gives."""
+_NEWEST = 2**31 - 1
+"""No generation has a number as large."""
+LARGE_BYTES = 1 << 20
+"""Of a result: a smaller one is copied to another node sooner than anybody notices."""
+
+Course = tuple[str, str | None]
+"""The phase of a job, and what comes then if it is ending."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineState:
+    """A pipeline with all that its next steps depend on."""
+
+    record: PipelineRecord
+    spec: PipelineSpec
+    stages: Mapping[str, StageRecord]
+    jobs: Mapping[str, JobFact]
+    earlier: Mapping[str, StageRecord]  # by stage: whose result may stand for it
+    courses: Mapping[str, Course]  # of the jobs of its active stages
+
+    def next(self) -> list[next_steps.Step]:
+        states = {name: stage.state for name, stage in self.stages.items()}
+        cancelled = self.record.cancelled_by is not None
+        return next_steps.next_steps(
+            self.spec.upstream, states, self.jobs, frozenset(self.earlier), cancelled=cancelled
+        )
+
+
+def act(
+    connection: Connection, seen: PipelineState, bite: Sequence[next_steps.Step], now_s: float
+) -> tuple[set[str], bool, bool]:  # fmt: skip
+    """Carry out these steps within the transaction, as far as nobody was faster and the tenant has room for their jobs.
+
+    The jobs touched, whether anything was done, and whether there was no room for a job.
+    """
+    record = pipelines.get(connection, seen.record.id)
+    if record is None or (record.phase, record.cancelled_by) != (seen.record.phase, seen.record.cancelled_by):
+        return set(), True, False  # it is looked at once more
+    names = {name for step in bite for name in _stages_in(step)}
+    standing = pipelines.standing(connection, seen.record.id, names)
+    room = room_of(connection, seen.record.tenant) if any(isinstance(step, next_steps.Start) for step in bite) else 0
+    touched: set[str] = set()
+    acted = crowded = False
+    for step in bite:
+        if any(standing.get(name) != _stood(seen.stages[name]) for name in _stages_in(step)):
+            acted = True
+        elif isinstance(step, next_steps.Start) and room <= 0:
+            _hold(connection, seen, step.stage)
+            crowded = True
+        else:
+            own = _do(connection, seen, step, now_s)
+            room -= isinstance(step, next_steps.Start) and bool(own)
+            touched |= own
+            acted = True
+    return touched, acted, crowded
+
+
+def _stages_in(step: next_steps.Step) -> tuple[str, ...]:
+    match step:
+        case next_steps.PipelineEnd():
+            return ()
+        case next_steps.Rebuild(name, for_stage):
+            return name, for_stage
+        case _:
+            return (step.stage,)
+
+
+def _stood(stage: StageRecord) -> tuple[str, str | None]:
+    return stage.phase.value, stage.job
+
+
+def room_of(connection: Connection, tenant: str) -> int:
+    """How many more jobs the tenant may have that run or wait."""
+    own = tenants.get(connection, tenant)
+    return 0 if own is None else room_left(connection, own)
+
+
+def _hold(connection: Connection, seen: PipelineState, name: str) -> None:
+    """It could start, but its tenant has as many jobs as it may."""
+    why = f"waits: tenant {seen.record.tenant} has as many jobs that run or wait as it may"
+    if seen.stages[name].message != why:
+        pipelines.update_stage(connection, seen.record.id, name, message=why)
+
+
+def _do(connection: Connection, seen: PipelineState, step: next_steps.Step, now_s: float) -> set[str]:
+    """Carry out one step within the transaction; returns the jobs it touched."""
+    match step:
+        case next_steps.Start(name):
+            return _start(connection, seen, name, now_s)
+        case next_steps.Reuse(name):
+            _reuse(connection, seen, name, now_s)
+        case next_steps.Settle(name, phase, message, result):
+            _settle(connection, seen, name, phase, message, dict(result), now_s)
+        case next_steps.Rebuild(name, for_stage):
+            _rebuild(connection, seen, name, for_stage, now_s)
+        case next_steps.Stop(name):
+            return _stop(connection, seen, name, now_s)
+        case next_steps.PipelineEnd(phase, message):
+            pipelines.update(connection, seen.record.id, phase=phase, finished_s=now_s, message=message)
+            why = f": {message}" if message else ""
+            _tell(connection, seen, f"pipeline-{phase}", f"{seen.record.id} {phase}{why}", now_s)
+    return set()
+
+
+def _start(connection: Connection, seen: PipelineState, name: str, now_s: float) -> set[str]:
+    record, stage = seen.record, seen.spec.stages[name]
+    given = {other: dict(seen.stages[other].result or NOTHING) for other in sorted(stage.inputs)}
+    try:
+        spec = stage_job(seen.spec, name, record.id, {"args": stage.args, "inputs": given})
+        if stage.command is not None:
+            spec = spec.model_copy(update={"command": _words(stage.command, given)})
+        near = _homes(connection, seen, given)
+        mark = {"pipeline": record.id, "name": name, "trains": stage.trains}
+        wished = {"stage": mark, "behind": seen.spec.behind[name]}
+        job = _hand_in(connection, record, name, spec, near, wished, now_s)
+    except FairleadError as error:
+        text = f"{error} (fix: {error.fix})" if error.fix else str(error)
+        _settle(connection, seen, name, StagePhase.FAILED, text, {}, now_s)
+        return set()
+    pipelines.update_stage(connection, record.id, name, phase=StagePhase.ACTIVE, job=job.id, message=None,
+                           started_s=now_s, finished_s=None)  # fmt: skip
+    return {job.id}
+
+
+def _homes(connection: Connection, seen: PipelineState, given: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The nodes whose grids hold most of what a stage takes, where that is much: there it would rather run."""
+    sizes = {other: reference.get("bytes") for other, reference in given.items()}
+    large = {other: size for other, size in sizes.items() if isinstance(size, int) and size >= LARGE_BYTES}
+    marks = [seen.stages[other].fingerprint for other in large]
+    makers = pipelines.reusable(connection, seen.record.tenant, marks)  # also of what was not run again
+    held: Counter[str] = Counter()
+    for other, size in large.items():
+        maker = makers.get(seen.stages[other].fingerprint, seen.stages[other])
+        generation = generations.before(connection, maker.job or "", _NEWEST)
+        if generation is not None and generation.members:
+            held[generation.members[0].node] += size
+    most = max(held.values(), default=0)
+    return {node for node, size in held.items() if 2 * size >= most}
+
+
+def _hand_in(
+    connection: Connection, record: PipelineRecord, name: str, spec: Any, near: set[str], facts: Mapping[str, Any],
+    now_s: float,
+) -> Job:  # fmt: skip
+    tenant = tenants.get(connection, record.tenant)
+    who = tokens.get(connection, record.submitted_by)
+    if tenant is None or who is None:
+        raise FairleadError("whoever submitted the pipeline is not known any more", fix="run it again")
+    spec = spec.model_copy(update={"tenant": record.tenant})
+    document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+    job = new_job(spec, tenant, who, now_s)
+    homes = {"near": sorted({*job.facts.get("near", ()), *near})} if near else {}
+    job = replace(job, facts={**job.facts, **homes, **facts})
+    stored, _ = jobs.insert(connection, job, document, spec.labels, None, digest)
+    events.append(connection, time_s=now_s, kind="job-submitted", tenant=record.tenant, job=stored.id,
+                  text=f"{stored.id} was submitted: stage {name} of {record.id}",
+                  facts={"by": who.id, "pipeline": record.id, "stage": name})  # fmt: skip
+    return stored
+
+
+def _words(command: list[str], given: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The words of a command, with plain results of other stages in their places."""
+
+    def word(reference: argument_refs.Reference) -> str:
+        result = given[reference.stage]
+        if result.get("kind") != "plain":
+            raise FairleadError(f"{reference} is {result.get('shown')}, and a command takes plain values only",
+                                field="command", fix="take a number or a text of it, like $stage[key]")  # fmt: skip
+        try:
+            return str(reference.part_of(result["plain"]))
+        except (LookupError, TypeError):
+            raise FairleadError(f"there is no {reference}: {reference.stage} gave {result.get('shown')}",
+                                field="command", fix="look at what it returns") from None  # fmt: skip
+
+    return [str(each) for each in argument_refs.resolve(command, word)]
+
+
+def _reuse(connection: Connection, seen: PipelineState, name: str, now_s: float) -> None:
+    earlier = seen.earlier[name]
+    pipelines.update_stage(connection, seen.record.id, name, phase=StagePhase.CACHED, result=earlier.result, kept=False,
+                           reused=earlier.pipeline, finished_s=now_s,
+                           message=f"not run again: code and inputs are those of {earlier.pipeline}")  # fmt: skip
+    _tell(connection, seen, "stage-cached", f"{seen.record.id}: {name} is not run again", now_s, stage=name)
+
+
+def _settle(
+    connection: Connection, seen: PipelineState, name: str, phase: StagePhase, message: str | None,
+    result: dict[str, Any],
+    now_s: float,
+) -> None:  # fmt: skip
+    if phase is StagePhase.SKIPPED:
+        message = f"skipped: {message}" if not (message or "").startswith("skipped") else message
+    changes: dict[str, Any] = {"phase": phase, "message": message, "finished_s": now_s}
+    if phase in DONE:
+        changes |= {"result": result, "kept": True, "fresh": False}
+    pipelines.update_stage(connection, seen.record.id, name, **changes)
+    why = f": {message}" if message else ""
+    _tell(connection, seen, f"stage-{phase.value}", f"{seen.record.id}: {name} {phase.value}{why}", now_s, stage=name)
+
+
+def _rebuild(connection: Connection, seen: PipelineState, name: str, for_stage: str, now_s: float) -> None:
+    record, stage = seen.record, seen.stages[name]
+    pipelines.forget_results(connection, record.tenant, stage.fingerprint)
+    pipelines.update_stage(connection, record.id, name, phase=StagePhase.WAITING, job=None, result=None, kept=False,
+                           reused=None, rebuilds=stage.rebuilds + 1, fresh=True, message=None)  # fmt: skip
+    pipelines.update_stage(connection, record.id, for_stage, phase=StagePhase.WAITING, job=None, message=None)
+    text = f"{record.id}: {name} is run anew for {for_stage}: what it gave is not in memory any more"
+    _tell(connection, seen, "stage-rebuilt", text, now_s, stage=name)
+
+
+def _stop(connection: Connection, seen: PipelineState, name: str, now_s: float) -> set[str]:
+    job = jobs.get(connection, seen.stages[name].job or "")
+    if job is None or job.phase in ENDED:
+        return set()
+    by = f"its pipeline was cancelled by {seen.record.cancelled_by}"
+    if job.phase is JobPhase.QUEUED:
+        jobs.update(connection, job.id, phase=JobPhase.CANCELLED, finished_s=now_s, since_s=now_s, message=by)
+    else:
+        jobs.update(connection, job.id, **stop_changes(JobPhase.CANCELLED, "cancelled", by, now_s))
+    events.append(connection, time_s=now_s, kind="job-cancelled", text=f"{job.id} was cancelled: {by}",
+                  tenant=job.tenant, job=job.id)  # fmt: skip
+    return {job.id}
+
+
+def _tell(connection: Connection, seen: PipelineState, kind: str, text: str, now_s: float, **facts: Any) -> None:
+    events.append(connection, time_s=now_s, kind=kind, text=text, tenant=seen.record.tenant,
+                  facts={"pipeline": seen.record.id, **facts})  # fmt: skip

@@ -1,0 +1,1 @@
+"""Parallel plans of the platform's gangs: chosen, calibrated, reviewed, with speed curves for the scheduler."""

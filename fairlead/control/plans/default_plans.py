@@ -1,0 +1,48 @@
+"""The plan of a gang that the planner has no answer for: whole copies, or what its author asked for."""
+
+from __future__ import annotations
+
+from fairlead.control.plans.model_profiles import refusal
+from fairlead.control.plans.plan_questions import ChosenPlan
+from fairlead.control.plans.replanning import plain
+from fairlead.control.records import Job, KnownModel
+from fairlead.planning.plan_choice import CUTS, blind
+from fairlead.planning.profiles import Hardware
+
+UNKNOWN = "whole copies: nothing is known of this model yet"
+
+_STRANGE = "the planner does not know these devices, or there are too many"
+
+
+def wanted(job: Job) -> str:
+    """The family of plans that its author asked for, or auto."""
+    return str(job.facts.get("plan", "auto"))
+
+
+def needs_a_look(job: Job, known: KnownModel | None, hardware: Hardware | None, size: int) -> bool:
+    """Whether a worker looks at the model first, and what it says can change the plan."""
+    if wanted(job) in CUTS:
+        return size > 1 and (known is None or known.profile is None)
+    return wanted(job) == "auto" and job.max_workers > 1 and known is None and hardware is not None
+
+
+def default_plan(
+    job: Job, size: int, known: KnownModel | None, hardware: Hardware | None, why: str | None = None
+) -> ChosenPlan:  # fmt: skip
+    """For a gang of this size; ``why`` the planner has no answer, if it was asked."""
+    name = wanted(job)
+    plan = blind(name, size)
+    if name in CUTS and size > 1 and known is not None:
+        return ChosenPlan(None, refused=refusal(name, why or (_STRANGE if known.profile else known.why_not)))
+    reason = f"whole copies: {why}" if why else _reason(known, hardware, name)
+    return ChosenPlan(plain(plan, reason, "default" if name == "auto" else "asked"), plan.members)
+
+
+def _reason(known: KnownModel | None, hardware: Hardware | None, name: str) -> str:
+    if known is None:
+        return UNKNOWN if name == "auto" else f"{name} was asked for; nothing is known of this model yet"
+    if known.profile is None:
+        return f"whole copies: the model could not be looked at: {known.why_not}"
+    if hardware is None:
+        return f"whole copies: {_STRANGE}"
+    return "whole copies: its steps take far longer than anything that the planner sees in the model"

@@ -1,0 +1,372 @@
+"""Plans for the gangs of this platform: chosen with their seats, reviewed while they run, and speed curves."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast
+
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.cluster import Node, Placement
+from fairlead.control.plans.default_plans import default_plan, needs_a_look, wanted
+from fairlead.control.plans.gang_hardware import Machine, gang_hardware
+from fairlead.control.plans.model_profiles import model_key, refusal
+from fairlead.control.plans.plan_cache import PlanCache
+from fairlead.control.plans.plan_questions import (
+    ChooseQuestion,
+    ChosenPlan,
+    GlanceQuestion,
+    Model,
+    Question,
+    ReviewQuestion,
+    chosen,
+)
+from fairlead.control.plans.planner_process import Planner, PlannerFailed, PlannerProcess
+from fairlead.control.plans.replanning import Review
+from fairlead.control.plans.speed_curves import CalibratedCurve, SpeedCurves
+from fairlead.control.reconcile.cluster_state import in_full_swing, restart_cost_s
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
+from fairlead.control.reconcile.internal_errors import Backoff, stays_what_it_is, told
+from fairlead.control.reconcile.next_generation import BETTER_PLAN, Seated, settled, store
+from fairlead.control.records import Generation, GenerationPhase, Job, JobPhase, KnownModel
+from fairlead.control.store import events, generations, jobs, known_models, lineage
+from fairlead.control.store.engine import Store
+from fairlead.errors import Refused, Unavailable
+from fairlead.planning.model_corrections import understood
+from fairlead.planning.plan_choice import CUTS, MARGIN, UNMEASURED, Choice
+from fairlead.planning.profiles import Hardware
+from fairlead.profiling.profile_cache import disagrees
+from fairlead.scheduling.state import Reason
+
+T = TypeVar("T")
+
+SOON_S = 0.3  # for all answers of the planner that a round asks for, before those gangs start without
+WAIT_S = 5.0  # for one that holds up nobody else
+EVERY_S = 2.0  # running gangs are looked at again so often
+MOST_REVIEWED = 20  # of them, each time
+MOST_WORKERS = 64  # that are planned for: a larger gang runs as replicas
+
+OWN = ("planner", "default")
+"""What is said of plans that nobody asked for."""
+
+MOST_TRIES = 5
+"""Of a planner that fails with a model, before a plan that only it can make is refused."""
+
+
+class Calibrator(Protocol):
+    """Who knows the machine."""
+
+    def machine(self) -> Machine: ...
+
+    def doubt(self) -> None:
+        """It seems to be another than it was: measure it again when there is time."""
+
+
+class NoCalibrator:
+    """Nobody has measured it, and nobody will."""
+
+    def machine(self) -> Machine:
+        return Machine()
+
+    def doubt(self) -> None:
+        return None
+
+
+class Plans:
+    """What the leader knows about models, in memory as far as jobs on their way need it; the rest is in the store."""
+
+    def __init__(
+        self, store: Store, nodes: Callable[[], Mapping[str, Node]], clock: Callable[[], float],
+        gauge: Calibrator | None = None, planner: Planner | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._nodes, self._clock = store, nodes, clock
+        self._gauge: Calibrator = gauge or NoCalibrator()
+        self._known: dict[tuple[str, str], KnownModel | None] = {}
+        self._reviewed_s = 0.0
+        self._reviewed = ""  # the job that had its turn last
+        self._places: dict[str, tuple[str, str]] = {}  # by job: tenant and key
+        self._computing: dict[str, tuple[int, float]] = {}  # by job: generation and seconds
+        self._glances: dict[str, wire.Ready] = {}  # by job: what a worker saw of a model that nobody knows
+        self._planner: Planner = PlanCache(planner or PlannerProcess())
+        self._resting = Backoff(clock)  # models that the planner failed with
+        self._curves = SpeedCurves(planner=self._planner)
+
+    # ------------------------------------------------------------ what is known
+
+    async def known(self, job: Job) -> KnownModel | None:
+        """What is known of the job's model."""
+        place = self._places[job.id] = (job.tenant, model_key(job))
+        if place not in self._known:
+            self._known[place] = await self._store.read(lambda connection: known_models.get(connection, *place))
+        return self._known[place]
+
+    def forget(self, job: str) -> None:
+        """Something about its model may have been stored: read it anew when it is needed."""
+        self._known.pop(self._places.get(job, ("", "")), None)
+
+    def hear(self, job: str, said: wire.Progress | wire.Ready) -> None:
+        """How long a replica computes before each exchange, counted as if all had equal shares of the batch.
+
+        And, before the first, what its first passes show.
+        """
+        if isinstance(said, wire.Ready):
+            if said.glance is not None:
+                self._glances[job] = said
+        elif said.compute_s > 0 and said.share > 0:
+            self._computing[job] = said.generation, said.compute_s / said.share
+
+    def _compute_s(self, generation: Generation) -> float | None:
+        number, seconds = self._computing.get(generation.job, (0, 0.0))
+        return seconds / len(generation.at_work) if number == generation.number else None
+
+    async def looker(self, job: Job, generation: Generation) -> str:
+        """The worker that is to look at the model; empty when it is known, or when there is nothing to plan.
+
+        What could not be looked at is looked at again: the reason may be gone.
+        """
+        if not job.training or job.max_workers == 1:
+            return ""
+        self._planner.warm()  # it will be asked when the workers are there
+        known = await self.known(job)
+        if known is not None and known.profile is not None:
+            return ""
+        return min(generation.members, key=lambda member: member.rank).worker
+
+    # ------------------------------------------------------------ choosing
+
+    async def chosen(self, gangs: Mapping[str, Seated], failed: dict[str, Exception]) -> dict[str, Seated]:
+        """Gangs that are given devices, with their plans: asked for all at once, and not waited for long.
+
+        A gang has none yet if a worker looks at the model first, or if only the planner can make its plan and has no
+        answer. Errors by job in ``failed``.
+        """
+        found = await asyncio.gather(*map(self._soon, gangs.values()), return_exceptions=True)
+        with_plans: dict[str, Seated] = {}
+        for name, one in zip(gangs, found, strict=True):
+            if isinstance(one, BaseException):
+                if not isinstance(one, Exception) or stays_what_it_is(one):
+                    raise one
+                failed[name] = one
+            else:
+                with_plans[name] = replace(gangs[name], choice=one)
+        return with_plans
+
+    async def _soon(self, gang: Seated) -> ChosenPlan | None:
+        try:
+            return await self._choice(gang.job, gang.members, SOON_S, looks=True)
+        except Unavailable:
+            return None
+
+    async def completed(self, job: Job, generation: Generation) -> Generation:
+        """As it was stored, when its workers are there and before they meet.
+
+        With a plan, if the model had to be looked at first, or if its code asked by name for another when it was
+        loaded. :class:`Refused` if what was asked for can never run.
+        """
+        own = generation.plan is not None and generation.plan.get("chosen") in OWN
+        if not job.training or (generation.plan is not None and not (own and wanted(job) != "auto")):
+            return generation
+        choice = await self._choice(job, generation.members, WAIT_S, looks=False)
+        if choice is not None and choice.refused:
+            raise Refused(choice.refused, fix="leave plan out")
+        return settled(generation, job, choice, self._nodes())
+
+    async def _choice(self, job: Job, members: Placement, within_s: float, *, looks: bool) -> ChosenPlan | None:
+        if not job.training:
+            return ChosenPlan(None)
+        if "again" in job.facts and (plan := await self._first_time(job)) is not None:
+            return ChosenPlan(plan)
+        known, hardware = await self.known(job), self._hardware(job, members)
+        question = self._question(job, known, hardware)
+        if question is None:
+            first = looks and needs_a_look(job, known, hardware, len(members))
+            return None if first else default_plan(job, len(members), known, hardware)
+        try:
+            found = await self._ask(job, question, ChosenPlan, within_s)
+        except PlannerFailed as error:
+            if wanted(job) in CUTS and self._resting.tries((job.tenant, model_key(job))) < MOST_TRIES:
+                raise Unavailable(f"{job.id} waits for its plan {wanted(job)}: {error}") from None
+            return default_plan(job, len(members), known, hardware, str(error))
+        return replace(found, refused=refusal(wanted(job), found.refused)) if found.refused else found
+
+    def _question(self, job: Job, known: KnownModel | None, hardware: Hardware | None) -> Question | None:
+        """What to ask the planner; None where it could say nothing."""
+        auto, ready = wanted(job) == "auto", self._glances.get(job.id)
+        margin = MARGIN if self._gauge.machine().sure else UNMEASURED
+        if hardware is None:
+            return None
+        if known is None:
+            return GlanceQuestion(ready, hardware, margin) if ready is not None and auto else None
+        if known.profile is None or (auto and not understood(known.seen)):
+            return None
+        return ChooseQuestion(_model(known), hardware, wanted(job), margin)
+
+    async def _ask(self, job: Job, question: Question, kind: type[T], within_s: float = WAIT_S) -> T:
+        """The planner's answer; raises :class:`PlannerFailed`. A model that it failed with rests for a while."""
+        model = job.tenant, model_key(job)
+        if self._resting.holds(model):
+            raise PlannerFailed("no plan could be worked out a moment ago")
+        try:
+            asked = asyncio.wrap_future(self._planner.ask(job.tenant, question, kind))
+            async with asyncio.timeout(within_s):
+                found = cast(T, await asked)
+        except TimeoutError:
+            raise PlannerFailed("the planner is busy") from None
+        except PlannerFailed as error:
+            tries, mark, now_s = self._resting.failed(model), told("planning", error, job=job.id), self._clock()
+            text = f"{job.id} goes on without the planner: {error} (error {mark})"
+            await self._store.write(lambda connection: events.append(
+                connection, time_s=now_s, kind="planner-failed", text=text, tenant=job.tenant, job=job.id,
+                facts={"tries": tries},
+            ))  # fmt: skip
+            raise
+        self._resting.passed(model)
+        return found
+
+    async def _first_time(self, job: Job) -> dict[str, Any] | None:
+        """Of a rerun: the plan that its workers ran the first time, if they ran one from beginning to end."""
+        origin = await self._store.read(lambda connection: lineage.get(connection, job.id))
+        plan = None if origin is None or origin.again is None else origin.again.get("plan")
+        kept = ("id", "kind", "plan", "workers_used")
+        reason = f"as in {job.facts['again']}, which this job repeats"
+        return None if plan is None else {**{name: plan[name] for name in kept}, "reason": reason, "chosen": "repeated"}
+
+    def _hardware(self, job: Job, members: Placement) -> Hardware | None:
+        """Of these members by rank, as far as the planner can know it."""
+        nodes, ranked = self._nodes(), sorted(members, key=lambda member: member.rank)
+        seats = [nodes[member.node] for member in ranked if member.node in nodes]
+        if len(seats) < len(ranked) or len(ranked) > MOST_WORKERS:
+            return None
+        return gang_hardware(seats, job.demand, self._gauge.machine())
+
+    # ------------------------------------------------------------ reviewing
+
+    async def review(self, workers: Callable[[str], Mapping[str, WorkerFact]], live: Collection[str]) -> set[str]:
+        """Learn from the gangs that live, and give those a new generation that another plan serves better.
+
+        Where there are many, a few have their turn each time.
+        """
+        now_s = self._clock()
+        if 0.0 <= now_s - self._reviewed_s < EVERY_S:
+            return set()
+        self._reviewed_s = now_s
+        turn = self._turn(live)
+        pairs = await self._store.read(lambda connection: _running(connection, turn))
+        changed: set[str] = set()
+        for job, generation in pairs:
+            if "again" in job.facts:
+                continue  # it is there to repeat what was, not to be faster
+            known, hardware = await self.known(job), self._hardware(job, generation.members)
+            if known is None or known.profile is None or hardware is None:
+                continue
+            if not in_full_swing(generation, workers(job.id)):
+                continue
+            question = ReviewQuestion(
+                _model(known), job, generation, hardware, now_s, self._gauge.machine().sure,
+                restart_cost_s(job, generation), self._compute_s(generation),
+            )  # fmt: skip
+            try:
+                found = await self._ask(job, question, Review)
+            except PlannerFailed:
+                continue  # it runs as it does
+            if await self._apply(job, generation, known, found, now_s):
+                changed.add(job.id)
+        return changed
+
+    def _turn(self, live: Collection[str]) -> list[str]:
+        """The next gangs to be reviewed, in the order of their names."""
+        ordered = sorted(live)
+        start = bisect_right(ordered, self._reviewed) if len(ordered) > MOST_REVIEWED else 0
+        turn = [*ordered[start:], *ordered[:start]][:MOST_REVIEWED]
+        self._reviewed = turn[-1] if turn else ""
+        return turn
+
+    async def _apply(self, job: Job, generation: Generation, known: KnownModel, found: Review, now_s: float) -> bool:
+        plan = found.plan
+        if found.disagrees is not None and plan is not None and self._off(found.disagrees):
+            plan = {**plan, "doubted": True}
+            self._gauge.doubt()
+        if plan is None:
+            return False
+
+        def work(connection: Connection) -> bool:
+            stored, live = jobs.get(connection, job.id), generations.current(connection, {job.id}).get(job.id, [])
+            if stored is None or stored.phase is not JobPhase.RUNNING:
+                return False
+            if [each.number for each in live] != [generation.number]:
+                return False
+            generations.update(connection, job.id, generation.number, plan=plan)
+            if found.seen is not None:
+                known_models.update(connection, job.tenant, known.key, seen=found.seen)
+            if found.better is None:
+                return False
+            return self._again(connection, stored, live[-1], found.better, now_s)
+
+        again = await self._store.write(work)
+        self._known.pop((job.tenant, model_key(job)), None)
+        return again
+
+    def _again(self, connection: Connection, job: Job, now: Generation, better: Choice, now_s: float) -> bool:
+        """A new generation of the same workers, or those of them that it takes, for the sake of its plan."""
+        one, before = better.estimate, dict(now.plan or {}).get("id", "replicas")
+        reason = Reason(BETTER_PLAN, f"{one.plan.id} instead of {before}: {better.reason}")
+        gang = Seated(job, now.members, reason, now, choice=chosen(better, wanted(job)))
+        taken, facts = generations.ports_in_use(connection), {"plan": one.plan.id, "step_s": one.step_s}
+        return store(connection, gang, self._nodes(), now_s, taken, facts)
+
+    def _off(self, ratio: float) -> bool:
+        """Whether the machine seems to be another than the one that was measured."""
+        measured = self._gauge.machine().measured
+        return measured is not None and disagrees(measured, float(measured["flops_per_s"]["float32"]) / ratio)
+
+    # ------------------------------------------------------------ curves
+
+    async def refresh(self, active: Sequence[Job]) -> None:
+        """Work out the curves of jobs whose model is known, for the next round; forget all that nobody needs."""
+        stored = await self._store.read(known_models.keys)
+        self._glances = {job.id: self._glances[job.id] for job in active if job.id in self._glances}
+        if not stored and not self._known and not self._computing:
+            return
+        places = self._places = {job.id: (job.tenant, model_key(job)) for job in active if job.training}
+        for gone in set(self._known) - set(places.values()):
+            del self._known[gone]  # in memory is only what jobs on their way need
+        self._computing = {job: seen for job, seen in self._computing.items() if job in places}
+        known = [(job, await self.known(job)) for job in active if places.get(job.id) in stored]
+        pairs = [(job, model) for job, model in known if model is not None and model.profile is not None]
+        if pairs or len(self._curves):
+            nodes, machine = tuple(self._nodes().values()), self._gauge.machine()
+            await asyncio.to_thread(self._curves.learn, pairs, nodes, machine)
+
+    def curve(self, job: Job) -> CalibratedCurve | None:
+        """How fast it would be on any gang, corrected by what was measured; None while its model is not known."""
+        try:
+            return self._curves.of(job)
+        except (ArithmeticError, LookupError, ValueError) as error:  # of numbers that its worker measured
+            told("pulling a speed curve", error, job=job.id)
+            return None
+
+    def close(self) -> None:
+        """Ask the planner nothing more."""
+        self._planner.close()
+
+
+def _model(known: KnownModel) -> Model:
+    return Model(dict(known.profile or {}), dict(known.seen), dict(known.banned))
+
+
+def _running(connection: Connection, some: Collection[str]) -> list[tuple[Job, Generation]]:
+    """Those of the jobs that are trainings and run undisturbed, with the generation that does."""
+    if not known_models.keys(connection):
+        return []
+    every, known = generations.current(connection, some), jobs.several(connection, some)
+    alone = {job: live[-1] for job, live in every.items() if len(live) == 1}
+    found = []
+    for name, generation in sorted(alone.items()):
+        job = known.get(name) if generation.phase is GenerationPhase.RUNNING else None
+        if job is not None and job.training and job.phase is JobPhase.RUNNING and generation.broken_s is None:
+            found.append((job, generation))
+    return found

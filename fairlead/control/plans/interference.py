@@ -1,0 +1,138 @@
+"""What gangs lose to those they share a node with, learned from how fast they train beside others and alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead import wire
+from fairlead.control.records import Generation, Job
+from fairlead.scheduling.market.colocation import Observation, learned
+from fairlead.scheduling.market.seat_requests import workload
+from fairlead.scheduling.state import JobState
+
+WINDOW_S = 6.0
+"""A gang is watched for so long in the same company before its speed there is believed ..."""
+
+LEAST_STEPS = 8
+"""... and for so many steps."""
+
+SETTLES_S = 3.0
+"""What a new generation does first says little about its speed."""
+
+LOOK_S = 1.0
+"""So often windows are looked at, at the most: rounds may be further apart."""
+
+RECENT = 0.5
+"""How much the newest window alone counts against those before."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlacement:
+    """One gang: where it sits, and since when it has trained there undisturbed; None where its steps say nothing."""
+
+    job: str
+    kind: str
+    generation: int
+    nodes: frozenset[str]
+    size: int
+    pace: float = 1.0  # of its slowest device
+    since_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Since when, and from which step on, a gang has been in the same company."""
+
+    generation: int
+    beside: tuple[str, ...]
+    since_s: float
+    step: int
+
+
+class InterferenceWatch:
+    """The table that decisions are made by, and the watch that it is learned from; speeds are of one job each."""
+
+    def __init__(self, table: Mapping[Pair, float] | None = None) -> None:
+        self.table: dict[Pair, float] = dict(table or {})
+        self._gangs: Sequence[GangPlacement] = ()
+        self._others: Mapping[str, tuple[str, ...]] | None = None  # by job: the classes beside it, once looked at
+        self._steps: dict[str, tuple[int, int]] = {}  # job -> generation, how far it has come
+        self._windows: dict[str, Window] = {}
+        self._alone: dict[str, dict[tuple[int, float], float]] = {}  # job -> (size, pace) -> steps per second
+        self._looked_s = 0.0
+
+    def sit(self, gangs: Sequence[GangPlacement], alive: Collection[str]) -> None:
+        """From now on these gangs hold devices; who is not alive is forgotten, but not what was learned."""
+        self._gangs, self._others = gangs, None
+        self._steps = {job: step for job, step in self._steps.items() if job in alive}
+        self._windows = {job: window for job, window in self._windows.items() if job in alive}
+        self._alone = {job: speeds for job, speeds in self._alone.items() if job in alive}
+
+    def hear(self, job: str, body: object) -> None:
+        """Take in how far a gang has come."""
+        if isinstance(body, wire.Progress):
+            self._steps[job] = (body.generation, body.step)
+
+    def look(self, now_s: float) -> dict[Pair, float]:
+        """Close the windows that are full; returns what is known anew of which pairs."""
+        if 0.0 <= now_s - self._looked_s < LOOK_S:
+            return {}
+        self._looked_s = now_s
+        others = self._others = _neighbours(self._gangs) if self._others is None else self._others
+        watched = (self._watched(now_s, gang, others[gang.job]) for gang in self._gangs)
+        seen = [found for found in watched if found is not None]
+        self.table = learned(self.table, seen)
+        pairs = sorted({(one.kind, other) for one in seen for other in one.beside})
+        return {pair: self.table[pair] for pair in pairs}
+
+    def _watched(self, now_s: float, gang: GangPlacement, beside: tuple[str, ...]) -> Observation | None:
+        """What a whole window of this gang beside others says, if one has just ended and it is known alone."""
+        generation, step = self._steps.get(gang.job, (0, 0))
+        if gang.since_s is None or now_s - gang.since_s < SETTLES_S or generation != gang.generation:
+            self._windows.pop(gang.job, None)
+            return None
+        window = self._windows.get(gang.job)
+        if window is None or (window.generation, window.beside) != (generation, beside) or step < window.step:
+            self._windows[gang.job] = Window(generation, beside, now_s, step)
+            return None
+        steps, for_s = step - window.step, now_s - window.since_s
+        if for_s < WINDOW_S or steps < LEAST_STEPS:
+            return None
+        self._windows[gang.job] = Window(generation, beside, now_s, step)
+        alone, key = self._alone.setdefault(gang.job, {}), (gang.size, gang.pace)
+        known, speed = alone.get(key), steps / for_s
+        if beside:
+            return None if known is None else Observation(gang.kind, beside, speed, known)
+        alone[key] = speed if known is None else known + RECENT * (speed - known)
+        return None
+
+
+def _neighbours(gangs: Sequence[GangPlacement]) -> dict[str, tuple[str, ...]]:
+    """By job, the classes of all others that share a node with it."""
+    on: dict[str, list[GangPlacement]] = {}
+    for gang in gangs:
+        for name in gang.nodes:
+            on.setdefault(name, []).append(gang)
+    return {gang.job: tuple(sorted({other.kind for name in gang.nodes for other in on[name] if other.job != gang.job}))
+            for gang in gangs}  # fmt: skip
+
+
+def sittings(
+    jobs: Iterable[JobState], known: Mapping[str, Job], live: Mapping[str, Sequence[Generation]],
+    paces: Mapping[str, float],
+) -> list[GangPlacement]:  # fmt: skip
+    """All gangs that hold devices; only of trainings in full swing do steps tell a speed."""
+    found = []
+    for job in jobs:
+        generations, stored = live.get(job.id, ()), known.get(job.id)
+        if not job.seats or not generations or stored is None:
+            continue
+        newest, nodes = generations[-1], frozenset(job.seats)
+        steady = stored.training and len(generations) == 1 and not job.settling and not job.broken
+        pace = min(paces.get(name, 1.0) for name in nodes)
+        since_s = newest.running_s if steady else None
+        found.append(GangPlacement(job.id, workload(job.facts), newest.number, nodes, len(job.seats), pace, since_s))
+    return found

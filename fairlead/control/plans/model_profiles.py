@@ -1,0 +1,139 @@
+"""What workers say about their models, checked and stored: profiles, and plans that failed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.control.reconcile.worker_messages import plain_value
+from fairlead.control.records import Generation, GenerationPhase, Job, KnownModel
+from fairlead.control.store import events, generations, known_models
+from fairlead.errors import InvalidSpec
+from fairlead.planning.profiles import Layer, ModelProfile, model_from
+from fairlead.specs import JobSpec
+
+MOST_BYTES = 256 << 10  # of a profile; one with a hundred layers takes twenty kilobytes
+MOST_LAYERS = 512
+MOST_NUMBER = 1e18
+LONGEST_REASON = 500
+NAMES = frozenset({"group"})  # whole numbers that only name something: any will do
+
+
+def model_fact(spec: JobSpec) -> dict[str, str]:
+    """By what its model is known: the same for the same code and parameters, so that nothing is looked at twice."""
+    if spec.run is None or spec.code is None:
+        return {}
+    said = json.dumps([spec.code, spec.run, spec.params], sort_keys=True, default=str)
+    return {"model": hashlib.sha256(said.encode()).hexdigest()[:32]}
+
+
+def model_key(job: Job) -> str:
+    """By which its model is known; of a job without a bundle of its own only to itself."""
+    return str(job.facts.get("model") or job.id)
+
+
+def accepted(said: wire.Profiled) -> ModelProfile | None:
+    """The profile that a worker sends, None if it has none to send. ValueError for what no honest worker would say."""
+    if not said.profile:
+        return None
+    plain_value(said.profile, "a profile")
+    if len(msgspec.msgpack.encode(said.profile)) > MOST_BYTES:
+        raise ValueError("a profile that is too large")
+    try:
+        profile = model_from(said.profile)
+    except InvalidSpec as error:
+        raise ValueError(error.message) from None
+    if not 1 <= len(profile.layers) <= MOST_LAYERS or not 1 <= profile.batch_size <= 2**31:
+        raise ValueError("a profile with no layers, too many of them, or no batch")
+    if profile.tensor_limit < 1 or not all(_sound(number) for number in _numbers(said.profile)):
+        raise ValueError("a profile with impossible numbers")
+    return replace(profile, layers=tuple(_split_within(layer) for layer in profile.layers))
+
+
+def _split_within(layer: Layer) -> Layer:
+    """No more of a layer can be divided than there is."""
+    return replace(
+        layer, split_parameters=min(layer.split_parameters, layer.parameters),
+        split_flops=min(layer.split_flops, layer.flops),
+        split_activation_bytes=min(layer.split_activation_bytes, layer.activation_bytes),
+    )  # fmt: skip
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        value = [each for name, each in value.items() if name not in NAMES]
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in _numbers(each)]
+    return [value] if isinstance(value, int | float) else []
+
+
+def _sound(number: float) -> bool:
+    return math.isfinite(number) and 0 <= number <= MOST_NUMBER
+
+
+def refusal(wanted: str, why: str) -> str:
+    """What is said of a plan that was asked for by name and can never run: nothing runs silently in its place."""
+    return f"plan: {wanted} was asked for and cannot run: {why}; leave plan out, and the fastest that can run is chosen"
+
+
+def store_profile(connection: Connection, job: Job, said: wire.Profiled, now_s: float) -> None:
+    """Keep what was found out; who says it a second time changes nothing.
+
+    What makes no sense is no reason to end the training: it goes on without a plan.
+    """
+    try:
+        profile, why_not = accepted(said), said.why_not[:LONGEST_REASON]
+    except ValueError as error:
+        profile, why_not = None, f"what its worker found out cannot be used: {error}"
+    plain = None if profile is None else msgspec.to_builtins(profile)
+    why_not = "" if plain else why_not or "it could not be looked at"
+    known = known_models.get(connection, job.tenant, model_key(job))
+    if known is not None and known.profile is not None:
+        return
+    known_models.put(connection, KnownModel(job.tenant, model_key(job), plain, why_not, {}, {}, now_s))
+    if plain is None and events.last(connection, job.id, "planner-blind") is None:
+        text = f"{job.id} runs as whole copies, because the planner could not look at its model: {why_not}"
+        events.append(connection, time_s=now_s, kind="planner-blind", text=text, tenant=job.tenant, job=job.id)
+
+
+def planners_plan(connection: Connection, job: Job) -> str | None:
+    """The id of the planner's plan that the gang runs and that may be to blame; None if it runs plain replicas."""
+    suspect = _suspect(connection, job)
+    return None if suspect is None else str(suspect[0]["id"])
+
+
+def _suspect(connection: Connection, job: Job) -> tuple[dict[str, Any], KnownModel] | None:
+    live = generations.current(connection, {job.id}).get(job.id, [])
+    plan = _planners(live[-1]) if live else None
+    known = known_models.get(connection, job.tenant, model_key(job)) if plan else None
+    return None if plan is None or known is None else (plan, known)
+
+
+def blame_plan(connection: Connection, job: Job, error: str) -> str | None:
+    """The id of the planner's plan that a gang failed under, banned from now on; None if it ran plain replicas.
+
+    Whether the plan or the user's code was at fault is not known: so the gang starts over without the plan, from its
+    last snapshot, and what fails then is the code's own.
+    """
+    suspect = _suspect(connection, job)
+    if suspect is None:
+        return None
+    plan, known = suspect
+    banned = {**known.banned, str(plan["kind"]): error[:LONGEST_REASON]}
+    known_models.update(connection, job.tenant, known.key, banned=banned)
+    return str(plan["id"])
+
+
+def _planners(generation: Generation) -> dict[str, Any] | None:
+    """Its plan, if the planner chose one that is not what would have run anyway."""
+    plan = generation.plan
+    if generation.phase is GenerationPhase.PLANNED or plan is None or plan.get("chosen") != "planner":
+        return None
+    return dict(plan) if plan.get("plan") is not None else None

@@ -1,0 +1,154 @@
+"""A running gang looked at again: what its steps teach about its model, and whether another plan would pay. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlead.control.records import OFFERED, Generation, GenerationPhase, Job
+from fairlead.planning.cost import Estimate, estimate, fitted, kind
+from fairlead.planning.model_corrections import corrected, noted, uncorrected, understood
+from fairlead.planning.plan import Plan, plan_from
+from fairlead.planning.plan_choice import MARGIN, UNMEASURED, Choice, choose, family, replicas
+from fairlead.planning.profiles import EVERY, Hardware, ModelProfile
+from fairlead.planning.topology import Topology
+
+ENOUGH_S = 5.0  # a gang has settled after so long, and its speed can be believed
+ENOUGH_STEPS = 5
+LONG_S = 60.0  # a prediction that is wrong for so long calls the hardware's profile into question
+BETTER = 0.15  # a plan must be so much faster to be worth leaving what works
+PAYBACK = 2.0  # ... and save so many times what the change costs
+CHANGE_S = 2.0  # at the least
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """A model that was looked at, and what has been learned since."""
+
+    profile: ModelProfile
+    seen: Mapping[str, float]
+    banned: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """What is to be written down, and to be done."""
+
+    plan: Mapping[str, Any] | None = None  # of the generation, with what was measured
+    seen: Mapping[str, float] | None = None  # of the model
+    step_s: float | None = None  # measured
+    better: Choice | None = None
+    disagrees: float | None = None  # measured over predicted, when it has been far off for long
+
+
+def told(one: Estimate, reason: str, chosen: str) -> dict[str, Any]:
+    """A plan with its prediction, as it is stored and shown; ``plan`` is None where workers need to know nothing."""
+    return {
+        **plain(one.plan, reason, chosen), "step_s": one.step_s, "samples_per_s": one.samples_per_s,
+        "memory_bytes": int(one.memory_bytes), "bottleneck": one.bottleneck if one.fits else "memory",
+    }  # fmt: skip
+
+
+def told_choice(found: Choice, reason: str, chosen: str) -> dict[str, Any]:
+    """A plan with what it was weighed against."""
+    return {**told(found.estimate, reason, chosen), "candidates": found.rows()}
+
+
+def plain(plan: Plan, reason: str, chosen: str) -> dict[str, Any]:
+    """A plan of which nothing is predicted."""
+    usual = plan == replicas(plan.workers_used) or (family(plan) == "dp" and _only_shares(plan))
+    written = None if usual or plan.workers_used == 1 else {**plan.to_plain(), "members": []}
+    return {
+        "id": plan.id, "kind": kind(plan), "plan": written, "workers_used": plan.workers_used, "reason": reason,
+        "chosen": chosen,
+    }  # fmt: skip
+
+
+def _only_shares(plan: Plan) -> bool:
+    """Replicas that differ in their shares alone: those follow the measured speed, which knows better."""
+    return plan == Plan(data=plan.data, sync="allreduce", shares=plan.shares, members=plan.members)
+
+
+def running_plan(generation: Generation) -> Plan:
+    """What its workers run."""
+    known = generation.plan or {}
+    written = known.get("plan")
+    return plan_from(written) if written else replicas(int(known.get("workers_used", len(generation.members))))
+
+
+def review(
+    job: Job, generation: Generation, known: LearnedModel, hardware: Hardware, now_s: float, *, sure: bool,
+    restart_s: float,
+    compute_s: float | None = None,
+) -> Review:  # fmt: skip
+    """What follows from how this generation has run so far; ``hardware`` are all its members, by rank.
+
+    ``compute_s`` is what a replica with an equal share of the batch computes for before each exchange, if measured.
+    """
+    measured_s = measured_step_s(job, generation, now_s)
+    model = corrected(known.profile, hardware, known.seen)
+    now = _now(generation, model, hardware)
+    plan = dict(generation.plan or {})
+    if "step_s" not in plan:  # nobody knew the model when it began
+        reason = plan.get("reason") or "whole copies, as nothing was known of the model when it began"
+        plan = told(now, str(reason), str(plan.get("chosen", "default")))
+    if measured_s is None:
+        return Review(plan=plan if generation.plan != plan else None)
+    age_s = now_s - (now_s if generation.running_s is None else generation.running_s)
+    if age_s < 2 * float(plan.get("measured_after_s", 0.0)):
+        return Review()
+    ratio = measured_s / float(plan["step_s"])
+    seen = _taught(known, now.plan, hardware, measured_s, compute_s)
+    plan = {name: value for name, value in plan.items() if name != OFFERED}  # as more is known now
+    plan |= {"measured_step_s": measured_s, "measured_after_s": age_s}
+    wiser = LearnedModel(known.profile, seen, known.banned)
+    better = _better(job, wiser, now.plan, hardware, measured_s, restart_s, sure=sure)
+    off = ratio if age_s >= LONG_S and not plan.get("doubted") else None
+    return Review(plan, seen, measured_s, better, off)
+
+
+def _taught(
+    known: LearnedModel, plan: Plan, hardware: Hardware, step_s: float, compute_s: float | None
+) -> dict[str, float]:
+    """What was seen before and now: how slow these workers compute, and how slow plans of this kind are on them."""
+    ground = Topology(hardware)
+    seen = noted(known.seen, kind(plan), fitted(known.profile, ground, plan, step_s))
+    expected_s = estimate(uncorrected(known.profile), ground, plan, 1.0).parts.get("compute", 0.0)
+    if compute_s is None or expected_s <= 0 or kind(plan) not in ("dp", "ddp"):
+        return seen
+    return noted(seen, EVERY, compute_s / expected_s)
+
+
+def measured_step_s(job: Job, generation: Generation, now_s: float) -> float | None:
+    """Seconds of a step so far, snapshots and evaluations and all; None while it is too early to say."""
+    running = generation.phase is GenerationPhase.RUNNING and generation.broken_s is None
+    if not running or generation.first_step is None or generation.running_s is None:
+        return None
+    age_s, steps = now_s - generation.running_s, job.step - generation.first_step + 1
+    return age_s / steps if age_s >= ENOUGH_S and steps >= ENOUGH_STEPS else None
+
+
+def _now(generation: Generation, model: ModelProfile, hardware: Hardware) -> Estimate:
+    return estimate(model, Topology(hardware), running_plan(generation))
+
+
+def _better(
+    job: Job, known: LearnedModel, plan: Plan, hardware: Hardware, step_s: float, restart_s: float, *, sure: bool
+) -> Choice | None:
+    """Another plan for the same workers, if it is clearly faster and enough is left to do."""
+    wanted = str(job.facts.get("plan", "auto"))
+    if wanted == "auto" and not understood(known.seen):
+        return None
+    model = corrected(known.profile, hardware, known.seen)
+    found = choose(model, hardware, wanted=wanted, banned=known.banned, margin=MARGIN if sure else UNMEASURED)
+    here = estimate(model, Topology(hardware), plan)
+    if found.refused or not found.estimate.fits:
+        return None  # it runs as it is; what might break it is no improvement
+    if found.plan == plan or plain(found.plan, "", "")["id"] == plan.id or not job.total_steps:
+        return None
+    gain = here.worth_s / found.estimate.worth_s
+    saved_s = (job.total_steps - job.step) * step_s * (1 - 1 / gain)
+    asked_for = wanted != "auto" and family(plan) != wanted and family(found.plan) == wanted
+    worth_it = gain >= 1 + BETTER and saved_s > PAYBACK * max(restart_s, CHANGE_S)
+    return found if asked_for or worth_it else None

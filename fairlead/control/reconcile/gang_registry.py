@@ -1,0 +1,79 @@
+"""What the leader knows in memory of all gangs: workers, what they were told, and what nodes said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fairlead import wire
+from fairlead.control.accounting import ledger
+from fairlead.control.plans.interference import InterferenceWatch
+from fairlead.control.plans.workload_signature import Measured
+from fairlead.control.reconcile.data_locality import Resident
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
+from fairlead.control.records import Generation, Job
+from fairlead.recovery.policy import LONGEST_S
+
+
+@dataclass
+class GangRegistry:
+    """What this control plane knows in memory of all gangs; built anew from the backend after a restart."""
+
+    workers: dict[str, dict[str, WorkerFact]]
+    told: dict[str, set[str]]
+    cooling_until_s: dict[str, float]
+    exits: dict[str, dict[str, float]] = field(default_factory=dict)  # job -> worker -> when its process ended
+    cpu: ledger.CpuMeter = field(default_factory=ledger.CpuMeter)
+    used: Measured = field(default_factory=Measured)
+    company: InterferenceWatch = field(default_factory=InterferenceWatch)
+    resident: Resident = field(default_factory=dict)
+
+    def observe(self, telemetry: wire.Telemetry) -> None:
+        """Take in what a node says about its workers, but of jobs that are gone: nobody would ever forget that."""
+        known = [usage for usage in telemetry.workers if usage.job in self.workers]
+        if len(known) < len(telemetry.workers):
+            telemetry = msgspec.structs.replace(telemetry, workers=known)
+        self.cpu.observe(telemetry)
+        self.used.observe(telemetry)
+
+    def ended(self, job: str, worker: str, cpu_s: float, at_s: float) -> None:
+        """A worker ended then and had used so much in its whole life; its job may be gone by now."""
+        if job in self.workers:
+            self.cpu.ended(job, worker, cpu_s)
+            self.exits.setdefault(job, {})[worker] = at_s
+
+    def of(self, job: str) -> dict[str, WorkerFact]:
+        return self.workers.setdefault(job, {})
+
+    def held_until_s(self, job: Job, live: Sequence[Generation], outcome: str, now_s: float) -> float:
+        """Until when a job that ends has held its devices: what finished gave them to others at once, the rest held
+        them until the last process was gone, as its node saw it."""
+        if outcome == "finished":
+            return min(now_s, job.since_s)
+        exits = self.exits.get(job.id, {})
+        ends = [exits.get(member.worker, now_s) for generation in live for member in generation.members]
+        return min(now_s, max(ends, default=now_s))
+
+    def back_off(self, active: Sequence[Job], now_s: float) -> None:
+        """Let jobs that back off cool, as it is stored."""
+        for job in active:
+            until_s = job.back_off_until_s or 0.0
+            if 0.0 < until_s - now_s <= LONGEST_S:  # not of a clock that was set back
+                self.cooling_until_s[job.id] = max(until_s, self.cooling_until_s.get(job.id, 0.0))
+
+    def resumed(self, job: str, generation: int) -> None:
+        """Workers take part in this generation again: calls to leave it and to join later ones are void."""
+        told = self.told.get(job, set())
+        told -= {f"leave:{generation}"} | {f"join:{number}" for number in _joins(told) if number > generation}
+
+    def forget(self, job: str) -> None:
+        for memory in (self.workers, self.told, self.cooling_until_s, self.exits):
+            memory.pop(job, None)
+        self.cpu.forget(job)
+        self.used.forget(job)
+
+
+def _joins(told: Iterable[str]) -> list[int]:
+    return [int(mark.removeprefix("join:")) for mark in told if mark.startswith("join:")]

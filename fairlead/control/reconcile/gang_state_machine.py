@@ -1,0 +1,399 @@
+"""The one generation mechanism, without I/O: from what is stored and what is seen to the next thing to do for a gang.
+
+Starting, growing, shrinking, moving, recovering, preempting and ending all pass through :func:`next_action`. It looks
+at levels, not edges: called again after a crash with the same facts, it asks for the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead.control.reconcile.gang_actions import (
+    Abandon,
+    Action,
+    BeginJoin,
+    BeginStop,
+    Conclude,
+    MarkBroken,
+    MarkRunning,
+    ReleaseWorkers,
+    Start,
+    StopWorkers,
+    TellJoin,
+    TellLeave,
+    WakeNodes,
+)
+from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase
+
+AFTERMATH_S = 2.0  # how long a command's exit waits to be judged: a lost node may be its cause, and is told later
+OUT_OF_GENERATION = frozenset({"ready", "left", "broken"})  # alive and not training: may join the next generation
+STOP_GRACE_S = 3.0
+NOTICE_S = 2.0  # how long the peers of a lost worker may take to notice by themselves, before they are called away
+LEAVE_GRACE_S = 20.0  # how long a preempted gang may take to reach its next step and put its state away
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFact:
+    """What is known of one worker: where it is and how far it got."""
+
+    node: str
+    phase: str  # asked (its node may not have heard), starting, ready, joined, left, broken, finished, gone
+    generation: int = 0
+    device: int = 0
+    exited: bool = False  # its process is gone; the phase says how far it had come
+    slow_s: float = 0.0  # for how long it has been far slower than its node was said to be
+    ended_by: str | None = None  # the signal, or the silence, that its process ended by, where that is known
+    cause: str | None = None  # of its end, a recovery.Cause; None: its node was lost with it
+    lost_s: float | None = None  # when its node saw it end, or heard from it that a peer is gone
+    finished_s: float | None = None  # when it said its last word
+
+    @property
+    def alive(self) -> bool:
+        return not self.exited
+
+    @property
+    def holds(self) -> bool:
+        """Whether its device is its own; one that has finished is on its way out and gives it to whoever is next."""
+        return self.alive and self.phase != "finished"
+
+    @property
+    def lost(self) -> bool:
+        return self.exited and self.phase != "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """All that the next action for one job depends on."""
+
+    job: Job
+    generations: Sequence[Generation]  # those not ended, oldest first: at most a former and a newest
+    workers: Mapping[str, WorkerFact]
+    told: frozenset[str]  # what this control plane has already told the gang: "leave:3", "join:4", "stop"
+    now_s: float
+    reachable: frozenset[str]  # nodes on which workers can be started now
+    asleep: frozenset[str] = frozenset()  # nodes that have to be woken first
+    ended: Generation | None = None  # one that the store calls ended, in which workers still take part
+
+
+def frees_or_asks(action: Action, job: Job, workers: Mapping[str, WorkerFact]) -> bool:
+    """Whether others could be decided about differently after this; ``job``: as it was before, ``workers``: as they are
+    known afterwards.
+
+    What a gang does on its way up, with the devices that it was given, changes nothing for them. Of several steps at
+    its end the one counts that frees its devices: when somebody finished the first, else the last.
+    """
+    match action:
+        case Start(generation):
+            return any(member.worker not in workers for member in generation.members)
+        case MarkRunning():
+            return job.training
+        case BeginStop():
+            return any(fact.phase == "finished" for fact in workers.values())
+        case ReleaseWorkers():
+            return job.phase is not JobPhase.STOPPING
+        case Conclude():
+            return not workers
+        case _:
+            return not isinstance(action, WakeNodes | TellLeave | BeginJoin | TellJoin | StopWorkers)
+
+
+def only_frees(action: Action, job: Job) -> bool:
+    """Whether all that an action that :func:`frees_or_asks` may give is room for others: its job asks for nothing more,
+    and no stage of a pipeline comes after it."""
+    match action:
+        case BeginStop(then) | Conclude(then):
+            return then in ENDED and "stage" not in job.facts
+        case ReleaseWorkers():
+            return job.phase in ENDED and "stage" not in job.facts
+        case _:
+            return isinstance(action, MarkRunning)
+
+
+def contradiction(view: GangView) -> str | None:
+    """What may never be: two generations of one gang training at the same time, or two workers on one device.
+
+    Checked after every step in tests (``FAIRLEAD_VALIDATE``); None when all is well.
+    """
+    training = _training(view)
+    if len(training) > 1:
+        return f"{view.job.id}: generations {sorted(training)} train at the same time"
+    if len(view.generations) > 2:
+        return f"{view.job.id}: more than a former and a newest generation: {[g.number for g in view.generations]}"
+    seats = [(fact.node, fact.device) for fact in view.workers.values() if fact.alive]
+    if len(seats) != len(set(seats)):
+        return f"{view.job.id}: two workers on one device: {sorted(seats)}"
+    return None
+
+
+def loss(lost: Sequence[str], workers: Mapping[str, WorkerFact]) -> tuple[list[str], str]:
+    """Who of a broken generation is really gone, and the same in words; its peers only noticed and live on."""
+    dead = [worker for worker in lost if worker not in workers or workers[worker].lost]
+    ends = {worker: workers[worker].ended_by for worker in dead if worker in workers}
+    named = [f"{worker} ({ends[worker]})" if ends.get(worker) else worker for worker in dead]
+    return dead, f"lost {', '.join(named)}" if dead else f"broke: {', '.join(lost)} lost touch with a peer"
+
+
+def loss_s(lost: Sequence[str], workers: Mapping[str, WorkerFact], planned_s: float, now_s: float) -> float:
+    """When a generation broke: at the first sign on any node; a worker's word from before it was planned is none."""
+    facts = [workers[worker] for worker in lost if worker in workers]
+    signs = [fact.lost_s for fact in facts if fact.lost_s is not None and (fact.exited or fact.lost_s >= planned_s)]
+    return min([now_s, *signs])
+
+
+def next_action(view: GangView) -> Action | None:
+    """The next thing to do for this gang, or None while there is nothing to do but wait."""
+    job = view.job
+    if job.phase in ENDED or job.phase is JobPhase.QUEUED:
+        return _clear(view, forget_memory=job.phase in ENDED)
+    if job.phase is JobPhase.STOPPING:
+        return _stop(view)
+    if not view.generations:
+        return BeginStop(JobPhase.QUEUED, "abandoned")  # nobody else would ever look at it again
+    newest = view.generations[-1]
+    former = view.generations[-2] if len(view.generations) > 1 else None
+    if newest.phase is GenerationPhase.PLANNED and newest.broken_s is not None:
+        return _mend(view, newest)
+    if newest.phase is GenerationPhase.PLANNED:
+        return _bring_up(view, newest, former)
+    return _meet(view, newest) if newest.phase is GenerationPhase.JOINING else _watch(view, newest)
+
+
+def changes_s(view: GangView) -> float | None:
+    """When time alone could make :func:`next_action` answer differently; None: only something that happens can.
+
+    Every wait for a moment in this module is named here. A moment at which nothing changes costs one look.
+    """
+    moments = [each.broken_s + NOTICE_S for each in view.generations if each.broken_s is not None]
+    moments += [float(death["time_s"]) + AFTERMATH_S for death in view.job.deaths if not death["answered"]]
+    if view.job.phase is JobPhase.STOPPING:
+        moments += [view.job.since_s + STOP_GRACE_S, view.job.since_s + LEAVE_GRACE_S]
+    return min((moment for moment in moments if moment > view.now_s), default=None)
+
+
+def _clear(view: GangView, *, forget_memory: bool) -> Action | None:
+    """Nothing of a job that is not running may stay behind."""
+    return ReleaseWorkers(tuple(sorted(view.workers)), forget_memory) if view.workers else None
+
+
+def _stop(view: GangView) -> Action | None:
+    job = view.job
+    # Nothing would ever say that a worker ended whose node never heard of it. Its release ends it if there is one.
+    alive = tuple(sorted(w for w, fact in view.workers.items() if fact.alive and fact.phase != "asked"))
+    if alive:
+        waited_s = view.now_s - job.since_s
+        newest = view.generations[-1] if view.generations else None
+        training = any(view.workers[worker].phase == "joined" for worker in alive)
+        if newest is not None and training:
+            newest = next((g for g in (*view.generations, view.ended) if g and g.number in _training(view)), newest)
+        graceful = job.outcome == "preempted" and newest is not None and training
+        if graceful and newest is not None and f"leave:{newest.number}" not in view.told:
+            return TellLeave(newest, exits=alive, snapshot=True)
+        if graceful and waited_s < LEAVE_GRACE_S:
+            return None
+        at_work = set() if newest is None else {member.worker for member in newest.at_work}
+        finishing = job.outcome == "finished" and not at_work.isdisjoint(alive)  # by themselves; who rests does not
+        patience_s = STOP_GRACE_S if finishing else 0.0
+        if waited_s < patience_s or "stop" in view.told:
+            return None
+        return StopWorkers(alive, 0.0 if job.outcome == "worker-lost" else STOP_GRACE_S)
+    if job.then is JobPhase.QUEUED and not job.training and view.generations and _finished(view, view.generations[-1]):
+        return _succeeded(view, view.generations[-1])  # a command that was done all the same
+    then = job.then or JobPhase.FAILED
+    if view.workers:
+        return ReleaseWorkers(tuple(sorted(view.workers)), forget_memory=then in ENDED)
+    return Conclude(then, job.outcome or "failed")
+
+
+def _bring_up(view: GangView, newest: Generation, former: Generation | None) -> Action | None:
+    facts = view.workers
+    sleeping = tuple(sorted({member.node for member in newest.members} & view.asleep))
+    if sleeping:
+        return None if f"wake:{newest.number}" in view.told else WakeNodes(newest, sleeping)
+    dead = tuple(m.worker for m in newest.members if m.worker in facts and facts[m.worker].lost)
+    astray = [m for m in newest.members if m.worker in dead or m.node not in view.reachable]
+    if astray:
+        why = f"worker {astray[0].worker} on {astray[0].node} was lost before the generation began"
+        if former is not None:
+            return Abandon(newest, why)
+        return _break(view, newest, dead) if dead else BeginStop(JobPhase.QUEUED, "worker-lost", why)
+    if former is not None and any(fact.phase == "finished" for fact in facts.values()):
+        return Abandon(newest, "the former generation finished first")
+    if former is None and _finished(view, newest):
+        return _succeeded(view, newest)  # a command so short that it was done before it was awaited
+    if any(member.worker not in facts or facts[member.worker].phase == "asked" for member in newest.members):
+        return Start(newest)
+    if former is None and _meets_nobody(view.job):
+        return BeginJoin(newest, former)  # its node passes the call on as soon as there is somebody to hear it
+    members = {member.worker for member in newest.members}
+    if gone := tuple(sorted(worker for worker, fact in facts.items() if fact.lost and worker not in members)):
+        return ReleaseWorkers(gone)  # others may have its device, however long this gang takes to go on
+    if any(facts[worker].phase == "starting" for worker in members):
+        return None
+    if former is not None:
+        if view.ended is not None and _is_whole(view, view.ended):
+            return _call_away(view, view.ended, newest)
+        there = {m.worker: facts[m.worker] for m in former.members if m.worker in facts}
+        joined = [worker for worker, fact in there.items() if fact.alive and fact.phase == "joined"]
+        if joined and (former.broken_s is None or _is_whole(view, former)):
+            return _call_away(view, former, newest)
+        if joined and former.broken_s is not None and view.now_s - former.broken_s < NOTICE_S:
+            return None  # they notice that a peer is gone
+        if joined:
+            return BeginJoin(newest, former)  # without its lost member that generation cannot take another step
+    if all(facts[member.worker].phase in OUT_OF_GENERATION | {"finished"} for member in newest.members):
+        return BeginJoin(newest, former)
+    return None
+
+
+def _call_away(view: GangView, acting: Generation, newest: Generation) -> Action | None:
+    """Have the members of a whole generation leave it; None while they are on their way to do so."""
+    if f"leave:{acting.number}" in view.told:
+        return None
+    staying = {member.worker for member in newest.members}
+    exits = tuple(member.worker for member in acting.members if member.worker not in staying)
+    return TellLeave(acting, exits=exits, snapshot=False)
+
+
+def _meet(view: GangView, newest: Generation) -> Action | None:
+    intact = newest.broken_s is None and not _lost(view, newest)
+    if intact and view.ended is not None and _is_whole(view, view.ended):
+        return _call_away(view, view.ended, newest)  # it was resumed while no control plane led
+    departed = _departed(view, newest)
+    if departed:
+        return departed
+    lost = _lost(view, newest)
+    if lost and newest.broken_s is None:
+        return _break(view, newest, lost)
+    if newest.broken_s is not None:
+        return _mend(view, newest)
+    if not view.job.training and _finished(view, newest):
+        return _succeeded(view, newest)
+    phases = {_phase_in(view, member.worker, newest.number) for member in newest.at_work}
+    if phases <= {"joined", "finished"}:
+        return MarkRunning(newest)
+    if f"join:{newest.number}" in view.told:
+        return None
+    elsewhere = _training(view) - {newest.number}
+    if elsewhere and view.ended is None:
+        return None  # a worker said so just now: the next look shows which generation that is
+    return TellJoin(newest, breaks=max(elsewhere, default=0))
+
+
+def _watch(view: GangView, newest: Generation) -> Action | None:
+    departed = _departed(view, newest)
+    if departed:
+        return departed
+    if _finished(view, newest):
+        return _succeeded(view, newest)
+    lost = _lost(view, newest)
+    if lost and newest.broken_s is None:
+        return _break(view, newest, lost)
+    if newest.broken_s is not None:
+        return _mend(view, newest)
+    return None
+
+
+def _break(view: GangView, newest: Generation, lost: tuple[str, ...]) -> Action | None:
+    """The generation lost workers. What that means is decided once it is known what they died of.
+
+    When a node dies, commands on other nodes exit at once because their peer is gone, and the node is heard of later.
+    """
+    told = {death["worker"]: death for death in view.job.deaths if not death["answered"]}
+    away = {m.node for m in newest.members if m.worker in lost}
+    living = {m.node for m in newest.members if m.worker not in lost} - away
+    exits = [told[worker] for worker in lost if worker in told and told[worker]["cause"] in ("exited", "crashed")]
+    young = any(0 <= view.now_s - death["time_s"] < AFTERMATH_S for death in exits)
+    if not view.job.training and living and len(exits) == len(lost) and young:
+        return None
+    return MarkBroken(newest, lost)
+
+
+def _untold(job: Job, newest: Generation, gone: tuple[str, ...]) -> bool:
+    """Whether more is known now of why the generation broke: another death, or the node that peers lost touch with."""
+    own = {str(death["worker"]): death["cause"] for death in job.deaths if death["generation"] == newest.number}
+    return not job.unanswered.isdisjoint(gone) or ("lost-touch" in own.values() and not own.keys() >= set(gone))
+
+
+def _mend(view: GangView, newest: Generation) -> Action | None:
+    """A broken gang waits for the next round, unless nobody is left of it: then it starts over from its snapshot."""
+    facts = {member.worker: view.workers.get(member.worker) for member in newest.members}
+    gone = tuple(worker for worker, fact in facts.items() if fact is not None and fact.lost)
+    if _untold(view.job, newest, gone):
+        return MarkBroken(newest, gone)
+    exited = tuple(m.worker for m in newest.members if m.worker in view.workers and not view.workers[m.worker].alive)
+    if exited:
+        return ReleaseWorkers(exited)
+    survivors = [m for m in newest.members if m.worker in view.workers and view.workers[m.worker].alive]
+    if survivors and view.job.training:
+        return None
+    return BeginStop(JobPhase.QUEUED, "worker-lost")
+
+
+def _departed(view: GangView, newest: Generation) -> Action | None:
+    """Workers that are not part of the newest generation any more give their devices back."""
+    staying = {member.worker for member in newest.members}
+    if view.ended is not None and _is_whole(view, view.ended):
+        staying |= {member.worker for member in view.ended.at_work}  # they train: first they are told to leave
+    others = tuple(sorted(worker for worker in view.workers if worker not in staying))
+    return ReleaseWorkers(others) if others else None
+
+
+def _finished(view: GangView, newest: Generation) -> bool:
+    """Rank 0 of a Training speaks for all; of a command every rank must have ended well."""
+    ranked = sorted(newest.members, key=lambda member: member.rank)
+    speakers = ranked[:1] if view.job.training else ranked
+    facts = [view.workers.get(member.worker) for member in speakers]
+    return all(fact is not None and fact.phase == "finished" for fact in facts)
+
+
+def _succeeded(view: GangView, newest: Generation) -> BeginStop | Conclude:
+    """The job ended when the last of its workers said so, however late the control plane came to look.
+
+    Where no process is left to wait for, that it ended is stored at once; what it held is given back afterwards.
+    """
+    facts = [view.workers[member.worker] for member in newest.members if member.worker in view.workers]
+    at_s = max((fact.finished_s for fact in facts if fact.finished_s is not None), default=view.now_s)
+    if any(fact.alive for fact in view.workers.values()):
+        return BeginStop(JobPhase.SUCCEEDED, "finished", at_s=at_s)
+    return Conclude(JobPhase.SUCCEEDED, "finished", at_s)
+
+
+def _lost(view: GangView, newest: Generation) -> tuple[str, ...]:
+    def gone(worker: str) -> bool:
+        fact = view.workers.get(worker)
+        if fact is None or fact.lost:
+            return True
+        # It left for a next generation that was abandoned: without a new one it would wait for ever.
+        return fact.phase in ("broken", "left") and fact.generation == newest.number
+
+    return tuple(member.worker for member in newest.members if gone(member.worker))
+
+
+def _meets_nobody(job: Job) -> bool:
+    """Whether its worker may begin when it comes up: a stage that is a plain function has no peers and no state."""
+    return job.training and not job.facts.get("stage", {}).get("trains", True)
+
+
+def _training(view: GangView) -> set[int]:
+    """The generations in which living workers take part."""
+    return {fact.generation for fact in view.workers.values() if fact.alive and fact.phase == "joined"}
+
+
+def _is_whole(view: GangView, generation: Generation) -> bool:
+    """Whether no rank of it is lost: where some still take part in it, all do, or are about to say so."""
+    facts = [view.workers.get(member.worker) for member in generation.at_work]
+    return all(
+        fact is not None and fact.alive and fact.phase in ("joined", "left") and fact.generation == generation.number
+        for fact in facts
+    )
+
+
+def _phase_in(view: GangView, worker: str, generation: int) -> str:
+    """The phase of a worker as far as this generation is concerned."""
+    fact = view.workers.get(worker)
+    if fact is None or fact.lost:
+        return "gone"
+    if fact.phase == "finished" and not view.job.training:
+        return fact.phase  # a command may end before the call reaches it
+    return fact.phase if fact.generation == generation else "elsewhere"

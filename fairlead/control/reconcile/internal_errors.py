@@ -1,0 +1,118 @@
+"""Errors of the platform's own: which of them end the control plane, how the others are told, and when to try again."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator
+from contextlib import contextmanager
+
+import structlog
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError
+
+from fairlead.control.observability import live_metrics, metric_families
+from fairlead.errors import Unavailable
+
+log = structlog.get_logger()
+
+FIRST_S, LONGEST_S = 1.0, 300.0
+"""Of the pauses before another try; each is twice as long as the one before."""
+
+
+def stays_what_it_is(error: BaseException) -> bool:
+    """Whether it is no job's: lost leadership, or trouble of the store.
+
+    What one job's data can make of a statement is the job's: a value that a column cannot hold, that breaks a rule of
+    its table, or that the driver cannot bind. A connection that is gone is the store's, whatever the error is called.
+    """
+    if isinstance(error, Unavailable):  # LostLeadership among them
+        return True
+    if not isinstance(error, DBAPIError):
+        return False
+    if error.connection_invalidated:
+        return True
+    if isinstance(error, InterfaceError):  # SQLite's about values; PostgreSQL's driver says so of its connection
+        return not isinstance(error.orig, sqlite3.InterfaceError)
+    return not isinstance(error, DataError | IntegrityError | ProgrammingError | NotSupportedError)
+
+
+def told(doing: str, error: BaseException, **facts: object) -> str:
+    """Log the error with a mark by which it is found, and count it. Returns the mark."""
+    mark = uuid.uuid4().hex[:8]
+    live_metrics.count(metric_families.INTERNAL_ERRORS, doing)
+    log.error("an error of the platform's own", doing=doing, mark=mark, error=f"{type(error).__name__}: {error}"[:500],
+              exc_info=error, **facts)  # fmt: skip
+    return mark
+
+
+@contextmanager
+def apart(doing: str, **facts: object) -> Iterator[None]:
+    """An error of our own within this is told, and what comes after goes on."""
+    try:
+        yield
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        told(doing, error, **facts)
+
+
+async def go_on(doing: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do what goes on for ever, again after a pause when an error of our own ends it; all others are raised."""
+    backoff = Backoff(time.monotonic)
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            if stays_what_it_is(error):
+                raise
+            told(doing, error)
+            await asyncio.sleep(_pause_s(backoff.failed(doing)))
+
+
+MOST = 10_000
+"""Names that are remembered: strangers have a say in how many there are."""
+
+
+class Backoff:
+    """What is not to be tried before a while has passed, by any name."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._known: dict[Hashable, tuple[int, float]] = {}  # how often it failed, until when it rests
+
+    def holds(self, name: Hashable) -> bool:
+        """Whether it rests now. One whose clock was set back does not rest for longer than it was told to."""
+        tries, until_s = self._known.get(name, (0, 0.0))
+        return 0.0 < until_s - self._clock() <= _pause_s(tries)
+
+    def failed(self, name: Hashable) -> int:
+        """Have it rest; returns how often it has failed in a row."""
+        tries = self._known.pop(name, (0, 0.0))[0] + 1
+        while len(self._known) >= MOST:
+            del self._known[next(iter(self._known))]  # whoever failed longest ago
+        self._known[name] = tries, self._clock() + _pause_s(tries)
+        return tries
+
+    def tries(self, name: Hashable) -> int:
+        """How often it has failed in a row."""
+        return self._known.get(name, (0, 0.0))[0]
+
+    def passed(self, name: Hashable) -> None:
+        self._known.pop(name, None)
+
+    def held(self) -> set[Hashable]:
+        """All that rest now."""
+        return {name for name in self._known if self.holds(name)}
+
+    def keep(self, names: Collection[Hashable]) -> None:
+        """Forget all others."""
+        self._known = {name: known for name, known in self._known.items() if name in names}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def _pause_s(tries: int) -> float:
+    return min(LONGEST_S, FIRST_S * 2.0 ** min(tries - 1, 30))

@@ -1,0 +1,391 @@
+"""The reconcile loop: takes in what happened, decides, and mends the difference between what should be and what is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.agent.protocol import Backend, BackendEvent, NodeChange, NodeTelemetry, WorkerEvent
+from fairlead.cluster import Node
+from fairlead.control.accounting.usage_meter import UsageMeter
+from fairlead.control.observability import live_metrics as live
+from fairlead.control.observability import tracing
+from fairlead.control.observability.worker_metrics import WorkerMeter
+from fairlead.control.plans.gang_plans import Calibrator, Plans
+from fairlead.control.plans.planner_process import Planner
+from fairlead.control.reconcile.failpoints import failpoint
+from fairlead.control.reconcile.gang_executor import GangExecutor, SecretsFor, no_secrets
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_tasks import GangTasks
+from fairlead.control.reconcile.inbox import Inbox
+from fairlead.control.reconcile.internal_errors import apart
+from fairlead.control.reconcile.node_incarnations import EndedIncarnations
+from fairlead.control.reconcile.node_registry import NodeRegistry
+from fairlead.control.reconcile.quarantine import Parts, Quarantine, tell_damage
+from fairlead.control.reconcile.round_clock import EVERY_S, RoundClock
+from fairlead.control.reconcile.round_store import LastRound, RoundInput, apply_round, learn, neighbours_now, read_state
+from fairlead.control.reconcile.seats import seated
+from fairlead.control.reconcile.worker_events import BatchOutcome, can_wait, fact_after, says_little, store_events
+from fairlead.control.records import Job
+from fairlead.control.store import damaged_rows, interference, nodes
+from fairlead.control.store.engine import Store
+from fairlead.control.store.retry import outlast
+from fairlead.recovery.policy import LONGEST_S
+from fairlead.scheduling.decide import decide
+from fairlead.scheduling.state import AS_DIALLED, Round, Sharing
+
+log = structlog.get_logger()
+
+TICK_S = 1.0  # how often time itself is a reason to look again while jobs are on their way
+IDLE_S = 10.0  # ... and while there are none
+BATCH_S = 0.1  # reports of progress are gathered for so long; everything else is taken in at once
+BATCH_SPACING = 50.0  # ... and where there are many, for so many lengths of what it took to store the last ones
+BATCH_AT_MOST_S = 1.0
+LEAST_WAIT_S = 0.05  # for a timer: several that run out soon after each other are one look
+
+
+class Controller:
+    """Leads the platform: the only one who decides and commands."""
+
+    def __init__(
+        self, store: Store, backend: Backend, order_for: Callable[[Connection, Job], wire.WorkerSpec],
+        clock: Callable[[], float] = time.time, secrets_for: SecretsFor = no_secrets,
+        gauge: Calibrator | None = None, sleep_after_s: float | None = None, sharing: Sharing = AS_DIALLED,
+        planner: Planner | None = None,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.backend = backend
+        self.clock = clock
+        self.sharing = sharing
+        self.outlook = LastRound({}, {})
+        self.meter = WorkerMeter()
+        self.known = GangRegistry({}, {}, {})
+        self.roster = NodeRegistry(store, backend, self.known, clock, sleep_after_s)
+        self.quarantine = Quarantine(store, clock, lambda job: self._gangs.want([job]))
+        self._parts = Parts(store, clock)
+        self._meter = UsageMeter(store, self.known, lambda: self.nodes, clock, self.quarantine)
+        self._seen: dict[tuple[str, str], int] = {}
+        self._gone = EndedIncarnations(store, self._seen, clock)
+        self._inbox = Inbox()
+        self._behind: frozenset[str] = frozenset()  # nodes whose last change could not be taken in yet
+        self._nudged = asyncio.Event()
+        self._urgent = asyncio.Event()  # something that reports are not gathered any longer for
+        self._storing_s = 0.0  # what the last events took
+        self._rounds = RoundClock(clock)
+        self._paused = False
+        self._unanswered = False
+        self._news = asyncio.Event()
+        self.published = 0  # how often: who has seen as many has missed nothing
+        self.orchestrate: Callable[[], Awaitable[set[str] | None]] | None = None  # what pipelines do next
+        self.plans = Plans(store, lambda: self.nodes, clock, gauge, planner)
+        executor = GangExecutor(
+            store, backend, self.known, order_for, lambda: self.nodes, clock, secrets_for, self.plans
+        )
+        self._gangs = GangTasks(store, self.known, self.roster, self.quarantine, executor, clock, self)
+
+    # ------------------------------------------------------------ doors
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes with their present state."""
+        return self.roster.nodes
+
+    @property
+    def telemetry(self) -> Mapping[str, wire.Telemetry]:
+        """What each node last said of itself."""
+        return self.roster.telemetry
+
+    async def refresh(self) -> None:
+        """Read the nodes anew, with what an admin wants of them."""
+        await self.roster.refresh()
+
+    def nudge(self, job: str | None = None) -> None:
+        """Something was written that asks for a decision, or for a look at this job."""
+        if job is not None:
+            self._gangs.want([job])
+        self._rounds.due = True
+        self._nudged.set()
+        self._urgent.set()
+
+    def freed(self) -> None:
+        """A gang gave back what it held."""
+        self._rounds.freed()
+        if self._rounds.due:
+            self.nudge()
+
+    def wake(self) -> None:
+        """There is something to look at."""
+        self._nudged.set()
+
+    def pause(self) -> None:
+        """Hold no more rounds: the platform is ending."""
+        self._paused = True
+
+    def publish(self) -> None:
+        """Wake those who follow events."""
+        self.published += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def news(self, timeout_s: float, seen: int | None = None) -> None:
+        """Returns when something new may be in the store, or after the timeout; at once if more was ``published``."""
+        if seen is not None and seen != self.published:
+            return
+        waiting = self._news
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):  # not wait_for: it may miss being cancelled
+                await waiting.wait()
+
+    # ------------------------------------------------------------ the loop
+
+    async def run(self) -> None:
+        """Reconcile until cancelled; raises LostLeadership when another control plane leads."""
+        fatal = self._gangs.fatal = asyncio.get_running_loop().create_future()
+        self._meter.begin()  # not before the nodes have told which jobs ended while nobody led
+        damaged_rows.forget()  # whoever leads tells of it
+        self._seen.update(await outlast(lambda: self.store.read(nodes.cursors), "cursors"))
+        await outlast(self.refresh, "nodes")
+        self.known.company.table = await outlast(lambda: self.store.read(interference.table), "neighbours")
+        pump = asyncio.create_task(self._pump())
+        loop = asyncio.create_task(self._reconcile_forever())
+        try:
+            done, _ = await asyncio.wait({pump, loop, fatal}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            self.plans.close()
+            self.roster.close()
+            running = [pump, loop, *self._gangs.tasks, *self._parts.tasks]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _pump(self) -> None:
+        async for event in self.backend.events():
+            if isinstance(event, NodeTelemetry):  # of every node about once a second: no reason to look at anything
+                self.roster.telemetry[event.node] = event.body
+                with apart("taking in telemetry", node=event.node):
+                    self.known.observe(event.body)
+                    self.meter.take(event.node, event.body)
+                continue
+            self._inbox.put(event)
+            self._nudged.set()
+            if not can_wait(event):
+                self._urgent.set()
+
+    async def _reconcile_forever(self) -> None:
+        batch: list[BackendEvent] = []
+        while True:
+            if all(event.node in self._behind for event in batch):
+                batch += await self._next_batch()
+            else:  # what the last pass did not get to comes first, and no more is taken on top of it
+                await asyncio.sleep(TICK_S)
+            await self._parts.do("a pass", partial(outlast, partial(self._reconcile, batch), "reconciling"))
+
+    async def _reconcile(self, batch: list[BackendEvent]) -> None:
+        """One pass. Done again from where it stopped when the store did not answer on the way."""
+        await self._absorb(batch)
+        self._forget_cooled()
+        if self._rounds.due and not self._paused:
+            await self._parts.do("holding a round", self._decide)
+        await self._parts.do("learning from neighbours", lambda: learn(self.store, self.known, self.clock()))
+        live = [job for job, workers in self.known.workers.items() if workers]
+        if self._meter.due:
+            await self._parts.do("metering", lambda: self._meter.measure(live))
+            await self._parts.do("reading nodes", self.refresh)
+            await self._parts.do("clearing nodes", self.roster.clear)
+            await self._parts.do("forgetting nodes that are gone", self._gone.forget)
+        if live and not self._paused:
+            self._parts.beside("reviewing plans", lambda: self._review(live))
+        await self._gangs.look()
+        await tell_damage(self.store, self.clock())
+        self.publish()
+
+    def _forget_cooled(self) -> None:
+        """Jobs that may be planned for again: the next round sees them."""
+        now_s, cooling = self.clock(), self.known.cooling_until_s
+        for job in [job for job, until_s in cooling.items() if not 0.0 < until_s - now_s <= LONGEST_S]:
+            del cooling[job]
+            self._rounds.due = True
+
+    async def _review(self, live: Collection[str]) -> None:
+        for job in await self.plans.review(self.known.of, live):
+            self.nudge(job)
+
+    async def _next_batch(self) -> list[BackendEvent]:
+        """Wait for something to do; progress alone may wait a little for company."""
+        under_way = bool(self.known.workers) or bool(self.known.cooling_until_s) or self._gangs.busy
+        soon = under_way or self._rounds.unfinished or self._rounds.due or bool(self._behind)
+        busy = soon or bool(self.outlook.holds) or bool(self.quarantine)
+        idle_s = min(IDLE_S, max(TICK_S, self.roster.sleep_after_s or IDLE_S))
+        if not self._nudged.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._within(TICK_S if soon else EVERY_S if busy else idle_s)):
+                    await self._nudged.wait()
+        self._rounds.tick(busy=busy or self.roster.sleep_after_s is not None)  # who is idle goes to sleep
+        batch = self._drain()
+        if batch and all(can_wait(event) for event in batch):
+            await self._gather(min(BATCH_AT_MOST_S, max(BATCH_S, BATCH_SPACING * self._storing_s)))
+            batch += self._drain()
+        elif not batch and self._rounds.pause_s:
+            await asyncio.sleep(self._rounds.pause_s)
+            batch = self._drain()
+        return batch
+
+    def _within(self, wait_s: float) -> float:
+        """How long to wait for something to happen: not beyond the moment at which a gang or a round is due."""
+        next_s, wait_s = self._gangs.next_s, self._rounds.within(wait_s)
+        return wait_s if next_s is None else min(wait_s, max(LEAST_WAIT_S, next_s - self.clock()))
+
+    async def _gather(self, for_s: float) -> None:
+        """Let reports come together, but only as long as nothing more urgent comes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(for_s):
+                await self._urgent.wait()
+
+    def _drain(self) -> list[BackendEvent]:
+        self._nudged.clear()
+        self._urgent.clear()
+        batch = self._inbox.take(self._behind)
+        if self._inbox.waits(self._behind):  # a node had more to say than its turn
+            self._nudged.set()
+        return batch
+
+    # ------------------------------------------------------------ taking in
+
+    async def _absorb(self, batch: list[BackendEvent]) -> None:
+        """Consequences into the store, facts into memory, then the acknowledgement; what is done leaves the batch. A
+        change of a node that could not be taken in stays, and what its node says later waits for it."""
+        behind, place = set[str](), 0
+        while place < len(batch):
+            first = batch[place]
+            if first.node in behind:
+                place += 1
+            elif isinstance(first, NodeChange) and await self._take_change(first):
+                del batch[place]
+            elif isinstance(first, NodeChange):
+                behind.add(first.node)
+            else:
+                said = list(takewhile(lambda e: not isinstance(e, NodeChange) and e.node not in behind, batch[place:]))
+                await self._store_worker_events([event for event in said if isinstance(event, WorkerEvent)])
+                del batch[place : place + len(said)]
+        self._behind = frozenset(behind)
+
+    async def _take_change(self, change: NodeChange) -> bool:
+        """Whether a node's change was taken in; the gangs of all nodes are looked at then."""
+        taken = await self._parts.do(f"taking in {change.node}", partial(self.roster.take, change))
+        if taken:
+            self._rounds.due = True
+            self._gangs.want_all()
+            self._gone.note(change, self.nodes)
+            self._heard_of(change.node, change.incarnation)
+        return taken
+
+    async def _store_worker_events(self, batch: list[WorkerEvent]) -> None:
+        fresh = [e for e in batch if e.sequence > self._seen.get((e.node, e.incarnation), 0)]
+        if not self._unanswered and all(map(says_little, fresh)):
+            self._take_in(fresh, {event.job for event in fresh})
+        else:
+            now_s, begun_s = self.clock(), time.monotonic()
+            again, self._unanswered = self._unanswered, True  # until it is known whether they are stored
+
+            def work(connection: Connection) -> tuple[list[WorkerEvent], BatchOutcome]:
+                stored = nodes.cursors(connection) if again else {}
+                unstored = [e for e in fresh if e.sequence > stored.get((e.node, e.incarnation), 0)]
+                return unstored, store_events(connection, unstored, now_s)
+
+            unstored, taken = await self.store.write(work)
+            self._unanswered = False
+            failpoint("events-stored")
+            touched = taken.touched | {event.job for event in fresh if again or not can_wait(event)}
+            self._take_in(fresh, touched, {id(unstored[place]) for place in taken.refused})
+            self._rounds.due |= taken.asks
+            self._storing_s = time.monotonic() - begun_s
+        for node, incarnation in sorted({(event.node, event.incarnation) for event in batch}):
+            self.backend.acknowledge(node, incarnation, self._seen.get((node, incarnation), 0))
+            self._heard_of(node, incarnation)
+
+    def _take_in(self, fresh: Sequence[WorkerEvent], touched: Iterable[str], refused: Container[int] = ()) -> None:
+        for event in fresh:
+            self._seen[event.node, event.incarnation] = event.sequence
+            if id(event) not in refused:
+                self._hear(event)
+        self._gangs.want(touched)
+
+    def _heard_of(self, node: str, incarnation: str) -> None:
+        """Gangs of this node that were left alone until its workers' last words were known go on."""
+        if self.roster.heard(node, incarnation, self._seen.get((node, incarnation), 0)):
+            self._gangs.want_all()
+            self._rounds.due = True
+
+    def _hear(self, event: WorkerEvent) -> None:
+        """What is kept in memory of an event that was stored."""
+        with apart("hearing a message", job=event.job, message=type(event.body).__name__):
+            self._take_fact(event)
+            if isinstance(event.body, wire.Exited):
+                self.known.ended(event.job, event.worker, event.body.cpu_s, event.time_s)
+            self.known.company.hear(event.job, event.body)
+            if isinstance(event.body, wire.Profiled | wire.Raised | wire.Exited):
+                self.plans.forget(event.job)
+            elif isinstance(event.body, wire.Progress | wire.Ready):
+                self.plans.hear(event.job, event.body)
+
+    def _take_fact(self, event: WorkerEvent) -> None:
+        joined = self.roster.joined.get(event.node)
+        reflected = joined and joined.incarnation == event.incarnation and event.sequence <= joined.sequence
+        if reflected and not isinstance(event.body, wire.Finished | wire.Exited):  # how and when it ended
+            return  # the phases that the node reported when it joined already include this
+        known = self.known.workers.get(event.job, {})
+        if event.worker in known:
+            known[event.worker] = fact_after(known[event.worker], event.body, event.time_s)
+            if isinstance(event.body, wire.Joined) and event.body.resumed:
+                self.known.resumed(event.job, event.body.generation)
+
+    # ------------------------------------------------------------ deciding
+
+    async def _decide(self) -> None:
+        """What pipelines hand in, and a round."""
+        self._rounds.begins()  # before anything is read: what is written from here on asks for all of this again
+        try:
+            handed_in = await self.orchestrate() if self.orchestrate is not None else None
+            self._gangs.want(handed_in or ())
+            with tracing.round():
+                await self._round()
+        except BaseException:
+            self._rounds.due = True
+            raise
+
+    async def _round(self) -> None:
+        await self.roster.renew()
+        started_s, now_s = time.monotonic(), self.clock()
+        before, aside = self.outlook, self.quarantine.held()
+        state = await read_state(self.store, now_s, self.nodes, self.known, self.roster.undecided, before.memory,
+                                 self.plans.curve, self.plans.refresh, self.sharing, aside)  # fmt: skip
+        state, decided = await self.quarantine.decided(state, self._decide_about)
+        keep = before.forgets_less(decided, now_s)
+        gangs = await self.plans.chosen(seated(state, decided, failed := dict[str, Exception]()), failed)
+        stored = partial(apply_round, state=state, decided=decided, gangs=gangs, remember=keep, failed=failed)
+        changed = await self.store.write(stored)
+        self._rounds.due |= any(gang.used < len(gang.members) for gang in gangs.values())
+        await self.quarantine.stored(changed, failed)
+        if changed:
+            failpoint("round-stored")
+        self.outlook = before.after(state.cluster, decided, stored=keep)
+        self._gangs.want(changed)
+        self.roster.rest(decided.nodes)
+        self._rounds.held(state.cluster, decided.decisions, changed, cost_s := time.monotonic() - started_s)
+        live.round_held(cost_s, bool(changed), decided.decisions)
+        tracing.decided(decided.decisions, changed, now_s)
+
+    def _decide_about(self, state: RoundInput) -> Round:
+        neighbours_now(state, self.known)
+        return decide(replace(state.cluster, sleep_after_s=self.roster.sleep_after_s))

@@ -1,0 +1,282 @@
+"""One round: read what it depends on as a value, and store what it decided."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.cluster import Node
+from fairlead.control.accounting.budgets import Spending, spendings, tell, used_up_by
+from fairlead.control.accounting.fairness import tell_fairness
+from fairlead.control.plans.interference import sittings
+from fairlead.control.plans.speed_curves import CalibratedCurve
+from fairlead.control.reconcile import next_generation
+from fairlead.control.reconcile.cluster_state import cluster_state, inert, is_over
+from fairlead.control.reconcile.data_locality import Labels, Resident, near_data
+from fairlead.control.reconcile.gang_registry import GangRegistry
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
+from fairlead.control.reconcile.internal_errors import stays_what_it_is, told
+from fairlead.control.reconcile.next_generation import Seated
+from fairlead.control.records import Generation, Job, JobPhase, Tenant, stop_changes
+from fairlead.control.store import (
+    datasets,
+    events,
+    generations,
+    interference,
+    jobs,
+    ledger,
+    tenants,
+)
+from fairlead.control.store import (
+    policy_memory as memory,
+)
+from fairlead.control.store.engine import Store
+from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.reasons import Explanation
+from fairlead.scheduling.round_memory import plain, promises, recalled
+from fairlead.scheduling.state import (
+    AS_DIALLED,
+    ClusterState,
+    Decision,
+    Hold,
+    JobState,
+    Preempt,
+    Reason,
+    Resize,
+    Round,
+    Sharing,
+    Start,
+)
+
+REMEMBER_S = 60.0  # so often the policy's memory is stored even if no promise in it changed
+
+
+@dataclass(frozen=True, slots=True)
+class RoundInput:
+    """The scheduler's state together with what is needed to store its decisions."""
+
+    cluster: ClusterState
+    jobs: Mapping[str, Job]
+    generations: Mapping[str, list[Generation]]
+    facts: Mapping[str, Mapping[str, WorkerFact]]
+    spendings: Mapping[str, Spending] = field(default_factory=dict)  # of the tenants that have a budget
+    poison: Mapping[str, Exception] = field(default_factory=dict)  # jobs whose own facts cannot be understood
+
+    def forgetful(self) -> RoundInput:
+        """The same, but the policy remembers nothing."""
+        return replace(self, cluster=replace(self.cluster, memory={}))
+
+    def without(self, some: Collection[str]) -> RoundInput:
+        """The same, but these jobs only hold what they hold."""
+        if not some:
+            return self
+        inerts = {name: inert(self.jobs[name], self.generations.get(name, ()), self.facts.get(name, {}))
+                  for name in some if name in self.jobs}  # fmt: skip
+        kept = (inerts.get(one.id, one) for one in self.cluster.jobs)
+        return replace(self, cluster=replace(self.cluster, jobs=tuple(one for one in kept if one is not None)))
+
+
+@dataclass
+class LastRound:
+    """What the last round said, for those who ask; derived anew after a restart, by the round that it begins with.
+
+    What runs, and why, is stored with its generation; what was stopped, and why, as an event.
+    """
+
+    holds: Mapping[str, Hold]
+    entitlements: Mapping[str, float]
+    decided_s: float = 0.0
+    memory: Mapping[str, Any] | None = None  # the policy's; None: as it was stored
+    stored_s: float = 0.0  # when it was last stored
+    reasons: Mapping[str, Explanation] = field(default_factory=dict)  # of all its jobs
+    cluster: ClusterState | None = None  # what was decided by; None: nothing was decided yet
+
+    def after(self, cluster: ClusterState, decided: Round, *, stored: bool) -> LastRound:
+        """What this round says; ``stored``: the memory with it."""
+        holds = {decision.job: decision for decision in decided.decisions if isinstance(decision, Hold)}
+        stored_s = cluster.now_s if stored else self.stored_s
+        return LastRound(holds, decided.entitlements, cluster.now_s, decided.memory, stored_s, decided.reasons, cluster)
+
+    def forgets_less(self, decided: Round, now_s: float) -> bool:
+        """Whether the memory of this round has to be stored: much in it changes all the time and may be a bit old."""
+        old = now_s - self.stored_s >= REMEMBER_S
+        return old or self.memory is None or promises(self.memory) != promises(decided.memory)
+
+
+def _recalled(connection: Connection) -> dict[str, Any]:
+    """What the policy remembered when it was stored; nothing, if no sense can be made of it."""
+    try:
+        return recalled(memory.load(connection))
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        told("recalling what the policy remembers", error)
+        return {}
+
+
+async def read_state(
+    store: Store, now_s: float, nodes: Mapping[str, Node], known: GangRegistry, undecided: frozenset[str],
+    remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], CalibratedCurve | None] = lambda job: None,
+    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = AS_DIALLED,
+    aside: Collection[str] = (),
+) -> RoundInput:  # fmt: skip
+    """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
+
+    ``think`` has a moment for the jobs that were read before their curves are asked for. Those ``aside`` only hold what
+    they hold, and so do those whose own facts cannot be understood.
+    """
+
+    def work(
+        connection: Connection,
+    ) -> tuple[
+        list[Job], dict[str, list[Generation]], list[Tenant], dict[str, float], dict[str, Any], dict[str, Spending]
+    ]:
+        active = jobs.active(connection)
+        busy = {job.id for job in active if job.phase is not JobPhase.QUEUED}
+        teams = tenants.all(connection)
+        return (
+            active,
+            generations.current(connection, busy),
+            teams,
+            ledger.attained(connection, now_s, DEFAULTS.under(sharing).forget_s),
+            _recalled(connection) if remembers is None else dict(remembers),
+            spendings(connection, teams, now_s),
+        )
+
+    active, live, teams, attained, remembered, budgets = await store.read(work)
+    reading = [job for job in active if "data" in job.facts] if any(known.resident.values()) else []
+    labels = await store.read(lambda connection: _labels(connection, reading)) if reading else {}
+    if think is not None:
+        await think(active)
+    facts = {job: dict(workers) for job, workers in known.workers.items() if workers}
+    known.back_off(active, now_s)
+    cooling = {job for job, until_s in known.cooling_until_s.items() if until_s > now_s}
+    unsure = {job for job, of_job in live.items() if any(m.node in undecided for g in of_job for m in g.members)}
+    jobs_now = [job for job in active if job.id not in cooling or job.phase is not JobPhase.QUEUED]
+    poison = _damaged(active, live)
+    held = {*aside, *poison}
+    cluster = cluster_state(
+        now_s, list(nodes.values()), teams, attained, jobs_now, live, facts, frozenset(cooling | unsure), remembered,
+        used_up_by(teams, budgets),
+        {name: known.used.facts(name) for name in facts}, curves, held, poison,
+    )  # fmt: skip
+    near = tuple(_near_data(job, known.resident, labels, poison) for job in cluster.jobs)
+    cluster = replace(cluster, colocation=known.company.table or None, jobs=near, sharing=sharing)
+    return RoundInput(cluster, {job.id: job for job in active}, live, facts, budgets, poison)
+
+
+def _damaged(active: Sequence[Job], live: Mapping[str, Sequence[Generation]]) -> dict[str, Exception]:
+    """Jobs of which something cannot be read that a decision depends on; about one that ends there is none."""
+    found: dict[str, Exception] = {}
+    for job in active:
+        if is_over(job):
+            continue
+        if jobs.DAMAGED in job.facts:
+            found[job.id] = ValueError(f"cannot be read: {', '.join(job.facts[jobs.DAMAGED])}")
+        elif any(not generation.members for generation in live.get(job.id, ())):
+            found[job.id] = ValueError("its generation cannot be read")
+    return found
+
+
+def _near_data(job: JobState, resident: Resident, labels: Labels, poison: dict[str, Exception]) -> JobState:
+    try:
+        return near_data([job], resident, labels)[0]
+    except Exception as error:  # noqa: BLE001 (one job's edge: it runs wherever it may)
+        poison[job.id] = error
+        return job
+
+
+def _labels(connection: Connection, reading: Sequence[Job]) -> Labels:
+    """Under which labels the nodes hold what these jobs read; who names no version, as was possible once, reads the
+    newest."""
+    wanted: dict[str, set[str]] = {}
+    for job in reading:
+        wanted.setdefault(job.tenant, set()).update(job.facts["data"])
+    found: dict[tuple[str, str], Sequence[str]] = {}
+    for tenant, refs in wanted.items():
+        names = {ref.partition("@")[0] for ref in refs}
+        for (name, version), labels in datasets.labels(connection, tenant, names).items():
+            found[tenant, name] = found[tenant, f"{name}@{version}"] = labels
+    return found
+
+
+def neighbours_now(state: RoundInput, known: GangRegistry) -> None:
+    """Note who sits beside whom from now on."""
+    paces = {node.name: node.speed for node in state.cluster.nodes}
+    known.company.sit(sittings(state.cluster.jobs, state.jobs, state.generations, paces), state.jobs.keys())
+
+
+async def learn(store: Store, known: GangRegistry, now_s: float) -> None:
+    """Look at how far each has come beside the others; what that says of their classes is kept."""
+    lost = known.company.look(now_s)
+    if lost:
+        await store.write(lambda connection: interference.note(connection, lost, now_s))
+
+
+def apply_round(
+    connection: Connection, state: RoundInput, decided: Round, gangs: Mapping[str, Seated], *, remember: bool = True,
+    failed: dict[str, Exception] | None = None,
+) -> set[str]:  # fmt: skip
+    """Store the decisions that still hold; returns the jobs that have something to carry out now.
+
+    A decision that cannot be stored is left out, and its job is ``failed``; without that it is raised.
+    """
+    ports = generations.ports_in_use(connection) if gangs else set()
+    changed: set[str] = set()
+    for decision in decided.decisions:
+        if isinstance(decision, Hold) or (failed is not None and decision.job in failed):
+            continue
+        savepoint = connection.begin_nested()
+        try:
+            if _apply(connection, state, ports, decision, gangs.get(decision.job)):
+                changed.add(decision.job)
+        except Exception as error:
+            if failed is None or stays_what_it_is(error):
+                raise
+            savepoint.rollback()
+            failed[decision.job] = error
+        else:
+            savepoint.commit()
+    tell(connection, state.spendings.values(), state.cluster.now_s)
+    tell_fairness(connection, state.cluster.memory, decided.memory, state.cluster.now_s)
+    if remember:
+        memory.save(connection, plain(decided.memory))
+    return changed
+
+
+def _apply(
+    connection: Connection, state: RoundInput, ports: set[int], decision: Decision, gang: Seated | None
+) -> bool:  # fmt: skip
+    job, now_s = _unchanged(connection, state, decision.job), state.cluster.now_s
+    if job is None:
+        return False
+    match decision:
+        case Start(seats=seats) | Resize(seats=seats) if gang is not None:
+            if gang.newest is not None and not job.training:
+                return _preempt(connection, job, gang.reason, now_s)
+            nodes, facts = {node.name: node for node in state.cluster.nodes}, {"seats": list(seats)}
+            return next_generation.store(connection, replace(gang, job=job), nodes, now_s, ports, facts)
+        case Preempt(reason=reason):
+            return _preempt(connection, job, reason, now_s)
+        case _:
+            return False
+
+
+def _preempt(connection: Connection, job: Job, reason: Reason, now_s: float) -> bool:
+    if job.phase not in (JobPhase.RUNNING, JobPhase.STARTING):
+        return False
+    jobs.update(connection, job.id, **stop_changes(JobPhase.QUEUED, "preempted", None, now_s))
+    events.append(connection, time_s=now_s, kind="job-preempted", text=f"{job.id}: {reason.text}", tenant=job.tenant,
+                  job=job.id, facts={"reason": reason.code})  # fmt: skip
+    return True
+
+
+def _unchanged(connection: Connection, state: RoundInput, job_id: str) -> Job | None:
+    """The job, if nobody has moved it on since the round read it."""
+    read, stored = state.jobs.get(job_id), jobs.get(connection, job_id)
+    if read is None or stored is None or (stored.phase, stored.generation) != (read.phase, read.generation):
+        return None
+    return stored

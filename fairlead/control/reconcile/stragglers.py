@@ -1,0 +1,39 @@
+"""Workers that have been far too slow for long: who they are, and who of a gang stays when one is replaced. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairlead.cluster import Member, Placement
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
+from fairlead.control.records import Generation
+from fairlead.scheduling.repair import STRAGGLER
+from fairlead.scheduling.state import Reason
+
+SLOW_AFTER_S = 120.0
+"""Of computing at less than half of what was expected, in one generation and without a break, before it is replaced."""
+
+SLOW_AGAIN_S = 600.0
+"""The same where this very generation began with a replacement: then it may not be the node's fault."""
+
+
+def slow_seats(newest: Generation | None, workers: Mapping[str, WorkerFact]) -> tuple[str, ...]:
+    """The nodes of those that are to be replaced, the slowest for longest first."""
+    if newest is None:
+        return ()
+    patience_s = SLOW_AGAIN_S if newest.reason_code == STRAGGLER else SLOW_AFTER_S
+    facts = [workers[member.worker] for member in newest.members if member.worker in workers]
+    slow = [fact for fact in facts if fact.alive and fact.generation == newest.number and fact.slow_s >= patience_s]
+    return tuple(fact.node for fact in sorted(slow, key=lambda fact: (-fact.slow_s, fact.node)))
+
+
+def staying(survivors: Placement, workers: Mapping[str, WorkerFact], reason: Reason) -> Placement:
+    """Who stays: all, but for the one on the node that a straggler is to leave."""
+    if reason.code != STRAGGLER:
+        return survivors
+
+    def slowness(member: Member) -> tuple[bool, float]:
+        return member.node == reason.facts["leaves"], workers[member.worker].slow_s
+
+    goes = max(survivors, key=slowness, default=None)
+    return tuple(member for member in survivors if member is not goes)

@@ -1,0 +1,399 @@
+"""What the workers say, turned into facts in memory and changes in the store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead import wire
+from fairlead.agent.protocol import BackendEvent, WorkerEvent
+from fairlead.control import datasets
+from fairlead.control.observability import live_metrics, metric_families
+from fairlead.control.plans import model_profiles
+from fairlead.control.reconcile import worker_deaths
+from fairlead.control.reconcile.gang_state_machine import WorkerFact
+from fairlead.control.reconcile.internal_errors import stays_what_it_is, told
+from fairlead.control.reconcile.worker_messages import MOST, MOST_MISSING, SLACK_S, ImplausibleMessage, checked
+from fairlead.control.records import ENDED, Generation, Job, JobPhase
+from fairlead.control.records import stop_changes as stop_changes
+from fairlead.control.store import events, generations, jobs, metrics, nodes
+from fairlead.recovery.deaths import Cause, Death, cause_of, signal_name
+
+log = structlog.get_logger()
+
+SPEED_AFTER_S = 3.0  # a generation must have run for so long before its speed is believed
+_COMES_UP = wire.Ready()
+LONGEST_ERROR = 2000  # characters of an error that are kept; the whole of it is in the worker's log
+
+
+@dataclass(slots=True)
+class BatchOutcome:
+    """What became of a batch: the jobs whose course it may have changed, the places of events that were refused, and
+    whether others could be decided about differently now."""
+
+    touched: set[str] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
+    asks: bool = False
+
+
+@dataclass(slots=True)
+class _Reports:
+    """What the progress and snapshots of one job come to: its row as it will be, what changes, and its history."""
+
+    job: Job
+    changes: dict[str, Any] = field(default_factory=dict)
+    history: list[tuple[str, int, Sequence[Mapping[str, Any]]]] = field(default_factory=list)
+    snapshots: list[wire.Snapshot] = field(default_factory=list)
+
+    def change(self, changes: dict[str, Any]) -> None:
+        self.changes |= changes
+        self.job = replace(self.job, **changes)
+
+
+def can_wait(event: BackendEvent) -> bool:
+    """Whether it may wait a little for company: signs of life, which come all the time."""
+    return isinstance(event, WorkerEvent) and isinstance(event.body, wire.Progress | wire.Snapshot)
+
+
+def asks_for_a_round(event: WorkerEvent) -> bool:
+    """Whether others could be decided about differently now that this is stored.
+
+    Not because a worker takes part: its seat was given away before. And not because it ended: its seat is free once
+    that is acted upon, which asks for a round by itself.
+    """
+    return not (isinstance(event.body, wire.Joined | wire.Exited) or can_wait(event))
+
+
+def says_little(event: WorkerEvent) -> bool:
+    """Whether nothing of it has to be stored, whatever its job is: the node knows it too, and tells it to the next
+    leader when it joins."""
+    body = event.body
+    joins = isinstance(body, wire.Joined) and not body.resumed and body.step == 0 and 0 <= body.generation <= MOST
+    return joins or body == _COMES_UP
+
+
+def fact_after(
+    fact: WorkerFact, body: wire.FromWorker | wire.Exited, time_s: float | None = None
+) -> WorkerFact:  # fmt: skip
+    """What is known of a worker after this event, which its node saw then."""
+    match body:
+        case wire.Ready():
+            return replace(fact, phase="ready")
+        case wire.Joined(generation=generation):
+            return replace(fact, phase="joined", generation=generation, slow_s=0.0, lost_s=None)
+        case wire.Progress(generation=generation, slow_s=slow_s) if generation == fact.generation:
+            return fact if slow_s == fact.slow_s else replace(fact, slow_s=slow_s)
+        case wire.Left(generation=generation):
+            return replace(fact, phase="left", generation=generation)
+        case wire.Broken(generation=generation):
+            return replace(fact, phase="broken", generation=generation, lost_s=time_s)
+        case wire.Finished(generation=generation):
+            return replace(fact, phase="finished", generation=generation, finished_s=time_s)
+        case wire.Exited():
+            cause = cause_of(body.code, body.signal, body.cause)
+            return replace(fact, exited=True, ended_by=_ended_by(body), cause=cause, lost_s=time_s)
+        case _:
+            return fact
+
+
+def store_events(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> BatchOutcome:
+    """Write what a batch of events means, with the cursor up to which it is known.
+
+    Jobs that only report how far they are, as nearly all do, are stored together; all others event by event.
+    """
+    taken, together = BatchOutcome(), _store_reports(connection, batch, now_s)
+    apart = {event.job for event in batch} - together
+    found = jobs.several(connection, apart)
+    known = {job: found.get(job) for job in apart}
+    for place, event in enumerate(batch):
+        if event.job in together:
+            continue
+        if not can_wait(event):
+            taken.touched.add(event.job)
+        if not _take(connection, event, known, taken, now_s):
+            taken.refused.add(place)
+            taken.touched.add(event.job)
+            taken.asks = True
+    nodes.advance_all(connection, {(event.node, event.incarnation): event.sequence for event in batch})
+    return taken
+
+
+def _store_reports(connection: Connection, batch: Sequence[WorkerEvent], now_s: float) -> set[str]:
+    """Store the events of all jobs that told of nothing but progress and snapshots; returns those jobs.
+
+    A job with a report that is anything but plain is left out. If the statements fail, all are.
+    """
+    said: dict[str, list[WorkerEvent]] = {}
+    for event in batch:
+        said.setdefault(event.job, []).append(event)
+    plain = {job: told for job, told in said.items() if all(map(can_wait, told))}
+    if not plain:
+        return set()
+    savepoint = connection.begin_nested()
+    try:
+        known = jobs.several(connection, plain)
+        standing = generations.current(connection, [job for job, found in known.items() if found.phase not in ENDED])
+        found = {job: _reports(known.get(job), standing.get(job, []), told, now_s) for job, told in plain.items()}
+        reports = {job: each for job, each in found.items() if each is not None}
+        jobs.update_each(connection, {job: each.changes for job, each in reports.items()})
+        metrics.append_all(connection, [told for each in reports.values() for told in each.history])
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        savepoint.rollback()
+        log.warning("a batch of reports is stored one by one", error=f"{type(error).__name__}: {error}"[:500])
+        return set()
+    savepoint.commit()
+    for each in reports.values():
+        for snapshot in each.snapshots:
+            _observe_snapshot(each.job, snapshot)
+    return set(reports)
+
+
+def _reports(
+    job: Job | None, standing: Sequence[Generation], told: Sequence[WorkerEvent], now_s: float
+) -> _Reports | None:
+    """What these reports come to, if all are plain: sound, and of a generation whose first step was seen before."""
+    if job is None:
+        return None
+    found = _Reports(job)
+    if job.phase in ENDED:
+        return found  # nobody asks how far it came
+    for event in told:
+        try:
+            body = checked(event.body, job.submitted_s, now_s)
+        except ImplausibleMessage:
+            return None
+        if isinstance(body, wire.Snapshot):
+            found.snapshots.append(body)
+            found.change({"snapshot_step": _snapshot_step(found.job, body)})
+        elif isinstance(body, wire.Progress) and body.steps:
+            generation = next((each for each in standing if each.number == body.generation), None)
+            if generation is None or generation.first_step is None:
+                return None
+            found.history.append((job.id, body.generation, body.steps))
+            found.change(_progress_changes(found.job, generation, body, event.time_s))
+    return found
+
+
+def _take(
+    connection: Connection, event: WorkerEvent, known: dict[str, Job | None], taken: BatchOutcome, now_s: float
+) -> bool:  # fmt: skip
+    """Whether the event was stored, if it had to be; ``known`` are the jobs as read, without any that changed.
+
+    The tenant's code has a say in these words: what cannot be stored fails its own job, not the platform.
+    """
+    job = known[event.job] if event.job in known else jobs.get(connection, event.job)
+    known[event.job] = job
+    if job is None or job.phase in ENDED:
+        return True
+    savepoint = None
+    try:
+        event = replace(event, body=checked(event.body, job.submitted_s, now_s))
+        if _is_stored(event.body, job):
+            del known[event.job]
+            taken.asks = taken.asks or asks_for_a_round(event)
+            savepoint = connection.begin_nested()
+            _store_event(connection, event, job, now_s)
+    except Exception as error:
+        if stays_what_it_is(error):
+            raise
+        if savepoint is not None:
+            savepoint.rollback()
+        known.pop(event.job, None)
+        _refuse(connection, event, error, now_s)
+        return False
+    if savepoint is not None:
+        savepoint.commit()
+    return True
+
+
+def _is_stored(body: wire.FromWorker | wire.Exited, job: Job) -> bool:
+    """Whether :func:`_store_event` may have anything to write: most words of a command are facts in memory alone."""
+    match body:
+        case wire.Ready():
+            return body.batch_size > 0
+        case wire.Joined():
+            return body.resumed
+        case wire.Finished():
+            return job.training
+        case wire.Exited():
+            return worker_deaths.noted(body)
+        case _:
+            return True
+
+
+def _refuse(connection: Connection, event: WorkerEvent, error: Exception, now_s: float) -> None:
+    """Fail the job that this message is about, with one line that says why."""
+    kind = type(event.body).__name__
+    if isinstance(error, ImplausibleMessage):
+        why = f"the worker talks nonsense: its {kind} {error}"
+    else:
+        mark = told("taking in a message", error, job=event.job, message=kind)
+        why = f"its {kind} could not be taken in: {type(error).__name__} (error {mark})"
+    savepoint = connection.begin_nested()
+    try:
+        job = jobs.get(connection, event.job)
+        if job is not None and job.phase not in ENDED and job.phase is not JobPhase.STOPPING:
+            fail(connection, job, event.worker, why, permanent=True, now_s=now_s)
+    except Exception as again:
+        if stays_what_it_is(again):
+            raise
+        savepoint.rollback()
+        told("failing a job", again, job=event.job)
+    else:
+        savepoint.commit()
+
+
+def _store_event(connection: Connection, event: WorkerEvent, job: Job, now_s: float) -> None:
+    ended_s = min(event.time_s, now_s)  # the control plane may have been down since
+    match event.body:
+        case wire.Ready(samples=samples, epochs=epochs, batch_size=batch, plan=said) if batch:
+            steps = epochs * -(-samples // batch)
+            wants = {"facts": {**job.facts, "plan": said}} if said != "auto" and "plan" not in job.facts else {}
+            total = steps if steps >= job.step else 0  # not known, if it has made more
+            jobs.update(connection, job.id, batch_size=batch, total_steps=total, **wants)
+        case wire.Joined(resumed=True) as joined if _is_leader(connection, event):
+            if _resumed(connection, joined, job):
+                return
+            text = f"{job.id} resumed generation {joined.generation}: it left, and no call to the next one came"
+            events.append(connection, time_s=event.time_s, kind="generation-resumed", text=text, tenant=job.tenant,
+                          job=job.id, facts={"generation": joined.generation, "step": joined.step})  # fmt: skip
+        case wire.Progress() as progress if progress.steps:
+            _store_progress(connection, event, job, progress)
+        case wire.Snapshot() as snapshot:
+            _observe_snapshot(job, snapshot)
+            jobs.update(connection, job.id, snapshot_step=_snapshot_step(job, snapshot))
+        case wire.Finished() as finished if job.training and not _told(job) and _is_leader(connection, event):
+            result: dict[str, Any] = {"metrics": _finite(finished.metrics)}
+            result |= {"value": finished.value} if finished.value else {}
+            changes: dict[str, Any] = {"result": result, "step": _within_total(finished.step, job)}
+            if job.phase is not JobPhase.STOPPING or job.then is JobPhase.QUEUED:
+                changes |= stop_changes(JobPhase.SUCCEEDED, "finished", None, ended_s)
+            jobs.update(connection, job.id, **changes)
+            datasets.store_origin(connection, job, finished, now_s)
+        case wire.Profiled() as profiled if job.training:
+            model_profiles.store_profile(connection, job, profiled, now_s)
+        case wire.Raised() as raised if job.phase is not JobPhase.STOPPING:
+            if raised.missing:
+                jobs.update(connection, job.id, result={"missing": raised.missing[:MOST_MISSING]})
+            fail(connection, job, event.worker, raised.error, permanent=raised.permanent, now_s=ended_s)
+        case wire.Exited() as exited if job.phase in (JobPhase.STARTING, JobPhase.RUNNING):
+            worker_deaths.note(connection, job, event.worker, exited, ended_s)
+
+
+def _told(job: Job) -> bool:
+    """Whether it is known what it came to: a result is told once."""
+    return "metrics" in job.result
+
+
+def _resumed(connection: Connection, joined: wire.Joined, job: Job) -> bool:
+    """Whether it is known that its gang resumed this generation."""
+    known = events.last(connection, job.id, "generation-resumed")
+    return known is not None and known.facts.get("generation") == joined.generation
+
+
+def _within_total(step: int, job: Job) -> int:
+    """No more steps than there are, as far as that is known."""
+    return min(step, job.total_steps) if job.total_steps else step
+
+
+def _snapshot_step(job: Job, snapshot: wire.Snapshot) -> int:
+    return max(_within_total(snapshot.step, job), job.snapshot_step)
+
+
+def _store_progress(connection: Connection, event: WorkerEvent, job: Job, progress: wire.Progress) -> None:
+    metrics.append(connection, job.id, progress.generation, progress.steps)
+    generation = _generation(connection, job.id, progress.generation)
+    changes = _progress_changes(job, generation, progress, event.time_s)
+    own = [step for step in progress.steps if generation and step.get("time_s", event.time_s) >= generation.created_s]
+    if generation is not None and generation.first_step is None and own:  # it may first tell of the former
+        generations.update(connection, job.id, generation.number, first_step=int(own[0]["step"]))
+        # Its word may be any number, but a first step is told at once.
+        stepped_s = min(max(float(own[0].get("time_s", event.time_s)), event.time_s - SLACK_S), event.time_s)
+        live_metrics.observe(metric_families.FIRST_STEP, stepped_s - generation.created_s, job.tenant)
+        changes |= _recovered(connection, job, generation, stepped_s)
+    jobs.update(connection, job.id, **changes)
+
+
+def _progress_changes(
+    job: Job, generation: Generation | None, progress: wire.Progress, time_s: float
+) -> dict[str, Any]:  # fmt: skip
+    """What a report with steps changes of its job's row."""
+    changes: dict[str, Any] = {
+        "step": progress.step,
+        "total_steps": progress.total_steps,
+        "epoch": progress.epoch,
+        "loss": _finite(progress.steps[-1]).get("loss"),
+        "samples_per_s": progress.samples_per_s,
+    }
+    if generation is not None:
+        changes["speeds"] = {**job.speeds, **measured_speed(job, generation, progress.step, time_s)}
+    return changes
+
+
+def _observe_snapshot(job: Job, snapshot: wire.Snapshot) -> None:
+    live_metrics.observe(metric_families.SNAPSHOT, snapshot.seconds, "disk" if snapshot.where == "disk" else "memory")
+    if snapshot.waited_s > 0:
+        live_metrics.observe(metric_families.SNAPSHOT_WAIT, snapshot.waited_s, job.tenant)
+
+
+def _finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that are numbers: JSON has no word for the others."""
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
+
+
+def measured_speed(job: Job, generation: Generation, step: int, now_s: float) -> dict[int, float]:
+    """Samples per second with this generation's number of workers, averaged since it ran; empty while it is too young.
+
+    An average over the whole generation, with its snapshots and evaluations, is what the scheduler can bank on; the
+    speed of the last fraction of a second is not.
+    """
+    if generation.running_s is None or generation.first_step is None or now_s - generation.running_s < SPEED_AFTER_S:
+        return {}
+    samples = (step - generation.first_step + 1) * job.batch_size
+    if samples <= 0:
+        return {}
+    return {len(generation.members): samples / (now_s - generation.running_s)}
+
+
+def _recovered(connection: Connection, job: Job, generation: Generation, stepped_s: float) -> dict[str, Any]:
+    """The first step after a loss closes the recovery: FRT is the time from the loss to here."""
+    lost = generations.losses_before(connection, job.id, generation.number)
+    if not lost:
+        return {}
+    took_s = max(0.0, stepped_s - min(lost))
+    text = f"{job.id} trains again {took_s:.2f} s after it lost a worker"
+    events.append(connection, time_s=stepped_s, kind="job-recovered", text=text, tenant=job.tenant, job=job.id,
+                  facts={"seconds": round(took_s, 3), "generation": generation.number})  # fmt: skip
+    return {"recoveries": job.recoveries + 1, "recovery_s": job.recovery_s + took_s}
+
+
+def _ended_by(exited: wire.Exited) -> str | None:
+    if exited.cause == "silent":
+        return "silent for too long"
+    if exited.signal is not None:
+        return signal_name(exited.signal)
+    return f"exit code {exited.code}" if exited.code else None
+
+
+def fail(connection: Connection, job: Job, worker: str, error: str, *, permanent: bool, now_s: float) -> None:
+    """A worker said why it cannot go on: the policy decides whether the job tries again."""
+    cause = Cause.REFUSED if permanent else Cause.RAISED
+    death = Death(worker, cause, job.generation, error[:LONGEST_ERROR], job.step, now_s)
+    worker_deaths.answer(connection, job, [death], 0, now_s)
+
+
+def _generation(connection: Connection, job: str, number: int) -> Generation | None:
+    return generations.get(connection, job, number)
+
+
+def _is_leader(connection: Connection, event: WorkerEvent) -> bool:
+    number = getattr(event.body, "generation", 0)
+    generation = _generation(connection, event.job, number)
+    return generation is not None and any(m.worker == event.worker and m.rank == 0 for m in generation.members)

@@ -1,0 +1,1 @@
+"""What is deleted when: ended jobs, their outputs, and old rows."""

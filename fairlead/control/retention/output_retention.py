@@ -1,0 +1,153 @@
+"""Bounds what a tenant's ended jobs keep on the disk together: when it is more than allowed, the oldest go first.
+
+Logs and output of an ended job do not change, so each is measured once, when it has ended, and the store keeps what was
+found: neither a look at the bounds nor a start asks the disk again. A job that left nothing keeps no folder. What runs
+is never touched: its own limit is the business of its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from fairlead.agent.node import disk_usage
+from fairlead.control.records import Tenant
+from fairlead.control.store import audit, events, pruning, retained_outputs
+from fairlead.control.store.engine import Store
+from fairlead.control.store.pruning import JobEnd
+from fairlead.control.store.retained_outputs import RetainedOutput
+from fairlead.home import Home
+from fairlead.specs import Policy
+from fairlead.units import shown_size
+
+KEPT = frozenset({"logs", "output"})  # of an ended job's folder; all else was for its work
+_JOBS_AT_ONCE = 50
+
+
+def outgrown(ends: Sequence[tuple[JobEnd, int]], held: int, allowed_bytes: int) -> list[tuple[JobEnd, int]]:
+    """Those to go, the oldest first, until what all hold together is within what is allowed."""
+    found = []
+    for end, size in sorted(ends):
+        if held <= allowed_bytes:
+            break
+        held -= size
+        if size:
+            found.append((end, size))
+    return found
+
+
+class OutputRetention:
+    """What the ended jobs of all tenants keep; the leader's."""
+
+    def __init__(
+        self, store: Store, home: Home, clock: Callable[[], float], remove: Callable[[Path], Awaitable[bool]]
+    ) -> None:
+        self._store, self._home, self._clock, self._remove = store, home, clock, remove
+        self._held: dict[str, int] | None = None  # bytes by tenant, once they were asked for
+
+    async def take_in(self, ended: Iterable[str]) -> None:
+        """Measure what these jobs left, whose folders were cleaned; folders in which nothing is are removed."""
+        ids = list(ended)
+        ends = await self._store.read(partial(pruning.ends, ids=ids))
+        settled = await asyncio.to_thread(lambda: [self._settle(end.job) for _, end in ends])
+        found = [(owner, end, what) for (owner, end), what in zip(ends, settled, strict=True)]
+        left = [
+            RetainedOutput(end.job, owner, end.finished_s, parts, size) for owner, end, (parts, size) in found if parts
+        ]
+
+        def work(connection: Connection) -> dict[str, int]:
+            retained_outputs.note(connection, left)
+            return retained_outputs.held(connection) if self._held is None else {}
+
+        if left:
+            known = await self._store.read(partial(retained_outputs.measured, ids=[one.job for one in left]))
+            first = await self._store.write(work)
+            if self._held is None:
+                self._held = first
+            else:
+                for one in left:
+                    if one.job not in known:
+                        self._held[one.tenant] = self._held.get(one.tenant, 0) + one.size_bytes
+
+    def _settle(self, job: str) -> tuple[tuple[str, ...], int]:
+        """Which folders it left and what they take."""
+        folder = self._home.job(job)
+        _drop_empty_files(folder / "logs")
+        for part in KEPT:
+            _drop_empty(folder / part)
+        _drop_empty(folder)
+        parts = tuple(part for part in sorted(KEPT) if (folder / part).is_dir())
+        return parts, self._measure(job) if parts else 0
+
+    def _measure(self, job: str) -> int:
+        held = disk_usage.measure(self._home.job(job))
+        return sum(held.bytes_by_part.get(part, 0) for part in KEPT)
+
+    async def measure_again(self, job: str) -> None:
+        """Something of it is gone."""
+        size = await asyncio.to_thread(self._measure, job)
+        changed = await self._store.write(partial(retained_outputs.resize, job=job, size_bytes=size))
+        if changed is not None and self._held is not None:
+            tenant, less = changed
+            self._held[tenant] = self._held.get(tenant, 0) - less
+
+    async def bound(self, tenants: Sequence[Tenant]) -> None:
+        """Take away what is too much, of every tenant."""
+        if self._held is None:
+            self._held = await self._store.read(retained_outputs.held)
+        for tenant in tenants:
+            allowed_bytes = Policy.model_validate(dict(tenant.policy)).kept
+            while self._held.get(tenant.name, 0) > allowed_bytes:
+                oldest = await self._store.read(
+                    partial(retained_outputs.oldest, tenant=tenant.name, limit=_JOBS_AT_ONCE)
+                )
+                for end, size in outgrown(oldest, self._held[tenant.name], allowed_bytes):
+                    await self._take_away(tenant, end, size, allowed_bytes)
+                if not oldest:
+                    break
+
+    async def _take_away(self, tenant: Tenant, end: JobEnd, freed: int, allowed_bytes: int) -> None:
+        """First the word, then the deed: after a crash it is done again, and never without one."""
+        now_s = self._clock()
+        text = (
+            f"logs and results of {end.job} ({shown_size(freed)}) were removed, as the oldest: the ended jobs of "
+            f"{tenant.name} held more than the {shown_size(allowed_bytes)} that they may keep together"
+        )
+        facts = {"what": "logs and results", "reason": "disk", "freed_bytes": freed, "allowed_bytes": allowed_bytes}
+        await self._store.write(
+            lambda c: events.append(c, time_s=now_s, kind="pruned", text=text, tenant=tenant.name, job=end.job,
+                                    facts=facts)
+        )  # fmt: skip
+        await self._store.write(
+            lambda c: audit.append(c, time_s=now_s, actor="platform", action="job.prune", target=end.job, detail=facts,
+                                   tenant=tenant.name)
+        )  # fmt: skip
+        await self._remove(self._home.job(end.job))
+        await self._store.write(partial(retained_outputs.resize, job=end.job, size_bytes=0))
+        if self._held is not None:
+            self._held[tenant.name] -= freed
+
+
+def _drop_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # something is in it, or it is no folder
+        folder.rmdir()
+
+
+def _drop_empty_files(folder: Path) -> None:
+    """Logs of workers that said nothing."""
+    with contextlib.suppress(OSError):
+        here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            with os.scandir(here) as entries:
+                files = [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+            for file in files:
+                if file.stat(follow_symlinks=False).st_size == 0:
+                    os.unlink(file.name, dir_fd=here)
+        finally:
+            os.close(here)

@@ -1,0 +1,291 @@
+"""Submitting: admission, dry run and cancelling."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead.control.accounting.budgets import afford
+from fairlead.control.datasets import pinned
+from fairlead.control.identity.access import acting_for, require, scope
+from fairlead.control.job_views import job_view, reason_view
+from fairlead.control.observability import tracing
+from fairlead.control.plans.model_profiles import model_fact, model_key
+from fairlead.control.plans.planner_process import PlannerFailed
+from fairlead.control.reconcile.cluster_state import job_state
+from fairlead.control.reconcile.failpoints import failpoint
+from fairlead.control.reconcile.worker_events import stop_changes
+from fairlead.control.records import ENDED, Job, JobPhase, Role, Tenant, Token
+from fairlead.control.service.core import Verbs, tenant_named
+from fairlead.control.service.sla_admission import FEW, PAUSE, expectations, refusal, sla_of
+from fairlead.control.store import bundles, events, generations, jobs, known_models, lineage, secrets, tenants
+from fairlead.control.tenant_tree import beyond
+from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, Unavailable
+from fairlead.planning.plan_choice import CUTS, objection
+from fairlead.planning.profiles import model_from
+from fairlead.scheduling.admission import Answer
+from fairlead.scheduling.explain import impossible
+from fairlead.scheduling.state import ClusterState, Reason
+from fairlead.specs import JobSpec, Policy
+from fairlead.views.jobs import DryRun, JobView
+
+log = structlog.get_logger()
+
+
+class SubmissionVerbs(Verbs):
+    """How work comes in and is taken back."""
+
+    async def submit(
+        self, who: Token, spec: JobSpec, key: str | None, again: Mapping[str, Any] | None = None
+    ) -> tuple[JobView, bool]:
+        """The job, durable before this returns, and whether it is new; the same key twice is one job.
+
+        ``again`` is what a rerun repeats.
+        """
+        require(who, Role.MEMBER, "submit jobs")
+        tenant_name = acting_for(who, spec.tenant)
+        spec = spec.model_copy(update={"tenant": tenant_name})
+        document = spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+        digest = hashlib.sha256(spec.model_dump_json(by_alias=True).encode()).hexdigest()
+        await self._need_environment(spec)
+        now_s = self._core.clock()
+
+        def work(checked: bool, connection: Connection) -> tuple[Job, bool] | Job:
+            tenant = tenant_named(connection, tenant_name)
+            job = new_job(spec, tenant, who, now_s, again)
+            self._admit(connection, job, spec, tenant)
+            data = pinned(connection, tenant_name, spec.data)
+            need_secrets(connection, tenant, spec)
+            strict = bool(sla_of(spec.sla, tenant.sla).strict) and not checked
+            if strict and (key is None or jobs.by_key(connection, tenant_name, key, digest) is None):
+                return job  # first it has to be known whether its promise can be kept
+            written = {**document, "data": data} if data else document
+            job = replace(job, facts={**job.facts, "data": data}) if data else job
+            stored, created = jobs.insert(connection, job, written, spec.labels, key, digest)
+            if created:
+                if again is not None:
+                    lineage.begin(connection, stored.id, tenant_name, again, now_s)
+                lineage.reads(connection, stored.id, tenant_name, [_version(each) for each in data])
+                _need_time(spec, now_s)  # not before: who asks again with the same key gets what it had
+                need_room(connection, tenant)
+                afford(connection, tenant, now_s)
+                self._audit(connection, who, "job.submit", stored.id, tenant=tenant_name)
+                events.append(connection, time_s=now_s, kind="job-submitted", text=f"{stored.id} was submitted",
+                              tenant=tenant_name, job=stored.id, facts={"by": who.id})  # fmt: skip
+            return stored, created
+
+        done = await self._write(partial(work, False))
+        if isinstance(done, Job):
+            try:
+                answer = await self._promised(await self._seen(), done, strict=True)
+            except PlannerFailed as error:
+                raise Unavailable(f"whether its promise can be kept was not found out: {error}",
+                                  fix="try again, or leave out sla.strict") from None  # fmt: skip
+            if not answer.admitted:
+                raise refusal(answer)
+            done = await self._write(partial(work, True))
+        assert not isinstance(done, Job)
+        job, created = done
+        failpoint("submit-stored")
+        if created:
+            tracing.submitted(job.id)
+            self._core.controller.nudge()
+            self._core.controller.publish()
+        view = job_view(job, spec.labels, [], self._core.controller.outlook.holds.get(job.id), now_s, scope(who))
+        return (await self._with_promise(view, job) if created else view), created
+
+    async def _with_promise(self, view: JobView, job: Job) -> JobView:
+        """Say at once what is promised for it and cannot be kept; it is taken all the same."""
+        if job.start_by_s is None and job.finish_by_s is None:
+            return view
+        begun_s, deep = self._core.clock(), len(self._core.controller.outlook.holds) > FEW
+        if deep and (job.finish_by_s is None or begun_s < self._core.promises_again_s):
+            return view  # what it costs to look at thousands of jobs is not paid for each that comes; why tells it
+        try:
+            answer = await self._promised(await self._looked_at(), job)
+        except PlannerFailed as error:
+            log.warning("nothing is said of a promise", job=job.id, error=str(error))
+            return view
+        self._core.promises_again_s = begun_s + PAUSE * (self._core.clock() - begun_s)
+        if answer.kept is False:
+            text, now_s = f"{job.id}: {answer.why.text}", self._core.clock()
+            await self._write(lambda connection: events.append(
+                connection, time_s=now_s, kind="promise-in-doubt", text=text, tenant=job.tenant, job=job.id,
+                facts={"earliest_deadline_s": answer.earliest_deadline_s},
+            ))  # fmt: skip
+        looks_ahead = expectations(answer, job.tenant, begun_s)
+        return view.model_copy(update={name: looks_ahead[name] for name in ("expected_start_s", "promise")})
+
+    async def _promised(self, state: ClusterState, job: Job, *, strict: bool = False) -> Answer:
+        """Whether its promise can be kept; of one that is being handed in, so that it is never to take long."""
+        asked, few = job_state(job, (), {}, cooling=False), len(state.jobs) <= FEW
+        return await self._core.promises.admission(state, asked, job.tenant, strict=strict, look_ahead=few)
+
+    def _admit(self, connection: Connection, job: Job, spec: JobSpec, tenant: Tenant) -> None:
+        """Refuse at once what can never run here."""
+        nodes = list(self._core.controller.nodes.values())
+        seen = job_state(job, (), {}, cooling=False)
+        problem = impossible(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
+        if problem is not None:
+            raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
+        known = known_models.get(connection, job.tenant, model_key(job)) if spec.plan in CUTS else None
+        if known is not None and known.profile is not None and (why := objection(model_from(known.profile), spec.plan)):
+            raise InvalidSpec(f"{spec.plan} cannot run this model: {why}", field="plan", value=spec.plan,
+                              fix="leave plan out: the fastest that can run is chosen")  # fmt: skip
+        if spec.code is not None and not bundles.has(connection, job.tenant, spec.code):
+            raise NotFound(f"{spec.code[:19]}...: no such code bundle", field="code", value=spec.code,
+                           fix="upload it first: PUT /api/v1/bundles/{digest}")  # fmt: skip
+        if spec.run is not None and spec.code is None:
+            raise InvalidSpec("is required with run: the code bundle that holds the function", field="code",
+                              fix="submit with the fairlead command or SDK, which pack the folder")  # fmt: skip
+
+    async def _need_environment(self, spec: JobSpec) -> None:
+        """Refuse a virtual environment that is not there, where it is this machine that the workers see."""
+        if spec.venv is None or not self._core.controller.backend.capabilities.one_machine:
+            return
+        # One answer for all that can be wrong with it: a tenant is not told what else lies there.
+        if not await asyncio.to_thread(_is_environment, Path(spec.venv)):
+            raise InvalidSpec(f"{spec.venv} is not a virtual environment on the platform's machine", field="venv",
+                              value=spec.venv, fix=f"make one there: python -m venv {spec.venv}")  # fmt: skip
+
+    async def dry_run(self, who: Token, spec: JobSpec) -> DryRun:
+        """Whether the job would be admitted, where it would run and when it would start; nothing is stored."""
+        require(who, Role.VIEWER, "ask")
+        tenant_name = acting_for(who, spec.tenant)
+        controller = self._core.controller
+        now_s = self._core.clock()
+        tenant = await self._read(lambda connection: tenant_named(connection, tenant_name))
+        await self._read(lambda connection: need_secrets(connection, tenant, spec))
+        _need_time(spec, now_s)
+        await self._need_environment(spec)
+        job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
+        nodes = list(controller.nodes.values())
+        above = await self._read(lambda connection: tenants.path(connection, tenant))
+        problem = impossible(job, nodes, tenant.quota) or beyond(job, above, nodes)
+        if problem is not None:
+            never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
+            return DryRun(admitted=False, reason=reason_view(never, scope(who)))
+        try:
+            await self._read(lambda connection: need_room(connection, tenant, more=1))
+            await self._read(lambda connection: afford(connection, tenant, now_s))
+        except (OverBudget, Refused) as error:
+            refused = Reason(error.code, f"{error.message}; {error.fix}")
+            return DryRun(admitted=False, reason=reason_view(refused, scope(who)))
+        strict = bool(sla_of(spec.sla, tenant.sla).strict)
+        try:
+            found = await self._ask_ahead(await self._looked_at(), job, scope(who), strict=strict)
+        except PlannerFailed as error:
+            unknown = Reason("not-known", f"would be admitted; when it would start is not known: {error}")
+            return DryRun(admitted=True, reason=reason_view(unknown, scope(who)))
+        reason = found.decided if found.admitted and found.decided is not None else found.why
+        return DryRun(
+            admitted=found.admitted, reason=reason_view(reason, scope(who)), nodes=list(found.seats),
+            **expectations(found, scope(who), now_s),
+        )  # fmt: skip
+
+    async def cancel(self, who: Token, ref: str) -> JobView:
+        """Take a job back: at once while it waits, after its workers have ended while it runs."""
+        require(who, Role.MEMBER, "cancel jobs")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> JobView:
+            job = jobs.find(connection, ref, scope(who))
+            if job.phase in ENDED:
+                raise Refused(f"{job.id} is {job.phase} already", fix="nothing is left to cancel")
+            if job.phase is JobPhase.QUEUED:
+                changes: dict[str, Any] = {"phase": JobPhase.CANCELLED, "finished_s": now_s, "since_s": now_s}
+            else:
+                changes = stop_changes(JobPhase.CANCELLED, "cancelled", f"cancelled by {who.id}", now_s)
+            jobs.update(connection, job.id, **changes)
+            job = replace(job, **changes)
+            events.append(connection, time_s=now_s, kind="job-cancelled", text=f"{job.id} was cancelled by {who.id}",
+                          tenant=job.tenant, job=job.id)  # fmt: skip
+            self._audit(connection, who, "job.cancel", job.id, tenant=job.tenant)
+            live = generations.current(connection, {job.id}).get(job.id, [])
+            return job_view(job, jobs.labels(connection, [job.id]).get(job.id, {}), live, None, now_s, scope(who))
+
+        view = await self._write(work)
+        failpoint("stop-stored")
+        self._core.controller.nudge(view.id)
+        self._core.controller.publish()
+        return view
+
+
+def new_job(spec: JobSpec, tenant: Tenant, who: Token, now_s: float, again: Mapping[str, Any] | None = None) -> Job:
+    """The record of a job that has just been submitted."""
+    sla = sla_of(spec.sla, tenant.sla)
+    repeated = {} if again is None else {"again": again["of"]}
+    job = Job(
+        id=jobs.new_id(spec.name),
+        tenant=tenant.name,
+        name=spec.name,
+        phase=JobPhase.QUEUED,
+        submitted_s=now_s,
+        submitted_by=who.id,
+        min_workers=spec.workers.min,
+        max_workers=spec.workers.max,
+        demand=spec.resources.demand(),
+        device_type=spec.resources.device,
+        priority=spec.priority,
+        elastic=spec.elastic,
+        training=spec.run is not None,
+        retries=spec.retries,
+        since_s=now_s,
+        facts={"application": f"{tenant.name}/{spec.name}", **model_fact(spec), **spec.facts(), **repeated},
+    )
+    return replace(job, start_by_s=sla.start_by_s(now_s), finish_by_s=sla.finish_by_s(now_s))
+
+
+def _version(ref: str) -> tuple[str, str]:
+    name, _, version = ref.partition("@")
+    return name, version
+
+
+def _is_environment(place: Path) -> bool:
+    try:
+        return all((place / name).is_file() for name in ("pyvenv.cfg", "bin/python"))
+    except (OSError, ValueError):  # closed to us, or no path at all: it may hold anything, a zero byte too
+        return False
+
+
+def _need_time(spec: JobSpec, now_s: float) -> None:
+    """Nothing can be done by yesterday: such a deadline is a slip of the pen."""
+    deadline = None if spec.sla is None else spec.sla.deadline
+    if isinstance(deadline, datetime) and deadline.timestamp() <= now_s:
+        said = deadline.isoformat()
+        raise InvalidSpec(f"{said} is past", field="sla.deadline", value=said, fix="write a time to come, or like 2h")
+
+
+def jobs_allowed(tenant: Tenant) -> int:
+    """How many jobs of the tenant may run and wait at once."""
+    return Policy.model_validate(dict(tenant.policy)).jobs
+
+
+def room_left(connection: Connection, tenant: Tenant) -> int:
+    """How many more jobs of the tenant may run or wait; less than none when an admin has lowered the bound."""
+    return jobs_allowed(tenant) - jobs.unfinished(connection, tenant.name)
+
+
+def need_room(connection: Connection, tenant: Tenant, *, more: int = 0) -> None:
+    """Refuse what is one job too many: every round looks at all, and all tenants wait for it."""
+    allowed = jobs_allowed(tenant)
+    if jobs.unfinished(connection, tenant.name) + more > allowed:
+        raised = f"fairlead tenant update {tenant.name} --jobs {2 * allowed}"
+        raise Refused(f"tenant {tenant.name} has {allowed} jobs that run or wait, and more are not allowed",
+                      fix=f"wait for some to end, cancel some, or let an admin allow more: {raised}")  # fmt: skip
+
+
+def need_secrets(connection: Connection, tenant: Tenant, spec: JobSpec) -> None:
+    missing = secrets.unknown(connection, tenant.name, spec.secrets)
+    if missing:
+        raise InvalidSpec(f"{missing[0]} is no secret of {tenant.name}", field="secrets", value=missing[0],
+                          fix=f"set it first: fairlead secret set {missing[0]}")  # fmt: skip

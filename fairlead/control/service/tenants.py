@@ -1,0 +1,247 @@
+"""Tenants and their tokens: who exists, with what weight, and who may speak for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from fairlead import __version__
+from fairlead.control.accounting.budgets import spendings, used_up_by
+from fairlead.control.identity import tokens as identity
+from fairlead.control.identity.access import may_grant, owner_of, require, scope
+from fairlead.control.job_views import person_view, tenant_view, token_view
+from fairlead.control.records import Role, Tenant, Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.store import events, jobs, ledger, tenants, tokens
+from fairlead.control.store.usage_breakdown import token_labels
+from fairlead.control.tenant_tree import check, standings
+from fairlead.errors import Conflict, FairleadError, InvalidSpec, NotFound, Refused, Unauthenticated
+from fairlead.specs import TenantSpec, parse_tenant
+from fairlead.views.jobs import NewTenant, NewToken, TenantView, TokenView, WhoAmI
+
+log = structlog.get_logger()
+
+_CHANGEABLE = ("weight", "quota", "parent", "guarantee", "most", "sla", "policy", "budget")
+USED_EVERY_S = 60.0  # when a token was used is noted so often
+MOST_TOKENS = 500  # good ones of one tenant: each holds streams, sessions and a place in memory
+MOST_NEW_TOKENS = 2000  # of one tenant in a day: those that were revoked stay on record
+DAY_S = 86_400.0
+TOKEN_CACHE_S = 5.0  # revocation passes through this process, which forgets at once; expiry is checked every time
+
+
+class TenantVerbs(Verbs):
+    """How teams and their people come and go."""
+
+    _tokens: dict[str, tuple[float, Token]]
+    _revoked: set[str]
+    _used: dict[str, float]
+    _noting: set[asyncio.Task[None]]
+
+    async def authenticate(self, secret: str) -> Token:
+        """The token behind a bearer string, or Unauthenticated; takes as long for a wrong one as for a right one."""
+        token_id, word = identity.parse(secret)
+        now_s = self._core.clock()
+        cached = self._tokens.get(token_id)
+        if cached is not None and now_s - cached[0] < TOKEN_CACHE_S:
+            token: Token | None = cached[1]
+        else:
+            token = await self._read(lambda connection: tokens.get(connection, token_id))
+        known = identity.verify(token, word, now_s)
+        if token_id in self._revoked:  # while it was being read
+            raise Unauthenticated("the token was revoked", fix="ask an admin for another")
+        if cached is None or cached[1] is not known:
+            self._tokens[token_id] = (now_s, known)
+        if now_s - self._used.get(token_id, 0.0) >= USED_EVERY_S:
+            self._used[token_id] = now_s
+            noting = asyncio.create_task(self._note_use(token_id, now_s))
+            self._noting.add(noting)
+            noting.add_done_callback(self._noting.discard)
+        return known
+
+    async def _note_use(self, token_id: str, now_s: float) -> None:
+        """Beside the request, which need not wait for the disk; one that is lost is made up for a minute later."""
+        try:
+            await self._write(lambda connection: tokens.used(connection, token_id, now_s))
+        except FairleadError as error:
+            log.info("the use of a token was not noted", token=token_id, error=str(error))
+
+    async def whoami(self, who: Token) -> WhoAmI:
+        return WhoAmI(token=who.id, role=str(who.role), tenant=who.tenant, version=__version__)
+
+    async def create_tenant(self, who: Token, spec: TenantSpec) -> NewTenant:
+        """The tenant with its first token, which is shown this once."""
+        require(who, Role.ADMIN, "create tenants")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> tuple[Tenant, Token, str]:
+            self._refuse_strangers(connection, spec.name)
+            tenant = tenants.insert(connection, spec)
+            self._fits_in(connection, tenant)
+            token, secret = identity.mint(spec.name, Role.TENANT_ADMIN, "first token", None, now_s)
+            tokens.insert(connection, token)
+            self._audit(connection, who, "tenant.create", spec.name, tenant=spec.name, **_given(spec))
+            events.append(connection, time_s=now_s, kind="tenant-created", tenant=spec.name,
+                          text=f"tenant {spec.name} was created with weight {spec.weight:g}")  # fmt: skip
+            return tenant, token, secret
+
+        tenant, token, secret = await self._write(work)
+        self._core.controller.nudge()
+        shown = NewToken(**token_view(token).model_dump(), token=secret)
+        view = next(view for view in await self.tenants(who) if view.name == tenant.name)
+        return NewTenant(tenant=view, token=shown)
+
+    def _refuse_strangers(self, connection: Connection, name: str) -> None:
+        """A second tenant is a stranger to the first: only where they are kept apart, or at the operator's word."""
+        means = self._core.controller.backend.capabilities
+        others = [tenant.name for tenant in tenants.all(connection) if tenant.name != name]
+        if others and means.isolation != "sandbox" and not means.isolation_chosen:
+            raise Conflict(
+                f"a second tenant beside {others[0]} needs a sandbox, and the isolation here is {means.isolation}",
+                fix="install bubblewrap (apt install bubblewrap) and start again, or accept it: "
+                    "fairlead down, then fairlead up --isolation none",
+            )  # fmt: skip
+
+    def _fits_in(self, connection: Connection, tenant: Tenant) -> None:
+        check(tenant, tenants.all(connection), list(self._core.controller.nodes.values()))
+
+    async def tenants(self, who: Token) -> list[TenantView]:
+        """Tenants with their entitlement, what they hold and what they used.
+
+        A tenant without jobs claims nothing; it is shown what it could claim if everybody wanted all.
+        """
+        controller, now_s = self._core.controller, self._core.clock()
+        devices = sum(node.devices for node in controller.nodes.values())
+        # Counted here, not in the store's thread: the loop changes these while that reads.
+        living = {job: sum(fact.holds for fact in facts.values()) for job, facts in controller.known.workers.items()}
+
+        def work(connection: Connection) -> list[TenantView]:
+            counts, used = jobs.counts(connection), ledger.totals(connection, 0.0, now_s)
+            held: Counter[str] = Counter()
+            hands: Counter[tuple[str, str]] = Counter()
+            for job, number in living.items():
+                found = jobs.get(connection, job) if number else None
+                if found is not None:
+                    held[found.tenant] += number
+                    hands[found.tenant, found.submitted_by] += number
+            known, people = tenants.all(connection), jobs.people(connection)
+            labels = token_labels(connection, {person for _, person in people}, scope(who)) if people else {}
+            spending = spendings(connection, known, now_s)
+            barred = used_up_by(known, spending).keys()
+            claims = standings(known, controller.outlook.entitlements, held, devices, barred)
+            return [
+                tenant_view(
+                    tenant,
+                    claims[tenant.name],
+                    held[tenant.name],
+                    counts.get(tenant.name, {}),
+                    used.get(tenant.name, 0.0),
+                    spending.get(tenant.name),
+                    [
+                        person_view(person, labels.get(person), hands[name, person], phases)
+                        for (name, person), phases in sorted(people.items())
+                        if name == tenant.name
+                    ],
+                )
+                for tenant in known
+                if scope(who) in (None, tenant.name)
+            ]
+
+        return await self._read(work)
+
+    async def update_tenant(self, who: Token, name: str, changes: dict[str, Any]) -> TenantView:
+        """Change shares, limits, default SLA, budget, or fields of the policy; takes effect in the next round."""
+        require(who, Role.ADMIN, "change tenants")
+        unknown = sorted(set(changes) - set(_CHANGEABLE))
+        if unknown:
+            raise InvalidSpec("cannot be changed", field=unknown[0], fix=f"change one of {', '.join(_CHANGEABLE)}")
+
+        def work(connection: Connection) -> None:
+            tenant = tenants.get(connection, name)
+            if tenant is None:
+                raise NotFound(f"{name!r}: no such tenant", field="tenant", value=name, fix="see fairlead tenants")
+            present = {"name": name, "weight": tenant.weight, "quota": tenant.quota, "sla": dict(tenant.sla)}
+            present |= {"policy": dict(tenant.policy), "budget": dict(tenant.budget) or None, "parent": tenant.parent}
+            present |= {"guarantee": dict(tenant.guarantee), "most": dict(tenant.most)}
+            changed = {**present, **changes}
+            if "policy" in changes:  # of the policy, too, what is not named stays
+                kept = {**tenant.policy.get("retention", {}), **changes["policy"].get("retention", {})}
+                changed["policy"] = {**tenant.policy, **changes["policy"]} | ({"retention": kept} if kept else {})
+            tenant = tenants.update(connection, name, **tenants.columns(parse_tenant(changed)))
+            if changes.keys() & {"parent", "guarantee"}:
+                self._fits_in(connection, tenant)
+            self._audit(connection, who, "tenant.update", name, tenant=name, **changes)
+
+        await self._write(work)
+        self._core.controller.nudge()
+        return next(view for view in await self.tenants(who) if view.name == name)
+
+    async def create_token(
+        self, who: Token, tenant: str | None, role: str, label: str, expires_s: float | None
+    ) -> NewToken:
+        """A new token; its secret is in this answer and nowhere else."""
+        try:
+            wanted = Role(role)
+        except ValueError:
+            fix = f"use {', '.join(Role)}"
+            raise InvalidSpec(f"{role!r} is not a role", field="role", value=role, fix=fix) from None
+        require(who, Role.TENANT_ADMIN, "make tokens")
+        owner = owner_of(who, wanted, tenant)
+        may_grant(who, wanted, owner)
+        now_s = self._core.clock()
+        if expires_s is not None and expires_s <= now_s:
+            raise InvalidSpec("lies in the past", field="expires_s", value=expires_s, fix="name a later time")
+        token, secret = identity.mint(owner, wanted, label, expires_s, now_s)
+
+        def work(connection: Connection) -> None:
+            if owner is not None and tenants.get(connection, owner) is None:
+                raise NotFound(f"{owner!r}: no such tenant", field="tenant", value=owner, fix="see fairlead tenants")
+            if owner is not None:
+                need_tokens(connection, owner, now_s)
+            tokens.insert(connection, token)
+            self._audit(connection, who, "token.create", token.id, tenant=owner, role=role, label=label)
+
+        await self._write(work)
+        return NewToken(**token_view(token).model_dump(), token=secret)
+
+    async def tokens(self, who: Token) -> list[TokenView]:
+        require(who, Role.TENANT_ADMIN, "list tokens")
+        found = await self._read(lambda connection: tokens.of_tenant(connection, scope(who)))
+        return [token_view(token) for token in found]
+
+    async def revoke_token(self, who: Token, id: str) -> TokenView:
+        """From now on this token opens nothing."""
+        require(who, Role.TENANT_ADMIN, "revoke tokens")
+        now_s = self._core.clock()
+
+        def work(connection: Connection) -> Token:
+            token = tokens.get(connection, id)
+            if token is None or (scope(who) is not None and token.tenant != scope(who)):
+                raise NotFound(f"{id!r}: no such token", field="token", value=id, fix="see fairlead token list")
+            self._audit(connection, who, "token.revoke", id, tenant=token.tenant)
+            return tokens.revoke(connection, id, now_s)
+
+        revoked = await self._write(work)
+        self._revoked.add(id)
+        self._tokens.pop(id, None)
+        return token_view(revoked)
+
+
+def need_tokens(connection: Connection, tenant: str, now_s: float) -> None:
+    """Refuse one more token to a tenant that has as many as it may."""
+    good, made = tokens.counts(connection, tenant, now_s, now_s - DAY_S)
+    if good >= MOST_TOKENS:
+        fix = "revoke those that nobody uses: fairlead token list, fairlead token revoke ID"
+        text = f"tenant {tenant} has {good} good tokens, and no more are given to one tenant"
+        raise Refused(text, field="tenant", value=tenant, fix=fix)
+    if made >= MOST_NEW_TOKENS:
+        text = f"{made} tokens of tenant {tenant} were made within a day, and no more may be"
+        raise Refused(text, field="tenant", value=tenant, fix="use those that are there, or wait until tomorrow")
+
+
+def _given(spec: TenantSpec) -> dict[str, Any]:
+    """What was asked for beyond the name, for the audit log."""
+    return spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"name", "apiVersion", "kind"})

@@ -1,0 +1,41 @@
+"""Looking ahead: the state that decisions are made by, for who wants to play it forward elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from fairlead.control.identity.access import require
+from fairlead.control.records import Role, Token
+from fairlead.control.service.core import Verbs
+from fairlead.scheduling.job_speed import expected_left, length_known
+from fairlead.scheduling.round_memory import plain
+from fairlead.scheduling.state import ClusterState
+from fairlead.views.jobs import StateView
+
+OWED = ("accounts", "at_s")
+"""What of the policy's memory is told: what tenants are owed, and since when."""
+
+
+class WhatIfVerbs(Verbs):
+    """What the future looks like from here."""
+
+    async def state(self, who: Token) -> StateView:
+        """All nodes, tenants and jobs as the policy sees them now. It tells about everybody, so it is for an admin."""
+        require(who, Role.ADMIN, "see the state of all tenants")
+        seen = await self._seen()
+        return await asyncio.to_thread(_told, seen)
+
+
+def _told(state: ClusterState) -> StateView:
+    left = expected_left(state, state.jobs)
+    owed = plain({name: state.memory[name] for name in OWED if name in state.memory})
+    told: dict[str, Any] = msgspec.to_builtins(replace(state, memory=owed, colocation=None), str_keys=True)
+    return StateView(
+        state=told,
+        left={job.id: one for job, one in zip(state.jobs, left, strict=True)},
+        guessed=[job.id for job in state.jobs if not length_known(state, job)],
+    )

@@ -1,0 +1,138 @@
+"""Why a job waits, runs on what it has, or ended: what the last round said of it, and on request what is to come."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from fairlead.control.identity.access import scope
+from fairlead.control.job_views import backs_off, event_view, generation_views, job_view, reason_of, reason_view
+from fairlead.control.plans.planner_process import PlannerFailed
+from fairlead.control.reconcile.round_store import LastRound
+from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Token
+from fairlead.control.service.core import Verbs
+from fairlead.control.service.sla_admission import expectations, profile
+from fairlead.control.service.start_forecasts import expecting
+from fairlead.control.store import events, generations, jobs
+from fairlead.scheduling.mentioned_jobs import ANOTHERS
+from fairlead.scheduling.reasons import Explanation
+from fairlead.scheduling.state import Hold, Start
+from fairlead.views.jobs import EventView, ReasonView, Why
+
+SOON_S = 2.0
+"""So long is waited for a round that sees a job of which none has decided yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that the store knows for one answer."""
+
+    job: Job
+    labels: dict[str, str]
+    every: list[Generation]
+    stopped: LoggedEvent | None  # when it was last preempted; None: it runs, or never was
+    owners: dict[str, str]  # by job, of those that come first
+
+
+class ReasonVerbs(Verbs):
+    """How people find out why."""
+
+    async def why(self, who: Token, ref: str, *, forecast: bool = False) -> Why:
+        """Why the job waits, runs on what it has, or ended; what would let it start; and with a ``forecast`` when it
+        starts, when it is done, and whether its promise can be kept."""
+        found = await self._known(who, ref)
+        if await self._decided(found.job):
+            found = await self._known(who, found.job.id)
+        job, own, now_s, outlook = found.job, scope(who), self._core.clock(), self._core.controller.outlook
+        live = [generation for generation in found.every if generation.ended_s is None]
+        hold = expecting(outlook.holds.get(job.id), self._core.forecasts.start_s.get(job.id))
+        reason = reason_of(job, live[-1] if live else None, hold, own)
+        reason = reason or ReasonView(code="unknown", text="not decided yet")
+        said = _said(outlook, job, live)
+        if said is not None and said.reason is not None:
+            view = reason_view(said.reason, own)
+            reason = view if job.phase is JobPhase.QUEUED else _stays(reason, view)
+        if found.stopped is not None:
+            reason = _ran_before(reason, event_view(found.stopped, own), job)
+        shown = job_view(job, found.labels, live, hold, now_s, own)
+        why = Why(
+            job=shown, reason=reason, unblocks=[] if said is None else list(said.would_help),
+            ahead=[name if own in (None, owner) else ANOTHERS for name, owner in found.owners.items()],
+            expected_start_s=shown.expected_start_s if job.phase is JobPhase.QUEUED else None,
+            generations=generation_views(found.every, own), profile=self._profile(job, outlook),
+        )  # fmt: skip
+        return why.model_copy(update=await self._foreseen(job, own)) if forecast else why
+
+    async def _known(self, who: Token, ref: str) -> Found:
+        outlook = self._core.controller.outlook
+
+        def work(connection: Connection) -> Found:
+            job = jobs.find(connection, ref, scope(who))
+            waits = job.phase is JobPhase.QUEUED
+            hold = outlook.holds.get(job.id) if waits else None
+            first = () if hold is None else hold.ahead
+            known = jobs.several(connection, first)
+            return Found(
+                job=job,
+                labels=jobs.labels(connection, [job.id]).get(job.id, {}),
+                every=generations.of_job(connection, job.id),
+                stopped=events.last(connection, job.id, "job-preempted") if waits and job.preemptions else None,
+                owners={name: known[name].tenant for name in first if name in known},
+            )
+
+        return await self._read(work)
+
+    async def _decided(self, job: Job) -> bool:
+        """Whether a round was held since the job was read, if none had decided about it: one follows in a moment."""
+        controller, before, until_s = self._core.controller, self._core.controller.outlook, time.monotonic() + SOON_S
+        rests = backs_off(job) or job.id in controller.known.cooling_until_s or controller.quarantine.holds(job.id)
+        if job.phase is not JobPhase.QUEUED or job.id in before.reasons or rests:
+            return False
+        while controller.outlook is before and (left_s := until_s - time.monotonic()) > 0:
+            await controller.news(left_s)
+        return controller.outlook is not before
+
+    async def _foreseen(self, job: Job, own: str | None) -> dict[str, Any]:
+        """The fields that look ahead, of one that waits; or why nothing can be said."""
+        if job.phase is not JobPhase.QUEUED:
+            return {}
+        state, now_s = await self._looked_at(), self._core.clock()
+        asked = next((one for one in state.jobs if one.id == job.id), None)
+        if asked is None:
+            return {"unforeseen": "no round has seen it yet, or it backs off"}
+        try:
+            return expectations(await self._ask_ahead(state, asked, own), own, now_s)
+        except PlannerFailed as error:
+            return {"unforeseen": str(error)}
+
+    @staticmethod
+    def _profile(job: Job, outlook: LastRound) -> dict[str, Any]:
+        return {} if outlook.cluster is None or job.phase in ENDED else profile(outlook.cluster, job.id)
+
+
+def _said(outlook: LastRound, job: Job, live: list[Generation]) -> Explanation | None:
+    """What the last round said of the job, as long as it is as that round found it."""
+    said = outlook.reasons.get(job.id)
+    if said is None:
+        return None
+    if job.phase is JobPhase.QUEUED:
+        starts = isinstance(said.decision, Start) and job.since_s <= outlook.decided_s
+        return said if starts or isinstance(said.decision, Hold) else None
+    current = live and live[-1].created_s < outlook.decided_s
+    return said if job.phase is JobPhase.RUNNING and current else None
+
+
+def _ran_before(reason: ReasonView, stopped: EventView, job: Job) -> ReasonView:
+    """Why it waits, and why it does not run any more."""
+    facts = {**reason.facts, "stopped": stopped.facts.get("reason"), "stopped_s": stopped.time_s}
+    why = stopped.text.removeprefix(f"{job.id}: ")
+    return ReasonView(code=reason.code, text=f"{reason.text}; it ran before and was stopped: {why}", facts=facts)
+
+
+def _stays(reason: ReasonView, why: ReasonView) -> ReasonView:
+    """Why a gang runs on what it has, and why it is not more (or what is about to change)."""
+    facts = {**reason.facts, "now": why.code, **why.facts}
+    return ReasonView(code=reason.code, text=f"{reason.text}; now: {why.text}", facts=facts)

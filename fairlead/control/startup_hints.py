@@ -1,0 +1,28 @@
+"""What an operator should know of a platform that has just come up: one line each, with the fix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairlead.agent.protocol import Capabilities
+from fairlead.data_folder import VARIABLE, covers
+
+FEW = 3
+
+
+def hints(means: Capabilities, tenants: Mapping[str, Sequence[str]], data: str | None) -> list[str]:
+    """Of tenants with the folders granted to each, and the operator's data folder, if there is one."""
+    found = []
+    if means.isolation != "sandbox" and not means.isolation_chosen:
+        found.append(
+            f"there is no sandbox here (isolation: {means.isolation}), so a second tenant will be refused; fix: "
+            "install bubblewrap (apt install bubblewrap) and start again, or accept it: fairlead up --isolation none"
+        )
+    without = sorted(name for name, folders in tenants.items() if data and not covers(folders, data))
+    if data and means.isolation == "sandbox" and (without or not tenants):
+        named = ", ".join(without[:FEW]) + (f" and {len(without) - FEW} more" if len(without) > FEW else "")
+        who = f"{named} may not read {VARIABLE} ({data})" if named else f"jobs read {VARIABLE} ({data}) by grant"
+        first = f"fairlead tenant update {without[0]} --grant {data}" if without else (
+            f"fairlead tenant create NAME --grant {data}")  # fmt: skip
+        found.append(f"{who}; fix, if wanted: {first}")
+    return found

@@ -1,0 +1,60 @@
+"""What classes of jobs were seen to lose of their speed beside each other on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Connection, delete, func, select, tuple_
+
+from fairlead.control.store.row_mapping import insert_into
+from fairlead.control.store.schema import neighbours
+
+MOST = 10_000
+"""Pairs that are kept; those not seen for longest are forgotten first."""
+
+
+class PairSlowdown(NamedTuple):
+    """One class beside another: the part of its speed that it loses, and how often that was seen."""
+
+    kind: str
+    beside: str
+    lost: float
+    seen: int
+
+    def told(self) -> dict[str, str | float]:
+        """As it is shown."""
+        return {"class": self.kind, "beside": self.beside, "slowdown": self.lost, "seen": self.seen}
+
+
+def all(conn: Connection) -> list[PairSlowdown]:
+    """Every pair, in order."""
+    columns = (neighbours.c.kind, neighbours.c.beside, neighbours.c.lost, neighbours.c.seen)
+    return [
+        PairSlowdown(*row) for row in conn.execute(select(*columns).order_by(neighbours.c.kind, neighbours.c.beside))
+    ]
+
+
+def table(conn: Connection) -> dict[tuple[str, str], float]:
+    """The part of its speed that a class loses, by itself and whom it is beside."""
+    return {(known.kind, known.beside): known.lost for known in all(conn) if isinstance(known.lost, int | float)}
+
+
+def note(conn: Connection, lost: Mapping[tuple[str, str], float], now_s: float) -> None:
+    """What these pairs are known to lose after one more look."""
+    for (kind, beside), part in sorted(lost.items()):
+        row = {"kind": kind, "beside": beside, "lost": part, "seen": 1, "changed_s": now_s}
+        statement = insert_into(conn.dialect.name, neighbours).values(row)
+        fresh = {"lost": part, "changed_s": now_s, "seen": neighbours.c.seen + 1}
+        conn.execute(statement.on_conflict_do_update(index_elements=["kind", "beside"], set_=fresh))
+    if lost:
+        _forget(conn)
+
+
+def _forget(conn: Connection) -> None:
+    count = conn.execute(select(func.count()).select_from(neighbours)).scalar_one()
+    if count > MOST:
+        pairs = (neighbours.c.kind, neighbours.c.beside)
+        oldest = select(*pairs).order_by(neighbours.c.changed_s, *pairs).limit(count - MOST)
+        gone = [(kind, beside) for kind, beside in conn.execute(oldest)]
+        conn.execute(delete(neighbours).where(tuple_(*pairs).in_(gone)))

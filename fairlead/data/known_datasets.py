@@ -1,0 +1,109 @@
+"""Getting a data set of record: from a folder, or from where it is published; whole and compared, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.data.dataset_origins import Origin
+from fairlead.data.downloading import Report, digest, download
+from fairlead.data.errors import BadData
+from fairlead.data.unpacking import UNPACK
+from fairlead.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedDataset:
+    """Where a data set lies now, and whether anything had to be brought there."""
+
+    name: str
+    folder: Path
+    files: tuple[Path, ...]
+    source: str
+
+
+def get(
+    origin: Origin, *, source: Path | None = None, to: Path | None = None, report: Report | None = None
+) -> FetchedDataset:
+    """The data set, compared with its checksums. Without ``source``, FAIRLEAD_DATA is looked at before the network."""
+    named = os.environ.get("FAIRLEAD_DATA")
+    told = report or (lambda _name, _done, _total: None)
+    local = _local(origin, source) if source is not None else _local(origin, Path(named)) if named else None
+    if source is not None and local is None:
+        fix = f"it should hold {', '.join(origin.kept)}, itself or below {origin.folder}/"
+        raise NotFound(f"{source} does not hold {origin.name}", field="--from", value=str(source), fix=fix)
+    if local is not None:
+        return _from_folder(origin, local, to, told)
+    return _from_origin(origin, _target(origin, to), told)
+
+
+def _target(origin: Origin, to: Path | None) -> Path:
+    return (to or Path(os.environ.get("FAIRLEAD_DATA") or "data")) / origin.folder
+
+
+def _local(origin: Origin, folder: Path) -> Path | None:
+    """The folder that holds all of it, in either form."""
+    for place in (folder / origin.folder, folder):
+        if _form(origin, place) is not None:
+            return place
+    return None
+
+
+def _form(origin: Origin, folder: Path) -> Mapping[str, str] | None:
+    """Which of its forms lies in a folder. What was unpacked here and what is kept compact may share a name."""
+    for form in (origin.kept, origin.contents):
+        if all((folder / name).is_file() for name in form):
+            return form
+    return None
+
+
+def _from_folder(origin: Origin, place: Path, to: Path | None, report: Report) -> FetchedDataset:
+    form = _form(origin, place)
+    assert form is not None
+    for name in form:
+        _compare(origin, place / name, report)
+    if to is None or (target := to / origin.folder).resolve() == place.resolve():
+        return FetchedDataset(origin.name, place, tuple(place / name for name in form), str(place))
+    _make(target)
+    for name in form:
+        partly = target / f"{name}.part"
+        shutil.copyfile(place / name, partly)
+        partly.replace(target / name)
+    return FetchedDataset(origin.name, target, tuple(target / name for name in form), str(place))
+
+
+def _make(target: Path) -> None:
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadData(
+            target, f"cannot be made: {error.strerror}", fix="name a folder that you may write: --to DIR"
+        ) from None
+    if not os.access(target, os.W_OK):
+        raise BadData(target, "may not be written to", fix="name a folder that you may write: --to DIR")
+
+
+def _from_origin(origin: Origin, target: Path, report: Report) -> FetchedDataset:
+    _make(target)
+    for each in origin.downloads:
+        download(each, target, report)
+    unpack: Callable[[Origin, Path], None] = UNPACK[origin.name]
+    unpack(origin, target)
+    for name in origin.contents:
+        _compare(origin, target / name, report)
+    return FetchedDataset(
+        origin.name, target, tuple(target / name for name in origin.contents), origin.downloads[0].urls[0]
+    )
+
+
+def _compare(origin: Origin, path: Path, report: Report) -> None:
+    """A file is what was published: by its own checksum, or by that of what is in it."""
+    sums = [sum_ for sum_ in (origin.kept.get(path.name), origin.contents.get(path.name)) if sum_ is not None]
+    whole = path.stat().st_size
+    report(path.name, whole, whole)
+    if not any(digest(path, sum_) == sum_ for sum_ in sums):
+        fix = f"remove it and get it again: fairlead data get {origin.name}"
+        raise BadData(path, f"is not the {path.name} that was published: its checksum differs", fix=fix)

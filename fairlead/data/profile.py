@@ -1,0 +1,179 @@
+"""A profile of a source in one pass and bounded memory: DuckDB computes, few values are counted, many are sampled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.data.errors import BadData
+from fairlead.data.profile_warnings import anomalies_of
+from fairlead.data.reading import read
+from fairlead.data.sampling import WORD, Counts, RowSample
+from fairlead.data.source import Source
+
+_TOP = 3
+_WIDENINGS = 50
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProfile:
+    """What is known of one column; a count with ``exact`` false is within a few percent."""
+
+    name: str
+    type: str
+    nulls: int
+    distinct: int | None = None
+    exact: bool = True
+    min: Any = None
+    max: Any = None
+    mean: float | None = None
+    std: float | None = None
+    quantiles: tuple[float, ...] = ()  # at 5, 25, 50, 75 and 95 %
+    length: float | None = None  # letters of a text, on average
+    numbers: int = 0  # of texts that are numbers
+    padded: int = 0  # of texts with blanks around them
+    strange: int = 0  # of numbers that are none, or infinite
+    top: tuple[tuple[Any, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A source in figures, and what about it will need attention."""
+
+    name: str
+    format: str
+    rows: int
+    columns: tuple[ColumnProfile, ...]
+    anomalies: tuple[str, ...] = ()
+
+
+def describe(given: Any, **how: Any) -> Profile:
+    """The profile of whatever `read` takes. A column that does not fit its inferred type is read as a wider one."""
+    schema: dict[str, Any] = dict(how.pop("schema", None) or {})
+    noted: list[str] = []
+    for _ in range(_WIDENINGS):
+        source = read(given, schema=schema or None, **how)
+        try:
+            return _profile(source, noted)
+        except BadData as error:
+            known = error.column in source.schema.names and error.row is not None
+            if not known or schema.get(str(error.column)) == "string":
+                raise
+            wider = "float64" if "float64" in str(error.fix) else "string"
+            noted.append(f"{error.column}: row {error.row:,}: {error.what}; read as {wider}")
+            schema[str(error.column)] = wider
+    what = f"more than {_WIDENINGS} columns do not fit what their first rows look like"
+    raise BadData(given, what, fix="say their types: schema={...}")
+
+
+def _profile(source: Source, noted: list[str]) -> Profile:
+    import duckdb
+
+    counts = {f.name: Counts() for f in source.schema if not pa.types.is_nested(f.type)}
+    schema = _without_zones(source.schema)
+    sample = RowSample(schema)
+    questions = [question for f in source.schema for question in _questions(f)]
+    settings: dict[str, Any] = {"memory_limit": "512MB", "threads": "2", "preserve_insertion_order": "false"}
+    with duckdb.connect(":memory:", False, settings) as database:
+        failed: list[BadData] = []
+        watched = pa.RecordBatchReader.from_batches(schema, _watched(source, schema, counts, sample, failed))
+        database.register("source", watched)
+        asked = ", ".join(["count(*)", *(f"{text} AS q{place}" for place, (_, _, text) in enumerate(questions))])
+        row = database.sql(f"SELECT {asked} FROM source").fetchall()[0]
+    if failed:
+        raise failed[0]
+    found: dict[str, dict[str, Any]] = {f.name: {} for f in source.schema}
+    for (column, what, _), value in zip(questions, row[1:], strict=True):
+        found[column][what] = value
+    drawn = sample.table()
+    columns = tuple(_column(f, found[f.name], counts.get(f.name), drawn, row[0]) for f in source.schema)
+    notes = (*noted, *source.notes, *anomalies_of(columns, row[0]))
+    return Profile(source.name, source.format, row[0], columns, notes)
+
+
+def _without_zones(schema: pa.Schema) -> pa.Schema:
+    """Moments as UTC: to say them in another zone DuckDB needs a library that nothing else does."""
+    zoned = {f.name for f in schema if pa.types.is_timestamp(f.type) and f.type.tz is not None}
+    plain = [f.with_type(pa.timestamp(f.type.unit)) if f.name in zoned else f for f in schema]
+    return pa.schema(plain, schema.metadata) if zoned else schema
+
+
+def _watched(
+    source: Source, schema: pa.Schema, counts: dict[str, Counts], sample: RowSample, failed: list[BadData]
+) -> Iterator[pa.RecordBatch]:
+    """Batches on their way to DuckDB. A refusal ends them quietly and is raised behind it, as it was."""
+    try:
+        for each in source.batches():
+            batch = each if schema is source.schema else each.cast(schema)
+            for name, count in counts.items():
+                count.add(batch.column(name))
+            sample.add(batch)
+            yield batch
+    except BadData as error:
+        failed.append(error)
+
+
+def _questions(f: pa.Field) -> Iterator[tuple[str, str, str]]:
+    """What DuckDB is asked about a column: (column, what, SQL)."""
+    name = '"' + f.name.replace('"', '""') + '"'
+    yield f.name, "set", f"count({name})"
+    if pa.types.is_nested(f.type) or pa.types.is_binary(f.type):
+        return
+    text = pa.types.is_string(f.type) or pa.types.is_large_string(f.type)
+    value = f"left({name}, {WORD})" if text else name
+    yield f.name, "distinct", f"approx_count_distinct({name})"
+    yield f.name, "min", f"min({value})"
+    yield f.name, "max", f"max({value})"
+    if text:
+        yield f.name, "length", f"avg(length({name}))"
+        yield f.name, "numbers", f"count(*) FILTER (try_cast({name} AS DOUBLE) IS NOT NULL)"
+        yield f.name, "padded", f"count(*) FILTER ({name} <> trim({name}))"
+    elif pa.types.is_integer(f.type) or pa.types.is_floating(f.type):
+        whole = pa.types.is_integer(f.type)
+        number, finite = f"{name}::DOUBLE", "" if whole else f" FILTER (isfinite({name}))"
+        yield f.name, "mean", f"avg({number}){finite}"
+        yield f.name, "std", f"stddev_samp({number}){finite.replace('))', f') AND abs({name}) < 1e150)')}"
+        if not whole:
+            yield f.name, "strange", f"count(*) FILTER (NOT isfinite({name}))"
+
+
+def _column(
+    f: pa.Field, found: dict[str, Any], counts: Counts | None, drawn: pa.Table | None, rows: int
+) -> ColumnProfile:
+    exact = counts is not None and counts.exact
+    seen = drawn.column(f.name) if drawn is not None and f.name in drawn.column_names else None
+    top, distinct = _most(seen, rows) if not exact else (), found.get("distinct")
+    if counts is not None and exact:
+        present = Counter({value: count for value, count in counts.values.items() if value is not None})
+        top, distinct = tuple(present.most_common(_TOP)), len(present)
+    return ColumnProfile(
+        f.name, str(f.type), rows - int(found["set"]), distinct=distinct, exact=exact, min=found.get("min"),
+        max=found.get("max"), mean=found.get("mean"), std=found.get("std"), quantiles=_quantiles(seen),
+        length=found.get("length"), numbers=int(found.get("numbers") or 0), padded=int(found.get("padded") or 0),
+        strange=int(found.get("strange") or 0), top=top,
+    )  # fmt: skip
+
+
+def _most(seen: pa.ChunkedArray | None, rows: int) -> tuple[tuple[Any, int], ...]:
+    """The most frequent values of a sample that come up often enough to say something about all rows."""
+    if seen is None or not len(seen):
+        return ()
+    found = pc.value_counts(seen).to_pylist()
+    often = sorted((each for each in found if each["counts"] >= 10 and each["values"] is not None),
+                   key=lambda each: (-each["counts"], str(each["values"])))  # fmt: skip
+    return tuple((each["values"], round(each["counts"] * rows / len(seen))) for each in often[:_TOP])
+
+
+def _quantiles(seen: pa.ChunkedArray | None) -> tuple[float, ...]:
+    if seen is None or not (pa.types.is_integer(seen.type) or pa.types.is_floating(seen.type)):
+        return ()
+    values = pc.drop_null(seen).to_numpy()
+    finite = values[np.isfinite(values)]
+    return tuple(float(each) for each in np.quantile(finite, _LEVELS)) if len(finite) else ()

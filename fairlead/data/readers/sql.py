@@ -1,0 +1,208 @@
+"""SQL: what a query gives, streamed; by SQLAlchemy from any database, by DuckDB from its own files and from tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fairlead.data.errors import BadData, shown
+from fairlead.data.options import Options
+from fairlead.data.schema import settled
+from fairlead.data.source import Batches, Source
+from fairlead.errors import InvalidSpec
+
+Run = Callable[[str, dict[str, Any]], Batches]
+_PARTITION = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    """A query over a range of its growing column, so that what is read and what the watermark says agree."""
+
+    text: str
+    quoted: str | None
+    after: Any
+    upto: Any
+
+    def range(self) -> tuple[str, dict[str, Any]]:
+        if self.quoted is None:
+            return self.text, {}
+        low = f"{self.quoted} > :low AND " if self.after is not None else ""
+        ranged = f"SELECT * FROM ({self.text}) AS source WHERE {low}{self.quoted} <= :high ORDER BY {self.quoted}"
+        return ranged, {"high": self.upto} | ({"low": self.after} if self.after is not None else {})
+
+
+def source(url: str, options: Options) -> Source:
+    """A query as a source; with ``order`` it goes up to the highest value that there is now, and from ``after`` on."""
+    name, run, quote = _door(url, options)
+    if (options.query is None) == (options.table is None):
+        raise InvalidSpec("say what to read", field="source", fix="give either query='SELECT ...' or table='name'")
+    text = options.query or f"SELECT * FROM {'.'.join(quote(part) for part in str(options.table).split('.'))}"
+    text = text.strip().removesuffix(";")
+    _goes_on(options)
+    query = _Query(text, None, None, None)
+    if options.order is not None:
+        quoted = quote(options.order)
+        _has_column(run, text, options.order)
+        _all_placed(run, text, quoted, name, options.order)
+        top = next(run(f"SELECT max({quoted}) AS high FROM ({text}) AS source", {}))
+        after = (options.after or {}).get("high")
+        high = top.column(0)[0].as_py()
+        query = _Query(text, quoted, after, after if high is None else high)
+    # All rows count for the schema, not only new ones: of these there may be none, or none in which a column is set.
+    schema = settled(name, _look(run, replace(query, after=None), name), options.schema)
+    mark = {"query": text, "order": options.order, "high": query.upto}
+    start = partial(_fitting, run, query, schema, name)
+    return Source(name, "sql", schema, start, lambda: dict(mark), told_apart=False)
+
+
+def _goes_on(options: Options) -> None:
+    """Refuse to read on where nothing tells new rows from old ones: all of them would come once more."""
+    if options.after is None:
+        return
+    before = options.after.get("order") if "query" in options.after else options.order
+    if options.order is None:
+        raise InvalidSpec("a query without an order does not say which rows are new", field="order",
+                          fix="load it anew with a column that only grows: order=COLUMN, -o order=COLUMN")  # fmt: skip
+    if before != options.order:
+        how = "without an order" if before is None else f"in the order of {before}"
+        raise InvalidSpec(f"what is there was read {how}, so {options.order} does not say which rows are new",
+                          field="order", fix="read on in the same order, or load the data set anew")  # fmt: skip
+
+
+def _has_column(run: Run, text: str, order: str) -> None:
+    """Refuse a name that the query does not give: some databases take it for a text that all rows have in common."""
+    found = next(run(f"SELECT * FROM ({text}) AS source WHERE 1 = 0", {})).schema.names
+    if order.casefold() not in {each.casefold() for each in found}:
+        raise InvalidSpec(f"there is no column {order}", field="order", value=order,
+                          fix=f"name one of {', '.join(found[:20])}")  # fmt: skip
+
+
+def _all_placed(run: Run, text: str, quoted: str, name: str, order: str) -> None:
+    """Rows without a value of the growing column are above no mark: they would be left out, then and later."""
+    lost = next(run(f"SELECT count(*) AS lost FROM ({text}) AS source WHERE {quoted} IS NULL", {}))
+    count = lost.column(0)[0].as_py()
+    if count:
+        raise BadData(name, f"is empty in {count:,} row{'s' if count > 1 else ''}, which have no place in the order",
+                      column=order, fix=f"give them a value, or leave them out: WHERE {order} IS NOT NULL")  # fmt: skip
+
+
+def _look(run: Run, query: _Query, name: str) -> pa.Schema:
+    for batch in run(*query.range()):
+        return batch.schema
+    raise BadData(name, "the query gives no columns", fix="write one that selects rows")
+
+
+def _fitting(run: Run, query: _Query, schema: pa.Schema, name: str) -> Batches:
+    done = 0
+    for batch in run(*query.range()):
+        columns = []
+        for field, column in zip(schema, batch.columns, strict=True):
+            try:
+                columns.append(column if column.type == field.type else column.cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                what = f"does not fit {field.type}: {shown(str(error))}"
+                fix = f"cast it in the query, or say the type: schema={{{field.name!r}: 'string'}}"
+                raise BadData(name, what, row=done + 1, column=field.name, fix=fix) from None
+        if batch.num_rows:
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        done += batch.num_rows
+
+
+def _door(url: str, options: Options) -> tuple[str, Run, Callable[[str], str]]:
+    if url.startswith("duckdb:"):
+        return url, partial(_duckdb, url, options), lambda name: '"' + name.replace('"', '""') + '"'
+    import sqlalchemy
+    from sqlalchemy.pool import NullPool
+
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=NullPool)
+    except (sqlalchemy.exc.SQLAlchemyError, ImportError, ValueError) as error:
+        fix = "write it like postgresql+psycopg://user@host/name or sqlite:///file.db, and install the driver it names"
+        raise InvalidSpec(f"no database can be reached by it: {shown(str(error))}", field="source", fix=fix) from None
+    shown_url = engine.url.render_as_string(hide_password=True)
+    file = engine.url.database or ":memory:"
+    in_file = engine.dialect.name == "sqlite" and file != ":memory:" and not file.startswith("file:")
+    if in_file and not Path(file).is_file():  # it would be made, empty
+        raise BadData(shown_url, f"there is no file {file}", fix="check the path; /// is relative, //// is not")
+    return shown_url, partial(_alchemy, engine, shown_url, options), engine.dialect.identifier_preparer.quote_identifier
+
+
+@contextmanager
+def _refusing(name: str, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+    try:
+        yield
+    except kinds as error:
+        fix = "look at the query and at what it names; whoever is asked must be allowed to read it"
+        raise BadData(name, f"the query failed: {shown(str(error).splitlines()[0])}", fix=fix) from None
+
+
+def _distinct(name: str, columns: list[str]) -> None:
+    if twice := [column for column, count in Counter(columns).items() if count > 1]:
+        fix = "give each a name of its own in the query: SELECT a.id AS a_id, b.id AS b_id"
+        raise BadData(name, "two columns have this name", column=twice[0], fix=fix)
+
+
+def _duckdb(url: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
+    import duckdb
+
+    path = url.removeprefix("duckdb:").removeprefix("//").removeprefix("/") if url != "duckdb:" else ""
+    path = "/" + path if url.startswith("duckdb:////") else path
+    settings: dict[str, Any] = {
+        "memory_limit": f"{max(64, options.memory_bytes // (2 << 20))}MB",
+        "threads": str(options.threads),
+        "autoinstall_known_extensions": "false",  # nothing is fetched from anywhere because a query names it
+    }
+    named = {**options.parameters, **more}
+    for name in named:
+        text = text.replace(f":{name}", f"${name}")
+    with _refusing(url, (duckdb.Error,)), duckdb.connect(path or ":memory:", bool(path), settings) as database:
+        reader: Any = database.sql(text, params=named or None).to_arrow_reader(options.batch_rows)
+        _distinct(url, reader.schema.names)
+        empty = pa.RecordBatch.from_pylist([], schema=reader.schema)
+        first = True
+        for batch in reader:
+            first = False
+            yield batch
+        if first:
+            yield empty
+
+
+def _alchemy(engine: Any, name: str, options: Options, text: str, more: dict[str, Any]) -> Batches:
+    import sqlalchemy
+
+    with _refusing(name, (sqlalchemy.exc.SQLAlchemyError,)), engine.connect() as link:
+        streaming = link.execution_options(stream_results=True, max_row_buffer=_PARTITION)
+        result = streaming.execute(sqlalchemy.text(text), {**options.parameters, **more})
+        names, types = list(result.keys()), dict[str, pa.DataType]()
+        _distinct(name, names)
+        done = 0
+        for rows in result.partitions(min(options.batch_rows, _PARTITION if done else options.sample_rows)):
+            yield _batch(name, names, rows, types, done)
+            done += len(rows)
+        if not done:
+            yield pa.RecordBatch.from_pylist([], schema=pa.schema([(column, pa.string()) for column in names]))
+
+
+def _batch(name: str, names: list[str], rows: Any, types: dict[str, pa.DataType], done: int) -> pa.RecordBatch:
+    """Rows as columns; a column's type is that of the first rows in which it is set."""
+    columns = []
+    for column, values in zip(names, zip(*rows, strict=True), strict=True):
+        plain = [float(value) if isinstance(value, Decimal) else value for value in values]
+        try:
+            made = pa.array(plain, types.get(column))
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            fix = "cast it in the query, so that all its values have one type"
+            raise BadData(name, shown(str(error)), row=done + 1, column=column, fix=fix) from None
+        made = made.cast(pa.string()) if pa.types.is_null(made.type) else made
+        types.setdefault(column, made.type)
+        columns.append(made)
+    return pa.RecordBatch.from_arrays(columns, names=names)

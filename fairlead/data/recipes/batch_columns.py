@@ -1,0 +1,207 @@
+"""The columns of a batch on their way through a recipe: Arrow where it came in, NumPy once it is numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fairlead.data.errors import BadData
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class DeferredColumn(Protocol):
+    """A column that is computed only where it is to lie, so that nothing is held twice."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def write(self, out: Array, start: int, stop: int) -> None:
+        """Fill ``out`` with rows start to stop."""
+
+
+class Frame:
+    """Columns by name, all with the same number of rows. Missing numbers are NaN; missing text is null."""
+
+    def __init__(self, columns: dict[str, Any], places: Array) -> None:
+        self.columns, self.places = columns, places  # places: each row's number in the source
+        self.flagged: dict[int, float] = {}  # row of the source -> score, as the flagging steps saw it
+
+    @property
+    def rows(self) -> int:
+        return len(self.places)
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, first: int = 0, places: Array | None = None) -> Frame:
+        columns = {field.name: as_array(column, field) if pa.types.is_fixed_size_list(field.type) else column
+                   for field, column in zip(batch.schema, batch.columns, strict=True)}  # fmt: skip
+        return cls(columns, np.arange(first, first + batch.num_rows) if places is None else places)
+
+    def copy(self) -> Frame:
+        """The same columns under the same names, for steps that are to leave this one alone."""
+        return Frame(dict(self.columns), self.places)
+
+    def numbers(self, name: str) -> Array:
+        """A column as numbers of its own width; NaN where one is missing."""
+        column = self.columns[name]
+        if isinstance(column, np.ndarray):
+            return column
+        if hasattr(column, "write"):
+            return materialised(column)
+        column = _plain(column)
+        kind = column.type
+        if pa.types.is_boolean(kind):
+            column = column.cast(pa.uint8())
+        elif pa.types.is_time(kind):
+            column = column.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+        elif pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+            column = pc.cast(column.cast(pa.timestamp("us")), pa.int64())
+        elif pa.types.is_decimal(kind) or pa.types.is_null(kind):
+            column = column.cast(pa.float64())
+        if not is_numeric(column.type):
+            raise BadData("the recipe", f"is {kind}, not numbers", column=name, fix="encode or tokenise it first")
+        return cast(Array, column.to_numpy(zero_copy_only=False))
+
+    def coded(self, name: str) -> tuple[Array, list[Any]]:
+        """A column as places in the list of its distinct values; -1 where one is missing."""
+        column = self.columns[name]
+        if isinstance(column, np.ndarray):
+            if column.ndim > 1:
+                raise BadData("the recipe", "has several numbers a row by then, and no categories", column=name,
+                              fix="encode it before the step that makes them of it")  # fmt: skip
+            column = pa.array(column, from_pandas=column.dtype.kind == "f")
+        if not pa.types.is_dictionary(column.type):
+            column = _categories(column, name).dictionary_encode()
+        places = column.indices
+        if places.null_count:
+            places = pc.fill_null(places, -1)
+        return cast(Array, places.to_numpy(zero_copy_only=False)), cast(list[Any], column.dictionary.to_pylist())
+
+    def texts(self, name: str) -> pa.Array:
+        """A column as text; missing ones are null."""
+        column = self.columns[name]
+        if isinstance(column, np.ndarray):
+            column = pa.array(column)
+        return _plain(column).cast(pa.large_string() if pa.types.is_large_string(column.type) else pa.string())
+
+    def check_free(self, name: str, step: str) -> None:
+        """Refuse to put a column where another one is."""
+        if name in self.columns:
+            raise BadData("the recipe", f"{step} would overwrite this column", column=name,
+                          fix="leave it out before with select, or give it another name where it is read")  # fmt: skip
+
+    def keep(self, mask: Array) -> None:
+        """Leave out the rows where the mask is false."""
+        for name, column in self.columns.items():
+            if isinstance(column, pa.Array):
+                self.columns[name] = column.filter(pa.array(mask))
+            else:
+                self.columns[name] = materialised(column)[mask]
+        self.places = self.places[mask]
+
+    def batch(self) -> pa.RecordBatch:
+        """All columns as Arrow: what has more than one number a row is a fixed-size list."""
+        return as_batch({name: column if isinstance(column, pa.Array) else materialised(column)
+                         for name, column in self.columns.items()})  # fmt: skip
+
+
+def materialised(column: Any) -> Array:
+    """A column as one array, whatever it is kept as."""
+    if isinstance(column, np.ndarray):
+        return column
+    out = np.empty(column.shape, column.dtype)
+    column.write(out, 0, len(out))
+    return out
+
+
+def as_batch(columns: dict[str, Any]) -> pa.RecordBatch:
+    """Arrays as a record batch without a copy; the shape of a row is kept in its field."""
+    fields, arrays = [], []
+    for name, column in columns.items():
+        array = column if isinstance(column, pa.Array) else _as_arrow(column)
+        shaped = not isinstance(column, pa.Array) and column.ndim > 1
+        shape = {"shape": json.dumps(list(column.shape[1:]))} if shaped else None
+        fields.append(pa.field(name, array.type, metadata=shape))
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _as_arrow(column: Array) -> pa.Array:
+    column = np.ascontiguousarray(column)
+    if column.dtype == np.bool_:
+        column = column.view(np.uint8)
+    if column.ndim == 1:
+        return pa.array(column)
+    width = int(np.prod(column.shape[1:]))
+    return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), width)
+
+
+def as_array(column: pa.Array, field: pa.Field) -> Array:
+    """A fixed-size column of a record batch as an array in its shape, without a copy."""
+    if not pa.types.is_fixed_size_list(column.type):
+        return cast(Array, column.to_numpy(zero_copy_only=False))
+    said = (field.metadata or {}).get(b"shape")
+    shape = tuple(json.loads(said)) if said else (column.type.list_size,)
+    return cast(Array, column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), *shape))
+
+
+def within(values: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether all these numbers lie in the range of this type; NaN lies in no range of whole numbers."""
+    if not values.size:
+        return True
+    least, most = values.min(), values.max()
+    if dtype.kind == "f":
+        return bool(np.abs(values[np.isfinite(values)]).max(initial=0) <= np.finfo(dtype).max)
+    if not (np.isfinite(least) and np.isfinite(most)):
+        return False
+    return int(least) >= np.iinfo(dtype).min and int(most) <= np.iinfo(dtype).max
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds one number a row."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text, as itself or as codes of a dictionary."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _categories(column: pa.Array, name: str) -> pa.Array:
+    """A column as values that JSON carries: a recipe is kept with those that it has seen."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return pc.if_else(pc.is_nan(column), None, column)
+    if (pa.types.is_temporal(kind) and not pa.types.is_duration(kind)) or pa.types.is_decimal(kind):
+        return column.cast(pa.string())
+    if is_numeric(kind) or is_text(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column
+    raise BadData("the recipe", f"is {kind}, which has no categories", column=name,
+                  fix="read it as text or numbers, or leave it out")  # fmt: skip
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def kinds(frame: Frame, names: Sequence[str]) -> dict[str, str]:
+    """What each column is now, in a word: number, text, or what Arrow calls it."""
+    said = {}
+    for name in names:
+        column = frame.columns[name]
+        if isinstance(column, pa.Array):
+            kind = column.type
+            number = is_numeric(kind) or pa.types.is_boolean(kind) or pa.types.is_decimal(kind)
+            said[name] = "number" if number else "text" if is_text(column.type) else str(column.type)
+        else:
+            said[name] = "number" if len(column.shape) == 1 else "numbers"
+    return said

@@ -1,0 +1,127 @@
+"""Steps that decide what comes out: numbers side by side as one matrix, and which columns stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from fairlead.data.errors import BadData
+from fairlead.data.recipes.batch_columns import Array, Frame, kinds, within
+from fairlead.data.recipes.categories import OneHot
+from fairlead.data.recipes.numbers import Scaled, ScaledRun
+from fairlead.data.recipes.step import State, Step
+
+_ROWS = 4_096  # written at a time: a column's stride then stays within the second-level cache
+
+
+class Matrix:
+    """Columns side by side, each computed where it lies in the matrix."""
+
+    def __init__(self, rows: int, parts: list[Any], dtype: np.dtype[Any], names: Sequence[str] = ()) -> None:
+        self.dtype, self._names = dtype, names
+        widths = [width(part) for part in parts]
+        self.shape = (rows, sum(widths))
+        begins = np.cumsum([0, *widths[:-1]]).tolist() if parts else []
+        self._begins = begins
+        self._hot = [(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, OneHot)]
+        self._runs = _runs([(at, part) for at, part in zip(begins, parts, strict=True) if isinstance(part, Scaled)])
+        self._rest = [(at, wide, part) for at, wide, part in zip(begins, widths, parts, strict=True)
+                      if not isinstance(part, OneHot | Scaled)]  # fmt: skip
+
+    def write(self, out: Array, start: int, stop: int) -> None:
+        for begin in range(start, stop, _ROWS):
+            end = min(begin + _ROWS, stop)
+            if self.dtype.kind != "f" or self.dtype.itemsize < 4:
+                self._check(begin, end)
+            self._some(out[begin - start : end - start], begin, end)
+
+    def _check(self, start: int, stop: int) -> None:
+        """Refuse numbers that a small type would turn into others."""
+        wide = np.empty((stop - start, self.shape[1]))
+        self._some(wide, start, stop)
+        if not within(wide, self.dtype):
+            place = next(place for place in range(self.shape[1]) if not within(wide[:, place], self.dtype))
+            column = self._names[int(np.searchsorted(self._begins, place, "right")) - 1] if self._names else None
+            raise BadData("the data", f"holds numbers that {self.dtype} has no room for, or misses some", column=column,
+                          fix="assemble with dtype: float32, and impute what is missing")  # fmt: skip
+
+    def _some(self, out: Array, start: int, stop: int) -> None:
+        if self._hot:
+            out[...] = 0
+        for at, hot in self._hot:
+            hot.mark(out, start, stop, at)
+        for at, run in self._runs:
+            run.write(out[:, at : at + len(run)], start, stop)
+        for at, wide, part in self._rest:
+            if len(part.shape) > 1:
+                out[:, at : at + wide] = part[start:stop].reshape(stop - start, wide)
+            elif isinstance(part, np.ndarray):
+                out[:, at] = part[start:stop]
+            else:
+                part.write(out[:, at], start, stop)
+
+
+def _runs(scaled: list[tuple[int, Scaled]]) -> list[tuple[int, ScaledRun]]:
+    """Scaled columns that lie next to each other, each such row of them written as one."""
+    found: list[tuple[int, list[Scaled]]] = []
+    for at, part in scaled:
+        if found and found[-1][0] + len(found[-1][1]) == at:
+            found[-1][1].append(part)
+        else:
+            found.append((at, [part]))
+    return [(at, ScaledRun(parts)) for at, parts in found]
+
+
+class Assemble(Step):
+    """Put columns side by side as one matrix, ready to be a tensor; they are no columns of their own any more."""
+
+    name: ClassVar[str] = "assemble"
+    columns: tuple[str, ...] = ("*",)
+    into: str = "features"
+    dtype: Literal["float32", "float64", "float16", "int32", "int64", "uint8"] = "float32"
+
+    @property
+    def renames(self) -> bool:
+        return True
+
+    def resolve(self, frame: Frame, target: str | None) -> list[str]:
+        """A pattern means numbers only; text that is named is refused when it is applied."""
+        chosen = super().resolve(frame, target)
+        kind = kinds(frame, chosen)
+        return [name for name in chosen if name in self.columns or kind[name] in ("number", "numbers")]
+
+    def apply(self, state: State, frame: Frame) -> None:
+        parts, names = [], [name for _, name in self.present(state, frame)]
+        for name in names:
+            column = frame.columns.pop(name)
+            if not isinstance(column, np.ndarray | OneHot) and not hasattr(column, "write"):
+                frame.columns[name] = column
+                column = frame.numbers(name)
+                del frame.columns[name]
+            parts.append(column)
+        frame.check_free(self.into, "assemble")
+        frame.columns[self.into] = Matrix(frame.rows, parts, np.dtype(self.dtype), names)
+
+
+class Select(Step):
+    """Keep these columns only."""
+
+    name: ClassVar[str] = "select"
+    columns: tuple[str, ...] = ("*",)
+
+    def resolve(self, frame: Frame, target: str | None) -> list[str]:
+        chosen = super().resolve(frame, target)
+        chosen += [name for name in self.columns if name in frame.columns and name not in chosen]  # one called "text"
+        if target is not None and target in frame.columns and target not in chosen and self.matches:
+            chosen.append(target)
+        return chosen
+
+    def apply(self, state: State, frame: Frame) -> None:
+        frame.columns = {name: frame.columns[name] for _, name in self.present(state, frame)}
+
+
+def width(column: Any) -> int:
+    """How many numbers a row of this column has."""
+    return int(np.prod(column.shape[1:])) if len(column.shape) > 1 else 1

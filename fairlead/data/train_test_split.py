@@ -1,0 +1,67 @@
+"""Parts of a source, for training and for judging: a row falls where a lot of its own puts it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fairlead.data.recipes.batch_columns import Array
+from fairlead.data.recipes.statistics import scrambled
+from fairlead.errors import InvalidSpec
+
+_AT_A_TIME = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a source, such as (0.0, 0.8) for training: each row falls where a lot of its own puts it.
+
+    The lot follows from the row's number, or from its value of ``key``: rows of one customer are then in one part.
+    """
+
+    begin: float = 0.0
+    end: float = 1.0
+    seed: int = 0
+    key: str | None = None
+
+    def mask(self, first: int, batch: pa.RecordBatch) -> Array:
+        """Which rows of a batch are in this part; ``first`` is the number of its first row."""
+        if self.key is None:
+            numbers = np.arange(first, first + batch.num_rows, dtype=np.uint64)
+        else:
+            numbers = _numbers_of(batch.column(self.key))
+        lots = _lots(numbers, self.seed)
+        return np.asarray((lots >= self.begin) & (lots < self.end))
+
+    def count(self, first: int, rows: int) -> int | None:
+        """How many of so many rows are in this part; None where that depends on their keys."""
+        if self.key is not None:
+            return None
+        total = 0
+        for begin in range(first, first + rows, _AT_A_TIME):
+            lots = _lots(np.arange(begin, min(begin + _AT_A_TIME, first + rows), dtype=np.uint64), self.seed)
+            total += int(((lots >= self.begin) & (lots < self.end)).sum())
+        return total
+
+
+def split(train: float = 0.8, *, seed: int = 0, key: str | None = None) -> tuple[Part, Part]:
+    """The training part and the rest: no row, and no key, is in both."""
+    if not 0.0 < train < 1.0:
+        raise InvalidSpec(f"{train!r} is not between 0 and 1", field="train", value=train, fix="use 0.8")
+    return Part(0.0, train, seed, key), Part(train, 1.0, seed, key)
+
+
+def _lots(numbers: Array, seed: int) -> Array:
+    return np.asarray((scrambled(numbers, seed) >> np.uint64(11)).astype(np.float64) / float(1 << 53))
+
+
+def _numbers_of(column: Any) -> Array:
+    coded = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    digests = [int.from_bytes(hashlib.blake2b(str(value).encode(), digest_size=8).digest(), "little")
+               for value in coded.dictionary.to_pylist()]  # fmt: skip
+    places = coded.indices.fill_null(len(digests)).to_numpy(zero_copy_only=False)
+    return np.asarray(np.array([*digests, 0], np.uint64)[places])

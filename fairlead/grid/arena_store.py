@@ -1,0 +1,334 @@
+"""One tenant's arena in the grid process: makes room, keeps promises to readers, spills and brings back."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from fairlead.grid import mapping
+from fairlead.grid.catalogue import RESERVED, RESIDENT, SPILLED, Catalogue, Change, Entry, Gone, Pin, Session, Unpin
+from fairlead.grid.credentials import lives
+from fairlead.grid.errors import Refusal, check_facts, check_room
+from fairlead.grid.journal import Journal, JournalFull
+from fairlead.grid.messages import Admit, Commit, Placed, PutSmall
+from fairlead.grid.spill import Cipher, DamagedSpill, Disk, derive
+from fairlead.grid.values import SEGMENT, Usage, aligned
+from fairlead.units import shown_size
+
+KEEP_WARM_S = 300.0
+"""How long memory that nobody uses any more is kept for whoever puts next: to have it again costs a put its speed."""
+_MOST_SESSIONS = 4096  # with and without a line, of one tenant
+log = logging.getLogger("fairlead.grid")
+_changes = msgspec.msgpack.Decoder(Change)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Store:
+    """All methods are for whoever holds :attr:`lock`."""
+
+    def __init__(self, admit: Admit, arena: int, reading: int, journal: int, spill: Path) -> None:
+        self.lock = threading.RLock()
+        self.tenant, self.quota = admit.tenant, admit.quota
+        self.arena, self.reading = arena, reading
+        self.size = os.fstat(arena).st_size
+        self.memory_key = derive(admit.key, "memory") if admit.encrypted else b""
+        self._spill_bytes = admit.spill_bytes
+        folder = spill / hashlib.sha256(admit.tenant.encode()).hexdigest()[:16]
+        self._disk = Disk(folder, Cipher(derive(admit.key, "spill"), admit.tenant)) if admit.key else None
+        self._map = mapping.Mapping(arena, self.size, writable=True)
+        self._journal = Journal(journal)
+        self.catalogue = Catalogue(self._remember, map(_changes.decode, self._journal.entries()))
+        self._unhashed = deque(one.id for one in self.catalogue.entries.values() if not one.digest)
+        self.warm = self._found_warm()
+        self._extents = self.catalogue.extents(self.warm)
+        self._peak, self._look_s = 0, 0.0  # how far it was used since the last look; the next one
+        self._returning = ""  # the block on disk for which room is made: it stays there until it is here
+        self.connected: set[str] = set()  # sessions that have a line
+
+    def _found_warm(self) -> int:
+        """How far the arena was touched by a process before this one."""
+        used = max((one.offset + aligned(one.nbytes) for one in self.catalogue.entries.values()), default=0)
+        page = os.sysconf("SC_PAGE_SIZE")
+        touched = min(os.fstat(self.arena).st_blocks * 512, self.quota, self.size) // page * page
+        return max(touched, min(aligned(max(used, 0), page), self.size))
+
+    def _remember(self, change: Change) -> None:
+        try:
+            if self._journal.crowded:
+                self._journal.rewrite(map(_encode, self.catalogue.everything()))
+            self._journal.append(_encode(change))
+        except JournalFull as error:
+            raise Refusal(f"{error}: it has too many blocks", fix="put fewer and larger blocks, or drop some") from None
+
+    # ------------------------------------------------------------ put
+
+    def reserve(self, session: str, block: str, nbytes: int) -> Placed:
+        """Room to write into; the same again when it was given already."""
+        check_room(block, nbytes)
+        found = self.catalogue.entries.get(block)
+        if found is not None:
+            if found.state != RESERVED or found.session != session or found.nbytes != nbytes:
+                raise Refusal(f"block {block} is there already", "conflict")
+            return self._placed(found)
+        entry = Entry(block, nbytes, RESERVED, self._room(nbytes), session=session)
+        return self._placed(self._enter(entry))
+
+    def commit(self, session: str, said: Commit) -> Placed:
+        """It is a block from now on."""
+        check_facts(said.kind, said.label, said.cost_s)
+        found = self.catalogue.entries.get(said.id)
+        if found is None or (found.state == RESERVED and found.session != session):
+            raise Refusal(f"block {said.id} was not reserved", "not-found")
+        if not 0 <= said.header <= found.nbytes:
+            raise Refusal("a header longer than its block", "invalid-spec")
+        if found.state == RESERVED:
+            found = msgspec.structs.replace(found, state=RESIDENT, header=said.header, kind=said.kind, label=said.label,
+                                            cost_s=said.cost_s, session="")  # fmt: skip
+            self.catalogue.apply(found)
+            self._unhashed.append(found.id)
+        return self._placed(found)
+
+    def put(self, session: str, said: PutSmall) -> Placed:
+        """Both at once, with the bytes."""
+        check_room(said.id, len(said.data))
+        check_facts(said.kind, said.label, said.cost_s)
+        if said.id in self.catalogue.entries:  # said again, after an answer was lost
+            return self._placed(self.catalogue.entries[said.id])
+        placed = self.reserve(session, said.id, len(said.data))
+        self._map.view(placed.offset, placed.nbytes)[:] = said.data
+        return self.commit(session, Commit(said.id, said.header, said.kind, said.label, said.cost_s))
+
+    def _enter(self, entry: Entry) -> Entry:
+        try:
+            self.catalogue.apply(entry)
+        except Refusal:
+            self._extents.give_back(entry.offset, entry.nbytes)
+            raise
+        return entry
+
+    def _placed(self, entry: Entry) -> Placed:
+        return Placed(entry.offset, entry.nbytes, entry.header, entry.kind, self.warm, entry.digest)
+
+    # ------------------------------------------------------------ room
+
+    def _room(self, nbytes: int) -> int:
+        """Where so many bytes are free now; others of this tenant, and of no other, may have to go for it."""
+        if nbytes > min(self.quota, self.size):
+            raise Refusal(f"{shown_size(nbytes)} are more than the {shown_size(self.quota)} that tenant {self.tenant} "
+                          "may have in the grid of a node", "too-large",
+                          "put smaller blocks, or raise the quota")  # fmt: skip
+        while True:
+            if self.catalogue.used + aligned(nbytes) <= self.quota:
+                offset = self._extents.take(nbytes)
+                if offset is None and self.grow(nbytes):
+                    offset = self._extents.take(nbytes)
+                if offset is not None:
+                    return offset
+            victim = self.catalogue.victim()
+            if victim is None and self.reap():
+                continue
+            if victim is None:
+                used, quota = shown_size(self.catalogue.used), shown_size(self.quota)
+                raise Refusal(f"the grid has no room for {shown_size(nbytes)}: {used} of the {quota} of tenant "
+                              f"{self.tenant} are in use", fix="close or drop blocks, or raise the quota")  # fmt: skip
+            self._evict(victim)
+
+    def grow(self, nbytes: int) -> bool:
+        """Take more memory from the machine, within the quota; touched here, so that nobody else waits for it."""
+        wanted = max(SEGMENT, aligned(nbytes, SEGMENT))
+        end = min(self.warm + wanted, aligned(min(self.quota, self.size), os.sysconf("SC_PAGE_SIZE")), self.size)
+        if end <= self.warm:
+            return False
+        try:
+            os.posix_fallocate(self.arena, self.warm, end - self.warm)
+        except OSError as error:
+            log.warning("the arena of %s cannot grow: %s", self.tenant, error)
+            return False
+        self.warm = end
+        self._extents.grow(end)
+        return True
+
+    def allow(self, quota: int, spill_bytes: int) -> None:
+        """So much from now on; what is there already goes when room is needed."""
+        self.quota, self._spill_bytes = quota, spill_bytes
+
+    def tidy(self, now_s: float) -> None:
+        """Give back to the machine what workers touched beyond the arena's end, and an end that has long been free."""
+        self._peak = max(self._peak, self._extents.top)
+        if now_s >= self._look_s:
+            end = max(aligned(self._peak, SEGMENT), SEGMENT)
+            if self._look_s > 0 and end < self.warm:
+                self._extents.shrink(end)
+                self.warm = end
+            self._look_s, self._peak = now_s + KEEP_WARM_S, self._extents.top
+        if os.fstat(self.arena).st_blocks * 512 > self.warm:
+            mapping.give_back(self.arena, self.warm, self.size)
+
+    def _evict(self, entry: Entry) -> None:
+        """To disk, where that is allowed and there is room, or what is worth less has it; it is lost otherwise."""
+        self.catalogue.went(entry)
+        gone: Change = Gone(entry.id)
+        if self._disk is not None and self._room_on_disk(entry):
+            try:
+                self._disk.write(entry.id, self._map.view(entry.offset, entry.nbytes))
+                gone = msgspec.structs.replace(entry, state=SPILLED, offset=-1)
+            except OSError as error:
+                log.warning("block %s of %s could not be spilled and is dropped: %s", entry.id, self.tenant, error)
+        self.catalogue.apply(gone)
+        self._extents.give_back(entry.offset, entry.nbytes)
+
+    def _room_on_disk(self, entry: Entry) -> bool:
+        """Whether it fits; what is there and worth less goes for good, if that makes room enough."""
+        wanted = aligned(entry.nbytes)
+        if wanted > self._spill_bytes:
+            return False
+        leaving = self.catalogue.entries.get(self._returning)
+        most = self._spill_bytes + (0 if leaving is None else aligned(leaving.nbytes))
+        while self.catalogue.spilled + wanted > most:
+            cheapest = self.catalogue.cheapest_spilled(self._returning)
+            if cheapest is None or self.catalogue.standing(cheapest) >= self.catalogue.standing(entry):
+                return False
+            self._remove(cheapest)
+        return True
+
+    # ------------------------------------------------------------ open
+
+    def open(self, session: str, block: str) -> Placed:
+        """Pinned for this session, brought here first when it is elsewhere."""
+        entry = self.catalogue.entries.get(block)
+        if entry is None or entry.state == RESERVED:
+            raise Refusal(f"there is no block {block[:40]} in the grid of tenant {self.tenant}", "not-found",
+                          "put it again: it was dropped, or evicted while nobody used it")  # fmt: skip
+        if entry.state == SPILLED:
+            entry = self._from_disk(entry)
+        if session not in self.catalogue.pins.get(block, ()):
+            self.catalogue.apply(Pin(session, block))
+        return self._placed(entry)
+
+    def _from_disk(self, entry: Entry) -> Entry:
+        assert self._disk is not None
+        self._returning = entry.id
+        try:
+            offset = self._room(entry.nbytes)
+        finally:
+            self._returning = ""
+        try:
+            self._disk.read(entry.id, self._map.view(offset, entry.nbytes))
+        except (OSError, DamagedSpill) as error:
+            self._extents.give_back(offset, entry.nbytes)
+            raise Refusal(f"block {entry.id} cannot be brought back: {error}", "unavailable") from None
+        here = self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
+        self._unhashed.append(entry.id)
+        self._disk.drop(entry.id)
+        return here
+
+    def release(self, session: str, block: str) -> None:
+        entry = self.catalogue.entries.get(block)
+        if entry is not None and entry.state == RESERVED and entry.session == session:
+            self._remove(entry)
+        elif session in self.catalogue.pins.get(block, ()):
+            self.catalogue.apply(Unpin(session, block))
+
+    def drop(self, session: str, block: str) -> Placed:
+        """Away with it, unless somebody else uses it."""
+        entry = self.catalogue.entries.get(block)
+        if entry is None or entry.state == RESERVED:
+            raise Refusal(f"there is no block {block[:40]} in the grid of tenant {self.tenant}", "not-found")
+        if others := self.catalogue.pins.get(block, set()):
+            raise Refusal(f"block {block} is in use by {len(others)}", "conflict", "close it first")
+        self._remove(entry)
+        return Placed()
+
+    def discard(self, label: str) -> None:
+        """Away with all of this label that nobody has open."""
+        for entry in list(self.catalogue.entries.values()):
+            if entry.label == label and entry.state != RESERVED and entry.id not in self.catalogue.pins:
+                self._remove(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        self.catalogue.apply(Gone(entry.id))
+        if entry.state != SPILLED:
+            self._extents.give_back(entry.offset, entry.nbytes)
+        elif self._disk is not None:
+            self._disk.drop(entry.id)
+
+    # ------------------------------------------------------------ sessions, hashes
+
+    def meet(self, session: Session, held: Iterable[str] = ()) -> None:
+        """A worker is there, or is there again and still holds this much of what it held."""
+        known = self.catalogue.sessions.get(session.id)
+        if known is not None and (known.pid, known.born) != (session.pid, session.born):
+            raise Refusal("this session belongs to another process", "forbidden")
+        if known is None:
+            self._introduce(session, held)
+        for block in self.catalogue.held(session.id) - set(held):
+            self.release(session.id, block)
+        self.connected.add(session.id)
+
+    def _introduce(self, session: Session, held: Iterable[str]) -> None:
+        """A session that is new here. What it says it has open is pinned, if it is there: it may be read."""
+        if len(self.catalogue.sessions) >= _MOST_SESSIONS and not self.reap():
+            raise Refusal(f"tenant {self.tenant} has {_MOST_SESSIONS} sessions on this node", fix="close some")
+        self.catalogue.apply(session)
+        for block in held:
+            entry = self.catalogue.entries.get(block)
+            if entry is not None and entry.state == RESIDENT:
+                self.catalogue.apply(Pin(session.id, block))
+
+    def cut(self, session: str) -> None:
+        """The line is lost; while the process lives it may read what it has pinned, and write what it has reserved."""
+        self.connected.discard(session)
+        known = self.catalogue.sessions.get(session)
+        if known is not None and not (self.catalogue.held(session) and lives(known.pid, known.born)):
+            self.part(session)
+
+    def part(self, session: str) -> None:
+        """A worker is gone, with all it held."""
+        self.connected.discard(session)
+        for entry in self.catalogue.forget_session(session):
+            self._extents.give_back(entry.offset, entry.nbytes)
+
+    def reap(self) -> bool:
+        """Let go of the sessions whose line was lost and whose process has ended since; whether there was any."""
+        away = [one for one in self.catalogue.sessions.values() if one.id not in self.connected]
+        gone = {one for one in {(one.pid, one.born) for one in away} if not lives(*one)}
+        dead = [one.id for one in away if (one.pid, one.born) in gone]
+        for session in dead:
+            self.part(session)
+        return bool(dead)
+
+    def next_unhashed(self) -> tuple[Entry, memoryview] | None:
+        """A block whose bytes nobody has summed yet; what becomes of it meanwhile is seen in :meth:`current`."""
+        while self._unhashed:
+            entry = self.catalogue.entries.get(self._unhashed.popleft())
+            if entry is not None and entry.state == RESIDENT and not entry.digest:
+                return entry, self._map.view(entry.offset, entry.nbytes)
+        return None
+
+    def current(self, entry: Entry) -> bool:
+        """Whether the block has stayed where it was all the time."""
+        return self.catalogue.entries.get(entry.id) is entry
+
+    def hashed(self, entry: Entry, digest: str) -> None:
+        """What the sum of its bytes is, if they were its bytes to the end."""
+        if self.current(entry):
+            self.catalogue.apply(msgspec.structs.replace(entry, digest=digest))
+
+    def has(self, block: str) -> bool:
+        """Whether it is here, in memory or on disk."""
+        entry = self.catalogue.entries.get(block)
+        return entry is not None and entry.state != RESERVED
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """The bytes of what was reserved or pinned."""
+        return self._map.view(offset, nbytes)
+
+    def usage(self) -> Usage:
+        return self.catalogue.usage(self.quota, self.warm)

@@ -1,0 +1,244 @@
+"""A worker's line to the grid process: requests with answers, known again after the other side died, two mappings."""
+
+from __future__ import annotations
+
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from fairlead import framing
+from fairlead.errors import FairleadError, Unavailable
+from fairlead.grid import messages as m
+from fairlead.grid.mapping import Mapping
+from fairlead.grid.sockets import connect
+
+_Answer = TypeVar("_Answer", bound=msgspec.Struct)
+_AGAIN_S = 0.02
+_ANSWER_S = 120.0  # it may have to write gigabytes to disk first
+
+
+class GridConnection:
+    """One at a time speaks; what is no longer needed is said along with the next request, or as soon as nobody does."""
+
+    def __init__(self, path: Path, token: str, wait_s: float) -> None:
+        self._path, self._token, self._wait_s = path, token, wait_s
+        self._read: Mapping | None = None
+        self._write: Mapping | None = None
+        self._closed = False
+        self._begin()
+        with self._speaking:
+            self.welcome = self._connect()
+
+    def _begin(self) -> None:
+        """As a process of its own: also a forked child, whose parent goes on with its pins and its line."""
+        self._pid = os.getpid()
+        self.session = secrets.token_hex(16)
+        self._speaking = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._held: dict[str, int] = {}  # how often each block is open, or being written
+        self._unneeded: deque[str] = deque()
+        self._warming: queue.SimpleQueue[tuple[Mapping, int, int]] = queue.SimpleQueue()
+        self._warmer: threading.Thread | None = None
+
+    def forked(self) -> bool:
+        """Whether this is another process than before; from now on it is this one's."""
+        if self._pid == os.getpid():
+            return False
+        self._begin()
+        return True
+
+    # ------------------------------------------------------------ mappings
+
+    def reading(self, warm: int = 0) -> Mapping:
+        """The arena, to read."""
+        assert self._read is not None
+        self._soon(self._read, 0, warm)
+        return self._read
+
+    def writing(self) -> Mapping:
+        """The arena, to write to; asked for at the first put."""
+        if self._write is None:
+            with self._speaking:
+                answer, descriptors = self._say(m.Writer(), 1)
+                self._write = Mapping(descriptors[0], self.welcome.size, writable=True)
+                os.close(descriptors[0])
+            assert isinstance(answer, m.Placed)
+            self._soon(self._write, 0, answer.warm)
+        return self._write
+
+    def touch_soon(self, offset: int, nbytes: int) -> None:
+        """Have these pages at hand when they are read."""
+        assert self._read is not None
+        self._soon(self._read, offset, nbytes)
+
+    def _soon(self, arena: Mapping, offset: int, nbytes: int) -> None:
+        if arena.touched(offset, nbytes):
+            return
+        self._warming.put((arena, offset, nbytes))
+        if self._warmer is None:
+            self._warmer = threading.Thread(target=self._warm, name="fairlead-grid", daemon=True)
+            self._warmer.start()
+
+    def _warm(self) -> None:
+        while True:
+            arena, offset, nbytes = self._warming.get()
+            arena.touch(offset, nbytes)
+
+    def settle(self) -> None:
+        """Return when all pages that are warm in the arena are at hand here, too: for measurements."""
+        for arena in (self._read, self._write):
+            if arena is not None:
+                arena.touch(0, self.welcome.warm)
+
+    # ------------------------------------------------------------ words
+
+    def ask(self, request: Any, kind: type[_Answer] = m.Placed) -> _Answer:  # type: ignore[assignment]
+        """The answer; raises the error that the grid process answers with."""
+        self.forked()
+        with self._speaking:
+            try:
+                answer, _ = self._say(request)
+                self._account(request)
+            except FairleadError:
+                raise
+            except BaseException:  # an interrupt: what was answered is not known here, so that line is no good any more
+                self._hang_up()
+                raise
+        self._settle_up()
+        if not isinstance(answer, kind):
+            raise Unavailable(f"the grid process answers {type(answer).__name__}")
+        return answer
+
+    def _account(self, request: Any) -> None:
+        if isinstance(request, m.Open | m.Reserve):
+            self._held[request.id] = self._held.get(request.id, 0) + 1
+        elif isinstance(request, m.Commit):
+            self._held.pop(request.id, None)
+
+    def release(self, block: str, session: str) -> None:
+        """Called from anywhere, even while the collector runs in the middle of a request; not for a parent's blocks."""
+        if self._pid != os.getpid() or session != self.session:
+            return
+        self._unneeded.append(block)
+        self._settle_up()
+
+    def _settle_up(self) -> None:
+        """Say what is no longer needed, unless somebody speaks: then they do, when they are done."""
+        while self._unneeded and self._socket is not None and self._speaking.acquire(blocking=False):
+            try:
+                self._flush()
+                self._part()
+            finally:
+                self._speaking.release()
+
+    def _flush(self) -> None:
+        while self._unneeded and self._socket is not None:
+            block = self._unneeded.popleft()
+            if self._held.get(block, 0) > 1:
+                self._held[block] -= 1
+            elif self._held.pop(block, None):
+                self._tell(m.Release(block))
+
+    def _tell(self, message: m.Release | m.Goodbye) -> None:
+        """What nobody answers. If it does not go out whole the line is closed: the next begins with what is held."""
+        assert self._socket is not None
+        try:
+            self._socket.sendall(framing.pack(message))
+        except OSError:
+            self._hang_up()
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _part(self) -> None:
+        """After :meth:`close`, once nothing is read or written any more."""
+        if self._closed and not self._held and self._socket is not None:
+            self._tell(m.Goodbye())
+            self._hang_up()
+
+    def _say(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
+        """Say it until somebody answers: all requests can be said twice."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                if self._socket is None:
+                    self._connect()
+                self._flush()
+                if self._socket is None:
+                    raise ConnectionResetError("it is gone")
+                self._socket.sendall(framing.pack(request))
+                answer, received = self._hear(descriptors)
+            except OSError as error:
+                self._hang_up()
+                if self._closed or time.monotonic() > deadline:
+                    raise Unavailable(f"the grid process does not answer: {error}") from None
+                time.sleep(_AGAIN_S)
+                continue
+            except BaseException:  # an answer that comes later must not be taken for that of the next request
+                self._hang_up()
+                raise
+            if isinstance(answer, m.Problem):
+                document = {"code": answer.code, "detail": answer.error, "fix": answer.fix or None}
+                raise FairleadError.from_problem(document)
+            return answer, received
+
+    def _connect(self) -> m.Welcome:
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                self._socket = connect(self._path, _ANSWER_S)
+                self._socket.sendall(framing.pack(m.Hello(self._token, self.session, list(self._held))))
+                welcome, descriptors = self._hear(1)
+                break
+            except OSError as error:
+                self._hang_up()
+                if self._closed or time.monotonic() > deadline:
+                    raise Unavailable(f"the grid of this node cannot be reached: {error}") from None
+                time.sleep(_AGAIN_S)
+            except BaseException:
+                self._hang_up()
+                raise
+        if not isinstance(welcome, m.Welcome):
+            self._hang_up()
+            said = welcome.error if isinstance(welcome, m.Problem) else "no welcome"
+            raise FairleadError.from_problem({"code": getattr(welcome, "code", "unavailable"), "detail": said})
+        if self._read is None:
+            self._read = Mapping(descriptors[0], welcome.size, writable=False)
+            self._soon(self._read, 0, welcome.warm)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return welcome
+
+    def _hear(self, descriptors: int) -> tuple[Any, list[int]]:
+        assert self._socket is not None
+        unpacker, received = framing.Unpacker(m.ToClient), []
+        while True:
+            if descriptors:
+                data, got, _, _ = socket.recv_fds(self._socket, 1 << 18, descriptors)
+                received += got
+            else:
+                data = self._socket.recv(1 << 18)
+            if not data:
+                raise ConnectionResetError("it is gone")
+            if messages := unpacker.feed(data):
+                return messages[0], received
+
+    def _hang_up(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        """Nothing more is asked. What is still read or written stays pinned until it is gone, or the process ends."""
+        with self._speaking:
+            self._closed = True
+            self._flush()
+            self._part()

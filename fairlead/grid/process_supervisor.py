@@ -1,0 +1,325 @@
+"""Keeps the grid process of a node: starts it when somebody knocks, holds all that must outlive it, brings it back."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fairlead import framing
+from fairlead.grid import mapping
+from fairlead.grid.messages import (
+    Admit,
+    AskPeers,
+    Discard,
+    Forget,
+    FromKeeper,
+    Listen,
+    Peer,
+    PeerDoor,
+    Ping,
+    Pong,
+    Report,
+    ToKeeper,
+)
+from fairlead.grid.sockets import bind, connect, receive_packet, send_packet
+from fairlead.grid.values import Usage
+
+_RESTART_S = 0.2  # between two starts: one that cannot live must not eat the machine
+_TOLD_S = 600.0  # for so long it is told that the process had to be started again
+
+CHECK_S = 1.0
+_SILENT_S = 5.0  # then it is said
+_reports = framing.Decoder(ToKeeper)
+
+log = logging.getLogger("fairlead.grid")
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """What a tenant has, whoever serves it."""
+
+    admit: Admit
+    descriptors: tuple[int, int, int]  # its arena to write, to read, and its journal
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the workers of a job knock."""
+
+    listen: Listen
+    path: Path
+    listener: socket.socket
+
+
+@dataclass(slots=True)
+class GridSupervisor:
+    """Not a thread: whoever owns it waits for :meth:`fileno` to be readable and then calls :meth:`turn`."""
+
+    spill: Path
+    uid: int | None = None  # of the grid process; None: that of this one
+    name: str = "fl-grid"
+    arena_bytes: int = 64 << 30  # of address space; memory is only used within the quota
+    log_path: Path | None = None
+    peer_path: Path | None = None  # where other nodes' keepers knock; theirs lie beside it, with the same suffix
+    peer_key: bytes = b""
+    environment: Mapping[str, str] | None = None
+    silence_s: float = 15.0  # a grid process that gives no sign of life for so long is ended and started anew
+    usage: dict[str, Usage] = field(default_factory=dict)
+    _tenants: dict[str, Tenancy] = field(default_factory=dict)
+    _doors: dict[str, Door] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+    _control: socket.socket | None = None
+    _pidfd: int = -1
+    _peer_listener: socket.socket | None = None
+    _started_s: float = float("-inf")
+    _unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)  # with descriptors of its own
+    _asked: int = 0  # for a sign of life, since the last one
+    _restarted: tuple[float, str] | None = None  # when it was started again, and why
+    _poll: select.epoll = field(default_factory=select.epoll)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the grid process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def fileno(self) -> int:
+        return self._poll.fileno()
+
+    # ------------------------------------------------------------ who may come
+
+    def admit(self, admit: Admit) -> None:
+        """There is this tenant, with this quota from now on."""
+        known = self._tenants.get(admit.tenant)
+        if known is not None:  # what lies there is encrypted as it is
+            admit = msgspec.structs.replace(admit, key=known.admit.key, encrypted=known.admit.encrypted)
+            if admit == known.admit:
+                return
+        descriptors = known.descriptors if known is not None else self._arena(admit)
+        self._tenants[admit.tenant] = Tenancy(admit, descriptors)
+        self._tell(admit, descriptors)
+
+    def _arena(self, admit: Admit) -> tuple[int, int, int]:
+        arena = mapping.create(f"fairlead-{admit.tenant}", max(self.arena_bytes, admit.quota))
+        journal = mapping.create(f"fairlead-{admit.tenant}-journal", mapping.JOURNAL_BYTES)
+        return arena, mapping.read_only(arena), journal
+
+    def listen(self, job: str, tenant: str, path: Path, uid: int | None = None) -> str:
+        """Let this job's workers connect at the path; returns the token that they must show."""
+        if job in self._doors:
+            return self._doors[job].listen.token
+        listener = bind(path, uid)
+        door = Door(Listen(job, tenant, secrets.token_urlsafe(24), uid), path, listener)
+        self._doors[job] = door
+        if self._process is None:
+            self._poll.register(listener.fileno(), select.EPOLLIN)
+        self._tell(door.listen, [listener.fileno()])
+        return door.listen.token
+
+    def forget(self, job: str) -> None:
+        """None of its workers will come any more."""
+        door = self._doors.pop(job, None)
+        if door is not None:
+            with contextlib.suppress(FileNotFoundError):  # a grid process listens there now
+                self._poll.unregister(door.listener.fileno())
+            door.listener.close()
+            door.path.unlink(missing_ok=True)
+            self._tell(Forget(job))
+
+    def discard(self, label: str, tenant: str = "") -> None:
+        """Drop the blocks of this label, which nobody will ask for any more: one tenant's, or whoever has it."""
+        self._tell(Discard(label, tenant))
+
+    # ------------------------------------------------------------ its process
+
+    def turn(self) -> None:
+        """Deal with whatever has happened."""
+        for descriptor, events in self._poll.poll(0):
+            if descriptor == self._pidfd:
+                self._buried()
+            elif self._control is not None and descriptor == self._control.fileno():
+                if events & select.EPOLLOUT:
+                    self._flush()
+                if events & ~select.EPOLLOUT:
+                    self._hear()
+            elif self._process is None:
+                self.start()
+
+    def check(self) -> None:
+        """To be called every :data:`CHECK_S`: asks for a sign of life, and starts anew what gives none.
+
+        What counts is how often it was asked in vain, not what a clock says: whoever asks may have been stopped itself.
+        """
+        if self._process is None:
+            return
+        if self._asked * CHECK_S >= self.silence_s:
+            why = f"it gave no sign of life for {self.silence_s:g} s"
+            log.error("the grid process is ended and started again: %s", why)
+            self._settle()
+            self._again(why)
+        else:
+            self._asked += 1
+            self._tell(Ping(self._asked))
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the grid of this node, or was a short time ago; empty: nothing."""
+        if self._asked * CHECK_S >= _SILENT_S:
+            return f"its grid process has given no sign of life for {self._asked * CHECK_S:.0f} s"
+        if self._restarted is not None and (since_s := time.monotonic() - self._restarted[0]) < _TOLD_S:
+            return f"its grid process was started again {since_s:.0f} s ago: {self._restarted[1]}"
+        return ""
+
+    def start(self) -> None:
+        """Have a grid process, and tell it everything."""
+        if self._process is not None:
+            return
+        time.sleep(max(0.0, min(_RESTART_S, self._started_s + _RESTART_S - time.monotonic())))
+        self._started_s = time.monotonic()
+        for door in self._doors.values():
+            with contextlib.suppress(FileNotFoundError):
+                self._poll.unregister(door.listener.fileno())
+        _own(self.spill, self.uid)
+        self._asked = 0
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        with theirs:
+            self._process = self._spawn(theirs.fileno())
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._poll.register(self._pidfd, select.EPOLLIN)
+        self._poll.register(self._control.fileno(), select.EPOLLIN)
+        for tenancy in self._tenants.values():
+            self._tell(tenancy.admit, tenancy.descriptors)
+        for door in self._doors.values():
+            self._tell(door.listen, [door.listener.fileno()])
+        if self.peer_path is not None:
+            self._peer_listener = self._peer_listener or bind(self.peer_path, None)
+            self._tell(PeerDoor(os.geteuid(), self.peer_key), [self._peer_listener.fileno()])
+
+    def _spawn(self, control: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "fairlead.grid.process", "--control", str(control),
+                   "--spill", str(self.spill), "--name", self.name]  # fmt: skip
+        command += [] if self.uid is None else ["--uid", str(self.uid)]
+        with contextlib.ExitStack() as opened:
+            out = None if self.log_path is None else opened.enter_context(self.log_path.open("ab"))
+            return subprocess.Popen(
+                command, pass_fds=[control], stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/",
+                env=None if self.environment is None else dict(self.environment), start_new_session=True,
+            )  # fmt: skip
+
+    def _tell(self, message: FromKeeper, descriptors: tuple[int, ...] | list[int] = ()) -> None:
+        """Now, or as soon as it reads: whoever keeps a grid process that hangs does not hang with it."""
+        if self._control is not None:
+            self._unsent.append((msgspec.msgpack.encode(message), tuple(os.dup(each) for each in descriptors)))
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._control is not None
+        try:
+            while self._unsent:
+                send_packet(self._control, *self._unsent[0])
+                self._drop_unsent()
+        except BlockingIOError:
+            self._poll.modify(self._control.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            return
+        except (BrokenPipeError, ConnectionResetError):  # its successor will be told
+            pass
+        with contextlib.suppress(FileNotFoundError):  # it is about to be buried
+            self._poll.modify(self._control.fileno(), select.EPOLLIN)
+
+    def _drop_unsent(self) -> None:
+        _, descriptors = self._unsent.popleft()
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            data, _ = receive_packet(self._control)
+        except BlockingIOError:  # it was another process of the same number that said something
+            return
+        if not data:
+            self._poll.unregister(self._control.fileno())  # its end is dealt with when its process has ended
+            return
+        try:
+            said = _reports.decode(data)
+        except ValueError as error:
+            log.error("the grid process said what nobody understands: %s", error)
+            return
+        match said:
+            case Report():
+                self.usage |= said.tenants
+            case Pong():
+                self._asked = 0
+            case AskPeers():
+                self._introduce(said.tenant)
+
+    def _introduce(self, tenant: str) -> None:
+        """Lines to the grid processes of the other nodes, and then the word that these were all."""
+        own = self.peer_path
+        for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
+            with contextlib.suppress(OSError):  # nobody is there any more, or it hangs and lets nobody in
+                if path != own:
+                    with connect(path, 0.0) as line:
+                        self._tell(Peer(path.stem, tenant), [line.fileno()])
+        self._tell(Peer("", tenant))
+
+    def _buried(self) -> None:
+        code = self._settle()
+        log.warning("the grid process ended with %s and is started again", code)
+        self._again(f"it ended with {code}")
+
+    def _again(self, why: str) -> None:
+        self._restarted = time.monotonic(), why
+        self.start()
+
+    def _settle(self) -> int | None:
+        """It has ended, or ends now."""
+        if self._process is None:
+            return None
+        self._process.kill()
+        code = self._process.wait()
+        for descriptor in (self._pidfd, -1 if self._control is None else self._control.fileno()):
+            with contextlib.suppress(FileNotFoundError, ValueError, OSError):
+                self._poll.unregister(descriptor)
+        os.close(self._pidfd)
+        while self._unsent:
+            self._drop_unsent()
+        if self._control is not None:
+            self._control.close()
+        self._process, self._control, self._pidfd = None, None, -1
+        return code
+
+    def close(self) -> None:
+        """The end of it all: process, memory, sockets and what was spilled."""
+        self._settle()
+        for job in list(self._doors):
+            self.forget(job)
+        for tenancy in self._tenants.values():
+            for descriptor in tenancy.descriptors:
+                os.close(descriptor)
+        self._tenants.clear()
+        if self._peer_listener is not None and self.peer_path is not None:
+            self._peer_listener.close()
+            self.peer_path.unlink(missing_ok=True)
+        self._poll.close()
+        shutil.rmtree(self.spill, ignore_errors=True)
+
+
+def _own(folder: Path, uid: int | None) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if uid is not None:
+        os.chown(folder, uid, uid)

@@ -1,0 +1,381 @@
+"""One tenant's thread in the grid process: knows who connects, answers one after the other, sees who is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fairlead import framing
+from fairlead.grid import messages as m
+from fairlead.grid.arena_store import Store
+from fairlead.grid.catalogue import RESERVED, Session
+from fairlead.grid.credentials import born, peer
+from fairlead.grid.errors import Refusal, check_session, is_id
+from fairlead.grid.peer_fetches import PREFIX, Fetches
+from fairlead.grid.peers import Peers
+
+_ANSWER_S = 10.0  # a worker that does not read its answers is let go
+_HELLO_S = 10.0  # and so is one that does not say who it is
+_PAGE = 512
+MOST_LINES = 1024
+"""Of one tenant on a node: every process of its workers that uses the grid has one. All tenants share the descriptors
+of the grid process, so further ones wait in the queue of the socket until one of these is closed."""
+_MOST_UNREAD = 64 << 20  # bytes of messages that have only begun, of a tenant
+_WARN_S = 60.0  # between two warnings of the same kind
+_PAUSE_S = 0.2  # until the next attempt, when the process itself has no descriptor left
+_MOST_HELD = 1 << 16  # blocks that a worker may say it has open
+_AGAIN_S, _LONGEST_AGAIN_S = 0.1, 5.0  # from a fault of a tenant's thread until it serves again
+
+log = logging.getLogger("fairlead.grid")
+
+
+class Connection:
+    """One worker's line."""
+
+    def __init__(self, line: socket.socket, job: m.Listen, pid: int) -> None:
+        self.line, self.job, self.pid = line, job, pid
+        self.session = ""  # empty until it has said hello
+        self.since_s = time.monotonic()
+        self.closed = False
+        self.unread = 0  # bytes that wait for the rest of their message, when it was last looked
+        self.asked: deque[Any] = deque()  # requests that it made, and nobody has answered yet
+        self.waits = False  # for a block from another node: meanwhile nothing more is read
+        self._unpacker = framing.Unpacker(m.FromClient, m.LONGEST)
+
+    def receive(self) -> list[Any] | None:
+        """What it said; None when it is gone or talks nonsense."""
+        try:
+            data = self.line.recv(1 << 18)
+            return self._unpacker.feed(data) if data else None
+        except ConnectionResetError:
+            return None
+        except (OSError, ValueError) as error:
+            log.info("a worker of %s is let go: %s", self.job.job, error)
+            return None
+
+    def grown(self) -> int:
+        """By how much more waits for the rest of its message than before."""
+        before, self.unread = self.unread, len(self._unpacker)
+        return self.unread - before
+
+    def answer(self, message: Any, *descriptors: int) -> None:
+        data = framing.pack(message)
+        if descriptors:
+            sent = socket.send_fds(self.line, [data], list(descriptors))
+            data = data[sent:]
+        self.line.sendall(data)
+
+
+class TenantServer(threading.Thread):
+    """Only its own tenant waits for what happens here, and nobody ever waits for it."""
+
+    def __init__(self, store: Store, peers: Peers) -> None:
+        super().__init__(name=f"tenant-{store.tenant}", daemon=True)
+        self.store = store
+        self._listeners: dict[str, tuple[m.Listen, socket.socket]] = {}
+        self._connections: set[Connection] = set()
+        self._warned_s = float("-inf")
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # a pipe could be full, and block who writes
+        self._orders: deque[Callable[[], None]] = deque()
+        self._fetches = Fetches(store, peers, self._order)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Without any line; the listeners stay."""
+        for connection in self._connections:
+            connection.closed = True
+            connection.line.close()
+        for session in list(self.store.connected):
+            if not session.startswith(PREFIX):
+                with self.store.lock:
+                    self.store.cut(session)
+        self._connections.clear()
+        self._lines: dict[str, Connection] = {}  # by session
+        self._strangers: dict[int, Connection] = {}  # by descriptor, the oldest first: they have not said hello
+        self._unread = 0  # bytes of messages whose rest has not come
+        self._closed_until_s: float | None = None  # nobody is let in before
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        for job, listener in self._listeners.values():
+            self._selector.register(listener, selectors.EVENT_READ, job)
+
+    # ------------------------------------------------------------ from other threads
+
+    def listen(self, job: m.Listen, listener: socket.socket) -> None:
+        """This job may connect."""
+        self._order(partial(self._let_in, job, listener))
+
+    def forget(self, job: str) -> None:
+        """It will not any more."""
+        self._order(partial(self._shut_out, job))
+
+    def allow(self, admit: m.Admit) -> None:
+        """So much from now on."""
+        self._order(partial(self._locked, partial(self.store.allow, admit.quota, admit.spill_bytes)))
+
+    def discard(self, label: str) -> None:
+        """Away with the blocks of this label."""
+        self._order(partial(self._locked, partial(self.store.discard, label)))
+
+    def _order(self, work: Callable[[], None]) -> None:
+        """Have this done by the tenant's thread, in order, however busy that is."""
+        self._orders.append(work)
+        with contextlib.suppress(BlockingIOError):  # it has been woken up often enough
+            os.eventfd_write(self._wake, 1)
+
+    # ------------------------------------------------------------ the tenant's thread
+
+    def run(self) -> None:
+        """For ever: after a fault of ours it begins again, and workers find their pins and rooms as they were."""
+        pause_s = _AGAIN_S
+        while True:
+            begun_s = time.monotonic()
+            try:
+                self._serve_all()
+            except Exception:
+                log.exception("fault %s: %s is served anew", secrets.token_hex(4), self.store.tenant)
+            quick = time.monotonic() - begun_s < _WARN_S
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_AGAIN_S) if quick else _AGAIN_S
+            self._selector.close()
+            self._begin()
+
+    def _serve_all(self) -> None:
+        while True:
+            self._obey()
+            for key, _ in self._selector.select(self._patience_s()):
+                if key.fileobj == self._wake:
+                    os.eventfd_read(self._wake)
+                elif isinstance(key.data, Connection):
+                    if not key.data.closed:  # by what another of these lines said
+                        self._serve(key.data)
+                elif self._closed_until_s is None:
+                    self._accept(key.data)
+            self._let_strangers_go()
+            if self._closed_until_s is not None and len(self._connections) < MOST_LINES:
+                self._reopen()
+
+    def _obey(self) -> None:
+        while self._orders:
+            self._orders.popleft()()
+
+    def _locked(self, work: Callable[[], None]) -> None:
+        with self.store.lock:
+            work()
+
+    def _patience_s(self) -> float | None:
+        """How long nothing has to be done if nobody says anything."""
+        oldest = next(iter(self._strangers.values()), None)
+        waits = [] if oldest is None else [oldest.since_s + _HELLO_S]
+        if self._closed_until_s is not None and len(self._connections) < MOST_LINES:
+            waits.append(self._closed_until_s)
+        return max(0.0, min(waits) - time.monotonic()) if waits else None
+
+    def _let_strangers_go(self) -> None:
+        late_s = time.monotonic() - _HELLO_S
+        while self._strangers and (oldest := next(iter(self._strangers.values()))).since_s <= late_s:
+            self._lost(oldest)
+
+    def _close(self, why: str, wait_s: float = 0.0) -> None:
+        """Let nobody in for now; whoever knocks waits."""
+        self._closed_until_s = time.monotonic() + wait_s
+        if self._closed_until_s > self._warned_s + _WARN_S:
+            self._warned_s = self._closed_until_s
+            log.warning("more lines of %s to the grid of this node have to wait: %s", self.store.tenant, why)
+        for _, listener in self._listeners.values():
+            self._selector.unregister(listener)
+
+    def _reopen(self) -> None:
+        if self._closed_until_s is not None and time.monotonic() >= self._closed_until_s:
+            self._closed_until_s = None
+            for job, listener in self._listeners.values():
+                self._selector.register(listener, selectors.EVENT_READ, job)
+
+    def _let_in(self, job: m.Listen, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self._listeners[job.job] = (job, listener)
+        if self._closed_until_s is None:
+            self._selector.register(listener, selectors.EVENT_READ, job)
+
+    def _shut_out(self, job: str) -> None:
+        _, stale = self._listeners.pop(job, (None, None))
+        if stale is not None:
+            if self._closed_until_s is None:
+                self._selector.unregister(stale)
+            stale.close()
+
+    def _accept(self, job: m.Listen) -> None:
+        if job.job not in self._listeners:
+            return
+        try:
+            line, _ = self._listeners[job.job][1].accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no descriptor is left, or no memory: it may be better soon
+            self._close(str(error), _PAUSE_S)
+            return
+        pid, uid = peer(line)
+        if uid != (os.geteuid() if job.uid is None else job.uid):
+            log.warning("user %d knocked at the grid of %s and was refused", uid, self.store.tenant)
+            line.close()
+            return
+        line.settimeout(_ANSWER_S)
+        connection = self._strangers[line.fileno()] = Connection(line, job, pid)
+        self._connections.add(connection)
+        self._selector.register(line, selectors.EVENT_READ, connection)
+        if len(self._connections) >= MOST_LINES:
+            self._close(f"it has {len(self._connections)} lines already")
+
+    def _serve(self, connection: Connection) -> None:
+        said = connection.receive()
+        self._unread += connection.grown()
+        if said is None or self._unread > _MOST_UNREAD:
+            self._lost(connection)
+            return
+        connection.asked += said
+        self._work_off(connection)
+
+    def _work_off(self, connection: Connection) -> None:
+        """Answer what it asked, in order, as far as that can be done here and now."""
+        while connection.asked and not connection.closed and not connection.waits:
+            request = connection.asked.popleft()
+            self._answer(connection, request, partial(self._request, connection, request))
+
+    def _answer(self, connection: Connection, request: Any, work: Callable[[], None]) -> None:
+        """Do this for it; whatever goes wrong, it hears so, and what it asks next is answered."""
+        try:
+            work()
+        except Refusal as refusal:
+            self._deny(connection, request, refusal.problem)
+        except OSError as error:
+            log.info("a worker of %s does not hear: %s", connection.job.job, error)
+            self._lost(connection)
+        except Exception:  # a fault of ours: whoever asked is told, and nobody else notices
+            number = secrets.token_hex(4)
+            log.exception("fault %s: %s of %s", number, type(request).__name__, connection.job.job)
+            problem = m.Problem(f"a fault of the grid process: {number} in its log", "unavailable")
+            self._deny(connection, request, problem)
+
+    def _deny(self, connection: Connection, request: Any, problem: m.Problem) -> None:
+        if isinstance(request, m.Release):
+            return  # nobody listens for an answer
+        try:
+            connection.answer(problem)
+        except OSError:
+            self._lost(connection)
+
+    def _request(self, connection: Connection, request: Any) -> None:
+        if isinstance(request, m.Hello):
+            self._greet(connection, request)
+        elif not connection.session:
+            raise Refusal("say hello first", "forbidden")
+        elif isinstance(request, m.Goodbye):
+            with self.store.lock:
+                self.store.part(connection.session)
+            self._lost(connection)
+        elif isinstance(request, m.Open) and self._is_elsewhere(request.id):
+            self._wait_for(connection, request)
+        elif isinstance(request, m.Writer):
+            connection.answer(m.Placed(warm=self.store.warm), self.store.arena)
+        else:
+            self._do(connection, request)
+
+    def _do(self, connection: Connection, request: Any) -> None:
+        with self.store.lock:
+            answer = self._carry_out(connection.session, request)
+        if answer is not None:
+            connection.answer(answer)
+
+    # ------------------------------------------------------------ blocks from other nodes
+
+    def _is_elsewhere(self, block: str) -> bool:
+        return is_id(block) and (block in self._fetches or block not in self.store.catalogue.entries)
+
+    def _wait_for(self, connection: Connection, request: m.Open) -> None:
+        """It is answered when the block is here, or cannot be had; others are served meanwhile."""
+        connection.waits = True
+        self._selector.unregister(connection.line)
+        self._fetches.bring(request.id, partial(self._go_on, connection, request))
+
+    def _go_on(self, connection: Connection, request: m.Open, problem: m.Problem | None) -> None:
+        connection.waits = False
+        if connection.closed:
+            return
+        self._selector.register(connection.line, selectors.EVENT_READ, connection)
+        if problem is None:
+            self._answer(connection, request, partial(self._do, connection, request))
+        else:
+            self._deny(connection, request, problem)
+        self._work_off(connection)
+
+    # ------------------------------------------------------------ what is asked
+
+    def _greet(self, connection: Connection, hello: m.Hello) -> None:
+        if hello.token != connection.job.token:
+            raise Refusal("this token opens nothing here", "forbidden")
+        if connection.session not in ("", f"{connection.job.job}/{hello.session}"):
+            raise Refusal("a line is one worker's", "forbidden")
+        check_session(hello.session)
+        if len(hello.held) > _MOST_HELD:
+            raise Refusal(f"a worker has at most {_MOST_HELD} blocks open", fix="close some")
+        with self.store.lock:
+            session = f"{connection.job.job}/{hello.session}"
+            self.store.meet(Session(session, connection.pid, born(connection.pid), connection.job.job), hello.held)
+        connection.session = session
+        self._strangers.pop(connection.line.fileno(), None)
+        before, self._lines[session] = self._lines.get(session), connection
+        if before is not None and before is not connection:  # what waits there is older than what is held now
+            self._lost(before)
+        store = self.store
+        connection.answer(m.Welcome(store.tenant, store.size, store.warm, store.memory_key), store.reading)
+
+    def _carry_out(self, session: str, request: Any) -> m.ToClient | None:
+        store = self.store
+        match request:
+            case m.Reserve():
+                return store.reserve(session, request.id, request.nbytes)
+            case m.Commit():
+                return store.commit(session, request)
+            case m.PutSmall():
+                return store.put(session, request)
+            case m.Open():
+                return store.open(session, request.id)
+            case m.Release():
+                store.release(session, request.id)
+                return None
+            case m.Drop():
+                return store.drop(session, request.id)
+            case m.AskUsage():
+                return m.Told(store.usage())
+            case _:
+                return self._blocks(request)
+
+    def _blocks(self, request: m.AskBlocks) -> m.Blocks:
+        entries = self.store.catalogue.entries
+        found = sorted(one for one, entry in entries.items() if one > request.after and entry.state != RESERVED)
+        page = [self.store.catalogue.info(entries[one]) for one in found[:_PAGE]]
+        return m.Blocks(page, more=len(found) > _PAGE)
+
+    def _lost(self, connection: Connection) -> None:
+        """The line is closed: by its worker, with it, or by what happened in between."""
+        connection.closed = True
+        if not connection.waits:
+            self._selector.unregister(connection.line)
+        self._strangers.pop(connection.line.fileno(), None)
+        self._unread -= connection.unread
+        connection.line.close()
+        self._connections.discard(connection)
+        if connection.session and self._lines.get(connection.session) is connection:
+            del self._lines[connection.session]
+            with self.store.lock:
+                self.store.cut(connection.session)

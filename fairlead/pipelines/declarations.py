@@ -1,0 +1,283 @@
+"""Declares pipelines in Python: functions marked with ``@stage``, wired by calling them with each other's results.
+
+Outside of a pipeline a stage is the function that it was: call it, test it, debug it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, overload
+
+from fairlead.errors import InvalidSpec
+from fairlead.pipelines.graph import ESTIMATORS
+from fairlead.spec_errors import NAME_PATTERN
+
+SETTINGS = ("workers", "placement", "retries", "cache", "trains", "takes", "env", "secrets", "venv")
+RESOURCES = ("cpu", "memory", "gpu", "device")
+PLAIN: Mapping[str, Any] = {"int": int, "float": (int, float), "bool": bool, "str": str}
+METHODS = ("predict", "predict_proba", "decision_function", "transform", "score")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One stage of a pipeline that is being declared."""
+
+    name: str
+    stage: Stage
+    args: Mapping[str, Any]  # Outputs stand for the results of others
+
+
+@dataclass(slots=True)
+class Declaration:
+    """A pipeline that is being declared: its stages in the order in which they were called."""
+
+    name: str
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+
+_building: ContextVar[Declaration | None] = ContextVar("fairlead-pipeline", default=None)
+
+
+class Output:
+    """What a stage will give, or a part of it: to be passed on as an argument, not to be looked at."""
+
+    def __init__(self, node: str, path: tuple[str | int, ...] = (), parts: int = 0, fitted: bool = False) -> None:
+        self._node, self._path, self._parts, self._fitted = node, path, parts, fitted
+
+    @property
+    def reference(self) -> str:
+        """How arguments name it."""
+        return f"${self._node}" + "".join(f"[{key}]" for key in self._path)
+
+    def __getitem__(self, key: str | int) -> Output:
+        if not isinstance(key, str | int) or isinstance(key, bool) or "[" in str(key) or "]" in str(key):
+            raise InvalidSpec(f"{key!r} is no key of what it gives", field=f"stage {self._node}",
+                              fix="use a name or a number, or take it apart inside the next stage")  # fmt: skip
+        return Output(self._node, (*self._path, key))
+
+    def __iter__(self) -> Iterator[Output]:
+        if not self._parts:
+            raise InvalidSpec("gives one value, as far as is known", field=f"stage {self._node}",
+                              fix="say how many it gives: @stage(outputs=2)")  # fmt: skip
+        return iter([self[index] for index in range(self._parts)])
+
+    def __getattr__(self, name: str) -> Callable[..., Output]:
+        if name in METHODS and self._fitted:
+            return lambda *args, **settings: _method(self, name, args, settings)
+        raise AttributeError(f"stage {self._node}: what it gives is there only when it has run; "
+                             f"use .{name} inside the next stage")  # fmt: skip
+
+    def __bool__(self) -> NoReturn:
+        raise InvalidSpec("gives something that is not known yet, so nothing can depend on it here",
+                          field=f"stage {self._node}", fix="decide inside a stage")  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<what {self.reference[1:]} will give>"
+
+
+class Stage:
+    """A function with what it needs to run as a gang of its own."""
+
+    def __init__(self, function: Callable[..., Any], settings: Mapping[str, Any]) -> None:
+        self.function = function
+        self.settings = dict(settings)
+        self.outputs = int(self.settings.pop("outputs", 0) or 0)
+        self.name = str(self.settings.pop("name", None) or stage_name(getattr(function, "__name__", "stage")))
+        self.estimator: Any = None
+        _check_settings(self.name, self.settings)
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        building = _building.get()
+        if building is None:
+            return self.function(*args, **kwargs)
+        return _add(building, self, _bound(self, args, kwargs))
+
+    def named(self, name: str) -> Stage:
+        """The same stage by another name, for a pipeline that has it several times."""
+        return self.using(name=name)
+
+    def using(self, **settings: Any) -> Stage:
+        """The same stage with other settings, such as ``cpu=2`` or ``cache=False``."""
+        given = {"outputs": self.outputs, "name": self.name, **self.settings, **settings}
+        other = Stage(self.function, given)
+        other.estimator = self.estimator
+        return other
+
+    @property
+    def trains(self) -> bool:
+        """Whether it gives a fairlead.Training: it says so by its annotation, by ``trains``, or by having workers."""
+        if "trains" in self.settings:
+            return bool(self.settings["trains"])
+        said = getattr(self.function, "__annotations__", {}).get("return")
+        named = said if isinstance(said, str) else getattr(said, "__name__", "")
+        return named.rpartition(".")[2] == "Training" or (self.estimator is None and "workers" in self.settings)
+
+    def fields(self) -> dict[str, Any]:
+        """Its settings as the spec has them."""
+        resources = {name: self.settings[name] for name in RESOURCES if self.settings.get(name) is not None}
+        plain = {name: self.settings[name] for name in SETTINGS if self.settings.get(name) is not None}
+        return {**plain, **({"trains": True} if self.trains else {}), **({"resources": resources} if resources else {})}
+
+
+@overload
+def stage(what: Callable[..., Any], /, **settings: Any) -> Stage: ...
+@overload
+def stage(**settings: Any) -> Callable[[Callable[..., Any]], Stage]: ...
+def stage(what: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    """Mark a function as a stage, or make one of a scikit-learn estimator: ``stage(RandomForestClassifier())(X, y)``.
+
+    Settings: ``cpu``, ``memory``, ``gpu``, ``device``, ``workers``, ``retries``, ``cache``, ``outputs``, ``name``, ...
+    """
+    if what is None:
+        return lambda function: Stage(function, settings)
+    if hasattr(what, "fit") and hasattr(what, "get_params") and not isinstance(what, type):
+        made = Stage(_fit, {"name": stage_name(type(what).__name__), **settings})
+        made.estimator = what
+        return made
+    if not callable(what):
+        raise InvalidSpec(f"{what!r} is neither a function nor an estimator", field="stage",
+                          fix="mark a function with @stage, or pass an estimator with fit and get_params")  # fmt: skip
+    return Stage(what, settings)
+
+
+class Pipeline:
+    """A function that wires stages; its own parameters have values when the graph is built."""
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+        self.function = function
+        self.name = name or stage_name(getattr(function, "__name__", "pipeline"))
+        functools.update_wrapper(self, function, updated=())
+
+    def declare(self, **params: Any) -> Declaration:
+        """Call the function once, with stages that note down what they were called with."""
+        _check_arguments(self.function, f"pipeline {self.name}", params)
+        _check_types(self.function, f"pipeline {self.name}", params)
+        declaration = Declaration(self.name)
+        token = _building.set(declaration)
+        try:
+            self.function(**params)
+        finally:
+            _building.reset(token)
+        if not declaration.nodes:
+            raise InvalidSpec("calls no stage", field=f"pipeline {self.name}", fix="mark functions with @stage")
+        return declaration
+
+    __call__ = declare
+
+
+def pipeline(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Mark the function that wires stages: ``@pipeline`` or ``@pipeline(name=...)``."""
+    return (lambda each: Pipeline(each, name)) if function is None else Pipeline(function, name)
+
+
+def stage_name(text: str) -> str:
+    """A name as specs have them, made of any identifier."""
+    split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text)
+    return re.sub(r"[^a-z0-9]+", "-", split.lower()).strip("-")[:36].strip("-") or "stage"
+
+
+def _add(building: Declaration, made: Stage, args: Mapping[str, Any]) -> Output:
+    name, count = made.name, 1
+    while name in building.nodes:
+        count += 1
+        name = f"{made.name}-{count}"
+    building.nodes[name] = Node(name, made, args)
+    return Output(name, (), made.outputs, fitted=made.estimator is not None)
+
+
+def _bound(made: Stage, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by name; a wrong one is refused where the stage is called."""
+    field_ = f"stage {made.name}"
+    try:
+        signature = inspect.signature(made.function)
+    except (TypeError, ValueError):
+        raise InvalidSpec("has no signature", field=field_, fix="wrap it in a function of your own") from None
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    if kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY}:
+        raise InvalidSpec("takes arguments without names", field=field_, fix="name each of them in its definition")
+    names = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names):
+        raise InvalidSpec(f"takes {len(names)} arguments by place and was given {len(args)}", field=field_,
+                          fix=f"it takes {', '.join(signature.parameters) or 'none'}")  # fmt: skip
+    given = dict(zip(names, args, strict=False))
+    twice = sorted(given.keys() & kwargs.keys())
+    if twice:
+        raise InvalidSpec("is given twice", field=f"{field_}: {twice[0]}", fix="keep one of them")
+    given |= kwargs
+    _check_arguments(made.function, field_, given)
+    return given
+
+
+def _check_arguments(function: Callable[..., Any], owner: str, given: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(function).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for name in given:
+        if name not in named and not takes_any:
+            raise InvalidSpec("it takes no such argument", field=f"{owner}: {name}",
+                              fix=f"rename it to one of: {', '.join(named) or 'none'}")  # fmt: skip
+    for name, parameter in named.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise InvalidSpec("is missing, and it has no default", field=f"{owner}: {name}", fix=f"pass {name}=...")
+
+
+def _check_types(function: Callable[..., Any], owner: str, given: Mapping[str, Any]) -> None:
+    """Of what is given to a pipeline, often in a shell: a text where its annotation says number is a slip."""
+    for name, value in given.items():
+        said = getattr(function, "__annotations__", {}).get(name)
+        kind = said if isinstance(said, str) else getattr(said, "__name__", "")
+        wanted = PLAIN.get(kind)
+        if wanted is not None and (not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)):
+            raise InvalidSpec(f"{value!r} is not of the type {kind}", field=f"{owner}: {name}",
+                              fix="pass what the annotation of the parameter says")  # fmt: skip
+
+
+def _check_settings(name: str, settings: Mapping[str, Any]) -> None:
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidSpec(f"{name!r} is not a name", field="stage",
+                          fix="use 1 to 40 lower-case letters, digits and hyphens")  # fmt: skip
+    for given in settings:
+        if given not in (*SETTINGS, *RESOURCES):
+            known = ", ".join((*RESOURCES, *SETTINGS, "outputs", "name"))
+            raise InvalidSpec("is no setting of a stage", field=f"stage {name}: {given}", fix=f"use one of: {known}")
+
+
+# ---------------------------------------------------------------- estimators
+
+
+def _fit(X: Any, y: Any = None, sample_weight: Any = None) -> Any:
+    """What a stage of an estimator takes; the fitting itself is in ``fairlead.pipelines.estimators``."""
+    raise NotImplementedError("an estimator's stage runs inside a pipeline; call its fit yourself outside of one")
+
+
+def _call(fitted: Any, method: str, X: Any, y: Any = None) -> Any:
+    raise NotImplementedError("runs inside a pipeline only")
+
+
+def _method(fitted: Output, name: str, args: tuple[Any, ...], settings: Mapping[str, Any]) -> Output:
+    building = _building.get()
+    if building is None:
+        raise InvalidSpec("is used outside of its pipeline", field=f"stage {fitted._node}",
+                          fix="call it in the function marked with @pipeline")  # fmt: skip
+    made = Stage(_call, {"name": f"{fitted._node[:24]}-{stage_name(name)}", **settings})
+    made.estimator = name  # a method of what was fitted
+    bound = _bound(made, (fitted, name, *args), {})
+    output = _add(building, made, bound)
+    output._fitted = False
+    return output
+
+
+def runs_as(made: Stage) -> str | None:
+    """The function of the platform's own that a stage runs, if it is not the user's."""
+    if made.function is _fit:
+        return f"{ESTIMATORS}fit"
+    return f"{ESTIMATORS}call" if made.function is _call else None
+
+
+__all__ = ["Declaration", "Node", "Output", "Pipeline", "Stage", "pipeline", "runs_as", "stage"]

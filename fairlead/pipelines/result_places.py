@@ -1,0 +1,57 @@
+"""Finds where this worker's results lie: in the grid of its node, or in its tenant's folder in memory without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fairlead.errors import NotFound, Unavailable
+from fairlead.grid.client import Grid
+from fairlead.grid.values import BlockId
+from fairlead.local_wire import PlacedSpec
+from fairlead.pipelines.results import FolderStore, ResultStore
+
+
+class Shared:
+    """Blocks in the grid, under the label of the stage that made them."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
+        return str(self._grid.put(parts, kind="stage", meta={}, label=label, cost_s=cost_s))
+
+    def open(self, block: str) -> list[memoryview]:
+        if not block.isalnum():
+            raise NotFound(f"there is no block {block!r} in the grid")
+        try:
+            return self._grid.open(BlockId(block)).parts()
+        except Unavailable as error:
+            self._grid.usage()  # raises when it is the grid that cannot be reached
+            raise NotFound(f"the block {block} is spoiled: {error.message}") from None  # it is made anew
+
+
+class LazyPlace:
+    """Looked for when it is needed: a stage that takes and gives plain values connects to nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: ResultStore | None = None
+
+    def put(self, parts: Sequence[Any], label: str, cost_s: float = 0.0) -> str:
+        return self._place().put(parts, label, cost_s)
+
+    def open(self, block: str) -> list[memoryview]:
+        return self._place().open(block)
+
+    def _place(self) -> ResultStore:
+        if self._found is None:
+            grid = Grid.of_this_worker()
+            self._found = FolderStore(self._folder) if grid is None else Shared(grid)
+        return self._found
+
+
+def place_of_this_worker(spec: PlacedSpec) -> ResultStore:
+    """Where to put results and find those of others."""
+    return LazyPlace(Path(spec.memory_folder))

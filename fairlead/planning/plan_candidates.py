@@ -1,0 +1,206 @@
+"""The plans that are worth a look, before it is known where a pipeline is cut: degrees, batches, sharing, members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from fairlead.planning.plan import Compression, Plan, Schedule, Sync
+from fairlead.planning.profiles import Hardware, ModelProfile
+
+SMALL = 8
+"""So few workers that every number of them is tried, also across nodes for tensor groups."""
+
+MOST_MICROBATCHES = 512
+MOST_WORKERS = 1 << 16
+
+SMALL_BUCKET = 1 << 20
+"""Bytes, where links are slow: torch's own buckets are so large that they leave before the backward pass ends only for
+large models."""
+
+STALENESS = (2, 4)
+"""Steps that a worker of a parameter server may be ahead of the slowest: enough for one three or five times as slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A plan without its cuts and shares."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    microbatches: int = 1
+    schedule: Schedule | None = None
+    chunks: int = 1
+    sync: Sync = "none"
+    buckets: bool = False
+    bucket_bytes: int = 0
+    period: int = 1
+    staleness: int = 0
+    group: int = 1
+    compression: Compression = "none"
+    sharded: bool = False
+    recompute: bool = False
+    members: tuple[int, ...] = ()
+
+    @property
+    def used(self) -> int:
+        return self.data * self.tensor * self.pipeline
+
+    workers_used = used  # as plans call it
+
+    def plan(self, model: ModelProfile, cuts: tuple[str, ...] = (), members: tuple[int, ...] | None = None) -> Plan:
+        """With everything that the model adds to it."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if members is not None:
+            values["members"] = members
+        splits = tuple(split for layer in model.layers for split in layer.splits) if self.tensor > 1 else ()
+        norms = model.batch_norm > 0 and (self.microbatches > 1 or self.sync in ("local-sgd", "parameter-server"))
+        return Plan(**values, splits=splits, cuts=cuts, local_statistics=norms)
+
+
+def carried_out(shape: Shape) -> bool:
+    """Whether Fairlead can run such a plan today; the others are for plans on paper."""
+    return shape.sync != "parameter-server" or not shape.recompute
+
+
+def _in_copies(shape: Shape) -> bool:
+    return shape.tensor == shape.pipeline == 1 and not shape.sharded and not shape.buckets
+
+
+def shapes(model: ModelProfile, hardware: Hardware, *, on_paper: bool = True, resting: bool = True) -> Iterator[Shape]:
+    """All of them, each once; ``on_paper`` also those that cannot be carried out yet.
+
+    ``resting``: also those that leave workers without work.
+    """
+    everybody = [tuple(range(len(hardware.seats)))]
+    for shape in _all(model, hardware, selections(hardware) if resting else everybody):
+        if (on_paper or carried_out(shape)) and (not model.copies_only or _in_copies(shape)):
+            yield shape
+
+
+def _all(model: ModelProfile, hardware: Hardware, chosen: Sequence[tuple[int, ...]]) -> Iterator[Shape]:
+    for members in chosen:
+        used = len(members)
+        for tensor in _tensor_degrees(model, hardware, members):
+            for pipeline in _divisors(used // tensor):
+                if pipeline > len(model.layers):
+                    continue
+                data = used // tensor // pipeline
+                if data > model.batch_size:
+                    continue
+                everybody = members == tuple(range(len(hardware.seats)))
+                base = Shape(data=data, tensor=tensor, pipeline=pipeline, members=() if everybody else members)
+                for shape in _exchanged(model, hardware, base, members):
+                    yield from _batched(model, shape)
+
+
+def selections(hardware: Hardware) -> list[tuple[int, ...]]:
+    """Which workers may take part: all; the fastest few; or those of one node. Ordered by node, then as given."""
+    count = len(hardware.seats)
+    power = [seat.speed * hardware.devices[seat.device].flops("float32") for seat in hardware.seats]
+    nodes: dict[str, list[int]] = {}
+    for worker, seat in enumerate(hardware.seats):
+        nodes.setdefault(seat.node, []).append(worker)
+    natural = {worker: place for place, worker in enumerate(worker for each in nodes.values() for worker in each)}
+    powers = [2**k for k in range(count.bit_length()) if 2**k < count]
+    sizes = list(range(1, count + 1)) if count <= SMALL else [*powers, count]
+    swift = sorted(natural, key=lambda worker: (-power[worker], natural[worker]))
+    found: dict[tuple[int, ...], None] = {}
+    for size in sizes:
+        found[tuple(sorted(swift[:size], key=natural.__getitem__))] = None
+        within = [sorted(each, key=lambda w: (-power[w], w))[:size] for each in nodes.values() if len(each) >= size]
+        if within:
+            found[tuple(max(within, key=lambda each: sum(power[w] for w in each)))] = None
+    return list(found)
+
+
+def _tensor_degrees(model: ModelProfile, hardware: Hardware, members: Sequence[int]) -> list[int]:
+    found = []
+    for degree in _divisors(len(members)):
+        if degree > 1 and (model.tensor_limit % degree or not any(layer.splits for layer in model.layers)):
+            continue
+        near = all(
+            hardware.level(members[at : at + degree]) == 0 for at in range(0, len(members), degree)
+        )  # beyond a node the exchanges of every layer would be waited for
+        if degree == 1 or near or len(hardware.seats) <= SMALL:
+            found.append(degree)
+    return found
+
+
+def _exchanged(model: ModelProfile, hardware: Hardware, base: Shape, members: Sequence[int]) -> Iterator[Shape]:
+    """With every way of keeping its replicas alike."""
+    if base.data == 1:
+        yield base
+        return
+    cards = all(hardware.device(worker).backend == "nccl" for worker in members)
+    pure = base.data == base.used
+    if not cards or not pure:  # one piece after the backward pass costs least where a core computes and sends
+        yield replace(base, sync="allreduce")
+    if pure:  # parts of a model are summed in one piece (fairlead/training/parallel/fsdp.py, pipelines.py)
+        yield replace(base, sync="allreduce", buckets=True)
+    if not cards and pure and model.parameters * model.gradient_bytes > 2 * SMALL_BUCKET:
+        yield replace(base, sync="allreduce", buckets=True, bucket_bytes=SMALL_BUCKET)
+    yield replace(base, sync="allreduce", sharded=True)
+    ring = _ring(hardware, base, members)
+    if ring:
+        yield replace(base, sync="hierarchical", group=ring)
+    if not model.exact and pure:
+        for period in (4, 8, 16):
+            yield replace(base, sync="local-sgd", period=period)
+        if not model.copies_only:
+            for staleness in STALENESS:
+                yield replace(base, sync="parameter-server", staleness=staleness)
+        yield replace(base, sync="allreduce", compression="bf16")
+        yield replace(base, sync="allreduce", compression="int8")
+
+
+def _ring(hardware: Hardware, base: Shape, members: Sequence[int]) -> int | None:
+    """Replicas per node, when all nodes have equally many, and more than one of each; of plain data parallelism."""
+    if base.pipeline > 1 or base.tensor > 1:
+        return None
+    nodes = [hardware.seats[worker].node for worker in members]
+    sizes = {nodes.count(node) for node in set(nodes)}
+    size = sizes.pop()
+    return size if not sizes and 1 < size < base.data else None
+
+
+def _batched(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
+    """With every schedule and number of micro-batches that divides the batch."""
+    if shape.pipeline == 1:
+        yield from _accumulated(model, shape)
+        return
+    if model.batch_size % shape.data or (model.batch_norm and model.exact):
+        return
+    samples = model.batch_size // shape.data
+    for many in _divisors(samples, MOST_MICROBATCHES):
+        if many & (many - 1) and many % shape.pipeline:
+            continue
+        for recompute in (False, True):
+            cut = replace(shape, microbatches=many, recompute=recompute)
+            if many == 1:
+                continue  # nothing would run side by side
+            if many < shape.pipeline:
+                yield replace(cut, schedule="gpipe")  # where 1F1B can run, it is as fast and needs less memory
+                continue
+            yield replace(cut, schedule="1f1b")
+            if not recompute:  # it walks a stage's graph twice
+                yield replace(cut, schedule="zero-bubble")
+            if 2 * shape.pipeline <= len(model.layers) and many % shape.pipeline == 0:
+                yield replace(cut, schedule="interleaved", chunks=2)
+
+
+def _accumulated(model: ModelProfile, shape: Shape) -> Iterator[Shape]:
+    """Without a pipeline, micro-batches only save memory."""
+    many = 1
+    while many == 1 or many * shape.data <= model.batch_size:
+        for recompute in (False, True):
+            yield replace(shape, microbatches=many, recompute=recompute)
+        if model.batch_norm and model.exact:
+            return
+        many *= 2
+
+
+def _divisors(number: int, most: int = MOST_WORKERS) -> list[int]:
+    """Those up to ``most``: a batch may be any number that a stranger named."""
+    return [each for each in range(1, min(number, most) + 1) if number % each == 0]

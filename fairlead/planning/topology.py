@@ -1,0 +1,102 @@
+"""Who sits where under a plan: the links that its groups of workers see and the speed that each worker has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from msgspec.structs import replace as changed
+
+from fairlead.planning.collectives import reach
+from fairlead.planning.plan import Plan
+from fairlead.planning.profiles import Device, Hardware, Link
+
+LESS_IS_WORSE = ("efficiency", "memory_bytes", "memory_bytes_per_s", "overlap")
+MORE_IS_WORSE = ("launch_s", "step_s", "message_s", "byte_s", "loop_s", "microbatch_s", "gathers")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The workers of a plan as its groups. ``speeds[stage][replica]`` is that of the slowest part.
+
+    So is ``devices[stage][replica]``: what is split equally ends when the slowest part does, and must fit everywhere.
+    """
+
+    speeds: tuple[tuple[float, ...], ...]
+    devices: tuple[tuple[Device, ...], ...]
+    tensor: Link  # within a tensor group
+    data: Link  # between replicas
+    near: Link  # within the inner rings of a hierarchical exchange
+    far: Link  # between them
+    stages: tuple[Link, ...]  # between each stage and the next
+    around: Link  # from the last stage back to the first, for several stages per worker
+    period_s: float = 0.0  # after which quotas are given out anew
+
+    @property
+    def alike(self) -> bool:
+        """Whether one replica tells everything about all of them."""
+        return all(len(set(row)) == 1 for row in self.speeds) and all(
+            len({device.name for device in row}) == 1 for row in self.devices
+        )
+
+
+def weakest(devices: Sequence[Device]) -> Device:
+    """What workers that share equal parts come to: in every respect the worst of their devices, also in memory."""
+    unlike = list({device.name: device for device in devices}.values())
+    if len(unlike) == 1:
+        return unlike[0]
+    dtypes = {dtype for device in unlike for dtype in device.flops_per_s}
+    parts = {part for device in unlike for part in device.factors}
+    return changed(
+        next((device for device in unlike if device.backend == "gloo"), unlike[0]),
+        name="+".join(sorted(device.name for device in unlike)),
+        flops_per_s={dtype: min(device.flops(dtype) for device in unlike) for dtype in dtypes},
+        factors={part: max(device.factors.get(part, 1.0) for device in unlike) for part in parts},
+        **{name: min(getattr(device, name) for device in unlike) for name in LESS_IS_WORSE},
+        **{name: max(getattr(device, name) for device in unlike) for name in MORE_IS_WORSE},
+    )
+
+
+def slowed(places: Places, factor: float) -> Places:
+    """The same workers, each so many times slower than was thought."""
+    if factor == 1:
+        return places
+    return replace(places, speeds=tuple(tuple(speed / factor for speed in row) for row in places.speeds))
+
+
+class Topology:
+    """The hardware with what was already worked out about it: thousands of plans share a few shapes."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self._places: dict[tuple[object, ...], Places] = {}
+        self.equal = len({(seat.device, seat.speed) for seat in hardware.seats}) == 1
+
+    def places(self, plan: Plan) -> Places:
+        key = (plan.data, plan.tensor, plan.pipeline, plan.group, plan.members)
+        if key not in self._places:
+            self._places[key] = self._find(plan)
+        return self._places[key]
+
+    def _find(self, plan: Plan) -> Places:
+        hardware = self.hardware
+        stages, replicas, parts = range(plan.pipeline), range(plan.data), range(plan.tensor)
+        grid = [[[plan.worker(s, r, t) for t in parts] for r in replicas] for s in stages]
+        busy = Counter(hardware.seats[worker].node for row in grid for cell in row for worker in cell)
+        speeds = tuple(
+            tuple(min(hardware.speed(w, busy[hardware.seats[w].node]) for w in cell) for cell in row) for row in grid
+        )
+        devices = tuple(tuple(weakest([hardware.device(w) for w in cell]) for cell in row) for row in grid)
+        across = [[grid[s][r][t] for r in replicas] for s in stages for t in parts]
+        rings = [group[at : at + plan.group] for group in across for at in range(0, plan.data, plan.group)]
+        leaders = [group[:: plan.group] for group in across]
+        between = tuple(
+            reach(hardware, [[grid[s][r][t], grid[(s + 1) % plan.pipeline][r][t]] for r in replicas for t in parts])
+            for s in stages
+        )
+        return Places(
+            speeds, devices, reach(hardware, [cell for row in grid for cell in row]), reach(hardware, across),
+            reach(hardware, rings), reach(hardware, leaders), between[:-1], between[-1],
+            hardware.period_s,
+        )  # fmt: skip

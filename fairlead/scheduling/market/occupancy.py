@@ -1,0 +1,184 @@
+"""The seating plan of one type of device: what is free on every node, who sits where, and steps that can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from operator import ge
+
+import numpy as np
+
+from fairlead.cluster import counted
+from fairlead.scheduling.market.capacity_arrays import ANYWHERE, Bools, Floats, Ints, Need, NodeCapacity, fitting
+from fairlead.scheduling.market.colocation import ClassesByNode
+
+WARMER_C = 5.0
+"""Live, temperatures within so many degrees count as alike: they are never quite the same."""
+
+Seats = tuple[str, ...]
+Counts = Mapping[int, int]
+"""Workers by the number of the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatRequest:
+    """A gang that was chosen and wants seats."""
+
+    job: str
+    size: int
+    need: Need = ()  # of one worker, besides its device
+    only: frozenset[str] = ANYWHERE
+    near: frozenset[str] = ANYWHERE
+    paces: tuple[float, ...] = (1.0,)  # speed by topology level, relative to the best; the last stands for all wider
+    costs_s: float = 0.0  # what the whole gang loses when it has to move
+    takes_s: float = inf  # how long it is expected to stay, as far as its work is declared
+    ends_s: float = inf  # the same, declared or not
+    kind: str = ""  # its class, for what it does to its neighbours
+    worth: float = 0.0  # of the whole gang, to tell who comes first where not all can have seats
+
+    def pace(self, level: int) -> float:
+        return self.paces[min(level, len(self.paces) - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRoom:
+    """Room that is kept for a gang: who stays longer than this may take only what is left besides it."""
+
+    job: str
+    in_s: float
+    nodes: Seats
+    surplus: Ints  # devices by node
+
+
+@dataclass(slots=True)
+class Occupancy:
+    """Free amounts per node, gangs by job; every step is written down, so that a try can be taken back."""
+
+    ground: NodeCapacity
+    wishes: Mapping[str, SeatRequest]
+    neighbours: ClassesByNode | None = None
+    kept: KeptRoom | None = None
+    rough: bool = False  # nodes that are about as warm count as alike, and gangs sit on nodes that are about as fast
+    free: Ints = field(init=False)
+    spare: dict[str, Floats] = field(init=False)
+    gangs: dict[str, Counts] = field(default_factory=dict)
+    on: list[dict[str, int]] = field(init=False)
+    _log: list[tuple[str, Counts, int]] = field(default_factory=list)
+    _allowed: dict[frozenset[str], Bools] = field(default_factory=dict)
+    _fits: dict[Need, Ints] = field(default_factory=dict)  # by need, since the last step
+    speeds: list[float] = field(init=False)  # of the nodes, where that counts
+    paces: tuple[Bools | None, ...] = field(init=False)
+    """The nodes to look at, one set after the other: a gang is as slow as its slowest worker, so the fastest nodes come
+    first, then these and the next slower ones, up to all."""
+    awake: Bools = field(init=False)
+    heat: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        nodes = self.ground.nodes
+        self.free = self.ground.devices.copy()
+        self.spare = {name: amount.copy() for name, amount in self.ground.amounts.items()}
+        self.on = [{} for _ in nodes]
+        self.awake = np.array([not node.asleep for node in nodes], dtype=bool)
+        known = [node.temperature_c for node in nodes if node.temperature_c is not None]
+        usual = sum(known) / len(known) if known else 0.0
+        self.heat = np.array([usual if node.temperature_c is None else node.temperature_c for node in nodes])
+        self.paces = (None,)
+        if self.rough:
+            self.heat = np.round(self.heat / WARMER_C)
+            self.speeds = [round(node.speed, 1) for node in nodes]
+            slowest, speeds = sorted(set(self.speeds), reverse=True)[:-1], np.array(self.speeds)
+            self.paces = (*(speeds >= least for least in slowest), None)
+
+    def tempo(self, counts: Counts) -> float:
+        """How fast the slowest of these nodes is, where that counts."""
+        return min(self.speeds[node] for node in counts) if self.rough and counts else 1.0
+
+    def where(self, places: frozenset[str]) -> Bools:
+        """Which nodes these names mean."""
+        if places not in self._allowed:
+            self._allowed[places] = self.ground.allowed(places)
+        return self._allowed[places]
+
+    def fit(self, wish: SeatRequest) -> Ints:
+        """How many of its workers each node takes now."""
+        count = self._fits.get(wish.need)
+        if count is None:
+            count = self._fits[wish.need] = fitting(wish.need, self.free, self.spare)
+        if wish.only:
+            count = np.where(self.where(wish.only), count, 0)
+        if self.kept is not None and wish.job != self.kept.job and wish.takes_s > self.kept.in_s:
+            count = np.minimum(count, np.maximum(self.kept.surplus, 0))
+        return count
+
+    def can_stay(self, wish: SeatRequest, seats: Seats) -> bool:
+        """Whether these very seats are there, allowed and free."""
+        if len(seats) != wish.size:
+            return False
+        count = counted(seats)
+        if any(name not in self.ground.at for name in count):
+            return False
+        at = [self.ground.at[name] for name in count]
+        if wish.only and not self.where(wish.only)[at].all():
+            return False
+        spare = {name: self.spare[name][at] for name, _ in wish.need if name in self.spare}
+        fit = fitting(wish.need, self.free[at], spare)
+        return all(map(ge, fit.tolist(), count.values()))
+
+    def sit(self, job: str, counts: Counts) -> None:
+        self._move(job, counts, 1)
+        self._log.append((job, counts, 1))
+
+    def leave(self, job: str) -> Counts:
+        counts = self.gangs[job]
+        self._move(job, counts, -1)
+        self._log.append((job, counts, -1))
+        return counts
+
+    def mark(self) -> int:
+        return len(self._log)
+
+    def touched(self, mark: int) -> set[str]:
+        """Who has sat down or left since then."""
+        return {job for job, _, _ in self._log[mark:]}
+
+    def back(self, mark: int) -> None:
+        """Undo all steps since then."""
+        while len(self._log) > mark:
+            job, counts, sign = self._log.pop()
+            self._move(job, counts, -sign)
+
+    def _move(self, job: str, counts: Counts, sign: int) -> None:
+        wish, kept = self.wishes[job], self.kept
+        self._fits.clear()
+        stays = kept is not None and wish.takes_s > kept.in_s
+        for node, many in counts.items():
+            self.free[node] -= sign * many
+            for name, much in wish.need:
+                self.spare[name][node] -= sign * many * much
+            if sign > 0:
+                self.on[node][job] = many
+            else:
+                del self.on[node][job]
+            if kept is not None and stays:
+                kept.surplus[node] -= sign * many
+            if self.neighbours is not None:
+                self.neighbours.count(node, wish.kind, sign)
+        if sign > 0:
+            self.gangs[job] = counts
+        else:
+            del self.gangs[job]
+
+    def level(self, counts: Counts) -> int:
+        """The narrowest level at which these nodes share a domain."""
+        if len(counts) == 1:
+            return 0
+        nodes = np.fromiter(counts, dtype=np.int64)
+        for level, domain in enumerate(self.ground.domains):
+            if (domain[nodes] == domain[nodes[0]]).all():
+                return level
+        return len(self.ground.domains) - 1
+
+    def seats(self, job: str) -> Seats:
+        counts = self.gangs[job]
+        return tuple(self.ground.nodes[node].name for node in sorted(counts) for _ in range(counts[node]))

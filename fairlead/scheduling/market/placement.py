@@ -1,0 +1,240 @@
+"""From chosen gangs to seats, type by type; who finds none is taken off the menu, so that others get the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from fairlead.cluster import Node
+from fairlead.scheduling.curves import FAR
+from fairlead.scheduling.market.capacity_arrays import NodeCapacity
+from fairlead.scheduling.market.config import MarketConfig
+from fairlead.scheduling.market.device_worth import BidColumns
+from fairlead.scheduling.market.gang_choice import ChosenGangs, GangRounding, Problem, choose
+from fairlead.scheduling.market.limits import special
+from fairlead.scheduling.market.occupancy import KeptRoom, SeatRequest, Seats
+from fairlead.scheduling.market.offers import Ints, Offers, Pool
+from fairlead.scheduling.market.seat_requests import wish_of
+from fairlead.scheduling.market.seating import admitted, arranged
+from fairlead.scheduling.market.seats import seated
+from fairlead.scheduling.market.tree_rounding import TreeRounding
+from fairlead.scheduling.phrases import reason, span, workers
+from fairlead.scheduling.scaling import PAYBACK, pressed, remaining_s
+from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
+
+SETTLE_S = 5.0
+"""Live, a gang is not moved for others before it has run for so long ..."""
+
+COST_SHARE = 0.1
+"""... and for so long that what moving it costs is no more than this part of the time it ran."""
+
+PASSES = 3
+"""How often devices are dealt out anew because somebody found no seats for what it was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGangs:
+    """Seats by job; the gangs (row, type, size) that found none; by type, for whom room is kept, and where."""
+
+    seats: Mapping[str, Seats]
+    unseated: tuple[tuple[int, int, int], ...] = ()
+    heads: Mapping[int, SeatRequest] = field(default_factory=dict)
+    kept: Mapping[int, KeptRoom] = field(default_factory=dict)
+
+
+class Known(NamedTuple):
+    """What was found while devices are dealt out: seats by type, gangs (row, size) and for whom room is kept; and the
+    wish of each gang (row, type, size), which stays the same."""
+
+    placed: dict[tuple[int, tuple[tuple[int, int], ...], SeatRequest | None], tuple[PlacedGangs, SeatRequest | None]]
+    wishes: dict[tuple[int, int, int], SeatRequest]
+
+
+def dealt(
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: ChosenGangs,
+    book: BidColumns, dials: MarketConfig,
+) -> tuple[ChosenGangs, PlacedGangs]:  # fmt: skip
+    """Seats for what was chosen; while somebody finds none, devices are dealt out again without it, a few times.
+
+    All who found none on the way stand in ``unseated`` in the end.
+    """
+    known = Known({}, {})
+    found = placed(state, jobs, choices, pool, problem, chosen, book, dials, known)
+    missed = list(found.unseated)
+    for _ in range(PASSES - 1):
+        if not found.unseated:
+            break
+        problem = without(problem, choices, found.unseated)
+        chosen = choose(problem, GangRounding if problem.rules is None else TreeRounding)
+        found = placed(state, jobs, choices, pool, problem, chosen, book, dials, known, found.heads)
+        missed += found.unseated
+    return chosen, replace(found, unseated=tuple(missed))
+
+
+def placed(
+    state: ClusterState, jobs: Sequence[JobState], choices: Offers, pool: Pool, problem: Problem, chosen: ChosenGangs,
+    book: BidColumns, dials: MarketConfig, known: Known, heads: Mapping[int, SeatRequest] | None = None,
+) -> PlacedGangs:  # fmt: skip
+    """Seats for all chosen gangs; where nothing but devices matters they always find some.
+
+    ``known`` is what was found for the same gangs of a type before, as dealing out anew changes few types.
+    """
+    column = chosen.column
+    got = np.nonzero(column >= 0)[0]
+    kinds, sizes = choices.kind[got, column[got]].tolist(), choices.size[got, column[got]].tolist()
+    rows: list[list[tuple[int, int]]] = [[] for _ in pool.types]
+    for row, kind, size in zip(got.tolist(), kinds, sizes, strict=True):
+        rows[kind].append((row, size))
+    found = PlacedGangs({}, heads=heads or {})
+    for kind, wanted in enumerate(rows):
+        nodes = [node for node in pool.nodes if node.device_type == pool.types[kind]]
+        plain = None
+        if kind not in found.heads and not _matters(state, [jobs[row] for row, _ in wanted]):
+            plain = _plain(jobs, wanted, nodes, frozen(state, [jobs[row] for row, _ in wanted]))
+        if plain is not None:
+            found = replace(found, seats={**found.seats, **plain})
+        else:
+            same = (kind, tuple(wanted), found.heads.get(kind))
+            if same not in known.placed:
+                ground, head = NodeCapacity.of(nodes), found.heads.get(kind)
+                wishes = _wishes(state, jobs, kind, wanted, ground, book, problem, column, known.wishes)
+                known.placed[same] = _arranged(state, jobs, kind, wanted, ground, wishes, dials, head)
+            found = _with(found, kind, *known.placed[same])
+    return found
+
+
+def _with(found: PlacedGangs, kind: int, here: PlacedGangs, head: SeatRequest | None) -> PlacedGangs:
+    """What was found so far, and on this type."""
+    return PlacedGangs(
+        {**found.seats, **here.seats},
+        (*found.unseated, *here.unseated),
+        found.heads if head is None else {**found.heads, kind: head},
+        {**found.kept, **here.kept},
+    )
+
+
+def _plain(
+    jobs: Sequence[JobState],
+    wanted: Sequence[tuple[int, int]],
+    nodes: Sequence[Node],
+    frozen: Collection[str] | None = None,
+) -> Mapping[str, Seats] | None:
+    """Seats where only devices count; None if somebody would have to sit where it does not run at all."""
+    now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
+    seats = seated(nodes, {jobs[row].id: size for row, size in wanted}, now, frozen)
+    for row, size in wanted if len(nodes) > 1 else ():
+        where, curve = seats[jobs[row].id], jobs[row].curve
+        if where[0] != where[-1] and curve is not None and curve.speed(nodes[0].device_type, size, FAR) <= 0:
+            return None
+    return seats
+
+
+def frozen(state: ClusterState, jobs: Sequence[JobState]) -> frozenset[str] | None:
+    """Gangs that are not moved so that others sit closer together.
+
+    None where devices that a decision frees can be given away at once: there nobody need keep its seats.
+    """
+    if state.at_once:
+        return None
+    return frozenset(job.id for job in jobs if job.seats and not _may_move(job, state.now_s))
+
+
+def _may_move(job: JobState, now_s: float) -> bool:
+    """Not a gang that would start over, has hardly begun, is nearly done, or would miss its deadline by it."""
+    size, cost_s = len(job.seats), job.restart_cost_s
+    if job.starts_over or now_s - job.since_s < max(SETTLE_S, cost_s / COST_SHARE):
+        return False
+    left_s = remaining_s(job, size)
+    return (left_s is None or left_s > PAYBACK * cost_s) and not pressed(job, size, now_s)
+
+
+def _matters(state: ClusterState, jobs: Sequence[JobState]) -> bool:
+    """Whether anything but the number of devices tells nodes apart for these jobs."""
+    if state.sleep_after_s is not None or state.colocation is not None:
+        return True
+    if not state.at_once and len({round(node.speed, 1) for node in state.nodes}) > 1:
+        return True
+    return any(special(job) or job.near for job in jobs) or any(
+        node.asleep or node.temperature_c is not None for node in state.nodes
+    )
+
+
+def _wishes(
+    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], ground: NodeCapacity,
+    book: BidColumns, problem: Problem, column: Ints, known: dict[tuple[int, int, int], SeatRequest],
+) -> list[SeatRequest]:  # fmt: skip
+    """What these gangs ask of the nodes of this type."""
+    device_type, levels = ground.nodes[0].device_type, len(ground.domains)
+    for row, size in wanted:
+        if (row, kind, size) not in known:
+            left, declared, worth = book.left[row], book.declared[row], problem.utility[row, column[row]]
+            known[row, kind, size] = wish_of(
+                jobs[row], device_type, size, levels, float(left), bool(declared), float(worth), state.now_s
+            )
+    return [known[row, kind, size] for row, size in wanted]
+
+
+def _arranged(
+    state: ClusterState, jobs: Sequence[JobState], kind: int, wanted: Sequence[tuple[int, int]], ground: NodeCapacity,
+    wishes: Sequence[SeatRequest], dials: MarketConfig, head: SeatRequest | None,
+) -> tuple[PlacedGangs, SeatRequest | None]:  # fmt: skip
+    """Seats on this type, and for whom room is kept there."""
+    row_of = {jobs[row].id: (row, size) for row, size in wanted}
+    wishes, turned_away = admitted(ground, wishes)
+    now = {jobs[row].id: jobs[row].seats for row, _ in wanted if jobs[row].seats}
+    if head is not None and head.job in row_of:  # it was given a smaller gang instead: nothing is kept for the larger
+        head = None
+    stay = frozen(state, [jobs[row] for row, _ in wanted])
+    here = arranged(ground, wishes, now, horizon_s=dials.horizon_s, table=state.colocation, head=head, frozen=stay)
+    unseated = tuple((row_of[job][0], kind, row_of[job][1]) for job in (*turned_away, *here.unseated))
+    if head is None and here.kept is not None:
+        head = next(wish for wish in wishes if wish.job == here.kept.job)
+    return PlacedGangs(here.seats, unseated, {}, {} if here.kept is None else {kind: here.kept}), head
+
+
+def without(problem: Problem, choices: Offers, unseated: Sequence[tuple[int, int, int]]) -> Problem:
+    """The same choice without the gangs that found no seats, nor larger ones of the same job on the same type."""
+    utility, first = problem.utility.copy(), problem.first.copy()
+    for row, kind, size in unseated:
+        utility[row, (choices.kind[row] == kind) & (choices.size[row] >= size)] = 0.0
+        if first[row] >= 0 and utility[row, first[row]] <= 0:
+            first[row] = -1
+    return replace(problem, utility=utility, first=first)
+
+
+def reservations(placed: PlacedGangs, now_s: float) -> tuple[Reservation, ...]:
+    """The room that is kept, for those who have no seats elsewhere."""
+    return tuple(
+        Reservation(kept.job, now_s + kept.in_s, kept.nodes)
+        for _, kept in sorted(placed.kept.items())
+        if kept.job not in placed.seats
+    )
+
+
+def told(
+    decisions: Sequence[Decision], jobs: Sequence[JobState], placed: PlacedGangs, now_s: float
+) -> tuple[Decision, ...]:
+    """The decisions, where those who were given devices but found no seats are told so, and when they will."""
+    if not placed.unseated:
+        return tuple(decisions)
+    sizes = {jobs[row].id: size for row, _, size in placed.unseated}
+    kept = {one.job: one for one in placed.kept.values()}
+    return tuple(
+        _no_room(decision, sizes[decision.job], kept.get(decision.job), now_s)
+        if isinstance(decision, Hold) and decision.job in sizes
+        else decision
+        for decision in decisions
+    )
+
+
+def _no_room(hold: Hold, size: int, kept: KeptRoom | None, now_s: float) -> Hold:
+    text = f"waits for room: {workers(size)} would be its turn, but what is free is not where they fit together"
+    if kept is None:
+        return structs.replace(hold, reason=reason("no-room", text, size=size))
+    text += f"; room is kept for it on {', '.join(kept.nodes)} in about {span(kept.in_s)}"
+    why = reason("room-kept", text, size=size, in_s=kept.in_s, nodes=list(kept.nodes))
+    return structs.replace(hold, reason=why, expected_start_s=now_s + kept.in_s)

@@ -1,0 +1,90 @@
+"""What tenants will have had of a round once it is over: devices, and the part of them in which work gets done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fairlead.cluster import same_seats
+from fairlead.scheduling.job_columns import read
+from fairlead.scheduling.market.device_worth import TINY, BidColumns
+from fairlead.scheduling.market.gang_choice import ChosenGangs
+from fairlead.scheduling.market.menus import Floats
+from fairlead.scheduling.market.offers import Offers
+from fairlead.scheduling.market.queue_rules import charges
+from fairlead.scheduling.market.tenants import Shares
+from fairlead.scheduling.state import JobState
+
+Seats = tuple[str, ...]
+
+
+def kept(
+    jobs: Sequence[JobState], book: BidColumns, choices: Offers, chosen: ChosenGangs, seats: Mapping[str, Seats],
+    parts: Shares,
+    round_s: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """The accounts to be seen again next round, once everybody sits on these seats for so long.
+
+    A job that is done before the round is over leaves its devices idle until then, and one that restarts does no work
+    meanwhile: neither is useful to its tenant, nor did it want devices for longer than it was there. What is lost so
+    is nobody's debt: it is shared by all who want more than they have, and only who lost more than others is owed it.
+    """
+    charge = charges(jobs, parts.whole)
+
+    def by_queue(amounts: Floats) -> dict[str, float]:
+        charged = amounts if charge is None else amounts * charge
+        sums = np.bincount(book.group, charged, len(parts.names)).tolist() if jobs else [0.0] * len(parts.names)
+        return parts.tree.summed(dict(zip(parts.names, sums, strict=True)))
+
+    workers = np.array([len(seats.get(name, ())) for name in read(jobs, "id")], dtype=np.float64)
+    worth = _useful(choices, chosen)
+    if round_s is None or len(parts.names) == 1 or not jobs:
+        return parts.memory(by_queue(workers), by_queue(workers * worth))
+    served, ends = _served(jobs, book, choices, chosen, seats, round_s)
+    memory = parts.memory(by_queue(workers), by_queue(workers * worth * served))
+    if bool((served < 1.0).any()):
+        wanted = by_queue(np.array(read(jobs, "max_workers"), dtype=np.float64) * ends)
+        short = {name for name in parts.names if wanted[name] > parts.entitled[name] + 1e-9}
+        theirs = workers * np.array([name in short for name in parts.names])[book.group]
+        common = float(theirs @ served) / max(float(theirs.sum()), 1e-9) if theirs.any() else 1.0
+        memory["accounts"] = {
+            name: replace(account, entitled=account.entitled * common if name in short else wanted[name])
+            for name, account in memory["accounts"].items()
+        }
+    return memory
+
+
+def _useful(choices: Offers, chosen: ChosenGangs) -> Floats:
+    """What a device of its gang is worth to each job, relative to the best type for such a gang."""
+    rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
+    speed, size = choices.speed[rows, column], choices.size[rows, column]
+    best = np.where(choices.size == size[:, None], choices.speed, 0.0).max(axis=1, initial=0.0)
+    return np.where((chosen.column >= 0) & (best > 0), speed / np.maximum(best, TINY), 1.0)
+
+
+def _served(
+    jobs: Sequence[JobState],
+    book: BidColumns,
+    choices: Offers,
+    chosen: ChosenGangs,
+    seats: Mapping[str, Seats],
+    round_s: float,
+) -> tuple[Floats, Floats]:
+    """The part of the round in which each job gets on, and the part of it until it is done."""
+    again = np.zeros(len(jobs), dtype=bool)
+    for at, (name, done) in enumerate(zip(read(jobs, "id"), read(jobs, "work_done"), strict=True)):
+        again[at] = done > 0 and _restarts(jobs[at], seats.get(name, ()))
+    lost_s = np.minimum(np.where(again, book.restart_s, 0.0), round_s)
+    rows, column = np.arange(choices.jobs), np.maximum(chosen.column, 0)
+    needs_s = book.left / np.maximum(choices.speed[rows, column], TINY)
+    known = book.declared & (chosen.column >= 0)
+    works_s = np.where(known, np.minimum(needs_s, round_s - lost_s), round_s - lost_s)
+    return works_s / round_s, np.where(known & (works_s < round_s - lost_s), (lost_s + works_s) / round_s, 1.0)
+
+
+def _restarts(job: JobState, seats: Seats) -> bool:
+    """Whether it, which has done something, loses time to a restart; what a first start takes is a part of the job."""
+    return bool(seats) and seats != job.seats and not same_seats(seats, job.seats)

@@ -1,0 +1,139 @@
+"""A round's reasons by job: why it waits, runs on what it has or changes, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fairlead.cluster import DEVICE
+from fairlead.scheduling.live_plan import LivePlan
+from fairlead.scheduling.phrases import amount_shown, devices, moment, on, workers
+from fairlead.scheduling.running_reasons import why_it_stays
+from fairlead.scheduling.seating_plan import Shape
+from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
+from fairlead.scheduling.turn_times import TurnTimes, in_words
+
+TAKES_TURNS = ("no-room", "held-for-others", "making-room")
+"""Codes of those who wait for devices that others have; all others wait for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What ``fairlead why`` shows: one headline, what would help, and a forecast of the start."""
+
+    job: str
+    headline: str
+    decision: Decision | None  # None: it runs, and nothing changes for it now
+    would_help: tuple[str, ...] = ()
+    expected_start_s: float | None = None
+    reason: Reason | None = None  # of the decision, or of staying as it is
+
+
+class Reasons(Mapping[str, Explanation]):
+    """What one round says about each of its jobs. Nothing is decided for an answer: it is put into words when somebody
+    asks, from what the round found out."""
+
+    def __init__(self, plan: LivePlan, decisions: Sequence[Decision]) -> None:
+        self._plan, self._made, self._turns = plan, decisions, TurnTimes(plan)
+
+    @cached_property
+    def _decisions(self) -> dict[str, Decision]:
+        return {decision.job: decision for decision in self._made}
+
+    def __len__(self) -> int:
+        return len(self._plan.situation.jobs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plan.situation.jobs)
+
+    def __contains__(self, job_id: object) -> bool:
+        return job_id in self._plan.situation.jobs
+
+    def __getitem__(self, job_id: str) -> Explanation:
+        job, decision = self._plan.situation.jobs[job_id], self._decisions.get(job_id)
+        match decision:
+            case None if job.settling:
+                text = "is between two generations; nothing is decided until it has settled"
+                return Explanation(job_id, text, None)
+            case None:
+                return _runs_on(self._plan, job)
+            case Hold():
+                why = self._with_turn(decision.reason, job)
+                hints = _would_help(decision, job, self._plan, self._firsts)
+                return Explanation(job_id, f"waits: {why.text}", decision, hints, decision.expected_start_s, why)
+            case _:
+                starts_s = _starts_now(decision, self._plan.situation.now_s)
+                return Explanation(job_id, decision.reason.text, decision, (), starts_s, decision.reason)
+
+    @cached_property
+    def _firsts(self) -> dict[str, str]:
+        """By tenant a job that runs, or else the first that waits: over all others of the tenant it comes first."""
+        jobs = self._plan.situation.jobs
+        running = {jobs[name].tenant: name for name, seats in self._plan.board.seats.items() if seats}
+        return {job.tenant: job.id for job in reversed(self._plan.queue)} | running
+
+    def _with_turn(self, why: Reason, job: JobState) -> Reason:
+        """Whose turn it is and when that ends, where that is what it waits for."""
+        if why.code not in TAKES_TURNS:
+            return why
+        turn = self._turns.of(job)
+        facts: dict[str, Any] = {}
+        said = [why.text, self._turns.within_tenant(job)]
+        if turn is not None:
+            words, facts = in_words(turn, job, self._plan.situation.now_s)
+            said.insert(1, words)
+        return Reason(why.code, "; ".join(filter(None, said)), {**why.facts, **facts})
+
+
+def _runs_on(plan: LivePlan, job: JobState) -> Explanation:
+    runs, why = f"runs with {workers(len(job.seats))} on {on(job.seats)}", why_it_stays(plan, job)
+    if why is None:
+        return Explanation(job.id, runs, None)
+    hints = (f"raise the quota of tenant {job.tenant} (now {why.facts['quota']})",) if why.code == "quota" else ()
+    if why.code == "budget":
+        hints = (f"raise the budget of tenant {why.facts['of']}",)
+    return Explanation(job.id, f"{runs} and does not grow: {why.text}", None, hints, None, why)
+
+
+def _starts_now(decision: Start | Resize | Preempt, now_s: float) -> float | None:
+    return now_s if isinstance(decision, Start) else None
+
+
+def _would_help(hold: Hold, job: JobState, plan: LivePlan, firsts: Mapping[str, str]) -> tuple[str, ...]:
+    facts = hold.reason.facts
+    fewer = () if job.min_workers == 1 else (f"lower workers.min (now {job.min_workers})",)
+    any_type = () if job.device_type is None else (f"drop resources.device (now {job.device_type})",)
+    if hold.reason.code == "no-such-room":
+        away = sorted(node.name for node in plan.situation.state.nodes if not node.schedulable)
+        back = (f"bring back {on(tuple(away))}",) if away else ()
+        return (*back, *fewer, *any_type, *_asking_less(job, plan.board.most), "add nodes")
+    if hold.reason.code == "quota":
+        limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
+        return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
+    if hold.reason.code == "budget":
+        return (f"raise the budget of tenant {facts['of']}", f"wait until {moment(facts['again_s'])}")
+    if hold.reason.code == "making-room":
+        return ()
+    sooner = ("a higher priority (only within its tenant)",) if firsts[job.tenant] != job.id else ()
+    blockers = "the jobs ahead of it" if facts["ahead"] else "running jobs"
+    board, lacking = plan.board, max(1, facts["needs"] - facts["free"])
+    less = _asking_less(job, lambda shape: board.roomiest(shape)[0])
+    more = f"room for {workers(lacking)} more" if less else f"{devices(lacking, job.device_type)} more"
+    return (f"{more}, once {blockers} end", *less, *fewer, *any_type, *sooner)
+
+
+def _asking_less(job: JobState, places: Callable[[Shape], int]) -> tuple[str, ...]:
+    """What it asks for besides devices without which there would be places enough, each by itself."""
+    shape = Shape.of(job)
+    if places(shape) >= job.min_workers:
+        return ()
+    hints = []
+    for name, amount in sorted(job.demand.items()):
+        without = shape._replace(need=tuple(one for one in shape.need if one[0] != name))
+        if name != DEVICE and amount > 0 and places(without) >= job.min_workers:
+            hints.append(f"lower resources.{name} (now {amount_shown(name, amount)} per worker)")
+    if job.only and places(shape._replace(only=frozenset())) >= job.min_workers:
+        hints.append(f"drop placement.only (now {', '.join(sorted(job.only))})")
+    return tuple(hints)

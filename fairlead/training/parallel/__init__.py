@@ -1,0 +1,1 @@
+"""The engines behind plans: data, tensor and pipeline parallelism, FSDP, local SGD, compression."""

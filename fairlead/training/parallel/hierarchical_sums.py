@@ -1,0 +1,44 @@
+"""Sums in two rings: within groups of neighbours first, then between the groups, where the links are slow."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from fairlead.training.group import Group
+from fairlead.training.parallel.mesh import lost_peers
+
+
+class Hierarchy:
+    """All ranks of a generation; a sum sends only a part of itself over the links between groups (1 / group size)."""
+
+    def __init__(self, group: Group, inner: int) -> None:
+        self._group, self._inner = group, inner
+        self.rank, self.size, self.device = group.rank, group.size, group.device
+        with lost_peers():
+            dist.init_process_group(
+                "nccl" if group.device.type == "cuda" else "gloo", store=group.store("torch"), rank=group.rank,
+                world_size=group.size, timeout=timedelta(seconds=group.silence_s),
+            )  # fmt: skip
+            sides = ("outer", "inner")
+            grid = init_device_mesh(group.device.type, (group.size // inner, inner), mesh_dim_names=sides)
+        self._near, self._far = grid.get_group("inner"), grid.get_group("outer")
+
+    def sum(self, tensor: torch.Tensor) -> None:
+        padded = torch.nn.functional.pad(tensor, (0, -tensor.numel() % self._inner))
+        own = torch.empty(padded.numel() // self._inner, dtype=tensor.dtype, device=tensor.device)
+        with lost_peers():
+            dist.reduce_scatter_tensor(own, padded, group=self._near)
+            dist.all_reduce(own, group=self._far)
+            dist.all_gather_into_tensor(padded, own, group=self._near)
+        tensor.copy_(padded[: tensor.numel()])
+
+    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._group.gather(tensor)
+
+    def close(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()

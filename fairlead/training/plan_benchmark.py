@@ -1,0 +1,320 @@
+"""Several plans measured side by side: gangs that all stay alive and take turns, a short window of steps each.
+
+Whatever disturbs the machine for a while then disturbs all of them alike. Also a program of its own, so that a door
+that must not load torch can ask: one question as JSON on stdin, one answer on stdout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fairlead import wire
+from fairlead.errors import FairleadError
+from fairlead.local_wire import PlacedJoin
+from fairlead.planning.plan import Plan, plan_from
+from fairlead.training import preload
+from fairlead.training.plan_measurement import Question, WorkerPlace, enter, limit, place_from, quiet_loop, told
+
+WARM_UP = 3
+LEAST_STEPS, MOST_STEPS = 2, 400
+_ENDLESS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBenchmark:
+    """What is to be measured: one Training under several plans, so many rounds, each plan a window per round."""
+
+    run: str
+    plans: Sequence[Plan]
+    rounds: int = 7
+    window_s: float = 0.4  # as many steps as fit, at least two
+    steps: int = 0  # in every window; 0: as many as fit
+    params: Mapping[str, Any] = field(default_factory=dict)
+    folder: str = "."
+    places: Sequence[WorkerPlace] = ()
+    silence_s: float = 120.0
+    held: Sequence[int] = ()  # places of plans whose workers keep equal shares of the batch, whatever is measured
+    accompanied: Sequence[int] = ()
+    """Places of plans of one worker, beside which all other workers train meanwhile, each on its own: what workers on
+    one machine take from each other then counts on both sides, as it would not between two machines."""
+
+
+@dataclass(slots=True)
+class PlanTimings:
+    """Of one plan, for each of its windows: seconds per step, cpu and computing seconds per step of every rank.
+
+    Computing is what is done before the ranks wait for each other, with the share of the batch that it was done for.
+    """
+
+    step_s: list[float] = field(default_factory=list)
+    cpu_s: list[list[float]] = field(default_factory=list)
+    compute_s: list[list[float]] = field(default_factory=list)  # 0 where a plan does not measure it
+    shares: list[list[float]] = field(default_factory=list)
+    peak_bytes: list[int] = field(default_factory=list)
+    error: str = ""
+
+
+def take_turns(asked: PlanBenchmark) -> list[PlanTimings]:
+    """Run all windows of all plans; all processes have ended when this returns. Nothing may have computed before."""
+    from fairlead.training.loading import load_training
+
+    if asked.places:
+        limit(replace(asked.places[0], cgroups=asked.places[0].before))
+    preload()
+    with contextlib.chdir(asked.folder):
+        training = load_training(asked.run, asked.params)  # once for all: children share its data
+    taken = [PlanTimings() for _ in asked.plans]
+    gangs: list[_Gang] = []
+    company: list[_Gang] = []
+    with tempfile.TemporaryDirectory(prefix="fairlead-rounds-") as scratch:
+        try:
+            for number, plan in enumerate(asked.plans):
+                meet = Path(scratch) / f"meet-{number}"
+                gangs.append(_Gang(asked, plan, training, meet, hold=number in asked.held))
+                taken[number].error = gangs[-1].get_ready(WARM_UP)
+            for place in range(1, len(asked.places) if asked.accompanied else 0):
+                company.append(_Gang(asked, Plan(members=(place,)), training, Path(scratch) / f"company-{place}"))
+                company[-1].get_ready(WARM_UP)
+                company[-1].begin(_ENDLESS)
+                company[-1].pause()
+            for turn in range(asked.rounds + 1):  # the first shows how many steps fit into a window, and warms up
+                for place in range(len(gangs)):
+                    number = (place + turn) % len(gangs)
+                    if not taken[number].error:
+                        with _beside(company if number in asked.accompanied else ()):
+                            _one_turn(gangs[number], taken[number], asked, keep=turn > 0)
+        finally:
+            for gang in (*gangs, *company):
+                gang.end()
+    return taken
+
+
+@contextlib.contextmanager
+def _beside(company: Sequence[_Gang]) -> Iterator[None]:
+    """While this lasts, these train as well."""
+    for gang in company:
+        gang.go_on()
+    try:
+        yield
+    finally:
+        for gang in company:
+            gang.pause()
+
+
+def _one_turn(gang: _Gang, taken: PlanTimings, asked: PlanBenchmark, *, keep: bool) -> None:
+    fitting = LEAST_STEPS if gang.step_s is None else round(asked.window_s / gang.step_s)
+    steps = asked.steps or min(max(fitting, LEAST_STEPS), MOST_STEPS)
+    answers, taken.error = gang.turn(steps)
+    if taken.error:
+        return
+    gang.step_s = max(answer["wall_s"] for answer in answers) / steps
+    if keep:
+        taken.step_s.append(gang.step_s)
+        taken.cpu_s.append([answer["cpu_s"] / steps for answer in answers])
+        taken.compute_s.append([answer["compute_s"] for answer in answers])
+        taken.shares.append([answer["share"] for answer in answers])
+        taken.peak_bytes = [answer["peak_bytes"] for answer in answers]
+
+
+class _Gang:
+    """The processes of one plan, each with a pipe on which it is told how many steps to run and one to answer."""
+
+    def __init__(self, asked: PlanBenchmark, plan: Plan, training: Any, meet: Path, *, hold: bool = False) -> None:
+        self.step_s: float | None = None
+        self._silence_s, self._hold = asked.silence_s, hold
+        question = Question(
+            asked.run, plan, params=asked.params, folder=asked.folder, places=asked.places, silence_s=asked.silence_s
+        )
+        ranks = {str(n): n for n in range(plan.workers_used)}
+        join = PlacedJoin(1, ranks, [], asked.silence_s, init_method=f"file://{meet}")
+        self._children: list[tuple[int, int, int]] = []  # pid, where it listens, where it answers
+        for number in range(plan.workers_used):
+            self._children.append(self._fork(question, training, join, number))
+
+    def _fork(self, question: Question, training: Any, join: wire.Join, number: int) -> tuple[int, int, int]:
+        listens, tells = os.pipe()
+        hears, answers = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(listens)
+            os.close(answers)
+            return pid, tells, hears
+        try:
+            os.close(tells)
+            os.close(hears)
+            for _, other_tells, other_hears in self._children:  # else nobody would see the end of the parent
+                os.close(other_tells)
+                os.close(other_hears)
+            _work(question, training, join, number, listens, answers, hold=self._hold)
+        finally:
+            os._exit(0)  # a child never returns into its parent's program
+
+    def get_ready(self, steps: int) -> str:
+        """Let all ranks set up and run a few steps; returns what went wrong."""
+        answers, error = self._hear()
+        if not error:
+            answers, error = self.turn(steps)
+            self.step_s = None if error else max(answer["wall_s"] for answer in answers) / steps
+        return error
+
+    def turn(self, steps: int) -> tuple[list[dict[str, Any]], str]:
+        """One window of all ranks."""
+        self.begin(steps)
+        return self._hear()
+
+    def begin(self, steps: int) -> None:
+        """Let all ranks begin a window, without waiting for its end."""
+        for _, tells, _ in self._children:
+            with contextlib.suppress(BrokenPipeError):  # it has ended; what it said last tells why
+                os.write(tells, f"{steps}\n".encode())
+
+    def pause(self) -> None:
+        """Stop in the midst of a window, until it is to go on."""
+        for pid, _, _ in self._children:
+            os.kill(pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Go on where it was stopped."""
+        for pid, _, _ in self._children:
+            os.kill(pid, signal.SIGCONT)
+
+    def _hear(self) -> tuple[list[dict[str, Any]], str]:
+        answers: list[dict[str, Any]] = []
+        deadline_s = time.monotonic() + self._silence_s
+        for number, (_, _, hears) in enumerate(self._children):
+            line = _read_line(hears, deadline_s)
+            if line is None:
+                answers.append({"error": f"rank {number} did not answer in time", "lost": False})
+                continue
+            answers.append(json.loads(line) if line else {"error": f"rank {number} has ended", "lost": True})
+        errors = sorted((a for a in answers if a.get("error")), key=lambda a: bool(a["lost"]))
+        return answers, errors[0]["error"] if errors else ""
+
+    def end(self) -> None:
+        for pid, tells, hears in self._children:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.close(tells)
+            os.close(hears)
+
+
+def _read_line(source: int, deadline_s: float) -> bytes | None:
+    """A whole line; empty at the end of the stream, None when it is too late."""
+    said = b""
+    while not said.endswith(b"\n"):
+        ready, _, _ = select.select([source], [], [], max(0.0, deadline_s - time.monotonic()))
+        if not ready:
+            return None
+        more = os.read(source, 1 << 16)
+        if not more:
+            return b""
+        said += more
+    return said
+
+
+# ---------------------------------------------------------------- in a child
+
+
+class _Gate:
+    """A line to nobody that lets steps pass only when it is this gang's turn."""
+
+    def __init__(self, listens: int, answers: int, place: WorkerPlace | None) -> None:
+        self._listens, self._answers, self._place = listens, answers, place
+        self._left, self._steps, self._begun = 0, 0, (0.0, 0.0)
+        self._balance = {"compute_s": 0.0, "share": 0.0}  # as told last
+
+    def pending(self) -> bool:
+        """Asked before every step: the first of a window is not counted, it starts what was idle."""
+        if self._left == self._steps and self._steps:
+            self._begun = time.perf_counter(), time.process_time()
+        if self._left == 0:
+            self._pause()
+        self._left -= 1
+        return False
+
+    def _pause(self) -> None:
+        if self._steps:
+            wall_s, cpu_s = (now - then for now, then in zip(_now(), self._begun, strict=True))
+            self._say({"wall_s": wall_s, "cpu_s": cpu_s, "peak_bytes": told()["peak_bytes"], **self._balance})
+        else:
+            self._say({"ready": True})
+        line = os.read(self._listens, 64)
+        if not line:
+            os._exit(0)
+        if self._place is not None:  # only now: getting ready need not be slow
+            limit(self._place)
+            self._place = None
+        self._steps = int(line)
+        self._left = self._steps + 1
+
+    def _say(self, what: Mapping[str, Any]) -> None:
+        os.write(self._answers, json.dumps(what).encode() + b"\n")
+
+    def take(self, timeout_s: float | None = None) -> wire.ToWorker | None:
+        return None
+
+    def put_back(self, message: wire.ToWorker) -> None:
+        raise AssertionError("nothing was taken")
+
+    def send(self, message: Any) -> None:
+        if isinstance(message, wire.Progress):
+            self._balance = {"compute_s": message.compute_s, "share": message.share}
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def _work(
+    question: Question, training: Any, join: wire.Join, number: int, listens: int, answers: int, *, hold: bool
+) -> None:
+    from fairlead.training.group import PeerLost
+    from fairlead.training.loading import describe
+    from fairlead.training.run_schedule import Course
+
+    plan = question.plan
+    place = question.places[plan.members[number] if plan.members else number] if question.places else None
+    try:
+        if place is not None:
+            enter(replace(place, cgroups=()))
+        os.chdir(question.folder)
+        gate = _Gate(listens, answers, place)
+        loop, session, group = quiet_loop(training, plan, join, number, gate, steps=_ENDLESS)
+        if hold:  # as a rerun does
+            session.replay = Course([(0, group.size, plan.id, (1 / group.size,) * group.size)])
+        loop.run()
+    except PeerLost as lost:
+        said = {"error": f"rank {number}: {lost}", "lost": True}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is told)
+        said = {"error": describe(error)[0], "lost": False}
+    else:
+        said = {"error": "the training ended", "lost": False}
+    os.write(answers, json.dumps(said).encode() + b"\n")
+
+
+def main() -> int:
+    """Answer the question on stdin."""
+    asked = json.load(sys.stdin)
+    asked["plans"] = [plan_from(plan) for plan in asked["plans"]]
+    asked["places"] = [place_from(plain) for plain in asked.get("places", ())]
+    try:
+        answer: dict[str, Any] = {"taken": [asdict(one) for one in take_turns(PlanBenchmark(**asked))]}
+    except FairleadError as error:
+        answer = {"error": str(error)}
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
