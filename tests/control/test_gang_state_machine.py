@@ -654,3 +654,12 @@ def test_who_left_and_is_gone_gives_its_device_back_though_the_next_generation_n
     assert next_action(model.view()) == gang_state_machine.ReleaseWorkers(("w0",))
     del model.workers["w0"]
     assert next_action(model.view()) is None
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("phase", [GenerationPhase.PLANNED, GenerationPhase.JOINING, GenerationPhase.RUNNING])
+def test_a_generation_without_members_never_counts_as_finished(phase: GenerationPhase, training: bool) -> None:
+    job = a_job(phase=JobPhase.RUNNING, generation=1, training=training)
+    unreadable = Generation(job.id, 1, phase, (), "test", "test", 0.0)
+    action = next_action(GangView(job, [unreadable], {}, frozenset(), 0.0, frozenset(NODES)))
+    assert getattr(action, "then", None) is not JobPhase.SUCCEEDED

@@ -290,6 +290,7 @@ def test_room_that_could_not_be_filled_is_given_back(script: Script, tmp_path: P
     with Grid(tmp_path / "grid.sock") as grid:
         with pytest.raises(KeyboardInterrupt):
             grid.make_tensors({"a": ("f8", (m.INLINE_BYTES,))}, fails)
+        until(lambda: len(script.words()) == 3)
         reserve, writer, release = script.words()
         assert isinstance(writer, m.Writer) and release == m.Release(reserve.id)
         room = grid.reserve(1000)

@@ -344,7 +344,7 @@ def _finished(view: GangView, newest: Generation) -> bool:
     ranked = sorted(newest.members, key=lambda member: member.rank)
     speakers = ranked[:1] if view.job.training else ranked
     facts = [view.workers.get(member.worker) for member in speakers]
-    return all(fact is not None and fact.phase == "finished" for fact in facts)
+    return bool(facts) and all(fact is not None and fact.phase == "finished" for fact in facts)
 
 
 def _succeeded(view: GangView, newest: Generation) -> BeginStop | Conclude:
