@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from fairlead.data.partitioning import partition
     from fairlead.data.preparation import prepare, refine
     from fairlead.data.reading import read
-    from fairlead.data.recipes.fitted import FittedRecipe
-    from fairlead.data.recipes.recipe import Recipe
+    from fairlead.data.recipes.recipe import FittedRecipe, Recipe
     from fairlead.data.source import Source
     from fairlead.data.train_test_split import Part, split
 
 _HOMES = {
     "BadData": "fairlead.data.errors",
-    "FittedRecipe": "fairlead.data.recipes.fitted",
+    "FittedRecipe": "fairlead.data.recipes.recipe",
     "Manifest": "fairlead.data.manifest",
     "Part": "fairlead.data.train_test_split",
     "Recipe": "fairlead.data.recipes.recipe",

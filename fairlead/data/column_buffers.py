@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fairlead.data.errors import BadData
 from fairlead.data.recipes.batch_columns import Array, Frame, as_batch
-from fairlead.data.recipes.fitted import Output
+from fairlead.data.recipes.outputs import Output
 
 Put = Callable[[pa.RecordBatch], str]
 """Takes the columns of a block and returns its id; a Grid will do as well."""

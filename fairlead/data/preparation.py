@@ -16,7 +16,7 @@ from fairlead.data.column_buffers import ContentHash, Put, empty_columns, key_ra
 from fairlead.data.errors import BadData
 from fairlead.data.manifest import BlockRef, Column, FlaggedRows, Manifest, RowPolicy, said, version_of
 from fairlead.data.recipes.batch_columns import Array, Frame
-from fairlead.data.recipes.fitted import FittedRecipe
+from fairlead.data.recipes.recipe import FittedRecipe
 from fairlead.data.spool import BatchSource, Spool, in_order, threads
 from fairlead.data.train_test_split import Part
 from fairlead.errors import InvalidSpec

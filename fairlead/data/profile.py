@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairlead.data.errors import BadData
-from fairlead.data.profile_warnings import anomalies_of
 from fairlead.data.reading import read
 from fairlead.data.sampling import WORD, Counts, RowSample
 from fairlead.data.source import Source
@@ -20,6 +19,9 @@ from fairlead.data.source import Source
 _TOP = 3
 _WIDENINGS = 50
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)
+_STAND_INS = frozenset({"?", "-", "--", "none", "unknown", "select", "n/a", "na", "missing", "null", "undefined"})
+_PROSE = 50  # letters from which on a text is read rather than looked up
+_SOME = 20  # rows below which nothing is peculiar
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _profile(source: Source, noted: list[str]) -> Profile:
         found[column][what] = value
     drawn = sample.table()
     columns = tuple(_column(f, found[f.name], counts.get(f.name), drawn, row[0]) for f in source.schema)
-    notes = (*noted, *source.notes, *anomalies_of(columns, row[0]))
+    notes = (*noted, *source.notes, *_anomalies(columns, row[0]))
     return Profile(source.name, source.format, row[0], columns, notes)
 
 
@@ -177,3 +179,55 @@ def _quantiles(seen: pa.ChunkedArray | None) -> tuple[float, ...]:
     values = pc.drop_null(seen).to_numpy()
     finite = values[np.isfinite(values)]
     return tuple(float(each) for each in np.quantile(finite, _LEVELS)) if len(finite) else ()
+
+
+def _anomalies(columns: Sequence[ColumnProfile], rows: int) -> Iterator[str]:
+    """One sentence per finding, in the order of the columns."""
+    if rows == 0:
+        yield "there are no rows"
+        return
+    for column in columns:
+        yield from (f"{column.name}: {what}" for what in _column_anomalies(column, rows))
+
+
+def _column_anomalies(column: ColumnProfile, rows: int) -> Iterator[str]:
+    present = rows - column.nulls
+    if present == 0:
+        yield "is never set"
+        return
+    if column.nulls > rows / 2:
+        yield f"is not set in {column.nulls:,} of {rows:,} rows"
+    if column.distinct == 1 and column.exact and rows > 1:
+        yield f"is the same in all rows that have it: {_short(column.top[0][0])}"
+    if column.length is not None:
+        yield from _text_anomalies(column, present)
+    if rows > _SOME and _is_key(column, present):
+        yield "is different in every row: an identifier rather than a feature"
+    if column.strange:
+        yield f"{column.strange:,} values are infinite or no number"
+
+
+def _text_anomalies(column: ColumnProfile, present: int) -> Iterator[str]:
+    if present * 0.5 < column.numbers < present:
+        yield f"is text, but {column.numbers:,} of {present:,} values are numbers"
+    elif column.numbers == present:
+        yield "is text, but every value is a number"
+    if column.padded:
+        yield f"{column.padded:,} values have blanks around them"
+    for value, count in column.top:
+        if str(value).strip().lower() in _STAND_INS:
+            often = f" ({count:,} rows)" if count else ""
+            yield f"{_short(value)} seems to stand for a missing value{often}"
+
+
+def _is_key(column: ColumnProfile, present: int) -> bool:
+    if column.length is not None and column.length > _PROSE:
+        return False
+    if column.distinct is None or column.type in ("double", "float", "halffloat", "bool"):
+        return False
+    return column.distinct == present if column.exact else column.distinct > 0.97 * present
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:39]}…"

@@ -23,7 +23,7 @@ from fairlead.training.result import DataMade
 
 if TYPE_CHECKING:
     from fairlead.data.manifest import BlockRef, Manifest
-    from fairlead.data.recipes.fitted import FittedRecipe
+    from fairlead.data.recipes.recipe import FittedRecipe
     from fairlead.data.source import Source
     from fairlead.grid import Grid
 
@@ -111,7 +111,7 @@ def _still_there(parent: Manifest, grid: Grid) -> None:
 def _fitted(name: str) -> tuple[Manifest, FittedRecipe]:
     """A data set that was handed to this job, and the recipe it was prepared with."""
     from fairlead.data.manifest import Manifest
-    from fairlead.data.recipes.fitted import FittedRecipe
+    from fairlead.data.recipes.recipe import FittedRecipe
 
     told = handed(name)
     if told is None or told.get("recipe") is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlead.data.recipes.fitted import _kind
+from fairlead.data.recipes.recipe import _kind
 from fairlead.data.recipes.statistics import Counts, Moments, Quantiles, Reservoir, known, scrambled
 
 

@@ -17,7 +17,7 @@ import fairlead
 from fairlead.control.datasets import outline
 from fairlead.data import read
 from fairlead.data.dataset_refs import dataset
-from fairlead.data.recipes.fitted import FittedRecipe
+from fairlead.data.recipes.recipe import FittedRecipe
 from fairlead.errors import FairleadError, InvalidSpec, Refused
 from fairlead.grid import BlockId, Grid
 from fairlead.grid.standalone import alone

@@ -9,16 +9,15 @@ if TYPE_CHECKING:
     from fairlead.data.recipes.anomalies import Flag
     from fairlead.data.recipes.categories import Encode
     from fairlead.data.recipes.column_assembly import Assemble, Select
-    from fairlead.data.recipes.fitted import FittedRecipe
     from fairlead.data.recipes.images import Image
     from fairlead.data.recipes.lengths import Pad
     from fairlead.data.recipes.numbers import Impute, Normalise
-    from fairlead.data.recipes.recipe import Recipe
+    from fairlead.data.recipes.recipe import FittedRecipe, Recipe
     from fairlead.data.recipes.texts import Tokenise
 
 _ROOM = "fairlead.data.recipes."
 _HOMES = {
-    "Assemble": "column_assembly", "Encode": "categories", "FittedRecipe": "fitted", "Flag": "anomalies",
+    "Assemble": "column_assembly", "Encode": "categories", "FittedRecipe": "recipe", "Flag": "anomalies",
     "Image": "images",
     "Impute": "numbers", "Normalise": "numbers", "Pad": "lengths", "Recipe": "recipe", "Select": "column_assembly",
     "Tokenise": "texts",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,58 +12,71 @@ import pyarrow as pa
 from fairlead.data.errors import BadData
 from fairlead.data.recipes.batch_columns import Array, Frame, kinds
 from fairlead.data.recipes.categories import Encode
-from fairlead.data.recipes.fitted import FittedRecipe, describe
-from fairlead.data.recipes.recipe import Recipe
+from fairlead.data.recipes.outputs import Output, describe_outputs
 from fairlead.data.recipes.statistics import scrambled
-from fairlead.data.recipes.step import Learner, State
+from fairlead.data.recipes.step import Learner, State, Step
 from fairlead.data.recipes.texts import Tokenise
 from fairlead.data.spool import BatchSource, Spool, in_order, threads
 from fairlead.data.train_test_split import Part
 
 
-def fit(recipe: Recipe, source: BatchSource, *, part: Part | None = None, sample: float | None = None, seed: int = 0,
-        workers: int | None = None) -> FittedRecipe:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The result of fitting: a state per step, the columns that go in and come out, and the number of rows."""
+
+    states: tuple[State, ...]
+    inputs: dict[str, str]  # column -> its Arrow type
+    outputs: tuple[Output, ...]
+    rows: int
+
+
+def learn(
+    steps: Sequence[Step], target: str | None, source: BatchSource, *, part: Part | None = None,
+    sample: float | None = None, seed: int = 0, workers: int | None = None,
+) -> Learned:  # fmt: skip
     """Learn every step from the rows of the training part and from nothing else."""
     chosen = _Chosen(source if isinstance(source, Spool) else Spool(source), part, sample, seed, threads(workers))
     probe = chosen.probe()
-    chosen.words = _words(recipe, probe)
-    states: list[State | None] = [None] * len(recipe.steps)
+    chosen.words = _words(steps, target, probe)
+    states: list[State | None] = [None] * len(steps)
     rows = 0
     while None in states:
-        learners, _ = _ready(recipe, states, probe.copy())
+        learners, _ = _ready(steps, target, states, probe.copy())
         if learners:
-            rows = _pass(recipe, states, learners, chosen)
+            rows = _pass(steps, states, learners, chosen)
     done = tuple(state for state in states if state is not None)
-    _, out = _ready(recipe, states, probe.copy())
+    _, out = _ready(steps, target, states, probe.copy())
     inputs = {field.name: str(field.type) for field in source.schema}
-    return FittedRecipe(recipe, done, inputs, describe(recipe, done, out), rows)
+    return Learned(done, inputs, describe_outputs(steps, target, done, out), rows)
 
 
-def _words(recipe: Recipe, probe: Frame) -> list[str]:
+def _words(steps: Sequence[Step], target: str | None, probe: Frame) -> list[str]:
     """Text that is going to be encoded: it is kept as places in its dictionary, which are looked up only once."""
     found: set[str] = set()
-    for step in recipe.steps:
+    for step in steps:
         if isinstance(step, Encode) and (step.matches or set(step.columns) <= set(probe.columns)):
-            found |= set(step.resolve(probe, recipe.target))
+            found |= set(step.resolve(probe, target))
         elif isinstance(step, Tokenise):
             found -= set(probe.columns if step.matches else step.columns)
     kind = kinds(probe, sorted(found))
     return [name for name in sorted(found) if kind[name] == "text"]
 
 
-def _ready(recipe: Recipe, states: list[State | None], frame: Frame) -> tuple[dict[int, Learner], Frame]:
+def _ready(
+    steps: Sequence[Step], target: str | None, states: list[State | None], frame: Frame
+) -> tuple[dict[int, Learner], Frame]:
     """Who can learn in the next pass: every step whose columns no step that is still to be learned will change."""
     learners: dict[int, Learner] = {}
     changing: set[str] = set()
     renaming = False
-    for place, step in enumerate(recipe.steps):
+    for place, step in enumerate(steps):
         state = states[place]
         if state is not None:
             step.apply(state, frame)
             continue
         if renaming and (step.matches or not set(step.columns) <= set(frame.columns)):
             break  # which columns are meant, is known after the next pass only
-        columns = step.resolve(frame, recipe.target)
+        columns = step.resolve(frame, target)
         if not set(columns) & changing:
             learner = step.learner(columns, frame)
             if learner is None:
@@ -76,7 +91,7 @@ def _ready(recipe: Recipe, states: list[State | None], frame: Frame) -> tuple[di
     return learners, frame
 
 
-def _pass(recipe: Recipe, states: list[State | None], learners: dict[int, Learner], chosen: _Chosen) -> int:
+def _pass(steps: Sequence[Step], states: list[State | None], learners: dict[int, Learner], chosen: _Chosen) -> int:
     """One pass over the training part; returns its rows."""
 
     def look(frame: Frame) -> tuple[int, dict[int, Any]]:
@@ -84,7 +99,7 @@ def _pass(recipe: Recipe, states: list[State | None], learners: dict[int, Learne
         for place in range(max(learners) + 1):
             state = states[place]
             if state is not None:
-                recipe.steps[place].apply(state, frame)
+                steps[place].apply(state, frame)
             elif place in learners:
                 seen[place] = learners[place].look(frame)
         return rows, seen
