@@ -18,7 +18,7 @@ from benchmarks.contest import PROGRAMS, environment
 from benchmarks.reporter import Bench
 from fairlead.data import Manifest, Recipe, Source, read, refine
 from fairlead.grid import BlockId, Grid
-from fairlead.training.data import Resident
+from fairlead.training.samples import Resident
 
 BATCH = 256
 HF = ("datasets>=4,<5", "huggingface_hub<1")

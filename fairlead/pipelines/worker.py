@@ -22,13 +22,14 @@ from fairlead.local_wire import PlacedSpec
 from fairlead.pipelines import argument_refs
 from fairlead.pipelines import results as carry
 from fairlead.pipelines.result_places import place_of_this_worker
-from fairlead.training import worker as training_worker
 from fairlead.training.channel import Channel, log
 from fairlead.training.custom_loop.session import CustomSession
 from fairlead.training.definition import Training
 from fairlead.training.loading import check_params, describe, load_function
 from fairlead.training.result import final_metrics
 from fairlead.training.session import Session
+from fairlead.training.worker import spec_from_environment
+from fairlead.worker import main as train
 
 VALUES = "fairlead_values"
 """The folder of a bundle with arguments that went by value."""
@@ -116,7 +117,7 @@ def main(spec: PlacedSpec, worker: str, channel: socket.socket) -> int:
     if spec.stage.get("trains"):
         folder = Path(spec.memory_folder)
         own = msgspec.structs.replace(spec, memory_folder=str(_snapshots(folder, spec.job)), params={})
-        return training_worker.main(own, worker, channel, lambda: _training(work), lambda session: _kept(session, work))
+        return train(own, worker, channel, lambda: _training(work), lambda session: _kept(session, work))
     line = Channel(channel)
     use_cores(max(1, int(spec.cpu + 1e-9)))
     try:
@@ -264,5 +265,5 @@ def _snapshots(folder: Path, job: str) -> Path:
 
 
 if __name__ == "__main__":
-    code = main(*training_worker.handed_over())
+    code = main(*spec_from_environment())
     os._exit(code)

@@ -19,9 +19,10 @@ from fairlead.errors import FairleadError, InvalidSpec
 from fairlead.planning.profiles import Layer, ModelProfile, to_plain
 from fairlead.profiling.model_profile import build, profile_model
 from fairlead.profiling.step_timing import calibrate, layer_seconds
-from fairlead.training.data import Samples, open_samples
+from fairlead.training.data import open_samples
 from fairlead.training.definition import Training
 from fairlead.training.loading import describe, load_training
+from fairlead.training.samples import Samples
 
 
 def analyse(run: str, params: dict[str, Any], device: str | None) -> ModelProfile:

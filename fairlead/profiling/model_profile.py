@@ -15,12 +15,13 @@ from fairlead.planning.profiles import Layer, ModelProfile
 from fairlead.profiling.forward_trace import ForwardTrace, passing_bytes, size_of, watch
 from fairlead.profiling.model_units import Units, find_units
 from fairlead.profiling.tensor_splits import LayerSplit, degree_limit, try_cuts
-from fairlead.training.data import Samples, check_batch, open_samples
+from fairlead.training.data import check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.model_probe import call, examine, kept_state, trained
 from fairlead.training.optimizers import make_optimizer, partial_objection
 from fairlead.training.parallel.recompute import block_names, groups
 from fairlead.training.precision import asked
+from fairlead.training.samples import Samples
 from fairlead.training.seeds import seed_everything
 
 OWN_STEP = "the model has a training step of its own, so only whole copies of it can run"

@@ -12,11 +12,11 @@ from torch import nn
 from fairlead.planning.profiles import Calibration
 from fairlead.profiling.forward_trace import unit_seconds
 from fairlead.profiling.model_profile import take_rows
-from fairlead.training.data import Resident, Samples
 from fairlead.training.definition import Training
 from fairlead.training.model_probe import call, gains_by_channels_last
 from fairlead.training.optimizers import make_optimizer
 from fairlead.training.precision import asked, computing
+from fairlead.training.samples import Resident, Samples
 
 REPEATS, MOST_REPEATS = 4, 40
 WORTH_S = 0.2

@@ -1,29 +1,16 @@
-"""Samples by their index, whether they come as tensors, arrays or a torch Dataset, and who takes which."""
+"""Opens the data of a Training: tensors, arrays, a torch Dataset, or a data set of the grid by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import TensorDataset
 
 from fairlead.data.dataset_refs import DatasetRef
 from fairlead.errors import InvalidSpec
-from fairlead.training.seeds import mix, seed_everything
-
-Batch = tuple[torch.Tensor, ...]
-"""The columns of some samples: inputs, and the target last."""
-
-
-class Samples(Protocol):
-    """What training reads from."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, index: torch.Tensor, draw: int) -> Any:
-        """The columns of these samples; ``draw`` seeds whatever a data set draws while it makes them."""
+from fairlead.training.grid_dataset import open_named
+from fairlead.training.samples import GeneratedSamples, Resident, Samples
 
 
 def check_batch(size: int, samples: int) -> None:
@@ -35,87 +22,9 @@ def check_batch(size: int, samples: int) -> None:
         )  # fmt: skip
 
 
-class Resident:
-    """Tensors held whole: a batch is one index_select per column (2-4 times a DataLoader, measured).
-
-    With ``channels_last`` images are kept with their channels innermost, which convolutions on a CPU are a quarter
-    faster on (measured); their shape and values are the same.
-    """
-
-    def __init__(
-        self, columns: Sequence[torch.Tensor], *, channels_last: bool = False, source: Mapping[str, Any] | None = None
-    ) -> None:
-        self.source = source  # the version of a data set that it is
-        self._columns = [_Column(column, channels_last and _is_image(column)) for column in columns]
-
-    def __len__(self) -> int:
-        return len(self._columns[0].rows)
-
-    @property
-    def images(self) -> bool:
-        """Whether there is a column that channels_last would change."""
-        return any(column.order is None and _is_image(column.rows) for column in self._columns)
-
-    def with_channels_last(self) -> Resident:
-        return Resident([column.whole() for column in self._columns], channels_last=True, source=self.source)
-
-    def take(self, index: torch.Tensor, draw: int) -> Batch:
-        return tuple(column.take(index) for column in self._columns)
-
-
-class _Column:
-    """One column, laid out so that a sample is one piece of memory, and shown in its own shape."""
-
-    def __init__(self, column: torch.Tensor, last: bool) -> None:
-        last = last or (column.dim() == 4 and not column.is_contiguous() and _is_last(column))
-        self.order = (0, 3, 1, 2) if last else None
-        self.rows = column.permute(0, 2, 3, 1).contiguous() if last else column.contiguous()
-
-    def take(self, index: torch.Tensor) -> torch.Tensor:
-        rows = self.rows.index_select(0, index)
-        return rows if self.order is None else rows.permute(self.order)
-
-    def whole(self) -> torch.Tensor:
-        return self.rows if self.order is None else self.rows.permute(self.order)
-
-
-def _is_image(column: torch.Tensor) -> bool:
-    return column.dim() == 4 and column.is_floating_point()
-
-
-def _is_last(column: torch.Tensor) -> bool:
-    return column.is_contiguous(memory_format=torch.channels_last)
-
-
-class GeneratedSamples:
-    """A data set that makes its samples one by one, each seeded by itself: who makes it does not matter."""
-
-    def __init__(self, data: Dataset[Any], name: str, device: torch.device) -> None:
-        self._data, self._name, self._device = data, name, device
-
-    def __len__(self) -> int:
-        return len(self._data)  # type: ignore[arg-type]
-
-    def take(self, index: torch.Tensor, draw: int) -> Batch:
-        rows = [self._row(position, draw) for position in index.tolist()]
-        return tuple(column.to(self._device) for column in default_collate(rows))
-
-    def _row(self, position: int, draw: int) -> tuple[Any, ...]:
-        seed_everything(mix(draw, position))
-        row = self._data[position]
-        if not isinstance(row, tuple | list) or len(row) < 2:
-            raise InvalidSpec(
-                f"sample {position} is {type(row).__name__}, not a tuple (input, ..., target)", field=self._name,
-                fix="let the data set's __getitem__ return (input, target)",
-            )  # fmt: skip
-        return tuple(row)
-
-
 def open_samples(name: str, data: Any, device: torch.device) -> Samples:
     """The data of a Training, ready to be taken from."""
     if isinstance(data, str | DatasetRef):
-        from fairlead.training.grid_dataset import open_named
-
         return open_named(name, data, device)
     if isinstance(data, TensorDataset):
         data = data.tensors
@@ -131,29 +40,3 @@ def _tensor(name: str, column: Any, device: torch.device) -> torch.Tensor:
         raise InvalidSpec(
             f"cannot become a tensor: {error}", field=name, fix="pass numbers: a tensor or a NumPy array"
         ) from None
-
-
-def part(total: int, shares: Sequence[float], rank: int) -> range:
-    """Which of ``total`` positions a rank takes: contiguous, in rank order, all taken once; may be none."""
-    ends = list(accumulate(shares))
-    cuts = [0, *(round(total * end / ends[-1]) for end in ends)]
-    return range(cuts[rank], cuts[rank + 1])
-
-
-def pieces(total: int, count: int, shares: Sequence[float], rank: int, *, together: bool) -> list[range]:
-    """Which positions a rank takes in each of ``count`` passes over a batch.
-
-    ``together``: all ranks' passes are over the same samples, whatever the shares, as statistics of a pass need it;
-    passes over none are left out. Else a rank cuts its part, and has the samples that its share says.
-    """
-    even = (1.0,) * count
-    if not together:
-        mine = part(total, shares, rank)
-        cuts = (part(len(mine), even, place) for place in range(count))
-        return [range(mine.start + cut.start, mine.start + cut.stop) for cut in cuts]
-    found = []
-    for whole in (part(total, even, place) for place in range(count)):
-        mine = part(len(whole), shares, rank)
-        if len(whole):
-            found.append(range(whole.start + mine.start, whole.start + mine.stop))
-    return found

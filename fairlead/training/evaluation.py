@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from fairlead.training.data import Batch
 from fairlead.training.group import Group
 from fairlead.training.lightning import validation_loss
+from fairlead.training.samples import Batch
 from fairlead.training.seeds import mix
 from fairlead.training.session import Session
 

@@ -10,7 +10,7 @@ import torch
 
 from fairlead.data.dataset_refs import DatasetRef, dataset
 from fairlead.errors import InvalidSpec, NotFound, Refused, TooLarge
-from fairlead.training.data import Batch, Resident
+from fairlead.training.samples import Batch, Resident
 
 if TYPE_CHECKING:
     from fairlead.grid import BlockId, Grid

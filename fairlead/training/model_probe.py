@@ -15,9 +15,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from fairlead.errors import InvalidSpec
-from fairlead.training.data import Batch
 from fairlead.training.lightning import step_loss
 from fairlead.training.randomness import RandomUse, Recorder, compare
+from fairlead.training.samples import Batch
 
 PROBE_SAMPLES = 8
 _OWN = frozenset(vars(torch.nn.Module()))

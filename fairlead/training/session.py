@@ -13,7 +13,7 @@ import torch
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.memory import LARGE_BYTES
-from fairlead.training.data import Resident, Samples, check_batch, open_samples
+from fairlead.training.data import check_batch, open_samples
 from fairlead.training.definition import Training
 from fairlead.training.early_stopping import EarlyStopping
 from fairlead.training.history import History
@@ -22,6 +22,7 @@ from fairlead.training.model_probe import PROBE_SAMPLES, Findings, check_loss, e
 from fairlead.training.optimizers import forget_parameters, load_optimizer, make_optimizer, quicken
 from fairlead.training.precision import computing
 from fairlead.training.run_schedule import Course, course_from
+from fairlead.training.samples import Resident, Samples
 from fairlead.training.seeds import mix, seed_everything
 from fairlead.training.snapshots.flat_state import FlatState, opened
 

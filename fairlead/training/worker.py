@@ -17,7 +17,6 @@ from fairlead import wire
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.local_wire import PlacedSpec
 from fairlead.planning.plan import plan_from
-from fairlead.profiling.worker_look import ProfilingProcess
 from fairlead.training.channel import Channel, log
 from fairlead.training.control_messages import calls_away
 from fairlead.training.custom_loop.loop import CustomLoop
@@ -37,20 +36,24 @@ from fairlead.training.snapshots.grid_snapshots import GridSnapshots
 from fairlead.training.snapshots.snapshotter import Snapshots
 from fairlead.training.state_agreement import agree
 
-Load = Callable[[], Training]
-"""Gives the Training where it is not simply the function of ``run`` with its params."""
+LoadTraining = Callable[[], Training]
+"""Makes the Training of a pipeline stage; any other job names a function in ``run``."""
 
-Keep = Callable[[Session | CustomSession], dict[str, Any]]
-"""Called by rank 0 when the training is done: says where others find what it gave."""
+StoreResult = Callable[[Session | CustomSession], dict[str, Any]]
+"""Rank 0 calls it when the training is done: stores the result and returns where the next stages find it."""
+
+Profile = Callable[[PlacedSpec, Session, Channel], wire.Glance | None]
+"""Starts a process that profiles the model while it trains; returns the times of its first passes, if they came."""
 
 
 def main(
-    spec: PlacedSpec, worker: str, channel: socket.socket, load: Load | None = None, keep: Keep | None = None
-) -> int:
-    """Live as this worker in the present process; returns its exit code. The working folder holds the user's code."""
+    spec: PlacedSpec, worker: str, channel: socket.socket, load: LoadTraining | None = None,
+    store: StoreResult | None = None, profile: Profile | None = None,
+) -> int:  # fmt: skip
+    """Run this worker in the present process; returns its exit code. The working folder holds the user's code."""
     line = Channel(channel)
     try:
-        return _Life(spec, worker, line, load, keep).run()
+        return TrainingWorker(spec, worker, line, load, store, profile).run()
     except (SyntaxError, FairleadError) as error:
         return _raised(line, error, permanent=not isinstance(error, Unavailable))  # a grid may be back soon
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the process's edge: whatever user code raises is reported)
@@ -78,11 +81,14 @@ class _Former:
     ends: bool  # whether this worker ends as soon as the others go on without it
 
 
-class _Life:
+class TrainingWorker:
     """What a worker holds, and what it does between and in generations."""
 
-    def __init__(self, spec: PlacedSpec, worker: str, line: Channel, load: Load | None, keep: Keep | None) -> None:
-        self._keep = keep
+    def __init__(
+        self, spec: PlacedSpec, worker: str, line: Channel, load: LoadTraining | None = None,
+        store: StoreResult | None = None, profile: Profile | None = None,
+    ) -> None:  # fmt: skip
+        self._store, self._profile = store, profile
         torch.set_num_threads(max(1, int(spec.cpu)))
         self._spec, self._worker, self._line = spec, worker, line
         self._generation = 0  # the newest it was called to
@@ -130,8 +136,8 @@ class _Life:
         return wire.Ready(
             samples=len(session.samples), epochs=session.training.epochs, batch_size=session.training.batch_size,
             parameters=sum(p.numel() for p in session.model.parameters()), resumable_step=resumable,
-            plan=session.training.plan, glance=ProfilingProcess(self._spec).begin(session, self._line)
-            if looks else None,
+            plan=session.training.plan,
+            glance=self._profile(self._spec, session, self._line) if looks and self._profile else None,
         )  # fmt: skip
 
     # ------------------------------------------------------------ between two generations
@@ -225,7 +231,7 @@ class _Life:
         session = self._session
         if outcome.end is LoopEnd.FINISHED:
             artifacts = self._write_result() if group.rank == 0 else []
-            value = self._keep(session) if self._keep is not None and group.rank == 0 else {}
+            value = self._store(session) if self._store is not None and group.rank == 0 else {}
             came_from = lineage(session, self._folder) if group.rank == 0 else {}
             loop.reporter.flush()
             group.broadcast(b"written", 0)
@@ -310,7 +316,7 @@ def _ends_some(leave: wire.Leave) -> bool:
     return leave.snapshot or bool(leave.exits)
 
 
-def handed_over() -> tuple[PlacedSpec, str, socket.socket]:
+def spec_from_environment() -> tuple[PlacedSpec, str, socket.socket]:
     """The form for virtual environments: started by exec, with its spec and channel handed over by name."""
     if place := os.environ.pop("FAIRLEAD_WORKER_SPEC_FD", ""):
         with os.fdopen(int(place), "rb") as file:
@@ -320,8 +326,3 @@ def handed_over() -> tuple[PlacedSpec, str, socket.socket]:
     spec = msgspec.json.decode(written, type=PlacedSpec)
     stream = socket.socket(fileno=int(os.environ["FAIRLEAD_CHANNEL_FD"]))
     return spec, os.environ["FAIRLEAD_WORKER"], stream
-
-
-if __name__ == "__main__":
-    code = main(*handed_over())
-    os._exit(code)  # threads of a lost group must not hold up the end

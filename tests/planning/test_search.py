@@ -21,7 +21,7 @@ from fairlead.planning.plan_candidates import shapes
 from fairlead.planning.profiles import Calibration, Hardware, Link, ModelProfile, Seat
 from fairlead.planning.search import _Floors, _realised, best, candidates, search
 from fairlead.planning.topology import Topology
-from fairlead.profiling.worker_look import TrainingPace, rough
+from fairlead.profiling.profiling_process import TrainingPace, rough
 
 from .made import CARD, CPU, FAST, SLOW, grounds, hardware, model, models
 

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 import fairlead
 from fairlead.local_wire import PlacedSpec
-from fairlead.profiling.worker_look import SAMPLES, TrainingPace, _found, _rows
+from fairlead.profiling.profiling_process import SAMPLES, TrainingPace, _found, _rows
 from fairlead.training.session import Session
 
 FAST, SLOW = TrainingPace(step_s=0.001, samples=256.0), TrainingPace(step_s=30.0, samples=256.0)

@@ -85,7 +85,7 @@ class Gang:
             "FAIRLEAD_CHANNEL_FD": str(there.fileno()),
             "FAIRLEAD_WORKER_SPEC": msgspec.json.encode(self.spec()).decode(),
         }
-        command = [sys.executable, "-m", "fairlead.training.worker"]
+        command = [sys.executable, "-m", "fairlead.worker"]
         process = subprocess.Popen(
             command, cwd=self.root / "code", env=environment, pass_fds=[there.fileno()], stdout=subprocess.DEVNULL
         )
@@ -97,7 +97,7 @@ class Gang:
     def _live(self, name: str, here: socket.socket, there: socket.socket, spec: PlacedSpec) -> None:
         code = 70
         try:
-            from fairlead.training import worker
+            from fairlead import worker
 
             here.close()
             for other in self.workers.values():

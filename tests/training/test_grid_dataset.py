@@ -19,8 +19,9 @@ from fairlead.data.dataset_refs import DATA_PATTERN as named_pattern
 from fairlead.data.dataset_refs import dataset
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.grid.standalone import StandaloneGrid, alone
-from fairlead.training.data import Resident, open_samples
+from fairlead.training.data import open_samples
 from fairlead.training.grid_dataset import Pieces, hand_over, open_named, recipe_of
+from fairlead.training.samples import Resident
 from fairlead.training.session import Session
 
 ROWS = 40

@@ -12,11 +12,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fairlead
-from fairlead.training.data import Resident
 from fairlead.training.loading import load_function
 from fairlead.training.parallel.model_swap import ModelSwap
 from fairlead.training.parallel.pipeline import Pipeline
 from fairlead.training.parallel.sharded_parameters import shards
+from fairlead.training.samples import Resident
 from fairlead.training.session import Session
 
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 import fairlead
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import HEADS, Plan
-from fairlead.training.data import part, pieces
+from fairlead.training.batch_ranges import part, pieces
 from fairlead.training.parallel.mesh import MeshAxis
 from fairlead.training.parallel.module_cuts import _count_heads, _style, blocks, split
 from fairlead.training.parallel.pipeline_stages import straight, trace

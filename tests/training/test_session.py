@@ -15,7 +15,7 @@ from torch import nn
 import fairlead
 from fairlead.errors import InvalidSpec, TrainingFailed
 from fairlead.planning.memory import LARGE_BYTES
-from fairlead.training.data import GeneratedSamples, Resident, check_batch, open_samples
+from fairlead.training.data import check_batch, open_samples
 from fairlead.training.optimizers import (
     forget_parameters,
     load_optimizer,
@@ -25,6 +25,7 @@ from fairlead.training.optimizers import (
     stand_in,
 )
 from fairlead.training.result import final_metrics, write_result
+from fairlead.training.samples import GeneratedSamples, Resident
 from fairlead.training.session import Session
 from fairlead.training.snapshots.sharded_files import whole_shards, write_parts
 from fairlead.training.step_flags import GroupFlags, RankFlags, alone, count, pack, unpack

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.training.data import part
+from fairlead.training.batch_ranges import part
 from fairlead.training.group import in_words
 from fairlead.training.history import History
 from fairlead.training.randomness import Layout, sample_mask

@@ -11,7 +11,7 @@ import fairlead
 from fairlead import wire
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
-from fairlead.training.data import pieces
+from fairlead.training.batch_ranges import pieces
 from fairlead.training.optimizers import make_optimizer, partial_objection
 from fairlead.training.session import Session
 from tests.training.conftest import MakeGang

@@ -20,7 +20,7 @@ from fairlead.training.group import PeerLost
 from fairlead.training.loop import LoopEnd, Outcome
 from fairlead.training.plan_measurement import WorkerPlace, _read, place_from
 from fairlead.training.session import Session
-from fairlead.training.worker import _ends_some, _Former, _Life, _raised, handed_over
+from fairlead.training.worker import TrainingWorker, _ends_some, _Former, _raised, spec_from_environment
 
 
 class Line:
@@ -74,7 +74,7 @@ class Snapshots:
 
 
 def life(*waiting: Any, former: Any = None, generation: int = 3, resumed: bool = False, **session: Any) -> Any:
-    made = object.__new__(_Life)
+    made = object.__new__(TrainingWorker)
     made._line, made._snapshots, made._worker = Line(*waiting), Snapshots(), "w1"  # type: ignore[assignment]
     made._generation, made._resumed, made._former, made._look = generation, resumed, former, None
     made._session = SimpleNamespace(**({"step": 7, "live": True, "whole": dict} | session))  # type: ignore[assignment]
@@ -306,7 +306,7 @@ def test_an_error_is_told_with_whether_another_attempt_can_help(
     error: BaseException, permanent: bool, trace: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Line()
-    monkeypatch.setattr(worker, "_Life", lambda *_: SimpleNamespace(run=lambda: raised(error)))
+    monkeypatch.setattr(worker, "TrainingWorker", lambda *_: SimpleNamespace(run=lambda: raised(error)))
     monkeypatch.setattr(worker, "Channel", lambda _: said)
     assert worker.main(SimpleNamespace(), "w0", SimpleNamespace()) == 1  # type: ignore[arg-type]
     (told,) = said.sent
@@ -331,7 +331,7 @@ def test_a_worker_that_was_started_by_exec_finds_its_spec_and_its_line(
     monkeypatch.setenv("FAIRLEAD_CHANNEL_FD", str(there.detach()))
     monkeypatch.setenv("FAIRLEAD_WORKER", "w5")
     monkeypatch.setenv("FAIRLEAD_WORKER_SPEC", msgspec.json.encode(spec).decode())
-    found, name, line = handed_over()
+    found, name, line = spec_from_environment()
     assert (found, name) == (spec, "w5")
     line.sendall(b"x")
     assert here.recv(1) == b"x"
@@ -340,7 +340,7 @@ def test_a_worker_that_was_started_by_exec_finds_its_spec_and_its_line(
     os.close(sink)
     monkeypatch.setenv("FAIRLEAD_CHANNEL_FD", str(line.detach()))
     monkeypatch.setenv("FAIRLEAD_WORKER_SPEC_FD", str(source))
-    found, _, line = handed_over()
+    found, _, line = spec_from_environment()
     assert found.job == "k" and "FAIRLEAD_WORKER_SPEC_FD" not in os.environ
     line.close()
     here.close()

@@ -41,7 +41,7 @@ log = logging.getLogger("fairlead.host")
 def preload() -> None:
     """Load what workers need, without a tensor operation: a fork after one would hang at its first matmul."""
     try:
-        importlib.import_module("fairlead.training").preload()
+        importlib.import_module("fairlead.worker").preload()
         importlib.import_module("fairlead.pipelines.worker").preload()
     except (ImportError, AttributeError) as error:
         log.warning("preloading torch alone: %s", error)

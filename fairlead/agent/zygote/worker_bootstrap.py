@@ -28,7 +28,7 @@ from fairlead.agent.sandbox.sandbox import Namespaces
 from fairlead.agent.zygote import sandbox_entry
 from fairlead.local_wire import PlacedSpec
 
-WORKER_MODULE = "fairlead.training.worker"
+WORKER_MODULE = "fairlead.worker"
 STAGE_MODULE = "fairlead.pipelines.worker"
 _PLATFORM_PREFIX = "FAIRLEAD_"
 

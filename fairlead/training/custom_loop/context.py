@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from fairlead.errors import InvalidSpec
-from fairlead.training.data import part
+from fairlead.training.batch_ranges import part
 from fairlead.training.seeds import epoch_order
 
 State = Mapping[str, Any] | Callable[[], Mapping[str, Any]]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from fairlead.training.data import part
+from fairlead.training.batch_ranges import part
 
 MIN_STEPS = 8
 MIN_SECONDS = 0.4

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.distributed.fsdp import FSDPModule
 
-from fairlead.training.data import part, pieces
+from fairlead.training.batch_ranges import part, pieces
 from fairlead.training.evaluation import Outputs, add_outputs, empty_outputs, eval_batch
 from fairlead.training.flag_exchange import say
 from fairlead.training.model_probe import call, check_gradient

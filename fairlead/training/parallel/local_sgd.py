@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from fairlead.planning.plan import Plan
-from fairlead.training.data import part
+from fairlead.training.batch_ranges import part
 from fairlead.training.flag_exchange import say
 from fairlead.training.group import Group
 from fairlead.training.model_probe import has_batch_norm

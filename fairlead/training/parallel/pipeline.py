@@ -15,8 +15,8 @@ from torch.utils import _pytree as pytree
 
 from fairlead.errors import InvalidSpec
 from fairlead.planning.plan import Plan
+from fairlead.training.batch_ranges import part
 from fairlead.training.channel import log
-from fairlead.training.data import part
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.flag_exchange import say
 from fairlead.training.model_probe import check_gradient, has_batch_norm

@@ -12,8 +12,8 @@ import torch
 
 from fairlead.planning.plan import Plan
 from fairlead.training import step_flags
+from fairlead.training.batch_ranges import part, pieces
 from fairlead.training.channel import log
-from fairlead.training.data import part, pieces
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.group import Group
 from fairlead.training.model_probe import call, check_gradient

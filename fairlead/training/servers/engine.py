@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from fairlead.planning.plan import Plan
+from fairlead.training.batch_ranges import part
 from fairlead.training.channel import log
-from fairlead.training.data import part
 from fairlead.training.evaluation import Outputs, outputs_of
 from fairlead.training.group import Group, PeerLost
 from fairlead.training.model_probe import has_batch_norm

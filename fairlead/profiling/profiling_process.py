@@ -26,8 +26,8 @@ from fairlead.profiling.analysis_process import measured
 from fairlead.profiling.first_passes import glance
 from fairlead.profiling.model_profile import profile_model
 from fairlead.training.channel import Channel
-from fairlead.training.data import GeneratedSamples, Resident
 from fairlead.training.loading import describe
+from fairlead.training.samples import GeneratedSamples, Resident
 from fairlead.training.session import Session
 from fairlead.units import shown_size
 
@@ -60,6 +60,11 @@ class TrainingPace(msgspec.Struct, frozen=True):
     step_s: float
     samples: float  # that this worker computes in a step
     cores: float = 1.0
+
+
+def start_profiling(spec: PlacedSpec, session: Session, line: Channel) -> wire.Glance | None:
+    """Start the process beside this worker; returns the times of the model's first passes, if they came in time."""
+    return ProfilingProcess(spec).begin(session, line)
 
 
 class ProfilingProcess:
