@@ -19,7 +19,7 @@ from benchmarks.reporter import Bench, main
 from fairlead.data import Manifest, Recipe, Source, partition, read, refine
 from fairlead.data.readers.recorded import known_names
 from fairlead.grid import BlockId, Grid
-from fairlead.grid.standalone import alone
+from fairlead.grid.standalone import standalone_grid
 
 QUOTA = 4 << 30
 WORKERS = 4
@@ -39,7 +39,7 @@ KDD99 = Recipe(
 def run(bench: Bench) -> None:
     """kdd99 into the grid against pandas with scikit-learn; samples a second against torch and datasets."""
     folder = tempfile.TemporaryDirectory(prefix="fairlead-data-")
-    with folder as name, alone(Path(name), QUOTA) as running, running.connect() as grid:
+    with folder as name, standalone_grid(Path(name), QUOTA) as running, running.connect() as grid:
         file = _kdd99(Path(name), bench.quick)
         manifest = into_the_grid(bench, grid, file)
         deliver(bench, grid, Path(name), manifest)

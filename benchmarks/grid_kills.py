@@ -72,7 +72,7 @@ def run(folder: Path, kills: int, seed: int = 0) -> Outcome:
             for worker in workers:
                 for _ in range(rng.randrange(2, 20)):
                     worker.hear()
-            if rng.random() < 0.5 and (pid := alone.keeper.pid) is not None:
+            if rng.random() < 0.5 and (pid := alone.supervisor.pid) is not None:
                 os.kill(pid, signal.SIGKILL)
             else:
                 chosen = rng.randrange(WORKERS)

@@ -186,7 +186,7 @@ def run(bench: Bench) -> None:
                 with bench.step("a model and steps of half a second"):
                     trainee = Trainee()
                 turns = _turns(bench, trainee, ways, 1 if bench.quick else 7)
-            hashed_s = _cpu_s(alone.keeper.pid)
+            hashed_s = _cpu_s(alone.supervisor.pid)
         finally:
             alone.close()
     _tell(bench, turns)

@@ -33,7 +33,7 @@ for line in sys.stdin:
     request = json.loads(line)
     if "settle" in request:
         grid.usage()
-        grid._line.settle()
+        grid._line.prefault_all()
         answer = {}
     elif "touch" in request:
         view = grid.open(request["touch"]).parts()[0]

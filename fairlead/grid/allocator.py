@@ -27,12 +27,12 @@ class FreeRanges:
         self.end = max(end, place)
 
     @property
-    def free(self) -> int:
+    def free_bytes(self) -> int:
         """Bytes in all free ranges together."""
         return sum(self._size_at.values())
 
     @property
-    def largest(self) -> int:
+    def largest_bytes(self) -> int:
         """What could be taken in one piece."""
         return self._by_size[-1][0] if self._by_size else 0
 
@@ -40,7 +40,7 @@ class FreeRanges:
         """The free ranges as (offset, bytes), in order."""
         return sorted(self._size_at.items())
 
-    def take(self, nbytes: int) -> int | None:
+    def allocate(self, nbytes: int) -> int | None:
         """The offset of a range that is now taken; None when no free one is large enough."""
         wanted = max(aligned(nbytes), aligned(1))
         place = bisect_left(self._by_size, (wanted, 0))
@@ -51,7 +51,7 @@ class FreeRanges:
         self._add(offset + wanted, size - wanted)
         return offset
 
-    def give_back(self, offset: int, nbytes: int) -> None:
+    def release(self, offset: int, nbytes: int) -> None:
         """The range is free again, and one with the free ranges beside it."""
         size = max(aligned(nbytes), aligned(1))
         before = self._at_end.get(offset)
@@ -66,19 +66,19 @@ class FreeRanges:
         """There is more room: up to here."""
         if end > self.end:
             begin, self.end = self.end, end
-            self.give_back(begin, end - begin)
+            self.release(begin, end - begin)
 
     @property
-    def top(self) -> int:
+    def used_end(self) -> int:
         """Where the last range that is taken ends."""
         return self._at_end.get(self.end, self.end)
 
     def shrink(self, end: int) -> None:
         """There is less room: all beyond this was free."""
-        if end < self.top:
-            raise ValueError(f"the arena is in use up to {self.top}")
+        if end < self.used_end:
+            raise ValueError(f"the arena is in use up to {self.used_end}")
         if end < self.end:
-            begin = self.top
+            begin = self.used_end
             self._remove(begin)
             self._add(begin, end - begin)
             self.end = end

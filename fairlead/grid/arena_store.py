@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from fairlead.grid import mapping
-from fairlead.grid.catalogue import RESERVED, RESIDENT, SPILLED, Catalogue, Change, Entry, Gone, Pin, Session, Unpin
-from fairlead.grid.credentials import lives
+from fairlead.grid.catalogue import RESERVED, RESIDENT, SPILLED, Catalogue, Change, Entry, Pin, Removed, Session, Unpin
+from fairlead.grid.credentials import is_same_process
 from fairlead.grid.errors import Refusal, check_facts, check_room
 from fairlead.grid.journal import Journal, JournalFull
 from fairlead.grid.messages import Admit, Commit, Placed, PutSmall
@@ -30,7 +30,7 @@ _changes = msgspec.msgpack.Decoder(Change)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Store:
+class ArenaStore:
     """All methods are for whoever holds :attr:`lock`."""
 
     def __init__(self, admit: Admit, arena: int, reading: int, journal: int, spill: Path) -> None:
@@ -46,13 +46,13 @@ class Store:
         self._journal = Journal(journal)
         self.catalogue = Catalogue(self._remember, map(_changes.decode, self._journal.entries()))
         self._unhashed = deque(one.id for one in self.catalogue.entries.values() if not one.digest)
-        self.warm = self._found_warm()
-        self._extents = self.catalogue.extents(self.warm)
-        self._peak, self._look_s = 0, 0.0  # how far it was used since the last look; the next one
+        self.warm = self._touched_bytes()
+        self._free_ranges = self.catalogue.free_ranges(self.warm)
+        self._peak, self._next_look_s = 0, 0.0  # how far it was used since the last look; the next one
         self._returning = ""  # the block on disk for which room is made: it stays there until it is here
         self.connected: set[str] = set()  # sessions that have a line
 
-    def _found_warm(self) -> int:
+    def _touched_bytes(self) -> int:
         """How far the arena was touched by a process before this one."""
         used = max((one.offset + aligned(one.nbytes) for one in self.catalogue.entries.values()), default=0)
         page = os.sysconf("SC_PAGE_SIZE")
@@ -61,8 +61,8 @@ class Store:
 
     def _remember(self, change: Change) -> None:
         try:
-            if self._journal.crowded:
-                self._journal.rewrite(map(_encode, self.catalogue.everything()))
+            if self._journal.is_half_full:
+                self._journal.rewrite(map(_encode, self.catalogue.as_changes()))
             self._journal.append(_encode(change))
         except JournalFull as error:
             raise Refusal(f"{error}: it has too many blocks", fix="put fewer and larger blocks, or drop some") from None
@@ -77,8 +77,8 @@ class Store:
             if found.state != RESERVED or found.session != session or found.nbytes != nbytes:
                 raise Refusal(f"block {block} is there already", "conflict")
             return self._placed(found)
-        entry = Entry(block, nbytes, RESERVED, self._room(nbytes), session=session)
-        return self._placed(self._enter(entry))
+        entry = Entry(block, nbytes, RESERVED, self._allocate(nbytes), session=session)
+        return self._placed(self._add_entry(entry))
 
     def commit(self, session: str, said: Commit) -> Placed:
         """It is a block from now on."""
@@ -105,11 +105,11 @@ class Store:
         self._map.view(placed.offset, placed.nbytes)[:] = said.data
         return self.commit(session, Commit(said.id, said.header, said.kind, said.label, said.cost_s))
 
-    def _enter(self, entry: Entry) -> Entry:
+    def _add_entry(self, entry: Entry) -> Entry:
         try:
             self.catalogue.apply(entry)
         except Refusal:
-            self._extents.give_back(entry.offset, entry.nbytes)
+            self._free_ranges.release(entry.offset, entry.nbytes)
             raise
         return entry
 
@@ -118,7 +118,7 @@ class Store:
 
     # ------------------------------------------------------------ room
 
-    def _room(self, nbytes: int) -> int:
+    def _allocate(self, nbytes: int) -> int:
         """Where so many bytes are free now; others of this tenant, and of no other, may have to go for it."""
         if nbytes > min(self.quota, self.size):
             raise Refusal(f"{shown_size(nbytes)} are more than the {shown_size(self.quota)} that tenant {self.tenant} "
@@ -126,13 +126,13 @@ class Store:
                           "put smaller blocks, or raise the quota")  # fmt: skip
         while True:
             if self.catalogue.used + aligned(nbytes) <= self.quota:
-                offset = self._extents.take(nbytes)
+                offset = self._free_ranges.allocate(nbytes)
                 if offset is None and self.grow(nbytes):
-                    offset = self._extents.take(nbytes)
+                    offset = self._free_ranges.allocate(nbytes)
                 if offset is not None:
                     return offset
             victim = self.catalogue.victim()
-            if victim is None and self.reap():
+            if victim is None and self.end_dead_sessions():
                 continue
             if victim is None:
                 used, quota = shown_size(self.catalogue.used), shown_size(self.quota)
@@ -152,39 +152,39 @@ class Store:
             log.warning("the arena of %s cannot grow: %s", self.tenant, error)
             return False
         self.warm = end
-        self._extents.grow(end)
+        self._free_ranges.grow(end)
         return True
 
-    def allow(self, quota: int, spill_bytes: int) -> None:
+    def set_quota(self, quota: int, spill_bytes: int) -> None:
         """So much from now on; what is there already goes when room is needed."""
         self.quota, self._spill_bytes = quota, spill_bytes
 
-    def tidy(self, now_s: float) -> None:
+    def trim(self, now_s: float) -> None:
         """Give back to the machine what workers touched beyond the arena's end, and an end that has long been free."""
-        self._peak = max(self._peak, self._extents.top)
-        if now_s >= self._look_s:
+        self._peak = max(self._peak, self._free_ranges.used_end)
+        if now_s >= self._next_look_s:
             end = max(aligned(self._peak, SEGMENT), SEGMENT)
-            if self._look_s > 0 and end < self.warm:
-                self._extents.shrink(end)
+            if self._next_look_s > 0 and end < self.warm:
+                self._free_ranges.shrink(end)
                 self.warm = end
-            self._look_s, self._peak = now_s + KEEP_WARM_S, self._extents.top
+            self._next_look_s, self._peak = now_s + KEEP_WARM_S, self._free_ranges.used_end
         if os.fstat(self.arena).st_blocks * 512 > self.warm:
-            mapping.give_back(self.arena, self.warm, self.size)
+            mapping.punch_hole(self.arena, self.warm, self.size)
 
     def _evict(self, entry: Entry) -> None:
         """To disk, where that is allowed and there is room, or what is worth less has it; it is lost otherwise."""
-        self.catalogue.went(entry)
-        gone: Change = Gone(entry.id)
-        if self._disk is not None and self._room_on_disk(entry):
+        self.catalogue.record_eviction(entry)
+        gone: Change = Removed(entry.id)
+        if self._disk is not None and self._make_disk_room(entry):
             try:
                 self._disk.write(entry.id, self._map.view(entry.offset, entry.nbytes))
                 gone = msgspec.structs.replace(entry, state=SPILLED, offset=-1)
             except OSError as error:
                 log.warning("block %s of %s could not be spilled and is dropped: %s", entry.id, self.tenant, error)
         self.catalogue.apply(gone)
-        self._extents.give_back(entry.offset, entry.nbytes)
+        self._free_ranges.release(entry.offset, entry.nbytes)
 
-    def _room_on_disk(self, entry: Entry) -> bool:
+    def _make_disk_room(self, entry: Entry) -> bool:
         """Whether it fits; what is there and worth less goes for good, if that makes room enough."""
         wanted = aligned(entry.nbytes)
         if wanted > self._spill_bytes:
@@ -193,7 +193,7 @@ class Store:
         most = self._spill_bytes + (0 if leaving is None else aligned(leaving.nbytes))
         while self.catalogue.spilled + wanted > most:
             cheapest = self.catalogue.cheapest_spilled(self._returning)
-            if cheapest is None or self.catalogue.standing(cheapest) >= self.catalogue.standing(entry):
+            if cheapest is None or self.catalogue.retention(cheapest) >= self.catalogue.retention(entry):
                 return False
             self._remove(cheapest)
         return True
@@ -207,24 +207,24 @@ class Store:
             raise Refusal(f"there is no block {block[:40]} in the grid of tenant {self.tenant}", "not-found",
                           "put it again: it was dropped, or evicted while nobody used it")  # fmt: skip
         if entry.state == SPILLED:
-            entry = self._from_disk(entry)
+            entry = self._restore(entry)
         if session not in self.catalogue.pins.get(block, ()):
             self.catalogue.apply(Pin(session, block))
         return self._placed(entry)
 
-    def _from_disk(self, entry: Entry) -> Entry:
+    def _restore(self, entry: Entry) -> Entry:
         assert self._disk is not None
         self._returning = entry.id
         try:
-            offset = self._room(entry.nbytes)
+            offset = self._allocate(entry.nbytes)
         finally:
             self._returning = ""
         try:
             self._disk.read(entry.id, self._map.view(offset, entry.nbytes))
         except (OSError, DamagedSpill) as error:
-            self._extents.give_back(offset, entry.nbytes)
+            self._free_ranges.release(offset, entry.nbytes)
             raise Refusal(f"block {entry.id} cannot be brought back: {error}", "unavailable") from None
-        here = self._enter(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
+        here = self._add_entry(msgspec.structs.replace(entry, state=RESIDENT, offset=offset))
         self._unhashed.append(entry.id)
         self._disk.drop(entry.id)
         return here
@@ -253,28 +253,28 @@ class Store:
                 self._remove(entry)
 
     def _remove(self, entry: Entry) -> None:
-        self.catalogue.apply(Gone(entry.id))
+        self.catalogue.apply(Removed(entry.id))
         if entry.state != SPILLED:
-            self._extents.give_back(entry.offset, entry.nbytes)
+            self._free_ranges.release(entry.offset, entry.nbytes)
         elif self._disk is not None:
             self._disk.drop(entry.id)
 
     # ------------------------------------------------------------ sessions, hashes
 
-    def meet(self, session: Session, held: Iterable[str] = ()) -> None:
+    def attach_session(self, session: Session, held: Iterable[str] = ()) -> None:
         """A worker is there, or is there again and still holds this much of what it held."""
         known = self.catalogue.sessions.get(session.id)
-        if known is not None and (known.pid, known.born) != (session.pid, session.born):
+        if known is not None and (known.pid, known.start_ticks) != (session.pid, session.start_ticks):
             raise Refusal("this session belongs to another process", "forbidden")
         if known is None:
-            self._introduce(session, held)
+            self._add_session(session, held)
         for block in self.catalogue.held(session.id) - set(held):
             self.release(session.id, block)
         self.connected.add(session.id)
 
-    def _introduce(self, session: Session, held: Iterable[str]) -> None:
+    def _add_session(self, session: Session, held: Iterable[str]) -> None:
         """A session that is new here. What it says it has open is pinned, if it is there: it may be read."""
-        if len(self.catalogue.sessions) >= _MOST_SESSIONS and not self.reap():
+        if len(self.catalogue.sessions) >= _MOST_SESSIONS and not self.end_dead_sessions():
             raise Refusal(f"tenant {self.tenant} has {_MOST_SESSIONS} sessions on this node", fix="close some")
         self.catalogue.apply(session)
         for block in held:
@@ -282,26 +282,26 @@ class Store:
             if entry is not None and entry.state == RESIDENT:
                 self.catalogue.apply(Pin(session.id, block))
 
-    def cut(self, session: str) -> None:
+    def disconnect_session(self, session: str) -> None:
         """The line is lost; while the process lives it may read what it has pinned, and write what it has reserved."""
         self.connected.discard(session)
         known = self.catalogue.sessions.get(session)
-        if known is not None and not (self.catalogue.held(session) and lives(known.pid, known.born)):
-            self.part(session)
+        if known is not None and not (self.catalogue.held(session) and is_same_process(known.pid, known.start_ticks)):
+            self.end_session(session)
 
-    def part(self, session: str) -> None:
+    def end_session(self, session: str) -> None:
         """A worker is gone, with all it held."""
         self.connected.discard(session)
-        for entry in self.catalogue.forget_session(session):
-            self._extents.give_back(entry.offset, entry.nbytes)
+        for entry in self.catalogue.end_session(session):
+            self._free_ranges.release(entry.offset, entry.nbytes)
 
-    def reap(self) -> bool:
+    def end_dead_sessions(self) -> bool:
         """Let go of the sessions whose line was lost and whose process has ended since; whether there was any."""
         away = [one for one in self.catalogue.sessions.values() if one.id not in self.connected]
-        gone = {one for one in {(one.pid, one.born) for one in away} if not lives(*one)}
-        dead = [one.id for one in away if (one.pid, one.born) in gone]
+        gone = {one for one in {(one.pid, one.start_ticks) for one in away} if not is_same_process(*one)}
+        dead = [one.id for one in away if (one.pid, one.start_ticks) in gone]
         for session in dead:
-            self.part(session)
+            self.end_session(session)
         return bool(dead)
 
     def next_unhashed(self) -> tuple[Entry, memoryview] | None:
@@ -312,16 +312,16 @@ class Store:
                 return entry, self._map.view(entry.offset, entry.nbytes)
         return None
 
-    def current(self, entry: Entry) -> bool:
+    def is_unchanged(self, entry: Entry) -> bool:
         """Whether the block has stayed where it was all the time."""
         return self.catalogue.entries.get(entry.id) is entry
 
-    def hashed(self, entry: Entry, digest: str) -> None:
+    def record_digest(self, entry: Entry, digest: str) -> None:
         """What the sum of its bytes is, if they were its bytes to the end."""
-        if self.current(entry):
+        if self.is_unchanged(entry):
             self.catalogue.apply(msgspec.structs.replace(entry, digest=digest))
 
-    def has(self, block: str) -> bool:
+    def contains(self, block: str) -> bool:
         """Whether it is here, in memory or on disk."""
         entry = self.catalogue.entries.get(block)
         return entry is not None and entry.state != RESERVED

@@ -9,7 +9,7 @@ from math import inf
 import msgspec
 
 from fairlead.grid.allocator import FreeRanges
-from fairlead.grid.eviction import Candidate, order, shared_bytes, standing, worth
+from fairlead.grid.eviction import Candidate, order, retention, shared_bytes, worth
 from fairlead.grid.values import BlockId, BlockInfo, Usage, aligned, is_snapshot
 
 RESERVED, RESIDENT, SPILLED = "reserved", "resident", "spilled"
@@ -32,7 +32,7 @@ class Entry(msgspec.Struct, tag="e", array_like=True, frozen=True):
     session: str = ""  # of whoever writes it
 
 
-class Gone(msgspec.Struct, tag="g", array_like=True, frozen=True):
+class Removed(msgspec.Struct, tag="g", array_like=True, frozen=True):
     id: str
 
 
@@ -41,7 +41,7 @@ class Session(msgspec.Struct, tag="s", array_like=True, frozen=True):
 
     id: str
     pid: int
-    born: int  # when the process started: a number can be given away again
+    start_ticks: int  # when the process started: a number can be given away again
     job: str = ""
 
 
@@ -59,7 +59,7 @@ class Unpin(msgspec.Struct, tag="u", array_like=True, frozen=True):
     id: str
 
 
-Change = Entry | Gone | Session | Ended | Pin | Unpin
+Change = Entry | Removed | Session | Ended | Pin | Unpin
 
 
 class Catalogue:
@@ -74,7 +74,7 @@ class Catalogue:
         self._inflation = 0.0
         self._uses: dict[str, tuple[int, float]] = {}  # block -> how often, and the inflation then
         self._queue: list[tuple[tuple[int, float], str]] = []  # who goes next, the first one last
-        self._least = _NOBODY  # standing of those who could go as well, and are not in the queue
+        self._least_unqueued = _NOBODY  # standing of those who could go as well, and are not in the queue
         self._on_disk: list[tuple[tuple[int, float], str]] = []  # a heap; those that have left it are passed over
         self._remember: Callable[[Change], None] = lambda change: None
         for change in past:
@@ -91,10 +91,10 @@ class Catalogue:
                 self._count(self.entries.get(change.id), -1)
                 self.entries[change.id] = change
                 self._count(change, 1)
-                self._may_go(change)
+                self._note_candidate(change)
                 if change.state == SPILLED:
-                    heappush(self._on_disk, (self.standing(change), change.id))
-            case Gone():
+                    heappush(self._on_disk, (self.retention(change), change.id))
+            case Removed():
                 self._count(self.entries.pop(change.id, None), -1)
                 self._uses.pop(change.id, None)
                 self.pins.pop(change.id, None)
@@ -116,7 +116,7 @@ class Catalogue:
         holders.discard(session)
         if not holders:
             self.pins.pop(block, None)
-            self._may_go(self.entries.get(block))
+            self._note_candidate(self.entries.get(block))
 
     def _count(self, entry: Entry | None, sign: int) -> None:
         if entry is not None and entry.state == SPILLED:
@@ -124,12 +124,12 @@ class Catalogue:
         elif entry is not None:
             self.used += sign * max(aligned(entry.nbytes), aligned(1))
 
-    def everything(self) -> list[Change]:
+    def as_changes(self) -> list[Change]:
         """The changes that would make this catalogue from nothing."""
         pins = [Pin(session, block) for block, holders in self.pins.items() for session in sorted(holders)]
         return [*self.entries.values(), *self.sessions.values(), *pins]
 
-    def extents(self, end: int) -> FreeRanges:
+    def free_ranges(self, end: int) -> FreeRanges:
         """Where there is room, when the arena is this long."""
         taken = [(entry.offset, max(entry.nbytes, 1)) for entry in self.entries.values() if entry.state != SPILLED]
         return FreeRanges(end, taken)
@@ -144,39 +144,39 @@ class Catalogue:
         """
         for fresh in (False, True):
             if fresh:
-                self._least = _NOBODY
+                self._least_unqueued = _NOBODY
                 everybody = (self._candidate(entry) for entry in self.entries.values() if entry.state == RESIDENT)
-                self._queue = [(standing(one), one.id) for one in reversed(order(everybody))]
+                self._queue = [(retention(one), one.id) for one in reversed(order(everybody))]
             while self._queue:
-                if self._queue[-1][0] > self._least:
+                if self._queue[-1][0] > self._least_unqueued:
                     break
                 then, block = self._queue.pop()
                 entry = self.entries.get(block)
                 there = entry is not None and entry.state == RESIDENT and block not in self.pins
-                if entry is not None and there and self.standing(entry) <= then:
+                if entry is not None and there and self.retention(entry) <= then:
                     return entry
         return None
 
-    def _may_go(self, entry: Entry | None) -> None:
+    def _note_candidate(self, entry: Entry | None) -> None:
         """It could be a victim from now on, too."""
         if entry is not None and entry.state == RESIDENT and entry.id not in self.pins:
-            self._least = min(self._least, self.standing(entry))
+            self._least_unqueued = min(self._least_unqueued, self.retention(entry))
 
     def _candidate(self, entry: Entry) -> Candidate:
         uses, floor = self._uses.get(entry.id, (1, 0.0))
         rank = int(is_snapshot(entry.label))
         return Candidate(entry.id, entry.nbytes, entry.cost_s, uses, floor, pinned=entry.id in self.pins, rank=rank)
 
-    def standing(self, entry: Entry) -> tuple[int, float]:
+    def retention(self, entry: Entry) -> tuple[int, float]:
         """What decides who goes first, here and on disk."""
-        return standing(self._candidate(entry))
+        return retention(self._candidate(entry))
 
     def cheapest_spilled(self, spared: str = "") -> Entry | None:
         """The block on disk that is worth least; what it is worth does not change as long as it lies there."""
         while self._on_disk:
             then, block = self._on_disk[0]
             entry = self.entries.get(block)
-            if entry is not None and entry.state == SPILLED and self.standing(entry) == then:
+            if entry is not None and entry.state == SPILLED and self.retention(entry) == then:
                 if block != spared:
                     return entry
                 first = heappop(self._on_disk)
@@ -186,7 +186,7 @@ class Catalogue:
             heappop(self._on_disk)
         return None
 
-    def went(self, entry: Entry) -> None:
+    def record_eviction(self, entry: Entry) -> None:
         """This one had to go for want of room: from now on everybody else has to be worth more."""
         self._inflation = max(self._inflation, worth(self._candidate(entry)))
         self.evictions += 1
@@ -197,11 +197,11 @@ class Catalogue:
         writes = {one.id for one in self.entries.values() if one.state == RESERVED and one.session == session}
         return pinned | writes
 
-    def forget_session(self, session: str) -> list[Entry]:
+    def end_session(self, session: str) -> list[Entry]:
         """It is gone with its pins; returns what it had reserved, whose room is to be given back."""
         left = [one for one in self.entries.values() if one.state == RESERVED and one.session == session]
         for entry in left:
-            self.apply(Gone(entry.id))
+            self.apply(Removed(entry.id))
         if session in self.sessions:
             self.apply(Ended(session))
         return left

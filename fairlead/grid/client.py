@@ -124,7 +124,7 @@ class Grid:
         placed = self._line.ask(m.Reserve(block, layout.nbytes), m.Placed)
         arena = self._line.writing()
         try:
-            arena.touch(placed.offset, placed.nbytes)
+            arena.prefault(placed.offset, placed.nbytes)
             room = arena.view(placed.offset, placed.nbytes)
             write(room)
             layout.finish(room)
@@ -151,7 +151,7 @@ class Grid:
 
     def open(self, block: BlockId) -> Block:
         """Pinned, and mapped; it is brought here first when it lies on this node's disk or in another node."""
-        if self._line.forked():
+        if self._line.reset_after_fork():
             self._open.clear()  # pinned by the parent, for the parent
         window = self._open.get(block)
         if window is None:
@@ -164,9 +164,9 @@ class Grid:
         placed = self._line.ask(m.Open(block), m.Placed)
         arena = self._line.reading(placed.warm)
         if placed.nbytes <= _AT_ONCE:
-            arena.touch(placed.offset, placed.nbytes)
+            arena.prefault(placed.offset, placed.nbytes)
         else:
-            self._line.touch_soon(placed.offset, placed.nbytes)
+            self._line.prefault_later(placed.offset, placed.nbytes)
         window = arena.window(placed.offset, placed.nbytes)
         if self._line.welcome.memory_key:
             window = self._unseal(block, window)
@@ -192,7 +192,7 @@ class Grid:
 
     def usage(self) -> Usage:
         """What this tenant has on this node."""
-        return self._line.ask(m.AskUsage(), m.Told).usage
+        return self._line.ask(m.AskUsage(), m.UsageAnswer).usage
 
     def blocks(self) -> list[BlockInfo]:
         """All blocks of this tenant on this node."""

@@ -33,26 +33,26 @@ class GridConnection:
         self._read: Mapping | None = None
         self._write: Mapping | None = None
         self._closed = False
-        self._begin()
-        with self._speaking:
+        self._reset()
+        with self._lock:
             self.welcome = self._connect()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """As a process of its own: also a forked child, whose parent goes on with its pins and its line."""
         self._pid = os.getpid()
         self.session = secrets.token_hex(16)
-        self._speaking = threading.Lock()
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._held: dict[str, int] = {}  # how often each block is open, or being written
-        self._unneeded: deque[str] = deque()
+        self._unsent_releases: deque[str] = deque()
         self._warming: queue.SimpleQueue[tuple[Mapping, int, int]] = queue.SimpleQueue()
         self._warmer: threading.Thread | None = None
 
-    def forked(self) -> bool:
+    def reset_after_fork(self) -> bool:
         """Whether this is another process than before; from now on it is this one's."""
         if self._pid == os.getpid():
             return False
-        self._begin()
+        self._reset()
         return True
 
     # ------------------------------------------------------------ mappings
@@ -60,27 +60,27 @@ class GridConnection:
     def reading(self, warm: int = 0) -> Mapping:
         """The arena, to read."""
         assert self._read is not None
-        self._soon(self._read, 0, warm)
+        self._prefault_later(self._read, 0, warm)
         return self._read
 
     def writing(self) -> Mapping:
         """The arena, to write to; asked for at the first put."""
         if self._write is None:
-            with self._speaking:
-                answer, descriptors = self._say(m.Writer(), 1)
+            with self._lock:
+                answer, descriptors = self._exchange(m.Writer(), 1)
                 self._write = Mapping(descriptors[0], self.welcome.size, writable=True)
                 os.close(descriptors[0])
             assert isinstance(answer, m.Placed)
-            self._soon(self._write, 0, answer.warm)
+            self._prefault_later(self._write, 0, answer.warm)
         return self._write
 
-    def touch_soon(self, offset: int, nbytes: int) -> None:
+    def prefault_later(self, offset: int, nbytes: int) -> None:
         """Have these pages at hand when they are read."""
         assert self._read is not None
-        self._soon(self._read, offset, nbytes)
+        self._prefault_later(self._read, offset, nbytes)
 
-    def _soon(self, arena: Mapping, offset: int, nbytes: int) -> None:
-        if arena.touched(offset, nbytes):
+    def _prefault_later(self, arena: Mapping, offset: int, nbytes: int) -> None:
+        if arena.is_prefaulted(offset, nbytes):
             return
         self._warming.put((arena, offset, nbytes))
         if self._warmer is None:
@@ -90,34 +90,34 @@ class GridConnection:
     def _warm(self) -> None:
         while True:
             arena, offset, nbytes = self._warming.get()
-            arena.touch(offset, nbytes)
+            arena.prefault(offset, nbytes)
 
-    def settle(self) -> None:
+    def prefault_all(self) -> None:
         """Return when all pages that are warm in the arena are at hand here, too: for measurements."""
         for arena in (self._read, self._write):
             if arena is not None:
-                arena.touch(0, self.welcome.warm)
+                arena.prefault(0, self.welcome.warm)
 
     # ------------------------------------------------------------ words
 
     def ask(self, request: Any, kind: type[_Answer] = m.Placed) -> _Answer:  # type: ignore[assignment]
         """The answer; raises the error that the grid process answers with."""
-        self.forked()
-        with self._speaking:
+        self.reset_after_fork()
+        with self._lock:
             try:
-                answer, _ = self._say(request)
-                self._account(request)
+                answer, _ = self._exchange(request)
+                self._count_open(request)
             except FairleadError:
                 raise
             except BaseException:  # an interrupt: what was answered is not known here, so that line is no good any more
-                self._hang_up()
+                self._disconnect()
                 raise
-        self._settle_up()
+        self._send_pending_releases()
         if not isinstance(answer, kind):
             raise Unavailable(f"the grid process answers {type(answer).__name__}")
         return answer
 
-    def _account(self, request: Any) -> None:
+    def _count_open(self, request: Any) -> None:
         if isinstance(request, m.Open | m.Reserve):
             self._held[request.id] = self._held.get(request.id, 0) + 1
         elif isinstance(request, m.Commit):
@@ -127,44 +127,44 @@ class GridConnection:
         """Called from anywhere, even while the collector runs in the middle of a request; not for a parent's blocks."""
         if self._pid != os.getpid() or session != self.session:
             return
-        self._unneeded.append(block)
-        self._settle_up()
+        self._unsent_releases.append(block)
+        self._send_pending_releases()
 
-    def _settle_up(self) -> None:
+    def _send_pending_releases(self) -> None:
         """Say what is no longer needed, unless somebody speaks: then they do, when they are done."""
-        while self._unneeded and self._socket is not None and self._speaking.acquire(blocking=False):
+        while self._unsent_releases and self._socket is not None and self._lock.acquire(blocking=False):
             try:
                 self._flush()
-                self._part()
+                self._say_goodbye()
             finally:
-                self._speaking.release()
+                self._lock.release()
 
     def _flush(self) -> None:
-        while self._unneeded and self._socket is not None:
-            block = self._unneeded.popleft()
+        while self._unsent_releases and self._socket is not None:
+            block = self._unsent_releases.popleft()
             if self._held.get(block, 0) > 1:
                 self._held[block] -= 1
             elif self._held.pop(block, None):
-                self._tell(m.Release(block))
+                self._send_oneway(m.Release(block))
 
-    def _tell(self, message: m.Release | m.Goodbye) -> None:
+    def _send_oneway(self, message: m.Release | m.Goodbye) -> None:
         """What nobody answers. If it does not go out whole the line is closed: the next begins with what is held."""
         assert self._socket is not None
         try:
             self._socket.sendall(framing.pack(message))
         except OSError:
-            self._hang_up()
+            self._disconnect()
         except BaseException:
-            self._hang_up()
+            self._disconnect()
             raise
 
-    def _part(self) -> None:
+    def _say_goodbye(self) -> None:
         """After :meth:`close`, once nothing is read or written any more."""
         if self._closed and not self._held and self._socket is not None:
-            self._tell(m.Goodbye())
-            self._hang_up()
+            self._send_oneway(m.Goodbye())
+            self._disconnect()
 
-    def _say(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
+    def _exchange(self, request: Any, descriptors: int = 0) -> tuple[Any, list[int]]:
         """Say it until somebody answers: all requests can be said twice."""
         deadline = time.monotonic() + self._wait_s
         while True:
@@ -175,15 +175,15 @@ class GridConnection:
                 if self._socket is None:
                     raise ConnectionResetError("it is gone")
                 self._socket.sendall(framing.pack(request))
-                answer, received = self._hear(descriptors)
+                answer, received = self._receive(descriptors)
             except OSError as error:
-                self._hang_up()
+                self._disconnect()
                 if self._closed or time.monotonic() > deadline:
                     raise Unavailable(f"the grid process does not answer: {error}") from None
                 time.sleep(_AGAIN_S)
                 continue
             except BaseException:  # an answer that comes later must not be taken for that of the next request
-                self._hang_up()
+                self._disconnect()
                 raise
             if isinstance(answer, m.Problem):
                 document = {"code": answer.code, "detail": answer.error, "fix": answer.fix or None}
@@ -196,28 +196,28 @@ class GridConnection:
             try:
                 self._socket = connect(self._path, _ANSWER_S)
                 self._socket.sendall(framing.pack(m.Hello(self._token, self.session, list(self._held))))
-                welcome, descriptors = self._hear(1)
+                welcome, descriptors = self._receive(1)
                 break
             except OSError as error:
-                self._hang_up()
+                self._disconnect()
                 if self._closed or time.monotonic() > deadline:
                     raise Unavailable(f"the grid of this node cannot be reached: {error}") from None
                 time.sleep(_AGAIN_S)
             except BaseException:
-                self._hang_up()
+                self._disconnect()
                 raise
         if not isinstance(welcome, m.Welcome):
-            self._hang_up()
+            self._disconnect()
             said = welcome.error if isinstance(welcome, m.Problem) else "no welcome"
             raise FairleadError.from_problem({"code": getattr(welcome, "code", "unavailable"), "detail": said})
         if self._read is None:
             self._read = Mapping(descriptors[0], welcome.size, writable=False)
-            self._soon(self._read, 0, welcome.warm)
+            self._prefault_later(self._read, 0, welcome.warm)
         for descriptor in descriptors:
             os.close(descriptor)
         return welcome
 
-    def _hear(self, descriptors: int) -> tuple[Any, list[int]]:
+    def _receive(self, descriptors: int) -> tuple[Any, list[int]]:
         assert self._socket is not None
         unpacker, received = framing.Unpacker(m.ToClient), []
         while True:
@@ -231,14 +231,14 @@ class GridConnection:
             if messages := unpacker.feed(data):
                 return messages[0], received
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def close(self) -> None:
         """Nothing more is asked. What is still read or written stays pinned until it is gone, or the process ends."""
-        with self._speaking:
+        with self._lock:
             self._closed = True
             self._flush()
-            self._part()
+            self._say_goodbye()

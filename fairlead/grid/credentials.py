@@ -9,13 +9,13 @@ from pathlib import Path
 _CREDENTIALS = struct.Struct("iII")
 
 
-def peer(line: socket.socket) -> tuple[int, int]:
+def peer_credentials(line: socket.socket) -> tuple[int, int]:
     """Process and user of whoever connected, as the kernel says."""
     pid, uid, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(pid), int(uid)
 
 
-def born(pid: int) -> int:
+def start_ticks(pid: int) -> int:
     """When this process started, in ticks since the machine did; 0: there is none, or only its exit code is left."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
@@ -26,6 +26,6 @@ def born(pid: int) -> int:
     return 0 if dead else int(numbers[18])
 
 
-def lives(pid: int, since: int) -> bool:
+def is_same_process(pid: int, since: int) -> bool:
     """Whether the process that started then is still there; what is not known for sure does not count."""
-    return since != 0 and born(pid) == since
+    return since != 0 and start_ticks(pid) == since

@@ -33,14 +33,14 @@ def worth(block: Candidate) -> float:
     return block.floor + max(1, block.uses) * cost_s / max(1, block.nbytes)
 
 
-def standing(block: Candidate) -> tuple[int, float]:
+def retention(block: Candidate) -> tuple[int, float]:
     """Rank, then worth: higher stays longer."""
     return block.rank, worth(block)
 
 
 def order(blocks: Iterable[Candidate]) -> list[Candidate]:
     """Those that may go, the least worth first; never one that is in use."""
-    return sorted((block for block in blocks if not block.pinned), key=lambda block: (standing(block), block.id))
+    return sorted((block for block in blocks if not block.pinned), key=lambda block: (retention(block), block.id))
 
 
 def shared_bytes(nbytes: Mapping[str, int], users: Mapping[str, frozenset[str]]) -> dict[str, int]:

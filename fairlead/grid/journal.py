@@ -32,7 +32,7 @@ class Journal:
         self._second, self.length = bool(word & _SECOND), int(word & ~_SECOND)
 
     @property
-    def crowded(self) -> bool:
+    def is_half_full(self) -> bool:
         """Whether it is time to say everything anew, in fewer words."""
         return bool(self.length > self._half // 2)
 

@@ -39,7 +39,7 @@ def read_only(descriptor: int) -> int:
     return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def give_back(descriptor: int, begin: int, end: int) -> None:
+def punch_hole(descriptor: int, begin: int, end: int) -> None:
     """The machine has the memory of this range again; whoever reads there finds zeros. Raises OSError."""
     if end > begin and _libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, begin, end - begin) != 0:
         raise OSError(ctypes.get_errno(), "memory of the arena cannot be given back")
@@ -71,12 +71,12 @@ class Mapping:
         seen = memoryview(self.window(offset, nbytes)).cast("B")
         return seen if self.writable else seen.toreadonly()
 
-    def touched(self, offset: int, nbytes: int) -> bool:
+    def is_prefaulted(self, offset: int, nbytes: int) -> bool:
         """Whether all of the range is at hand."""
         steps = self._touched[offset // _STEP : -(-min(offset + nbytes, self.size) // _STEP)]
         return 0 not in steps
 
-    def touch(self, offset: int, nbytes: int) -> None:
+    def prefault(self, offset: int, nbytes: int) -> None:
         """Have the pages of a range at hand, so that no access to them waits for the kernel; cheap the second time."""
         advice = _POPULATE_WRITE if self.writable else _POPULATE_READ
         for step in range(offset // _STEP, -(-min(offset + nbytes, self.size) // _STEP)):

@@ -111,7 +111,7 @@ class Blocks(msgspec.Struct, tag="blocks", frozen=True):
     more: bool = False
 
 
-class Told(msgspec.Struct, tag="told", frozen=True):
+class UsageAnswer(msgspec.Struct, tag="told", frozen=True):
     usage: Usage
 
 
@@ -123,7 +123,7 @@ class Problem(msgspec.Struct, tag="problem", frozen=True):
     fix: str = ""
 
 
-ToClient = Welcome | Placed | Blocks | Told | Problem
+ToClient = Welcome | Placed | Blocks | UsageAnswer | Problem
 
 # ---------------------------------------------------------------- from the keeper: the node manager, or a test
 
@@ -176,7 +176,7 @@ class Peer(msgspec.Struct, tag="peer", frozen=True):
     tenant: str = ""  # who asked, in its own words
 
 
-class PeerDoor(msgspec.Struct, tag="peer-door", frozen=True):
+class PeerListener(msgspec.Struct, tag="peer-door", frozen=True):
     """Comes with the socket at which the grid processes of other nodes knock."""
 
     uid: int  # that their keepers run as
@@ -204,8 +204,8 @@ class Pong(msgspec.Struct, tag="pong", frozen=True):
     number: int = 0
 
 
-FromKeeper = Admit | Listen | Forget | Discard | Peer | PeerDoor | Ping
-ToKeeper = Report | AskPeers | Pong
+FromSupervisor = Admit | Listen | Forget | Discard | Peer | PeerListener | Ping
+ToSupervisor = Report | AskPeers | Pong
 
 # ---------------------------------------------------------------- between grid processes
 

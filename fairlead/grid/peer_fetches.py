@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.catalogue import Session
-from fairlead.grid.credentials import born
+from fairlead.grid.credentials import start_ticks
 from fairlead.grid.errors import Refusal
 from fairlead.grid.messages import Problem
 from fairlead.grid.peers import Peers
@@ -25,23 +25,23 @@ _IN_VAIN_S = 0.02  # who asks for what nobody has keeps all nodes busy: not more
 
 log = logging.getLogger("fairlead.grid")
 
-Then = Callable[[Problem | None], None]
+OnFetched = Callable[[Problem | None], None]
 """What is done when a block is here, or nobody has it, or there is no room for it: the problem."""
 
 
 class Fetches:
     """Used by the tenant's thread alone, which does what is given to ``order``."""
 
-    def __init__(self, store: Store, peers: Peers, order: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, store: ArenaStore, peers: Peers, order: Callable[[Callable[[], None]], None]) -> None:
         self._store, self._peers, self._order = store, peers, order
-        self._waiting: dict[str, list[Then]] = {}  # by block
+        self._waiting: dict[str, list[OnFetched]] = {}  # by block
         self._queued: deque[str] = deque()
         self._under_way = 0
 
     def __contains__(self, block: str) -> bool:
         return block in self._waiting
 
-    def bring(self, block: str, then: Then) -> None:
+    def fetch(self, block: str, then: OnFetched) -> None:
         """Copy it here, once for all that wait for it; until all have done what they do then, it is pinned."""
         if block not in self._waiting:
             self._waiting[block] = []
@@ -60,7 +60,7 @@ class Fetches:
         session, problem = f"{PREFIX}{secrets.token_hex(8)}", None
         try:
             with self._store.lock:
-                self._store.meet(Session(session, os.getpid(), born(os.getpid())))
+                self._store.attach_session(Session(session, os.getpid(), start_ticks(os.getpid())))
             if not self._peers.fetch(self._store, session, block):
                 time.sleep(_IN_VAIN_S)
         except Refusal as refusal:
@@ -78,4 +78,4 @@ class Fetches:
                 then(problem)
         finally:
             with self._store.lock:
-                self._store.part(session)
+                self._store.end_session(session)

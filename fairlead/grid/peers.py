@@ -20,11 +20,11 @@ from math import inf
 from typing import Any
 
 from fairlead import framing
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.catalogue import Session
-from fairlead.grid.credentials import born, peer
+from fairlead.grid.credentials import peer_credentials, start_ticks
 from fairlead.grid.errors import Refusal, is_id
-from fairlead.grid.messages import Commit, Fetch, Found, Missing, Peer, PeerDoor
+from fairlead.grid.messages import Commit, Fetch, Found, Missing, Peer, PeerListener
 
 _NONCE = 32
 _ARRIVE_S, _PROVE_S, _FOUND_S = 10.0, 5.0, 20.0
@@ -41,13 +41,15 @@ class UnknownPeer(OSError):
     """The other side does not know the platform's key."""
 
 
-def prove(key: bytes, line: socket.socket, *, calls: bool) -> None:
+def authenticate(key: bytes, line: socket.socket, *, calls: bool) -> None:
     """Both sides show that they know the key, and neither shows the key; raises Stranger."""
     mine = secrets.token_bytes(_NONCE)
     line.sendall(mine)
-    theirs = _exactly(line, _NONCE)
+    theirs = _receive_exactly(line, _NONCE)
     line.sendall(_proof(key, b"caller" if calls else b"called", mine, theirs))
-    if not hmac.compare_digest(_exactly(line, _NONCE), _proof(key, b"called" if calls else b"caller", theirs, mine)):
+    if not hmac.compare_digest(
+        _receive_exactly(line, _NONCE), _proof(key, b"called" if calls else b"caller", theirs, mine)
+    ):
         raise UnknownPeer("the other grid process does not know the key of this platform")
 
 
@@ -55,13 +57,13 @@ def _proof(key: bytes, who: bytes, mine: bytes, theirs: bytes) -> bytes:
     return hmac.digest(key, b"fairlead grid " + who + mine + theirs, "sha256")
 
 
-def _exactly(line: socket.socket, nbytes: int) -> bytes:
+def _receive_exactly(line: socket.socket, nbytes: int) -> bytes:
     data = bytearray(nbytes)
-    _fill(line, memoryview(data))
+    _receive_into(line, memoryview(data))
     return bytes(data)
 
 
-def _fill(line: socket.socket, room: memoryview, deadline_s: float = inf) -> None:
+def _receive_into(line: socket.socket, room: memoryview, deadline_s: float = inf) -> None:
     place = 0
     while place < len(room):
         if time.monotonic() > deadline_s:
@@ -72,11 +74,11 @@ def _fill(line: socket.socket, room: memoryview, deadline_s: float = inf) -> Non
         place += got
 
 
-def _message(line: socket.socket, decoder: framing.Decoder) -> Any:
-    (length,) = framing.HEADER.unpack(_exactly(line, framing.HEADER.size))
+def _receive_message(line: socket.socket, decoder: framing.Decoder) -> Any:
+    (length,) = framing.HEADER.unpack(_receive_exactly(line, framing.HEADER.size))
     if length > 1 << 20:
         raise ConnectionResetError("the other node's grid process talks nonsense")
-    return decoder.decode(_exactly(line, length))
+    return decoder.decode(_receive_exactly(line, length))
 
 
 @dataclass(slots=True)
@@ -90,7 +92,7 @@ class _Asked:
 class Peers:
     """The other nodes, as seen from a grid process, and this one as they see it."""
 
-    def __init__(self, ask: Callable[[str], None], store: Callable[[str], Store | None]) -> None:
+    def __init__(self, ask: Callable[[str], None], store: Callable[[str], ArenaStore | None]) -> None:
         self._ask, self._store = ask, store
         self._asked: dict[str, _Asked] = {}  # by what the keeper says again when it answers
         self._late: dict[str, float] = {}  # nodes that did not answer, and until when others are asked before them
@@ -98,12 +100,12 @@ class Peers:
 
     # ------------------------------------------------------------ called
 
-    def open_door(self, door: PeerDoor, listener: socket.socket) -> None:
+    def accept_peers(self, door: PeerListener, listener: socket.socket) -> None:
         """Others may come, in a thread of their own each."""
         self._key = door.key
-        threading.Thread(target=self._welcome, args=(door, listener), name="peers", daemon=True).start()
+        threading.Thread(target=self._accept_loop, args=(door, listener), name="peers", daemon=True).start()
 
-    def _welcome(self, door: PeerDoor, listener: socket.socket) -> None:
+    def _accept_loop(self, door: PeerListener, listener: socket.socket) -> None:
         while True:
             try:
                 line, _ = listener.accept()
@@ -111,7 +113,7 @@ class Peers:
                 log.error("no other node is let in for a moment: %s", error)
                 time.sleep(_PAUSE_S)
                 continue
-            pid, uid = peer(line)
+            pid, uid = peer_credentials(line)
             if uid != door.uid:
                 log.warning("user %d (process %d) knocked at the door for peers and was refused", uid, pid)
                 line.close()
@@ -123,21 +125,21 @@ class Peers:
         session = f"peer/{secrets.token_hex(8)}"
         try:
             with line:
-                prove(self._key, line, calls=False)
+                authenticate(self._key, line, calls=False)
                 while True:
-                    self._lend(line, session, _message(line, _asks))
+                    self._send_block(line, session, _receive_message(line, _asks))
         except (OSError, ValueError) as error:
             if not isinstance(error, ConnectionResetError):
                 log.info("a line to another node's grid process ended: %s", error)
 
-    def _lend(self, line: socket.socket, session: str, wanted: Fetch) -> None:
+    def _send_block(self, line: socket.socket, session: str, wanted: Fetch) -> None:
         store = self._store(wanted.tenant)
-        if store is None or not is_id(wanted.id) or not store.has(wanted.id):
+        if store is None or not is_id(wanted.id) or not store.contains(wanted.id):
             line.sendall(framing.pack(Missing()))
             return
         with store.lock:
             try:
-                store.meet(Session(session, os.getpid(), born(os.getpid())))
+                store.attach_session(Session(session, os.getpid(), start_ticks(os.getpid())))
                 found = store.open(session, wanted.id)
                 entry = store.catalogue.entries[wanted.id]
             except Refusal:
@@ -149,11 +151,11 @@ class Peers:
             line.sendall(store.view(found.offset, found.nbytes))
         finally:
             with store.lock:
-                store.part(session)
+                store.end_session(session)
 
     # ------------------------------------------------------------ calling
 
-    def arrived(self, said: Peer, lines: list[socket.socket]) -> None:
+    def add_lines(self, said: Peer, lines: list[socket.socket]) -> None:
         """Lines to other nodes, as asked for; the last word comes with none."""
         asked = self._asked.get(said.tenant)
         if not said.tenant:  # a keeper of an older version does not say who asked
@@ -166,7 +168,7 @@ class Peers:
         else:
             asked.complete.set()
 
-    def fetch(self, store: Store, session: str, block: str) -> bool:
+    def fetch(self, store: ArenaStore, session: str, block: str) -> bool:
         """Copy the block into this arena and pin it, if any other node has it; raises Refusal if there is no room."""
         number = f"{store.tenant}/{secrets.token_hex(8)}"
         asked = self._asked[number] = _Asked()
@@ -179,22 +181,22 @@ class Peers:
             now_s = time.monotonic()
             for node, line in sorted(asked.lines, key=lambda each: self._late.get(each[0], 0.0) > now_s):
                 try:
-                    if self._proven(node, line) and _copy(line, store, session, block):
+                    if self._authenticate(node, line) and _copy(line, store, session, block):
                         return True
                 except TimeoutError as error:
-                    self._is_late(node, error)
+                    self._postpone(node, error)
                 except (OSError, ValueError) as error:  # the next one may have it
                     log.info("%s: %s", node, error)
         return False
 
-    def _is_late(self, node: str, error: OSError) -> None:
+    def _postpone(self, node: str, error: OSError) -> None:
         log.warning("%s is asked after all others for a while: %s", node, error)
         self._late[node] = time.monotonic() + _LATE_S
 
-    def _proven(self, node: str, line: socket.socket) -> bool:
+    def _authenticate(self, node: str, line: socket.socket) -> bool:
         line.settimeout(_PROVE_S)
         try:
-            prove(self._key, line, calls=True)
+            authenticate(self._key, line, calls=True)
         except UnknownPeer as error:
             log.warning("%s: %s", node, error)
             return False
@@ -202,19 +204,19 @@ class Peers:
         return True
 
 
-def _copy(line: socket.socket, store: Store, session: str, block: str) -> bool:
+def _copy(line: socket.socket, store: ArenaStore, session: str, block: str) -> bool:
     line.sendall(framing.pack(Fetch(store.tenant, block)))
-    found = _message(line, _answers)
+    found = _receive_message(line, _answers)
     if isinstance(found, Missing):
         return False
     with store.lock:
         placed = store.reserve(session, block, found.nbytes)
     try:
         within_s = _FOUND_S + found.nbytes / _BYTES_PER_S
-        _fill(line, store.view(placed.offset, placed.nbytes), time.monotonic() + within_s)
+        _receive_into(line, store.view(placed.offset, placed.nbytes), time.monotonic() + within_s)
         with store.lock:
             store.commit(session, Commit(block, found.header, found.kind, found.label, found.cost_s))
-            store.hashed(store.catalogue.entries[block], found.digest)
+            store.record_digest(store.catalogue.entries[block], found.digest)
             store.open(session, block)
     except BaseException:
         with store.lock:

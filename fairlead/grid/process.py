@@ -24,20 +24,20 @@ from pathlib import Path
 import msgspec
 
 from fairlead import framing
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.messages import (
     Admit,
     AskPeers,
     Discard,
     Forget,
-    FromKeeper,
+    FromSupervisor,
     Listen,
     Peer,
-    PeerDoor,
+    PeerListener,
     Ping,
     Pong,
     Report,
-    ToKeeper,
+    ToSupervisor,
 )
 from fairlead.grid.peers import Peers
 from fairlead.grid.sockets import PACKET_BYTES, receive_packet
@@ -50,7 +50,7 @@ _BUSY_S = 0.05  # that the background waits for a tenant's thread
 _HASH_PIECE = 1 << 20
 _DESCRIPTORS = 1 << 18
 
-_orders = framing.Decoder(FromKeeper)
+_orders = framing.Decoder(FromSupervisor)
 log = logging.getLogger("fairlead.grid")
 
 
@@ -60,9 +60,9 @@ class GridProcess:
     def __init__(self, control: socket.socket, spill: Path) -> None:
         self._control, self._spill = control, spill
         self._servers: dict[str, TenantServer] = {}
-        self._peers = Peers(lambda tenant: self._say(AskPeers(tenant)), self._store)
+        self._peers = Peers(lambda tenant: self._send(AskPeers(tenant)), self._store)
         self._sending = threading.Lock()
-        self._told: dict[str, Usage] = {}
+        self._reported: dict[str, Usage] = {}
 
     def run(self) -> None:
         """Until the keeper is gone."""
@@ -72,11 +72,11 @@ class GridProcess:
             if not data:
                 return
             try:
-                self._hear(_orders.decode(data), descriptors)
+                self._handle_message(_orders.decode(data), descriptors)
             except Exception:  # one tenant's trouble, as a rule: the others are served, and the keeper is answered
                 log.exception("fault %s: an order of the keeper", secrets.token_hex(4))
 
-    def _hear(self, said: FromKeeper, descriptors: list[int]) -> None:
+    def _handle_message(self, said: FromSupervisor, descriptors: list[int]) -> None:
         match said:
             case Admit():
                 self._admit(said, descriptors)
@@ -91,29 +91,29 @@ class GridProcess:
                     if said.tenant in ("", tenant):
                         server.discard(said.label)
             case Ping():
-                self._say(Pong(said.number))
+                self._send(Pong(said.number))
             case Peer():
-                self._peers.arrived(said, [socket.socket(fileno=descriptor) for descriptor in descriptors])
-            case PeerDoor():
-                self._peers.open_door(said, socket.socket(fileno=descriptors[0]))
+                self._peers.add_lines(said, [socket.socket(fileno=descriptor) for descriptor in descriptors])
+            case PeerListener():
+                self._peers.accept_peers(said, socket.socket(fileno=descriptors[0]))
 
     def _admit(self, said: Admit, descriptors: list[int]) -> None:
         known = self._servers.get(said.tenant)
         if known is not None:
-            known.allow(said)
+            known.set_quota(said)
             for descriptor in descriptors:
                 os.close(descriptor)
             return
         arena, reading, journal = descriptors
-        store = Store(said, arena, reading, journal, self._spill)
+        store = ArenaStore(said, arena, reading, journal, self._spill)
         self._servers[said.tenant] = server = TenantServer(store, self._peers)
         server.start()
 
-    def _store(self, tenant: str) -> Store | None:
+    def _store(self, tenant: str) -> ArenaStore | None:
         server = self._servers.get(tenant)
         return None if server is None else server.store
 
-    def _say(self, message: ToKeeper) -> None:
+    def _send(self, message: ToSupervisor) -> None:
         with self._sending, contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the main thread sees its end
             self._control.send(msgspec.msgpack.encode(message))
 
@@ -122,12 +122,12 @@ class GridProcess:
     def _background(self) -> None:
         """A process that hashes and reports nothing any more is of no use: its keeper starts another one."""
         try:
-            self._look_after()
+            self._work_in_background()
         except Exception:
             log.exception("fault %s: the background has ended, and the process with it", secrets.token_hex(4))
             os._exit(1)
 
-    def _look_after(self) -> None:
+    def _work_in_background(self) -> None:
         own = threading.get_native_id()
         with contextlib.suppress(OSError):  # it is only slower than it could be
             os.setpriority(os.PRIO_PROCESS, own, max(10, os.getpriority(os.PRIO_PROCESS, own)))
@@ -163,11 +163,11 @@ class GridProcess:
         entry, data = found
         digest = hashlib.blake2b(digest_size=32)
         for begin in range(0, len(data), _HASH_PIECE):
-            if not store.current(entry):
+            if not store.is_unchanged(entry):
                 return True
             digest.update(data[begin : begin + _HASH_PIECE])
         with store.lock:
-            store.hashed(entry, digest.hexdigest())
+            store.record_digest(entry, digest.hexdigest())
         return True
 
     def _report(self, server: TenantServer) -> bool:
@@ -176,18 +176,18 @@ class GridProcess:
         if not lock.acquire(timeout=_BUSY_S):
             return False  # it writes gigabytes to a slow disk: nobody else waits for that
         try:
-            server.store.reap()
-            server.store.tidy(time.monotonic())
+            server.store.end_dead_sessions()
+            server.store.trim(time.monotonic())
             usage = server.store.usage()
         finally:
             lock.release()
-        if self._told.get(tenant) != usage:
-            self._say(fitting(tenant, usage))
-            self._told[tenant] = usage
+        if self._reported.get(tenant) != usage:
+            self._send(fit_to_packet(tenant, usage))
+            self._reported[tenant] = usage
         return True
 
 
-def fitting(tenant: str, usage: Usage) -> Report:
+def fit_to_packet(tenant: str, usage: Usage) -> Report:
     """What goes into a packet: of labels and jobs that are too many, those with the most bytes."""
     most = max(len(usage.by_label), len(usage.by_job))
     while len(msgspec.msgpack.encode(report := Report({tenant: usage}))) > PACKET_BYTES and most:

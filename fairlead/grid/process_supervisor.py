@@ -26,14 +26,14 @@ from fairlead.grid.messages import (
     AskPeers,
     Discard,
     Forget,
-    FromKeeper,
+    FromSupervisor,
     Listen,
     Peer,
-    PeerDoor,
+    PeerListener,
     Ping,
     Pong,
     Report,
-    ToKeeper,
+    ToSupervisor,
 )
 from fairlead.grid.sockets import bind, connect, receive_packet, send_packet
 from fairlead.grid.values import Usage
@@ -43,13 +43,13 @@ _TOLD_S = 600.0  # for so long it is told that the process had to be started aga
 
 CHECK_S = 1.0
 _SILENT_S = 5.0  # then it is said
-_reports = framing.Decoder(ToKeeper)
+_reports = framing.Decoder(ToSupervisor)
 
 log = logging.getLogger("fairlead.grid")
 
 
 @dataclass(frozen=True, slots=True)
-class Tenancy:
+class TenantMemory:
     """What a tenant has, whoever serves it."""
 
     admit: Admit
@@ -57,7 +57,7 @@ class Tenancy:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class JobListener:
     """Where the workers of a job knock."""
 
     listen: Listen
@@ -79,15 +79,15 @@ class GridSupervisor:
     environment: Mapping[str, str] | None = None
     silence_s: float = 15.0  # a grid process that gives no sign of life for so long is ended and started anew
     usage: dict[str, Usage] = field(default_factory=dict)
-    _tenants: dict[str, Tenancy] = field(default_factory=dict)
-    _doors: dict[str, Door] = field(default_factory=dict)
+    _tenants: dict[str, TenantMemory] = field(default_factory=dict)
+    _listeners: dict[str, JobListener] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
     _control: socket.socket | None = None
     _pidfd: int = -1
     _peer_listener: socket.socket | None = None
     _started_s: float = float("-inf")
     _unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)  # with descriptors of its own
-    _asked: int = 0  # for a sign of life, since the last one
+    _unanswered_pings: int = 0  # for a sign of life, since the last one
     _restarted: tuple[float, str] | None = None  # when it was started again, and why
     _poll: select.epoll = field(default_factory=select.epoll)
 
@@ -109,7 +109,7 @@ class GridSupervisor:
             if admit == known.admit:
                 return
         descriptors = known.descriptors if known is not None else self._arena(admit)
-        self._tenants[admit.tenant] = Tenancy(admit, descriptors)
+        self._tenants[admit.tenant] = TenantMemory(admit, descriptors)
         self._tell(admit, descriptors)
 
     def _arena(self, admit: Admit) -> tuple[int, int, int]:
@@ -119,11 +119,11 @@ class GridSupervisor:
 
     def listen(self, job: str, tenant: str, path: Path, uid: int | None = None) -> str:
         """Let this job's workers connect at the path; returns the token that they must show."""
-        if job in self._doors:
-            return self._doors[job].listen.token
+        if job in self._listeners:
+            return self._listeners[job].listen.token
         listener = bind(path, uid)
-        door = Door(Listen(job, tenant, secrets.token_urlsafe(24), uid), path, listener)
-        self._doors[job] = door
+        door = JobListener(Listen(job, tenant, secrets.token_urlsafe(24), uid), path, listener)
+        self._listeners[job] = door
         if self._process is None:
             self._poll.register(listener.fileno(), select.EPOLLIN)
         self._tell(door.listen, [listener.fileno()])
@@ -131,7 +131,7 @@ class GridSupervisor:
 
     def forget(self, job: str) -> None:
         """None of its workers will come any more."""
-        door = self._doors.pop(job, None)
+        door = self._listeners.pop(job, None)
         if door is not None:
             with contextlib.suppress(FileNotFoundError):  # a grid process listens there now
                 self._poll.unregister(door.listener.fileno())
@@ -145,16 +145,16 @@ class GridSupervisor:
 
     # ------------------------------------------------------------ its process
 
-    def turn(self) -> None:
+    def handle_events(self) -> None:
         """Deal with whatever has happened."""
         for descriptor, events in self._poll.poll(0):
             if descriptor == self._pidfd:
-                self._buried()
+                self._handle_exit()
             elif self._control is not None and descriptor == self._control.fileno():
                 if events & select.EPOLLOUT:
                     self._flush()
                 if events & ~select.EPOLLOUT:
-                    self._hear()
+                    self._handle_message()
             elif self._process is None:
                 self.start()
 
@@ -165,20 +165,20 @@ class GridSupervisor:
         """
         if self._process is None:
             return
-        if self._asked * CHECK_S >= self.silence_s:
+        if self._unanswered_pings * CHECK_S >= self.silence_s:
             why = f"it gave no sign of life for {self.silence_s:g} s"
             log.error("the grid process is ended and started again: %s", why)
-            self._settle()
-            self._again(why)
+            self._end_process()
+            self._restart(why)
         else:
-            self._asked += 1
-            self._tell(Ping(self._asked))
+            self._unanswered_pings += 1
+            self._tell(Ping(self._unanswered_pings))
 
     @property
     def trouble(self) -> str:
         """What is wrong with the grid of this node, or was a short time ago; empty: nothing."""
-        if self._asked * CHECK_S >= _SILENT_S:
-            return f"its grid process has given no sign of life for {self._asked * CHECK_S:.0f} s"
+        if self._unanswered_pings * CHECK_S >= _SILENT_S:
+            return f"its grid process has given no sign of life for {self._unanswered_pings * CHECK_S:.0f} s"
         if self._restarted is not None and (since_s := time.monotonic() - self._restarted[0]) < _TOLD_S:
             return f"its grid process was started again {since_s:.0f} s ago: {self._restarted[1]}"
         return ""
@@ -189,11 +189,11 @@ class GridSupervisor:
             return
         time.sleep(max(0.0, min(_RESTART_S, self._started_s + _RESTART_S - time.monotonic())))
         self._started_s = time.monotonic()
-        for door in self._doors.values():
+        for door in self._listeners.values():
             with contextlib.suppress(FileNotFoundError):
                 self._poll.unregister(door.listener.fileno())
-        _own(self.spill, self.uid)
-        self._asked = 0
+        _make_spill_folder(self.spill, self.uid)
+        self._unanswered_pings = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         with theirs:
@@ -203,11 +203,11 @@ class GridSupervisor:
         self._poll.register(self._control.fileno(), select.EPOLLIN)
         for tenancy in self._tenants.values():
             self._tell(tenancy.admit, tenancy.descriptors)
-        for door in self._doors.values():
+        for door in self._listeners.values():
             self._tell(door.listen, [door.listener.fileno()])
         if self.peer_path is not None:
             self._peer_listener = self._peer_listener or bind(self.peer_path, None)
-            self._tell(PeerDoor(os.geteuid(), self.peer_key), [self._peer_listener.fileno()])
+            self._tell(PeerListener(os.geteuid(), self.peer_key), [self._peer_listener.fileno()])
 
     def _spawn(self, control: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "fairlead.grid.process", "--control", str(control),
@@ -220,7 +220,7 @@ class GridSupervisor:
                 env=None if self.environment is None else dict(self.environment), start_new_session=True,
             )  # fmt: skip
 
-    def _tell(self, message: FromKeeper, descriptors: tuple[int, ...] | list[int] = ()) -> None:
+    def _tell(self, message: FromSupervisor, descriptors: tuple[int, ...] | list[int] = ()) -> None:
         """Now, or as soon as it reads: whoever keeps a grid process that hangs does not hang with it."""
         if self._control is not None:
             self._unsent.append((msgspec.msgpack.encode(message), tuple(os.dup(each) for each in descriptors)))
@@ -245,7 +245,7 @@ class GridSupervisor:
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _hear(self) -> None:
+    def _handle_message(self) -> None:
         assert self._control is not None
         try:
             data, _ = receive_packet(self._control)
@@ -263,11 +263,11 @@ class GridSupervisor:
             case Report():
                 self.usage |= said.tenants
             case Pong():
-                self._asked = 0
+                self._unanswered_pings = 0
             case AskPeers():
-                self._introduce(said.tenant)
+                self._connect_peers(said.tenant)
 
-    def _introduce(self, tenant: str) -> None:
+    def _connect_peers(self, tenant: str) -> None:
         """Lines to the grid processes of the other nodes, and then the word that these were all."""
         own = self.peer_path
         for path in sorted(own.parent.glob(f"*{own.suffix}")) if own is not None else ():
@@ -277,16 +277,16 @@ class GridSupervisor:
                         self._tell(Peer(path.stem, tenant), [line.fileno()])
         self._tell(Peer("", tenant))
 
-    def _buried(self) -> None:
-        code = self._settle()
+    def _handle_exit(self) -> None:
+        code = self._end_process()
         log.warning("the grid process ended with %s and is started again", code)
-        self._again(f"it ended with {code}")
+        self._restart(f"it ended with {code}")
 
-    def _again(self, why: str) -> None:
+    def _restart(self, why: str) -> None:
         self._restarted = time.monotonic(), why
         self.start()
 
-    def _settle(self) -> int | None:
+    def _end_process(self) -> int | None:
         """It has ended, or ends now."""
         if self._process is None:
             return None
@@ -305,8 +305,8 @@ class GridSupervisor:
 
     def close(self) -> None:
         """The end of it all: process, memory, sockets and what was spilled."""
-        self._settle()
-        for job in list(self._doors):
+        self._end_process()
+        for job in list(self._listeners):
             self.forget(job)
         for tenancy in self._tenants.values():
             for descriptor in tenancy.descriptors:
@@ -319,7 +319,7 @@ class GridSupervisor:
         shutil.rmtree(self.spill, ignore_errors=True)
 
 
-def _own(folder: Path, uid: int | None) -> None:
+def _make_spill_folder(folder: Path, uid: int | None) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if uid is not None:
         os.chown(folder, uid, uid)

@@ -22,7 +22,7 @@ class ReservedRoom:
         sealed = bool(line.welcome.memory_key)
         placed = line.ask(m.Reserve(block, sealed_bytes(nbytes) if sealed else nbytes), m.Placed)
         arena = line.writing()
-        arena.touch(placed.offset, placed.nbytes)
+        arena.prefault(placed.offset, placed.nbytes)
         self._place = arena.view(placed.offset, placed.nbytes)
         self.view = warm(nbytes) if sealed else self._place
         self.in_arena = not sealed

@@ -18,7 +18,7 @@ from fairlead.grid.values import DEFAULT_QUOTA, TOKEN_VARIABLE, VARIABLE
 
 
 class StandaloneGrid:
-    """A keeper with a thread that listens to it; more tenants may be let in."""
+    """A supervisor with a thread that listens to it; more tenants may be let in."""
 
     def __init__(
         self, folder: Path, name: str = "grid", peers: Path | None = None, key: bytes = b"", silence_s: float = 15.0
@@ -26,24 +26,24 @@ class StandaloneGrid:
         """With a folder for peers, grids of the same folder and key lend each other what their tenants ask for."""
         self.folder = folder
         peer_path = None if peers is None else peers / f"{name}.grid"
-        self.keeper = GridSupervisor(folder / "spill", name=f"fl-{name}", peer_path=peer_path, peer_key=key,
+        self.supervisor = GridSupervisor(folder / "spill", name=f"fl-{name}", peer_path=peer_path, peer_key=key,
                              silence_s=silence_s)  # fmt: skip
         self._lock = threading.Lock()
         self._ending, self._end = os.pipe()
-        self._thread = threading.Thread(target=self._watch, name="grid-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="grid-supervisor", daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         check_s = time.monotonic() + CHECK_S
         while True:
             due_s = max(0.0, check_s - time.monotonic())
-            ready, _, _ = select.select([self.keeper.fileno(), self._ending], [], [], due_s)
+            ready, _, _ = select.select([self.supervisor.fileno(), self._ending], [], [], due_s)
             if self._ending in ready:
                 return
             with self._lock:
-                self.keeper.turn()
+                self.supervisor.handle_events()
                 if time.monotonic() >= check_s:
-                    self.keeper.check()
+                    self.supervisor.check()
                     check_s = time.monotonic() + CHECK_S
 
     def admit(self, tenant: str = "tenant", quota: int = DEFAULT_QUOTA, *, encrypted: bool = False,
@@ -52,25 +52,25 @@ class StandaloneGrid:
         key = secrets.token_bytes(32)
         path = self.folder / f"{tenant}.sock"
         with self._lock:
-            self.keeper.admit(Admit(tenant, quota, key, encrypted, spill_bytes))
-            token = self.keeper.listen(tenant, tenant, path)
+            self.supervisor.admit(Admit(tenant, quota, key, encrypted, spill_bytes))
+            token = self.supervisor.listen(tenant, tenant, path)
         return {VARIABLE: str(path), TOKEN_VARIABLE: token}
 
     def connect(self, tenant: str = "tenant") -> Grid:
         """As a worker of a tenant that was let in."""
         with self._lock:
-            token = self.keeper.listen(tenant, tenant, self.folder / f"{tenant}.sock")
+            token = self.supervisor.listen(tenant, tenant, self.folder / f"{tenant}.sock")
         return Grid(self.folder / f"{tenant}.sock", token)
 
     def close(self) -> None:
         os.close(self._end)
         self._thread.join()
         os.close(self._ending)
-        self.keeper.close()
+        self.supervisor.close()
 
 
 @contextlib.contextmanager
-def alone(folder: Path, quota: int = DEFAULT_QUOTA, *, encrypted: bool = False) -> Iterator[StandaloneGrid]:
+def standalone_grid(folder: Path, quota: int = DEFAULT_QUOTA, *, encrypted: bool = False) -> Iterator[StandaloneGrid]:
     """A grid with one tenant, until the end of the block."""
     running = StandaloneGrid(folder)
     try:

@@ -17,9 +17,9 @@ from typing import Any
 
 from fairlead import framing
 from fairlead.grid import messages as m
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.catalogue import RESERVED, Session
-from fairlead.grid.credentials import born, peer
+from fairlead.grid.credentials import peer_credentials, start_ticks
 from fairlead.grid.errors import Refusal, check_session, is_id
 from fairlead.grid.peer_fetches import PREFIX, Fetches
 from fairlead.grid.peers import Peers
@@ -48,8 +48,8 @@ class Connection:
         self.since_s = time.monotonic()
         self.closed = False
         self.unread = 0  # bytes that wait for the rest of their message, when it was last looked
-        self.asked: deque[Any] = deque()  # requests that it made, and nobody has answered yet
-        self.waits = False  # for a block from another node: meanwhile nothing more is read
+        self.requests: deque[Any] = deque()  # requests that it made, and nobody has answered yet
+        self.fetching = False  # for a block from another node: meanwhile nothing more is read
         self._unpacker = framing.Unpacker(m.FromClient, m.LONGEST)
 
     def receive(self) -> list[Any] | None:
@@ -63,7 +63,7 @@ class Connection:
             log.info("a worker of %s is let go: %s", self.job.job, error)
             return None
 
-    def grown(self) -> int:
+    def unread_growth(self) -> int:
         """By how much more waits for the rest of its message than before."""
         before, self.unread = self.unread, len(self._unpacker)
         return self.unread - before
@@ -79,7 +79,7 @@ class Connection:
 class TenantServer(threading.Thread):
     """Only its own tenant waits for what happens here, and nobody ever waits for it."""
 
-    def __init__(self, store: Store, peers: Peers) -> None:
+    def __init__(self, store: ArenaStore, peers: Peers) -> None:
         super().__init__(name=f"tenant-{store.tenant}", daemon=True)
         self.store = store
         self._listeners: dict[str, tuple[m.Listen, socket.socket]] = {}
@@ -88,9 +88,9 @@ class TenantServer(threading.Thread):
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # a pipe could be full, and block who writes
         self._orders: deque[Callable[[], None]] = deque()
         self._fetches = Fetches(store, peers, self._order)
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Without any line; the listeners stay."""
         for connection in self._connections:
             connection.closed = True
@@ -98,12 +98,12 @@ class TenantServer(threading.Thread):
         for session in list(self.store.connected):
             if not session.startswith(PREFIX):
                 with self.store.lock:
-                    self.store.cut(session)
+                    self.store.disconnect_session(session)
         self._connections.clear()
         self._lines: dict[str, Connection] = {}  # by session
-        self._strangers: dict[int, Connection] = {}  # by descriptor, the oldest first: they have not said hello
+        self._unauthenticated: dict[int, Connection] = {}  # by descriptor, the oldest first: they have not said hello
         self._unread = 0  # bytes of messages whose rest has not come
-        self._closed_until_s: float | None = None  # nobody is let in before
+        self._paused_until_s: float | None = None  # nobody is let in before
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake, selectors.EVENT_READ)
         for job, listener in self._listeners.values():
@@ -113,15 +113,15 @@ class TenantServer(threading.Thread):
 
     def listen(self, job: m.Listen, listener: socket.socket) -> None:
         """This job may connect."""
-        self._order(partial(self._let_in, job, listener))
+        self._order(partial(self._add_listener, job, listener))
 
     def forget(self, job: str) -> None:
         """It will not any more."""
-        self._order(partial(self._shut_out, job))
+        self._order(partial(self._remove_listener, job))
 
-    def allow(self, admit: m.Admit) -> None:
+    def set_quota(self, admit: m.Admit) -> None:
         """So much from now on."""
-        self._order(partial(self._locked, partial(self.store.allow, admit.quota, admit.spill_bytes)))
+        self._order(partial(self._locked, partial(self.store.set_quota, admit.quota, admit.spill_bytes)))
 
     def discard(self, label: str) -> None:
         """Away with the blocks of this label."""
@@ -148,24 +148,24 @@ class TenantServer(threading.Thread):
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_AGAIN_S) if quick else _AGAIN_S
             self._selector.close()
-            self._begin()
+            self._reset()
 
     def _serve_all(self) -> None:
         while True:
-            self._obey()
-            for key, _ in self._selector.select(self._patience_s()):
+            self._run_orders()
+            for key, _ in self._selector.select(self._select_timeout_s()):
                 if key.fileobj == self._wake:
                     os.eventfd_read(self._wake)
                 elif isinstance(key.data, Connection):
                     if not key.data.closed:  # by what another of these lines said
                         self._serve(key.data)
-                elif self._closed_until_s is None:
+                elif self._paused_until_s is None:
                     self._accept(key.data)
-            self._let_strangers_go()
-            if self._closed_until_s is not None and len(self._connections) < MOST_LINES:
-                self._reopen()
+            self._drop_unauthenticated()
+            if self._paused_until_s is not None and len(self._connections) < MOST_LINES:
+                self._resume_accepting()
 
-    def _obey(self) -> None:
+    def _run_orders(self) -> None:
         while self._orders:
             self._orders.popleft()()
 
@@ -173,44 +173,44 @@ class TenantServer(threading.Thread):
         with self.store.lock:
             work()
 
-    def _patience_s(self) -> float | None:
+    def _select_timeout_s(self) -> float | None:
         """How long nothing has to be done if nobody says anything."""
-        oldest = next(iter(self._strangers.values()), None)
+        oldest = next(iter(self._unauthenticated.values()), None)
         waits = [] if oldest is None else [oldest.since_s + _HELLO_S]
-        if self._closed_until_s is not None and len(self._connections) < MOST_LINES:
-            waits.append(self._closed_until_s)
+        if self._paused_until_s is not None and len(self._connections) < MOST_LINES:
+            waits.append(self._paused_until_s)
         return max(0.0, min(waits) - time.monotonic()) if waits else None
 
-    def _let_strangers_go(self) -> None:
+    def _drop_unauthenticated(self) -> None:
         late_s = time.monotonic() - _HELLO_S
-        while self._strangers and (oldest := next(iter(self._strangers.values()))).since_s <= late_s:
-            self._lost(oldest)
+        while self._unauthenticated and (oldest := next(iter(self._unauthenticated.values()))).since_s <= late_s:
+            self._drop_connection(oldest)
 
-    def _close(self, why: str, wait_s: float = 0.0) -> None:
+    def _pause_accepting(self, why: str, wait_s: float = 0.0) -> None:
         """Let nobody in for now; whoever knocks waits."""
-        self._closed_until_s = time.monotonic() + wait_s
-        if self._closed_until_s > self._warned_s + _WARN_S:
-            self._warned_s = self._closed_until_s
+        self._paused_until_s = time.monotonic() + wait_s
+        if self._paused_until_s > self._warned_s + _WARN_S:
+            self._warned_s = self._paused_until_s
             log.warning("more lines of %s to the grid of this node have to wait: %s", self.store.tenant, why)
         for _, listener in self._listeners.values():
             self._selector.unregister(listener)
 
-    def _reopen(self) -> None:
-        if self._closed_until_s is not None and time.monotonic() >= self._closed_until_s:
-            self._closed_until_s = None
+    def _resume_accepting(self) -> None:
+        if self._paused_until_s is not None and time.monotonic() >= self._paused_until_s:
+            self._paused_until_s = None
             for job, listener in self._listeners.values():
                 self._selector.register(listener, selectors.EVENT_READ, job)
 
-    def _let_in(self, job: m.Listen, listener: socket.socket) -> None:
+    def _add_listener(self, job: m.Listen, listener: socket.socket) -> None:
         listener.setblocking(False)
         self._listeners[job.job] = (job, listener)
-        if self._closed_until_s is None:
+        if self._paused_until_s is None:
             self._selector.register(listener, selectors.EVENT_READ, job)
 
-    def _shut_out(self, job: str) -> None:
+    def _remove_listener(self, job: str) -> None:
         _, stale = self._listeners.pop(job, (None, None))
         if stale is not None:
-            if self._closed_until_s is None:
+            if self._paused_until_s is None:
                 self._selector.unregister(stale)
             stale.close()
 
@@ -222,33 +222,33 @@ class TenantServer(threading.Thread):
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:  # no descriptor is left, or no memory: it may be better soon
-            self._close(str(error), _PAUSE_S)
+            self._pause_accepting(str(error), _PAUSE_S)
             return
-        pid, uid = peer(line)
+        pid, uid = peer_credentials(line)
         if uid != (os.geteuid() if job.uid is None else job.uid):
             log.warning("user %d knocked at the grid of %s and was refused", uid, self.store.tenant)
             line.close()
             return
         line.settimeout(_ANSWER_S)
-        connection = self._strangers[line.fileno()] = Connection(line, job, pid)
+        connection = self._unauthenticated[line.fileno()] = Connection(line, job, pid)
         self._connections.add(connection)
         self._selector.register(line, selectors.EVENT_READ, connection)
         if len(self._connections) >= MOST_LINES:
-            self._close(f"it has {len(self._connections)} lines already")
+            self._pause_accepting(f"it has {len(self._connections)} lines already")
 
     def _serve(self, connection: Connection) -> None:
         said = connection.receive()
-        self._unread += connection.grown()
+        self._unread += connection.unread_growth()
         if said is None or self._unread > _MOST_UNREAD:
-            self._lost(connection)
+            self._drop_connection(connection)
             return
-        connection.asked += said
-        self._work_off(connection)
+        connection.requests += said
+        self._answer_pending(connection)
 
-    def _work_off(self, connection: Connection) -> None:
+    def _answer_pending(self, connection: Connection) -> None:
         """Answer what it asked, in order, as far as that can be done here and now."""
-        while connection.asked and not connection.closed and not connection.waits:
-            request = connection.asked.popleft()
+        while connection.requests and not connection.closed and not connection.fetching:
+            request = connection.requests.popleft()
             self._answer(connection, request, partial(self._request, connection, request))
 
     def _answer(self, connection: Connection, request: Any, work: Callable[[], None]) -> None:
@@ -256,35 +256,35 @@ class TenantServer(threading.Thread):
         try:
             work()
         except Refusal as refusal:
-            self._deny(connection, request, refusal.problem)
+            self._send_problem(connection, request, refusal.problem)
         except OSError as error:
             log.info("a worker of %s does not hear: %s", connection.job.job, error)
-            self._lost(connection)
+            self._drop_connection(connection)
         except Exception:  # a fault of ours: whoever asked is told, and nobody else notices
             number = secrets.token_hex(4)
             log.exception("fault %s: %s of %s", number, type(request).__name__, connection.job.job)
             problem = m.Problem(f"a fault of the grid process: {number} in its log", "unavailable")
-            self._deny(connection, request, problem)
+            self._send_problem(connection, request, problem)
 
-    def _deny(self, connection: Connection, request: Any, problem: m.Problem) -> None:
+    def _send_problem(self, connection: Connection, request: Any, problem: m.Problem) -> None:
         if isinstance(request, m.Release):
             return  # nobody listens for an answer
         try:
             connection.answer(problem)
         except OSError:
-            self._lost(connection)
+            self._drop_connection(connection)
 
     def _request(self, connection: Connection, request: Any) -> None:
         if isinstance(request, m.Hello):
-            self._greet(connection, request)
+            self._handle_hello(connection, request)
         elif not connection.session:
             raise Refusal("say hello first", "forbidden")
         elif isinstance(request, m.Goodbye):
             with self.store.lock:
-                self.store.part(connection.session)
-            self._lost(connection)
-        elif isinstance(request, m.Open) and self._is_elsewhere(request.id):
-            self._wait_for(connection, request)
+                self.store.end_session(connection.session)
+            self._drop_connection(connection)
+        elif isinstance(request, m.Open) and self._needs_fetch(request.id):
+            self._start_fetch(connection, request)
         elif isinstance(request, m.Writer):
             connection.answer(m.Placed(warm=self.store.warm), self.store.arena)
         else:
@@ -292,35 +292,35 @@ class TenantServer(threading.Thread):
 
     def _do(self, connection: Connection, request: Any) -> None:
         with self.store.lock:
-            answer = self._carry_out(connection.session, request)
+            answer = self._execute(connection.session, request)
         if answer is not None:
             connection.answer(answer)
 
     # ------------------------------------------------------------ blocks from other nodes
 
-    def _is_elsewhere(self, block: str) -> bool:
+    def _needs_fetch(self, block: str) -> bool:
         return is_id(block) and (block in self._fetches or block not in self.store.catalogue.entries)
 
-    def _wait_for(self, connection: Connection, request: m.Open) -> None:
+    def _start_fetch(self, connection: Connection, request: m.Open) -> None:
         """It is answered when the block is here, or cannot be had; others are served meanwhile."""
-        connection.waits = True
+        connection.fetching = True
         self._selector.unregister(connection.line)
-        self._fetches.bring(request.id, partial(self._go_on, connection, request))
+        self._fetches.fetch(request.id, partial(self._finish_fetch, connection, request))
 
-    def _go_on(self, connection: Connection, request: m.Open, problem: m.Problem | None) -> None:
-        connection.waits = False
+    def _finish_fetch(self, connection: Connection, request: m.Open, problem: m.Problem | None) -> None:
+        connection.fetching = False
         if connection.closed:
             return
         self._selector.register(connection.line, selectors.EVENT_READ, connection)
         if problem is None:
             self._answer(connection, request, partial(self._do, connection, request))
         else:
-            self._deny(connection, request, problem)
-        self._work_off(connection)
+            self._send_problem(connection, request, problem)
+        self._answer_pending(connection)
 
     # ------------------------------------------------------------ what is asked
 
-    def _greet(self, connection: Connection, hello: m.Hello) -> None:
+    def _handle_hello(self, connection: Connection, hello: m.Hello) -> None:
         if hello.token != connection.job.token:
             raise Refusal("this token opens nothing here", "forbidden")
         if connection.session not in ("", f"{connection.job.job}/{hello.session}"):
@@ -330,16 +330,18 @@ class TenantServer(threading.Thread):
             raise Refusal(f"a worker has at most {_MOST_HELD} blocks open", fix="close some")
         with self.store.lock:
             session = f"{connection.job.job}/{hello.session}"
-            self.store.meet(Session(session, connection.pid, born(connection.pid), connection.job.job), hello.held)
+            self.store.attach_session(
+                Session(session, connection.pid, start_ticks(connection.pid), connection.job.job), hello.held
+            )
         connection.session = session
-        self._strangers.pop(connection.line.fileno(), None)
+        self._unauthenticated.pop(connection.line.fileno(), None)
         before, self._lines[session] = self._lines.get(session), connection
         if before is not None and before is not connection:  # what waits there is older than what is held now
-            self._lost(before)
+            self._drop_connection(before)
         store = self.store
         connection.answer(m.Welcome(store.tenant, store.size, store.warm, store.memory_key), store.reading)
 
-    def _carry_out(self, session: str, request: Any) -> m.ToClient | None:
+    def _execute(self, session: str, request: Any) -> m.ToClient | None:
         store = self.store
         match request:
             case m.Reserve():
@@ -356,7 +358,7 @@ class TenantServer(threading.Thread):
             case m.Drop():
                 return store.drop(session, request.id)
             case m.AskUsage():
-                return m.Told(store.usage())
+                return m.UsageAnswer(store.usage())
             case _:
                 return self._blocks(request)
 
@@ -366,16 +368,16 @@ class TenantServer(threading.Thread):
         page = [self.store.catalogue.info(entries[one]) for one in found[:_PAGE]]
         return m.Blocks(page, more=len(found) > _PAGE)
 
-    def _lost(self, connection: Connection) -> None:
+    def _drop_connection(self, connection: Connection) -> None:
         """The line is closed: by its worker, with it, or by what happened in between."""
         connection.closed = True
-        if not connection.waits:
+        if not connection.fetching:
             self._selector.unregister(connection.line)
-        self._strangers.pop(connection.line.fileno(), None)
+        self._unauthenticated.pop(connection.line.fileno(), None)
         self._unread -= connection.unread
         connection.line.close()
         self._connections.discard(connection)
         if connection.session and self._lines.get(connection.session) is connection:
             del self._lines[connection.session]
             with self.store.lock:
-                self.store.cut(connection.session)
+                self.store.disconnect_session(connection.session)

@@ -21,7 +21,7 @@ from fairlead.data.spool import Spool
 from fairlead.data.train_test_split import _lots, split
 from fairlead.errors import InvalidSpec
 from fairlead.grid import BlockId
-from fairlead.grid.standalone import alone
+from fairlead.grid.standalone import standalone_grid
 
 RECIPE = Recipe([Normalise(), Encode(columns="c", how="onehot"), Encode(columns="y"), Assemble()], target="y")
 
@@ -209,7 +209,7 @@ def test_missing_values_that_nobody_imputes_are_refused_by_column() -> None:
 def test_a_data_set_is_computed_in_the_grid_and_read_from_it_as_one_block(tmp_path: Path) -> None:
     data = table(2_000)
     train, _ = split(0.75)
-    with alone(tmp_path, quota=64 << 20) as running, running.connect() as grid:
+    with standalone_grid(tmp_path, quota=64 << 20) as running, running.connect() as grid:
         fitted, whole = refine(read(data, batch_rows=300), RECIPE, grid, name="bank")
         part = prepare(Spool(read(data, batch_rows=300)), fitted, grid, name="part", part=train)
         small = prepare(read(data), fitted, grid, name="small", block_bytes=800 * 28)

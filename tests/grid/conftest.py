@@ -22,10 +22,10 @@ def grids(tmp_path: Path) -> Iterator[Callable[..., StandaloneGrid]]:
         def make(name: str = "node", silence_s: float = 30.0, **tenant: Any) -> StandaloneGrid:
             folder = tmp_path / name
             folder.mkdir()
-            alone = StandaloneGrid(folder, name, peers=tmp_path, key=b"k" * 32, silence_s=silence_s)
-            ending.callback(alone.close)
-            alone.admit(**({"quota": 8 * MB} | tenant))
-            return alone
+            standalone_grid = StandaloneGrid(folder, name, peers=tmp_path, key=b"k" * 32, silence_s=silence_s)
+            ending.callback(standalone_grid.close)
+            standalone_grid.admit(**({"quota": 8 * MB} | tenant))
+            return standalone_grid
 
         yield make
     assert not list(tmp_path.glob("*/*")) and not list(tmp_path.glob("*.grid")), "nothing is left behind"

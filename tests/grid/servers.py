@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlead.grid import mapping
 from fairlead.grid import messages as m
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.client import Grid
 from fairlead.grid.peers import Peers
 from fairlead.grid.sockets import bind
@@ -20,12 +20,12 @@ from fairlead.grid.tenant_server import TenantServer
 from tests.grid.conftest import MB
 
 
-def new_store(folder: Path, tenant: str = "tenant", quota: int = 8 * MB) -> Store:
+def new_store(folder: Path, tenant: str = "tenant", quota: int = 8 * MB) -> ArenaStore:
     """The arena of a tenant that nobody serves; it lives as long as this process."""
     arena = mapping.create(tenant, 64 * MB)
     journal = mapping.create(f"{tenant}-journal", 4 * MB)
     admit = m.Admit(tenant, quota, secrets.token_bytes(32), spill_bytes=quota)
-    return Store(admit, arena, mapping.read_only(arena), journal, folder)
+    return ArenaStore(admit, arena, mapping.read_only(arena), journal, folder)
 
 
 @contextlib.contextmanager

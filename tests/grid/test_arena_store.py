@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from fairlead.grid import mapping
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.catalogue import RESIDENT, SPILLED, Session
-from fairlead.grid.credentials import born
+from fairlead.grid.credentials import start_ticks
 from fairlead.grid.errors import Refusal
 from fairlead.grid.messages import Admit, Commit, Placed, PutSmall
 from fairlead.grid.values import SEGMENT, aligned, snapshot_label
@@ -23,7 +23,7 @@ KB = 1 << 10
 QUOTA = 64 * KB
 A, B, C, D, E = ("abcde"[place] * 32 for place in range(5))
 ME = os.getpid()
-Make = Callable[..., Store]
+Make = Callable[..., ArenaStore]
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Makes stores over one arena and one journal: the second one is that of a process started anew."""
     made: dict[str, int] = {}
 
-    def make(quota: int = QUOTA, spill_bytes: int = 0, size: int = 1 << 20, held: tuple[str, ...] = ()) -> Store:
+    def make(quota: int = QUOTA, spill_bytes: int = 0, size: int = 1 << 20, held: tuple[str, ...] = ()) -> ArenaStore:
         if not made:
             made["arena"] = mapping.create("arena", size)
             made["journal"] = mapping.create("journal", mapping.JOURNAL_BYTES)
             made["reading"] = mapping.read_only(made["arena"])
         admit = Admit("tenant", quota, key=b"k" * 32, spill_bytes=spill_bytes)
-        store = Store(admit, made["arena"], made["reading"], made["journal"], tmp_path)
-        store.meet(session("s"), held)
+        store = ArenaStore(admit, made["arena"], made["reading"], made["journal"], tmp_path)
+        store.attach_session(session("s"), held)
         return store
 
     yield make
@@ -47,20 +47,20 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 def session(name: str, pid: int = ME, job: str = "") -> Session:
-    return Session(name, pid, born(pid), job)
+    return Session(name, pid, start_ticks(pid), job)
 
 
 def put(
-    store: Store, block: str, nbytes: int = 16 * KB, cost_s: float = 0.0, label: str = "", who: str = "s"
+    store: ArenaStore, block: str, nbytes: int = 16 * KB, cost_s: float = 0.0, label: str = "", who: str = "s"
 ) -> Placed:
     return store.put(who, PutSmall(block, block[:1].encode() * nbytes, 0, "k", label, cost_s))
 
 
-def content(store: Store, placed: Placed) -> bytes:
+def content(store: ArenaStore, placed: Placed) -> bytes:
     return bytes(store.view(placed.offset, placed.nbytes))
 
 
-def where(store: Store) -> dict[str, str]:
+def where(store: ArenaStore) -> dict[str, str]:
     return {block[0]: entry.state for block, entry in store.catalogue.entries.items()}
 
 
@@ -73,9 +73,9 @@ def code(refused: pytest.ExceptionInfo[Refusal]) -> str:
 
 def test_room_asked_for_twice_is_the_same_room_and_nobody_elses(make: Make) -> None:
     store = make()
-    store.meet(session("other"))
+    store.attach_session(session("other"))
     first = store.reserve("s", A, 1000)
-    assert store.reserve("s", A, 1000) == first and not store.has(A)
+    assert store.reserve("s", A, 1000) == first and not store.contains(A)
     for who, nbytes in (("other", 1000), ("s", 1001)):
         with pytest.raises(Refusal, match="is there already") as refused:
             store.reserve(who, A, nbytes)
@@ -91,9 +91,9 @@ def test_a_block_is_what_was_committed_first(make: Make) -> None:
     for header in (-1, 1001):
         with pytest.raises(Refusal, match="a header longer than its block"):
             store.commit("s", Commit(A, header, "k"))
-    assert not store.has(A)
+    assert not store.contains(A)
     placed = store.commit("s", Commit(A, 1000, "table", "mine", 2.5))
-    assert (placed.header, placed.kind, placed.nbytes) == (1000, "table", 1000) and store.has(A)
+    assert (placed.header, placed.kind, placed.nbytes) == (1000, "table", 1000) and store.contains(A)
     entry = store.catalogue.entries[A]
     assert (entry.label, entry.cost_s, entry.session, entry.state) == ("mine", 2.5, "", RESIDENT)
     store.reserve("s", D, 1000)
@@ -113,7 +113,7 @@ def test_a_small_block_that_is_put_again_is_the_one_that_is_there(make: Make) ->
 
 def test_room_that_is_not_committed_comes_back_when_it_is_released_or_its_session_ends(make: Make) -> None:
     store = make()
-    store.meet(session("other"))
+    store.attach_session(session("other"))
     store.reserve("s", A, QUOTA)
     store.release("other", A)
     with pytest.raises(Refusal, match="has no room for"):
@@ -121,9 +121,9 @@ def test_room_that_is_not_committed_comes_back_when_it_is_released_or_its_sessio
     store.release("s", A)
     assert store.usage().used == 0
     store.reserve("s", A, QUOTA)
-    store.part("s")
+    store.end_session("s")
     assert store.usage().used == 0 and A not in store.catalogue.entries
-    store.meet(session("s"))
+    store.attach_session(session("s"))
     assert store.reserve("s", B, QUOTA).offset == 0
 
 
@@ -135,7 +135,7 @@ def test_what_can_never_fit_is_refused_at_once_and_what_fits_exactly_is_taken(ma
     put(store, A)
     with pytest.raises(Refusal) as refused:
         store.reserve("s", B, QUOTA + 1)
-    assert code(refused) == "too-large" and store.has(A), "nobody went for it"
+    assert code(refused) == "too-large" and store.contains(A), "nobody went for it"
     assert store.reserve("s", B, QUOTA).nbytes == QUOTA
     assert where(store) == {"b": "reserved"}
 
@@ -181,11 +181,11 @@ def test_nothing_goes_while_all_is_in_use_and_the_refusal_says_how_much_that_is(
 def test_sessions_whose_process_has_ended_give_way_before_anybody_is_refused(make: Make) -> None:
     store = make()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    store.meet(session("gone", child.pid))
+    store.attach_session(session("gone", child.pid))
     store.reserve("gone", A, QUOTA)
-    store.cut("gone")
+    store.disconnect_session("gone")
     assert store.catalogue.held("gone") == {A}, "it lives, and may still write"
-    assert not store.reap()
+    assert not store.end_dead_sessions()
     child.communicate(b"\n")
     put(store, B)
     assert where(store) == {"b": RESIDENT} and "gone" not in store.catalogue.sessions
@@ -195,7 +195,7 @@ def test_a_smaller_quota_holds_from_the_next_block_on(make: Make) -> None:
     store = make()
     for block in (A, B, C, D):
         put(store, block)
-    store.allow(32 * KB, 0)
+    store.set_quota(32 * KB, 0)
     assert len(where(store)) == 4 and store.usage().quota == 32 * KB
     put(store, E)
     assert len(where(store)) == 2 and store.usage().used == 32 * KB
@@ -208,7 +208,7 @@ def test_what_goes_to_disk_comes_back_as_it_was_and_leaves_the_disk(make: Make, 
     store = make(spill_bytes=QUOTA)
     for block in (A, B, C, D, E):
         put(store, block)
-    assert where(store)["a"] == SPILLED and store.has(A) and store.usage().spilled == 16 * KB
+    assert where(store)["a"] == SPILLED and store.contains(A) and store.usage().spilled == 16 * KB
     assert len(list(tmp_path.rglob(A))) == 1
     placed = store.open("s", A)
     assert content(store, placed) == b"a" * 16 * KB and not list(tmp_path.rglob(A))
@@ -260,7 +260,7 @@ def test_a_spoiled_block_is_refused_and_its_room_comes_back(make: Make, tmp_path
         store.open("s", A)
     assert code(refused) == "unavailable"
     used = store.usage().used
-    assert used == 48 * KB and store._extents.free + used >= QUOTA
+    assert used == 48 * KB and store._free_ranges.free_bytes + used >= QUOTA
     put(store, "1" * 32)
     assert store.usage().used == QUOTA
 
@@ -272,7 +272,7 @@ def test_a_dropped_block_leaves_memory_or_disk(make: Make, tmp_path: Path) -> No
     store.drop("s", A)
     assert not list(tmp_path.rglob(A)) and store.usage().spilled == 0
     store.drop("s", B)
-    assert store.usage().used == 48 * KB and not store.has(B)
+    assert store.usage().used == 48 * KB and not store.contains(B)
     store.open("s", C)
     for block, why in ((C, "conflict"), (A, "not-found")):
         with pytest.raises(Refusal) as refused:
@@ -299,10 +299,10 @@ def test_blocks_of_a_label_go_but_for_those_in_use_or_still_written(make: Make) 
 def test_a_session_is_one_process(make: Make) -> None:
     store = make()
     with pytest.raises(Refusal, match="belongs to another process") as refused:
-        store.meet(Session("s", ME, 1))
+        store.attach_session(Session("s", ME, 1))
     assert code(refused) == "forbidden"
     with pytest.raises(Refusal):
-        store.meet(session("s", os.getppid()))
+        store.attach_session(session("s", os.getppid()))
 
 
 def test_who_comes_back_keeps_what_it_still_holds_and_no_more(make: Make) -> None:
@@ -310,13 +310,13 @@ def test_who_comes_back_keeps_what_it_still_holds_and_no_more(make: Make) -> Non
     for block in (A, B):
         put(store, block)
         store.open("s", block)
-    store.cut("s")
+    store.disconnect_session("s")
     assert store.catalogue.held("s") == {A, B}, "it may read while its process lives"
-    store.meet(session("s"), [B, C])
+    store.attach_session(session("s"), [B, C])
     assert store.catalogue.held("s") == {B}
-    store.cut("s")
-    store.meet(session("s"), [])
-    store.cut("s")
+    store.disconnect_session("s")
+    store.attach_session(session("s"), [])
+    store.disconnect_session("s")
     assert "s" not in store.catalogue.sessions, "who holds nothing is forgotten with its line"
 
 
@@ -325,7 +325,7 @@ def test_what_a_new_session_says_it_has_open_is_pinned_if_it_is_there(make: Make
     for block in (A, B, C, D, E):
         put(store, block)
     store.reserve("s", "1" * 32, 64)
-    store.meet(session("late"), [B, C, D, "1" * 32, "2" * 32])
+    store.attach_session(session("late"), [B, C, D, "1" * 32, "2" * 32])
     held = store.catalogue.held("late")
     assert held == {block for block in (B, C, D) if store.catalogue.entries[block].state == RESIDENT} and held
 
@@ -336,13 +336,13 @@ def test_a_tenant_has_only_so_many_sessions_and_dead_ones_do_not_count(
     monkeypatch.setattr("fairlead.grid.arena_store._MOST_SESSIONS", 3)
     store = make()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    store.meet(session("child", child.pid))
-    store.meet(session("third"))
+    store.attach_session(session("child", child.pid))
+    store.attach_session(session("third"))
     with pytest.raises(Refusal, match="has 3 sessions"):
-        store.meet(session("fourth"))
+        store.attach_session(session("fourth"))
     store.connected.discard("child")
     child.communicate(b"\n")
-    store.meet(session("fourth"))
+    store.attach_session(session("fourth"))
     assert set(store.catalogue.sessions) == {"s", "third", "fourth"}
 
 
@@ -356,8 +356,8 @@ def test_blocks_are_summed_in_their_order_and_once_while_they_stay(make: Make) -
     store.reserve("s", C, 10)
     found = store.next_unhashed()
     assert found is not None and found[0].id == A and bytes(found[1]) == b"a" * 16 * KB
-    store.hashed(found[0], "sum-of-a")
-    store.hashed(found[0], "of a block that has changed since")
+    store.record_digest(found[0], "sum-of-a")
+    store.record_digest(found[0], "of a block that has changed since")
     assert store.open("s", A).digest == "sum-of-a"
     store.drop("s", B)
     assert store.next_unhashed() is None
@@ -367,7 +367,7 @@ def test_blocks_are_summed_in_their_order_and_once_while_they_stay(make: Make) -
     assert where(store)["d"] == SPILLED
     while (left := store.next_unhashed()) is not None:
         assert left[0].id != D
-        store.hashed(left[0], "x")
+        store.record_digest(left[0], "x")
     for block in (E, "1" * 32):
         store.drop("s", block)
     store.open("s", D)
@@ -377,8 +377,8 @@ def test_blocks_are_summed_in_their_order_and_once_while_they_stay(make: Make) -
 
 def test_use_is_told_by_block_label_and_job(make: Make) -> None:
     store = make(spill_bytes=QUOTA)
-    store.meet(session("w1", job="one"))
-    store.meet(session("w2", job="two"))
+    store.attach_session(session("w1", job="one"))
+    store.attach_session(session("w2", job="two"))
     put(store, A, 1000, label="x")
     put(store, B, 3000, label="y")
     put(store, C, 500, label="x")

@@ -39,7 +39,7 @@ def test_it_is_made_no_less_nice_than_it_is(
     monkeypatch.setattr(grid_process.os, "setpriority", refuse)
     monkeypatch.setattr(grid_process.time, "sleep", _over)
     with pytest.raises(_Over):
-        process._look_after()
+        process._work_in_background()
     assert said == [asked]
 
 
@@ -47,7 +47,7 @@ def test_a_background_that_ends_takes_the_process_with_it(
     process: GridProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(process, "_look_after", _over)
+    monkeypatch.setattr(process, "_work_in_background", _over)
     monkeypatch.setattr(grid_process.os, "_exit", ended.append)
     process._background()
     assert ended == [1]

@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.errors import Conflict, FairleadError, Forbidden, InvalidSpec, NotFound, Refused, TooLarge
 from fairlead.grid import Grid
-from fairlead.grid.standalone import StandaloneGrid, alone
+from fairlead.grid.standalone import StandaloneGrid, standalone_grid
 from fairlead.grid.values import BlockId
 from tests.grid.conftest import MB
 from tests.waiting import until
@@ -70,13 +70,13 @@ def test_a_block_gets_its_content_hash_afterwards_and_equal_ones_have_the_same(g
 
 
 def test_what_does_not_fit_goes_to_disk_encrypted_and_comes_back(grids: Make) -> None:
-    alone = grids(quota=4 * MB)
-    grid = alone.connect()
+    standalone_grid = grids(quota=4 * MB)
+    grid = standalone_grid.connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}, label=f"l{number % 2}") for number in range(9)]
     usage = grid.usage()
     assert usage.used <= usage.quota == 4 * MB and usage.spilled >= 5 * MB and usage.blocks == 9
     assert sum(usage.by_label.values()) <= usage.used
-    files = [path for path in alone.folder.rglob("*") if path.is_file()]
+    files = [path for path in standalone_grid.folder.rglob("*") if path.is_file()]
     assert len(files) >= 5 and filled(0).tobytes()[:64] not in b"".join(path.read_bytes() for path in files)
     for number, block in enumerate(blocks):
         with grid.open(block) as found:
@@ -85,10 +85,10 @@ def test_what_does_not_fit_goes_to_disk_encrypted_and_comes_back(grids: Make) ->
 
 
 def test_a_spilled_block_that_was_changed_is_not_handed_out(grids: Make) -> None:
-    alone = grids(quota=2 * MB)
-    grid = alone.connect()
+    standalone_grid = grids(quota=2 * MB)
+    grid = standalone_grid.connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(3)]
-    spilled = next(path for path in alone.folder.rglob("*") if path.name in blocks)
+    spilled = next(path for path in standalone_grid.folder.rglob("*") if path.name in blocks)
     data = bytearray(spilled.read_bytes())
     data[len(data) // 2] ^= 1
     spilled.write_bytes(data)
@@ -97,7 +97,7 @@ def test_a_spilled_block_that_was_changed_is_not_handed_out(grids: Make) -> None
 
 
 def test_nothing_is_evicted_or_dropped_under_a_reader(grids: Make) -> None:
-    grid, other = (alone := grids(quota=4 * MB)).connect(), alone.connect()
+    grid, other = (standalone_grid := grids(quota=4 * MB)).connect(), standalone_grid.connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(3)]
     views = [other.open(block).parts()[0] for block in blocks]  # the views alone hold them
     with pytest.raises(Refused, match=r"no room for .* are in use"):
@@ -125,15 +125,15 @@ def test_more_than_the_quota_is_refused_in_words(grids: Make) -> None:
 
 
 def test_a_tenant_that_floods_evicts_nobody_elses(grids: Make) -> None:
-    alone = grids(quota=2 * MB)
+    standalone_grid = grids(quota=2 * MB)
     quiet = [f"quiet{number}" for number in range(3)]
     kept = {}
     for tenant in quiet:
-        alone.admit(tenant, 2 * MB)
-        grid = alone.connect(tenant)
+        standalone_grid.admit(tenant, 2 * MB)
+        grid = standalone_grid.connect(tenant)
         kept[tenant] = grid, [grid.put([filled(number).data], kind="k", meta={}) for number in range(1)]
     before = {tenant: grid.usage() for tenant, (grid, _) in kept.items()}
-    flood = alone.connect()
+    flood = standalone_grid.connect()
     for number in range(20):
         flood.put([filled(number).data], kind="k", meta={})
     assert flood.usage().evictions >= 18
@@ -154,13 +154,13 @@ def test_a_block_is_fetched_from_another_node(grids: Make) -> None:
 
 
 def test_the_grid_process_is_killed_and_nothing_is_lost(grids: Make) -> None:
-    alone = grids(quota=4 * MB)
-    grid = alone.connect()
+    standalone_grid = grids(quota=4 * MB)
+    grid = standalone_grid.connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(6)]
     view = grid.open(blocks[5]).parts()[0]
     before = grid.usage()
     for _ in range(3):
-        os.kill(alone.keeper.pid or 0, signal.SIGKILL)
+        os.kill(standalone_grid.supervisor.pid or 0, signal.SIGKILL)
         after = grid.usage()
         assert (after.used, after.pinned, after.spilled) == (before.used, before.pinned, before.spilled)
     for number, block in enumerate(blocks):
@@ -179,20 +179,20 @@ def test_a_forked_child_has_a_line_of_its_own(grids: Make) -> None:
 
 
 def test_who_does_not_show_the_token_gets_nothing(grids: Make) -> None:
-    alone = grids()
-    path = alone.folder / "tenant.sock"
+    standalone_grid = grids()
+    path = standalone_grid.folder / "tenant.sock"
     with pytest.raises(Forbidden):
         Grid(path, "wrong")
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(str(path))
         line.sendall(b"\xff\xff\xff\xff nonsense")
         assert line.recv(10) == b"", "let go"
-    assert alone.connect().usage().used == 0
+    assert standalone_grid.connect().usage().used == 0
 
 
 def test_an_arena_that_was_handed_out_to_read_cannot_be_written_or_cut(grids: Make, tmp_path: Path) -> None:
-    alone = grids()
-    arena, reading, _ = alone.keeper._tenants["tenant"].descriptors
+    standalone_grid = grids()
+    arena, reading, _ = standalone_grid.supervisor._tenants["tenant"].descriptors
     with pytest.raises(OSError):
         os.write(reading, b"x")
     with pytest.raises(OSError):
@@ -221,7 +221,7 @@ def test_tensors_that_are_computed_in_place_keep_their_shape_type_and_what_is_sa
 
 
 def test_a_grid_by_itself_has_the_quota_it_was_asked_for_and_leaves_nothing(tmp_path: Path) -> None:
-    with alone(tmp_path, 3 * MB) as running:
+    with standalone_grid(tmp_path, 3 * MB) as running:
         grid = running.connect()
         assert grid.usage().quota == 3 * MB
         grid.put([b"x"], kind="k", meta={})
@@ -229,8 +229,8 @@ def test_a_grid_by_itself_has_the_quota_it_was_asked_for_and_leaves_nothing(tmp_
 
 
 def test_a_block_is_intact_while_its_bytes_are_those_that_were_put(grids: Make) -> None:
-    alone = grids()
-    grid = alone.connect()
+    standalone_grid = grids()
+    grid = standalone_grid.connect()
     block = grid.put([b"abc", b"defg"], kind="k", meta={"a": 1})
     assert grid.open(block).intact(), "nothing is known of its sum yet"
     until(lambda: grid.blocks()[0].digest, what="summed")

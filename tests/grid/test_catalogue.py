@@ -15,8 +15,8 @@ from fairlead.grid.catalogue import (
     Change,
     Ended,
     Entry,
-    Gone,
     Pin,
+    Removed,
     Session,
     Unpin,
 )
@@ -37,16 +37,16 @@ def test_a_block_that_is_pinned_after_the_order_was_made_stays() -> None:
     for inflated in (False, True):
         catalogue = Catalogue()
         if inflated:
-            catalogue.went(resident("huge", 1e20, 1))
+            catalogue.record_eviction(resident("huge", 1e20, 1))
         for block in "abc":
             catalogue.apply(resident(block))
         first = catalogue.victim()
         assert first is not None and first.id == "a"
-        catalogue.apply(Gone("a"))
+        catalogue.apply(Removed("a"))
         catalogue.apply(Pin("s/1", "b"))
         second = catalogue.victim()
         assert second is not None and second.id == "c"
-        catalogue.apply(Gone("c"))
+        catalogue.apply(Removed("c"))
         assert catalogue.victim() is None
 
 
@@ -71,11 +71,11 @@ def test_who_goes_is_resident_and_used_by_nobody(steps: list[tuple[str, str, str
                 assert (victim is None) == (not free)
                 if victim is not None:
                     assert victim in free
-                    least = min(catalogue.standing(one) for one in free)
-                    assert catalogue.standing(victim) == least, "nobody who is worth less stays"
-                    catalogue.went(victim)
+                    least = min(catalogue.retention(one) for one in free)
+                    assert catalogue.retention(victim) == least, "nobody who is worth less stays"
+                    catalogue.record_eviction(victim)
                     gone = Entry(victim.id, victim.nbytes, SPILLED, cost_s=victim.cost_s)
-                    catalogue.apply(gone if what == "spill" else Gone(victim.id))
+                    catalogue.apply(gone if what == "spill" else Removed(victim.id))
 
 
 def test_states_of_trainings_go_last_however_little_they_are_worth() -> None:
@@ -102,14 +102,14 @@ def test_what_is_counted_is_what_is_there_and_survives_its_process(steps: list[t
         elif what == "pin":
             catalogue.apply(Pin(session, block))
         elif what == "unpin":
-            catalogue.apply(Gone(block))
+            catalogue.apply(Removed(block))
         else:
-            catalogue.forget_session(session)
+            catalogue.end_session(session)
         used = sum(max(aligned(one.nbytes), 64) for one in catalogue.entries.values() if one.state != SPILLED)
         spilled = sum(aligned(one.nbytes) for one in catalogue.entries.values() if one.state == SPILLED)
         assert (catalogue.used, catalogue.spilled) == (used, spilled)
         assert not any(one.session == session for one in catalogue.entries.values()) or session in catalogue.sessions
-    for again in (Catalogue(past=said), Catalogue(past=catalogue.everything())):
+    for again in (Catalogue(past=said), Catalogue(past=catalogue.as_changes())):
         assert (again.entries, again.sessions, again.pins) == (catalogue.entries, catalogue.sessions, catalogue.pins)
         assert (again.used, again.spilled) == (catalogue.used, catalogue.spilled)
 
@@ -124,8 +124,8 @@ def test_a_block_that_nobody_uses_any_more_goes_before_those_that_are_worth_more
         catalogue.apply(Pin("s/1", "a"))
         first = catalogue.victim()
         assert first is not None and first.id == "b"
-        catalogue.went(first)
-        catalogue.apply(Gone("b"))
+        catalogue.record_eviction(first)
+        catalogue.apply(Removed("b"))
         catalogue.apply(ends)
         second = catalogue.victim()
         assert second is not None and second.id == "a"
@@ -152,6 +152,6 @@ def test_a_session_that_ends_leaves_behind_what_it_has_written_and_gives_up_what
         catalogue.apply(Entry(block, 1000, RESERVED, 2048, kind="k", session=session))
     catalogue.apply(Pin("s/1", "a"))
     assert catalogue.held("s/1") == {"a", "b"} and catalogue.held("s/2") == {"c"}
-    assert [entry.id for entry in catalogue.forget_session("s/1")] == ["b"]
+    assert [entry.id for entry in catalogue.end_session("s/1")] == ["b"]
     assert set(catalogue.entries) == {"a", "c"} and catalogue.held("s/1") == set() and "s/1" not in catalogue.sessions
-    assert catalogue.forget_session("s/1") == []
+    assert catalogue.end_session("s/1") == []

@@ -73,7 +73,7 @@ def test_a_grid_process_without_descriptors_goes_on_when_it_has_some(grids: Call
     grid = grids(tenant="loud")
     grid.admit("quiet", 8 << 20)
     assert works(grid, "quiet") and works(grid, "loud")
-    pid = until(lambda: grid.keeper.pid)
+    pid = until(lambda: grid.supervisor.pid)
     has = psutil.Process(pid).num_fds()
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     assert soft == hard, "it takes all it can have"
@@ -84,13 +84,13 @@ def test_a_grid_process_without_descriptors_goes_on_when_it_has_some(grids: Call
         with crowd(grid, "quiet", 10):
             time.sleep(0.3)  # both threads find that there is nothing left
     assert works(grid, "loud") and works(grid, "quiet")
-    assert grid.keeper.pid == pid, "and it is the same process"
+    assert grid.supervisor.pid == pid, "and it is the same process"
 
 
 def test_messages_that_never_end_do_not_fill_the_grid_process(grids: Callable[..., StandaloneGrid]) -> None:
     grid = grids(tenant="loud")
     assert works(grid, "loud")
-    pid = until(lambda: grid.keeper.pid)
+    pid = until(lambda: grid.supervisor.pid)
     before = psutil.Process(pid).memory_info().rss
     most = 0
     with crowd(grid, "loud", 60) as lines:

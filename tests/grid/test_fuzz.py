@@ -32,10 +32,10 @@ HONEST = [m.AskUsage(), m.AskBlocks(), m.Goodbye(), m.Writer()] + [
 def test_no_thread_of_a_grid_process_ends_whatever_a_tenant_says(grids: Make, seed: int) -> None:
     grid = grids(tenant="hostile")
     log = grid.folder / "log"
-    grid.keeper.log_path = log
+    grid.supervisor.log_path = log
     grid.admit("other", 8 * MB)
     assert works(grid, "other") and works(grid, "hostile")
-    pid, chance = grid.keeper.pid, random.Random(seed)
+    pid, chance = grid.supervisor.pid, random.Random(seed)
     token = grid.admit("hostile", 8 * MB)["FAIRLEAD_GRID_TOKEN"]
     said = hostile.lines(m.FromClient, seed, 100 * LINES)
     for number in range(LINES):
@@ -48,6 +48,6 @@ def test_no_thread_of_a_grid_process_ends_whatever_a_tenant_says(grids: Make, se
             while wire.recv(1 << 16):
                 pass
     assert works(grid, "other") and works(grid, "hostile")
-    assert grid.keeper.pid == pid and not grid.keeper.trouble
+    assert grid.supervisor.pid == pid and not grid.supervisor.trouble
     assert "fault" not in log.read_text()
     log.unlink()

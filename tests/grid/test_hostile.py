@@ -13,7 +13,7 @@ import pytest
 from fairlead.errors import FairleadError, InvalidSpec, NotFound
 from fairlead.grid import Grid
 from fairlead.grid import messages as m
-from fairlead.grid.process import fitting
+from fairlead.grid.process import fit_to_packet
 from fairlead.grid.sockets import PACKET_BYTES
 from fairlead.grid.spill import Cipher, Disk
 from fairlead.grid.standalone import StandaloneGrid
@@ -24,8 +24,8 @@ from tests.waiting import until
 Make = Callable[..., StandaloneGrid]
 
 
-def spilled(alone: StandaloneGrid) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in (alone.folder / "spill").rglob("*") if path.is_file()}
+def spilled(standalone_grid: StandaloneGrid) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (standalone_grid.folder / "spill").rglob("*") if path.is_file()}
 
 
 def says(grid: Grid, request: msgspec.Struct) -> None:
@@ -39,11 +39,11 @@ def flood(grid: Grid, count: int = 6) -> list[BlockId]:
 
 
 def test_an_id_that_is_a_path_reaches_no_file_of_another_tenant(grids: Make) -> None:
-    alone = grids(tenant="owner", quota=2 * MB)
-    alone.admit("stranger", 2 * MB)
-    owner, stranger = alone.connect("owner"), alone.connect("stranger")
+    standalone_grid = grids(tenant="owner", quota=2 * MB)
+    standalone_grid.admit("stranger", 2 * MB)
+    owner, stranger = standalone_grid.connect("owner"), standalone_grid.connect("stranger")
     blocks = flood(owner)
-    before = spilled(alone)
+    before = spilled(standalone_grid)
     assert before
     for path in before:
         for name in (f"../{path.parent.name}/{path.name}", str(path), f"./{path.name}", path.name.upper()):
@@ -52,7 +52,7 @@ def test_an_id_that_is_a_path_reaches_no_file_of_another_tenant(grids: Make) -> 
             says(stranger, m.Open(name))
             says(stranger, m.Drop(name))
     flood(stranger)
-    assert {path: data for path, data in spilled(alone).items() if path in before} == before
+    assert {path: data for path, data in spilled(standalone_grid).items() if path in before} == before
     for number, block in enumerate(blocks):
         assert bytes(owner.open(block).parts()[0]) == bytes([number]) * MB
 
@@ -100,24 +100,27 @@ def test_labels_costs_and_sizes_that_cannot_be_are_refused_by_the_grid_process(g
 
 
 def test_a_tenant_with_endless_labels_stops_neither_hashes_nor_reports_of_others(grids: Make) -> None:
-    alone = grids(tenant="loud")
-    alone.admit("quiet", 8 * MB)
-    loud, quiet = alone.connect("loud"), alone.connect("quiet")
+    standalone_grid = grids(tenant="loud")
+    standalone_grid.admit("quiet", 8 * MB)
+    loud, quiet = standalone_grid.connect("loud"), standalone_grid.connect("quiet")
     says(loud, m.PutSmall(uuid.uuid4().hex, b"x", 0, "k", "l" * 300_000))
     says(loud, m.PutSmall(uuid.uuid4().hex, b"x", 0, "k", "l" * 150_000))
     for number in range(300):
         loud.put([b"x"], kind="k", meta={}, label=f"{number:03}" + "\N{GRINNING FACE}" * 197)
     quiet.put([b"x"], kind="k", meta={}, label="mine")
     until(lambda: all(one.digest for one in [*quiet.blocks(), *loud.blocks()]), what="hashes of both")
-    until(lambda: "mine" in alone.keeper.usage.get("quiet", Usage(0)).by_label, what="a report of the quiet one")
-    until(lambda: alone.keeper.usage.get("loud", Usage(0)).blocks == 300, what="a report of the loud one")
+    until(
+        lambda: "mine" in standalone_grid.supervisor.usage.get("quiet", Usage(0)).by_label,
+        what="a report of the quiet one",
+    )
+    until(lambda: standalone_grid.supervisor.usage.get("loud", Usage(0)).blocks == 300, what="a report of the loud one")
 
 
 def test_a_report_fits_into_a_packet_and_names_the_largest() -> None:
     usage = Usage(
         1, by_label={f"{n:04}{'x' * 700}": n for n in range(256)}, by_job={f"{n:05}": n for n in range(60_000)}
     )
-    report = fitting("tenant", usage)
+    report = fit_to_packet("tenant", usage)
     assert len(msgspec.msgpack.encode(report)) <= PACKET_BYTES
     told = report.tenants["tenant"]
     assert told.by_label and max(told.by_job.values()) == 59_999

@@ -12,12 +12,12 @@ import pytest
 
 from fairlead import framing
 from fairlead.grid import peers as module
-from fairlead.grid.arena_store import Store
+from fairlead.grid.arena_store import ArenaStore
 from fairlead.grid.catalogue import Session
-from fairlead.grid.credentials import born
+from fairlead.grid.credentials import start_ticks
 from fairlead.grid.errors import Refusal
 from fairlead.grid.messages import Commit, Found, Peer, PutSmall
-from fairlead.grid.peers import Peers, prove
+from fairlead.grid.peers import Peers, authenticate
 from tests.grid.conftest import MB
 from tests.grid.servers import new_store
 
@@ -47,21 +47,21 @@ class Lender:
 
 
 class Nodes:
-    """This node's side, and what its keeper brings when it is asked for lines."""
+    """This node's side, and what its supervisor brings when it is asked for lines."""
 
     def __init__(self) -> None:
-        self.peers = Peers(self._introduce, lambda _: None)
+        self.peers = Peers(self._connect_peers, lambda _: None)
         door, listener = socket.socketpair()
         self.peers._key = KEY
         self._unused = (door, listener)
         self.lines: list[tuple[str, socket.socket]] = []
 
-    def _introduce(self, number: str) -> None:
+    def _connect_peers(self, number: str) -> None:
         for node, line in self.lines:
-            self.peers.arrived(Peer(node, number), [line])
-        self.peers.arrived(Peer("", number), [])
+            self.peers.add_lines(Peer(node, number), [line])
+        self.peers.add_lines(Peer("", number), [])
 
-    def fetch(self, store: Store, block: str, *lines: tuple[str, socket.socket]) -> bool:
+    def fetch(self, store: ArenaStore, block: str, *lines: tuple[str, socket.socket]) -> bool:
         self.lines = list(lines)
         return self.peers.fetch(store, "s", block)
 
@@ -75,20 +75,20 @@ def nodes() -> Iterator[Nodes]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> ArenaStore:
     store = new_store(tmp_path / "here")
-    store.meet(Session("s", os.getpid(), born(os.getpid())))
+    store.attach_session(Session("s", os.getpid(), start_ticks(os.getpid())))
     return store
 
 
 def holding(folder: Path, *blocks: str, nbytes: int = 5 * MB, key: bytes = KEY) -> Lender:
     lender = Lender(folder, key)
-    lender.store.meet(Session("w", os.getpid(), born(os.getpid())))
+    lender.store.attach_session(Session("w", os.getpid(), start_ticks(os.getpid())))
     for block in blocks:
         data = block[:1].encode() * nbytes
         lender.store.put("w", PutSmall(block, data, 7, "table", "mine", 2.5))
-        lender.store.hashed(lender.store.catalogue.entries[block], f"sum of {block[0]}")
-    lender.store.cut("w")
+        lender.store.record_digest(lender.store.catalogue.entries[block], f"sum of {block[0]}")
+    lender.store.disconnect_session("w")
     return lender
 
 
@@ -99,7 +99,7 @@ def said_anything(far: socket.socket) -> bool:
         return far.recv(1) != b""
 
 
-def test_a_copy_is_the_block_with_all_that_is_known_of_it(nodes: Nodes, store: Store, tmp_path: Path) -> None:
+def test_a_copy_is_the_block_with_all_that_is_known_of_it(nodes: Nodes, store: ArenaStore, tmp_path: Path) -> None:
     lender = holding(tmp_path / "there", A)
     assert nodes.fetch(store, A, ("n1", lender.line()))
     entry = store.catalogue.entries[A]
@@ -112,7 +112,7 @@ def test_a_copy_is_the_block_with_all_that_is_known_of_it(nodes: Nodes, store: S
 
 
 def test_the_next_node_is_asked_when_one_has_nothing_or_is_a_stranger(
-    nodes: Nodes, store: Store, tmp_path: Path
+    nodes: Nodes, store: ArenaStore, tmp_path: Path
 ) -> None:
     empty, stranger = holding(tmp_path / "empty", B), holding(tmp_path / "stranger", A, key=b"x" * 32)
     lender = holding(tmp_path / "there", A)
@@ -124,7 +124,9 @@ def test_the_next_node_is_asked_when_one_has_nothing_or_is_a_stranger(
         each.wait()
 
 
-def test_of_several_that_have_it_the_first_is_asked_and_no_other(nodes: Nodes, store: Store, tmp_path: Path) -> None:
+def test_of_several_that_have_it_the_first_is_asked_and_no_other(
+    nodes: Nodes, store: ArenaStore, tmp_path: Path
+) -> None:
     lender = holding(tmp_path / "there", A)
     near, far = socket.socketpair()
     assert nodes.fetch(store, A, ("n1", lender.line()), ("n2", near))
@@ -133,7 +135,7 @@ def test_of_several_that_have_it_the_first_is_asked_and_no_other(nodes: Nodes, s
 
 @pytest.mark.parametrize("still_late", [True, False])
 def test_a_node_that_was_late_is_asked_after_all_others_for_a_while(
-    still_late: bool, nodes: Nodes, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    still_late: bool, nodes: Nodes, store: ArenaStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_PROVE_S", 0.2)
     if not still_late:
@@ -146,12 +148,12 @@ def test_a_node_that_was_late_is_asked_after_all_others_for_a_while(
     assert said_anything(second[1]) is not still_late
 
 
-def test_a_line_that_ends_half_way_leaves_no_room_taken(nodes: Nodes, store: Store) -> None:
+def test_a_line_that_ends_half_way_leaves_no_room_taken(nodes: Nodes, store: ArenaStore) -> None:
     near, far = socket.socketpair()
 
     def breaks_off() -> None:
         with far:
-            prove(KEY, far, calls=False)
+            authenticate(KEY, far, calls=False)
             far.recv(4096)
             far.sendall(framing.pack(Found(5 * MB, 0, "k", "", 0.0, "")) + b"x" * MB)
 
@@ -162,14 +164,16 @@ def test_a_line_that_ends_half_way_leaves_no_room_taken(nodes: Nodes, store: Sto
     assert store.usage().used == 0 and A not in store.catalogue.entries
 
 
-def test_a_node_that_copies_too_slowly_is_late(nodes: Nodes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_copies_too_slowly_is_late(
+    nodes: Nodes, store: ArenaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_BYTES_PER_S", 1 << 40)
     near, far = socket.socketpair()
     enough = threading.Event()
 
     def drips() -> None:
         with far:
-            prove(KEY, far, calls=False)
+            authenticate(KEY, far, calls=False)
             far.recv(4096)
             monkeypatch.setattr(module, "_FOUND_S", 0.05)
             far.sendall(framing.pack(Found(MB, 0, "k", "", 0.0, "")))
@@ -190,7 +194,7 @@ def test_a_node_that_copies_too_slowly_is_late(nodes: Nodes, store: Store, monke
     assert store.usage().used == 0 and "n1" in nodes.peers._late
 
 
-def test_a_block_for_which_there_is_no_room_here_is_refused(nodes: Nodes, store: Store, tmp_path: Path) -> None:
+def test_a_block_for_which_there_is_no_room_here_is_refused(nodes: Nodes, store: ArenaStore, tmp_path: Path) -> None:
     lender = holding(tmp_path / "there", A, nbytes=9 * MB)
     with pytest.raises(Refusal, match="more than the"):
         nodes.fetch(store, A, ("n1", lender.line()))
@@ -198,10 +202,10 @@ def test_a_block_for_which_there_is_no_room_here_is_refused(nodes: Nodes, store:
 
 
 def test_what_is_still_written_or_is_no_id_or_another_tenants_is_not_lent(
-    nodes: Nodes, store: Store, tmp_path: Path
+    nodes: Nodes, store: ArenaStore, tmp_path: Path
 ) -> None:
     lender = holding(tmp_path / "there")
-    lender.store.meet(Session("w", os.getpid(), born(os.getpid())))
+    lender.store.attach_session(Session("w", os.getpid(), start_ticks(os.getpid())))
     lender.store.reserve("w", A, 100)
     assert not nodes.fetch(store, A, ("n1", lender.line()))
     assert not nodes.fetch(store, "../a", ("n1", lender.line()))
@@ -216,12 +220,12 @@ def test_lines_go_to_who_asked_and_are_closed_when_nobody_did(nodes: Nodes) -> N
     one, other = module._Asked(), module._Asked()
     nodes.peers._asked = {"t/1": one, "t/2": other}
     lines = [socket.socketpair() for _ in range(3)]
-    nodes.peers.arrived(Peer("n1", "t/2"), [lines[0][0]])
-    nodes.peers.arrived(Peer("n1", "gone"), [lines[1][0]])
-    nodes.peers.arrived(Peer("n1", ""), [lines[2][0]])  # a keeper of an older version
+    nodes.peers.add_lines(Peer("n1", "t/2"), [lines[0][0]])
+    nodes.peers.add_lines(Peer("n1", "gone"), [lines[1][0]])
+    nodes.peers.add_lines(Peer("n1", ""), [lines[2][0]])  # a supervisor of an older version
     assert [node for node, _ in other.lines] == ["n1"] and [node for node, _ in one.lines] == ["n1"]
     assert not said_anything(lines[1][1])
-    nodes.peers.arrived(Peer("", "t/2"), [])
+    nodes.peers.add_lines(Peer("", "t/2"), [])
     assert other.complete.is_set() and not one.complete.is_set()
     for near, far in (lines[0], lines[2]):
         near.close()
@@ -237,7 +241,7 @@ def test_each_side_shows_that_it_knows_the_key_and_cannot_repeat_what_the_other_
         def show(end: socket.socket, key: bytes, calls: bool, found: list[bool] = found) -> None:
             with end:
                 try:
-                    prove(key, end, calls=calls)
+                    authenticate(key, end, calls=calls)
                     found.append(True)
                 except OSError:
                     found.append(False)

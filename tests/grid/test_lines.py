@@ -22,7 +22,7 @@ from tests.waiting import until
 Make = Callable[..., StandaloneGrid]
 
 
-def cut(grid: Grid) -> None:
+def cut_line(grid: Grid) -> None:
     """As a network or an answer that takes too long would."""
     assert grid._line._socket is not None
     grid._line._socket.shutdown(socket.SHUT_RDWR)
@@ -34,11 +34,11 @@ def flood(grid: Grid) -> None:
 
 
 def test_a_cut_line_takes_no_pinned_block_from_its_reader(grids: Make) -> None:
-    alone = grids(quota=4 * MB)
-    reader, other = alone.connect(), alone.connect()
+    standalone_grid = grids(quota=4 * MB)
+    reader, other = standalone_grid.connect(), standalone_grid.connect()
     block = other.put([filled(1).data], kind="k", meta={})
     view = reader.open(block).parts()[0]
-    cut(reader)
+    cut_line(reader)
     time.sleep(1.5)  # the grid process looks after its sessions every second
     flood(other)
     assert other.usage().pinned >= MB and bytes(view) == filled(1).tobytes()
@@ -51,10 +51,10 @@ def test_a_cut_line_takes_no_pinned_block_from_its_reader(grids: Make) -> None:
 
 
 def test_a_cut_line_takes_no_room_from_its_writer(grids: Make) -> None:
-    alone = grids(quota=4 * MB)
-    writer, other = alone.connect(), alone.connect()
+    standalone_grid = grids(quota=4 * MB)
+    writer, other = standalone_grid.connect(), standalone_grid.connect()
     room = writer.reserve(MB + 4096)
-    cut(writer)
+    cut_line(writer)
     flood(other)
     layout = Layout([MB], {}, room.nbytes)
     begin, length = layout.parts[0]
@@ -65,8 +65,8 @@ def test_a_cut_line_takes_no_room_from_its_writer(grids: Make) -> None:
 
 
 def test_views_stay_what_they_are_when_their_grid_is_closed_and_the_line_ends_with_them(grids: Make) -> None:
-    alone = grids(quota=4 * MB)
-    reader, other = alone.connect(), alone.connect()
+    standalone_grid = grids(quota=4 * MB)
+    reader, other = standalone_grid.connect(), standalone_grid.connect()
     view = reader.open(other.put([filled(1).data], kind="k", meta={})).parts()[0]
     reader.close()
     flood(other)
@@ -78,12 +78,12 @@ def test_views_stay_what_they_are_when_their_grid_is_closed_and_the_line_ends_wi
 
 
 def test_a_process_that_is_killed_holds_nothing_even_if_nobody_asks_for_its_exit_code(grids: Make) -> None:
-    alone = grids(quota=4 * MB)
-    grid = alone.connect()
+    standalone_grid = grids(quota=4 * MB)
+    grid = standalone_grid.connect()
     block = grid.put([filled(1).data], kind="k", meta={})
     ready, tell = os.pipe()
     if (child := os.fork()) == 0:
-        own = alone.connect()
+        own = standalone_grid.connect()
         held = own.open(block), own.reserve(MB)
         os.write(tell, b"!")
         while held:
@@ -102,13 +102,13 @@ def test_a_process_that_is_killed_holds_nothing_even_if_nobody_asks_for_its_exit
 def test_an_interrupted_request_leaves_no_answer_for_the_next(grids: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = grids().connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(2)]
-    hear = grid._line._hear
+    hear = grid._line._handle_message
 
     def interrupted(descriptors: int) -> Any:
-        monkeypatch.setattr(grid._line, "_hear", hear)
+        monkeypatch.setattr(grid._line, "_handle_message", hear)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(grid._line, "_hear", interrupted)
+    monkeypatch.setattr(grid._line, "_handle_message", interrupted)
     with pytest.raises(KeyboardInterrupt):
         grid.open(blocks[0])
     assert bytes(grid.open(blocks[1]).parts()[0]) == filled(1).tobytes()

@@ -52,21 +52,21 @@ def test_a_line_nested_too_deep_is_closed_and_230_jobs_later_everybody_is_served
     grid = grids(tenant="hostile")
     grid.admit("other", 8 * MB)
     assert works(grid, "hostile") and works(grid, "other")
-    pid = grid.keeper.pid or 0
+    pid = grid.supervisor.pid or 0
     before = psutil.Process(pid).num_fds()
     with line(grid.folder / "hostile.sock") as wire:
         wire.sendall(framed(HELLO_WITH_MORE + deep))
         assert wire.recv(1) == b"", "refused"
     for number in range(230):
         with grid._lock:
-            token = grid.keeper.listen(f"job-{number}", "hostile", grid.folder / "job.sock")
+            token = grid.supervisor.listen(f"job-{number}", "hostile", grid.folder / "job.sock")
         with line(grid.folder / "job.sock") as wire:
             wire.sendall(framing.pack(m.Hello(token, "session")))
             assert isinstance(heard(wire, 1)[0], m.Welcome)
         with grid._lock:
-            grid.keeper.forget(f"job-{number}")
+            grid.supervisor.forget(f"job-{number}")
     assert works(grid, "other") and works(grid, "hostile")
-    assert grid.keeper.pid == pid and not grid.keeper.trouble
+    assert grid.supervisor.pid == pid and not grid.supervisor.trouble
     until(lambda: psutil.Process(pid).num_fds() < before + 20, what="descriptors of jobs that are over are closed")
 
 
@@ -112,7 +112,7 @@ def test_after_a_fault_the_requests_behind_it_are_answered(tmp_path: Path, monke
         said = [m.Hello("token", "session"), m.AskUsage(), m.Release("0" * 32), m.AskUsage(), m.AskBlocks()]
         wire.sendall(b"".join(map(framing.pack, said)))
         kinds = [type(each) for each in heard(wire, count=4)]
-        assert kinds == [m.Welcome, m.Problem, m.Told, m.Blocks]
+        assert kinds == [m.Welcome, m.Problem, m.UsageAnswer, m.Blocks]
 
 
 def test_after_a_refusal_the_requests_behind_it_are_answered(tmp_path: Path) -> None:
@@ -125,36 +125,39 @@ def test_after_a_refusal_the_requests_behind_it_are_answered(tmp_path: Path) -> 
 
 
 def test_a_grid_process_that_hangs_is_started_again_with_all_that_was_in_it(grids: Make) -> None:
-    alone = grids(silence_s=3.0, quota=4 * MB)
-    grid = alone.connect()
+    standalone_grid = grids(silence_s=3.0, quota=4 * MB)
+    grid = standalone_grid.connect()
     blocks = [grid.put([filled(number).data], kind="k", meta={}) for number in range(6)]
     view = grid.open(blocks[5]).parts()[0]
-    before, pid = grid.usage(), alone.keeper.pid or 0
+    before, pid = grid.usage(), standalone_grid.supervisor.pid or 0
     os.kill(pid, signal.SIGSTOP)
     for number in range(1000):  # more than its line takes: whoever keeps it does not hang with it
-        with alone._lock:
-            alone.keeper.listen(f"job-{number}", "tenant", alone.folder / "job.sock")
-            alone.keeper.forget(f"job-{number}")
+        with standalone_grid._lock:
+            standalone_grid.supervisor.listen(f"job-{number}", "tenant", standalone_grid.folder / "job.sock")
+            standalone_grid.supervisor.forget(f"job-{number}")
     after = grid.usage()
-    assert alone.keeper.pid != pid and not psutil.pid_exists(pid)
+    assert standalone_grid.supervisor.pid != pid and not psutil.pid_exists(pid)
     assert (after.used, after.pinned, after.spilled) == (before.used, before.pinned, before.spilled)
     assert bytes(view) == filled(5).tobytes()
-    assert "started again" in alone.keeper.trouble and "no sign of life for 3 s" in alone.keeper.trouble
+    assert (
+        "started again" in standalone_grid.supervisor.trouble
+        and "no sign of life for 3 s" in standalone_grid.supervisor.trouble
+    )
     for number, block in enumerate(blocks):
         assert bytes(grid.open(block).parts()[0]) == filled(number).tobytes()
 
 
 def test_a_grid_process_that_is_only_slow_is_left_alone(grids: Make) -> None:
-    alone = grids(silence_s=30.0)
-    grid = alone.connect()
-    pid = alone.keeper.pid or 0
+    standalone_grid = grids(silence_s=30.0)
+    grid = standalone_grid.connect()
+    pid = standalone_grid.supervisor.pid or 0
     os.kill(pid, signal.SIGSTOP)
     try:
-        until(lambda: "no sign of life" in alone.keeper.trouble, what="it is said")
+        until(lambda: "no sign of life" in standalone_grid.supervisor.trouble, what="it is said")
     finally:
         os.kill(pid, signal.SIGCONT)
-    until(lambda: not alone.keeper.trouble, what="it is heard again")
-    assert grid.usage().blocks == 0 and alone.keeper.pid == pid
+    until(lambda: not standalone_grid.supervisor.trouble, what="it is heard again")
+    assert grid.usage().blocks == 0 and standalone_grid.supervisor.pid == pid
 
 
 def test_a_tenant_whose_disk_is_slow_keeps_no_other_from_hashes_and_reports(tmp_path: Path) -> None:
@@ -193,4 +196,4 @@ def test_a_block_that_is_not_here_or_still_on_its_way_is_looked_for_elsewhere(
     for block in (there, coming):
         server.store.catalogue.apply(Entry(block, 0, RESIDENT, offset=0))
     monkeypatch.setattr(server, "_fetches", {coming})
-    assert [server._is_elsewhere(block) for block in (there, coming, missing, "no id")] == [False, True, True, False]
+    assert [server._needs_fetch(block) for block in (there, coming, missing, "no id")] == [False, True, True, False]

@@ -1,4 +1,4 @@
-"""What a grid process does with each order of its keeper, in this process."""
+"""What a grid process does with each order of its supervisor, in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from fairlead.grid import mapping
 from fairlead.grid import messages as m
 from fairlead.grid import process as process_module
-from fairlead.grid.peers import prove
+from fairlead.grid.peers import authenticate
 from fairlead.grid.process import GridProcess
 from fairlead.grid.process_supervisor import CHECK_S, GridSupervisor
 from fairlead.grid.sockets import bind, receive_packet, send_packet
@@ -45,7 +45,7 @@ def process(tmp_path: Path) -> Iterator[SimpleNamespace]:
     made = GridProcess(there, tmp_path)
 
     def heard() -> Any:
-        return msgspec.msgpack.decode(receive_packet(here)[0], type=m.ToKeeper)
+        return msgspec.msgpack.decode(receive_packet(here)[0], type=m.ToSupervisor)
 
     yield SimpleNamespace(grid=made, heard=heard)
     here.close()
@@ -53,21 +53,21 @@ def process(tmp_path: Path) -> Iterator[SimpleNamespace]:
 
 
 def test_a_sign_of_life_is_given_for_each_that_is_asked_for(process: SimpleNamespace) -> None:
-    process.grid._hear(m.Ping(7), [])
+    process.grid._handle_message(m.Ping(7), [])
     assert process.heard() == m.Pong(7)
 
 
 def test_what_a_job_or_a_tenant_needs_no_more_is_forgotten_by_whom_it_concerns(process: SimpleNamespace) -> None:
     one, other = Tenant(), Tenant()
     process.grid._servers |= {"one": one, "other": other}
-    process.grid._hear(m.Forget("job-1"), [])
-    process.grid._hear(m.Discard("mine", "one"), [])
-    process.grid._hear(m.Discard("anybodys"), [])
+    process.grid._handle_message(m.Forget("job-1"), [])
+    process.grid._handle_message(m.Discard("mine", "one"), [])
+    process.grid._handle_message(m.Discard("anybodys"), [])
     assert one.told == [("forget", "job-1"), ("discard", "mine"), ("discard", "anybodys")]
     assert other.told == [("forget", "job-1"), ("discard", "anybodys")]
     with socket.socket() as listener:
         said = m.Listen("job-2", "other", "token", None)
-        process.grid._hear(said, [os.dup(listener.fileno())])
+        process.grid._handle_message(said, [os.dup(listener.fileno())])
         assert other.told[-1][:2] == ("listen", said) and other.told[-1][2].fileno() >= 0
         other.told[-1][2].close()
     assert ("listen", said) not in one.told
@@ -78,8 +78,8 @@ def test_a_tenant_that_is_told_of_again_keeps_its_arena(process: SimpleNamespace
     process.grid._servers["t"] = known
     descriptors = [os.memfd_create("x") for _ in range(3)]
     said = m.Admit("t", 5 * MB)
-    process.grid._hear(said, descriptors)
-    assert known.told == [("allow", said)]
+    process.grid._handle_message(said, descriptors)
+    assert known.told == [("set_quota", said)]
     for descriptor in descriptors:
         with pytest.raises(OSError):
             os.fstat(descriptor)
@@ -88,15 +88,15 @@ def test_a_tenant_that_is_told_of_again_keeps_its_arena(process: SimpleNamespace
 def test_other_nodes_knock_at_the_door_and_borrow_what_is_there(process: SimpleNamespace, tmp_path: Path) -> None:
     arena = mapping.create("t", 64 * MB)
     descriptors = [arena, mapping.read_only(arena), mapping.create("t-journal", 4 * MB)]
-    process.grid._hear(m.Admit("t", 8 * MB, secrets.token_bytes(32), spill_bytes=8 * MB), descriptors)
+    process.grid._handle_message(m.Admit("t", 8 * MB, secrets.token_bytes(32), spill_bytes=8 * MB), descriptors)
     store = process.grid._store("t")
     assert store is not None and process.grid._store("u") is None
     with bind(tmp_path / "door", None) as listener:
-        process.grid._hear(m.PeerDoor(os.geteuid(), KEY), [os.dup(listener.fileno())])
+        process.grid._handle_message(m.PeerListener(os.geteuid(), KEY), [os.dup(listener.fileno())])
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(30.0)
             line.connect(str(tmp_path / "door"))
-            prove(KEY, line, calls=True)
+            authenticate(KEY, line, calls=True)
     process.grid._servers["t"]._order(raise_exit)
     process.grid._servers["t"].join()
 
@@ -120,10 +120,10 @@ def test_descriptors_that_come_with_a_packet_stay_in_this_process() -> None:
 def test_lines_that_were_asked_for_come_with_their_descriptors(process: SimpleNamespace) -> None:
     asked = process.grid._peers
     seen: list[Any] = []
-    asked.arrived = lambda said, lines: seen.append((said, lines))  # type: ignore[method-assign]
+    asked.add_lines = lambda said, lines: seen.append((said, lines))  # type: ignore[method-assign]
     mine, yours = socket.socketpair()
-    process.grid._hear(m.Peer("n1", "t/1"), [os.dup(yours.fileno())])
-    process.grid._hear(m.Peer("", "t/1"), [])
+    process.grid._handle_message(m.Peer("n1", "t/1"), [os.dup(yours.fileno())])
+    process.grid._handle_message(m.Peer("", "t/1"), [])
     (said, (line,)), (last, none) = seen
     assert said == m.Peer("n1", "t/1") and last == m.Peer("", "t/1") and none == []
     mine.sendall(b"x")
@@ -145,19 +145,19 @@ def test_an_order_that_fails_is_the_trouble_of_one_tenant(tmp_path: Path) -> Non
     send_packet(here, msgspec.msgpack.encode(m.Ping(2)))
     here.shutdown(socket.SHUT_WR)
     made.run()
-    assert [msgspec.msgpack.decode(receive_packet(here)[0], type=m.ToKeeper) for _ in range(2)] == [
+    assert [msgspec.msgpack.decode(receive_packet(here)[0], type=m.ToSupervisor) for _ in range(2)] == [
         m.Pong(1),
         m.Pong(2),
     ]
     here.close()
-    made._say(m.Pong(3))  # to nobody: the main thread sees its end
+    made._send(m.Pong(3))  # to nobody: the main thread sees its end
     there.close()
 
 
 def test_only_news_are_reported_and_one_tenant_in_trouble_stops_no_other(process: SimpleNamespace) -> None:
     usage = m.Usage(1, 2, 3)
 
-    class Store:
+    class ArenaStore:
         tenant = "t"
         reaped = 0
 
@@ -165,14 +165,14 @@ def test_only_news_are_reported_and_one_tenant_in_trouble_stops_no_other(process
             self.lock = threading.Lock()
             self.used = usage
 
-        def reap(self) -> None:
+        def end_dead_sessions(self) -> None:
             self.reaped += 1
 
-        def tidy(self, now_s: float) -> None: ...
+        def trim(self, now_s: float) -> None: ...
         def usage(self) -> m.Usage:
             return self.used
 
-    server: Any = SimpleNamespace(store=Store())
+    server: Any = SimpleNamespace(store=ArenaStore())
     assert process.grid._report(server) and process.heard() == m.Report({"t": usage})
     assert process.grid._report(server) and server.store.reaped == 2
     server.store.used = m.Usage(1, 2, 4)
@@ -184,27 +184,27 @@ def test_only_news_are_reported_and_one_tenant_in_trouble_stops_no_other(process
     assert process.grid._guarded(fails, server) is False and process.grid._guarded(lambda _: True, server) is True
 
 
-# ---------------------------------------------------------------- the keeper's side
+# ---------------------------------------------------------------- the supervisor's side
 
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[tuple[GridSupervisor, socket.socket]]:
-    """A keeper whose grid process is the test: its end of the line."""
-    keeper = GridSupervisor(tmp_path / "spill", peer_path=tmp_path / "n0.grid", peer_key=KEY)
+    """A supervisor whose grid process is the test: its end of the line."""
+    supervisor = GridSupervisor(tmp_path / "spill", peer_path=tmp_path / "n0.grid", peer_key=KEY)
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     there.setblocking(False)
     here.settimeout(30.0)
-    keeper._control = there
-    keeper._poll.register(there.fileno(), select.EPOLLIN)
-    yield keeper, here
+    supervisor._control = there
+    supervisor._poll.register(there.fileno(), select.EPOLLIN)
+    yield supervisor, here
     here.close()
     there.close()
-    keeper._poll.close()
+    supervisor._poll.close()
 
 
 def told(line: socket.socket) -> tuple[Any, list[int]]:
     data, descriptors = receive_packet(line)
-    return msgspec.msgpack.decode(data, type=m.FromKeeper), descriptors
+    return msgspec.msgpack.decode(data, type=m.FromSupervisor), descriptors
 
 
 def say(line: socket.socket, message: Any) -> None:
@@ -214,39 +214,39 @@ def say(line: socket.socket, message: Any) -> None:
 def test_a_keeper_adds_up_what_it_is_told_and_a_sign_of_life_is_the_end_of_silence(
     kept: tuple[GridSupervisor, socket.socket],
 ) -> None:
-    keeper, line = kept
+    supervisor, line = kept
     one, other = m.Usage(1, 0, 0), m.Usage(2, 0, 0)
     for said in (m.Report({"a": one}), m.Report({"b": one}), m.Report({"a": other})):
         say(line, said)
-        keeper.turn()
-    assert keeper.usage == {"a": other, "b": one}
-    keeper._asked = 3
+        supervisor.handle_events()
+    assert supervisor.usage == {"a": other, "b": one}
+    supervisor._unanswered_pings = 3
     line.send(b"\xc1 nonsense")
-    keeper.turn()
-    assert keeper._asked == 3
+    supervisor.handle_events()
+    assert supervisor._unanswered_pings == 3
     say(line, m.Pong(1))
-    keeper.turn()
-    assert keeper._asked == 0 and keeper.trouble == ""
+    supervisor.handle_events()
+    assert supervisor._unanswered_pings == 0 and supervisor.trouble == ""
 
 
 def test_a_keeper_says_when_its_process_is_silent(kept: tuple[GridSupervisor, socket.socket]) -> None:
-    keeper, _ = kept
+    supervisor, _ = kept
     quiet = 0
-    while not keeper.trouble:
+    while not supervisor.trouble:
         quiet += 1
-        keeper._asked = quiet
-    assert quiet * CHECK_S >= 5.0 and f"no sign of life for {quiet * CHECK_S:.0f} s" in keeper.trouble
+        supervisor._unanswered_pings = quiet
+    assert quiet * CHECK_S >= 5.0 and f"no sign of life for {quiet * CHECK_S:.0f} s" in supervisor.trouble
 
 
 def test_lines_to_all_other_nodes_are_brought_in_order_and_then_the_word_that_these_were_all(
     kept: tuple[GridSupervisor, socket.socket], tmp_path: Path
 ) -> None:
-    keeper, line = kept
+    supervisor, line = kept
     doors = [bind(tmp_path / f"{name}.grid", None) for name in ("n2", "n0", "n1")]
     (tmp_path / "gone.grid").touch()
     (tmp_path / "other.sock").touch()
     say(line, m.AskPeers("t/1"))
-    keeper.turn()
+    supervisor.handle_events()
     found = [told(line) for _ in range(3)]
     assert [said for said, _ in found] == [m.Peer("n1", "t/1"), m.Peer("n2", "t/1"), m.Peer("", "t/1")]
     assert [len(descriptors) for _, descriptors in found] == [1, 1, 0]
@@ -261,30 +261,30 @@ def test_lines_to_all_other_nodes_are_brought_in_order_and_then_the_word_that_th
 
 
 def test_a_keeper_whose_process_does_not_read_does_not_wait_for_it(kept: tuple[GridSupervisor, socket.socket]) -> None:
-    keeper, line = kept
+    supervisor, line = kept
     for number in range(1500):
-        keeper._tell(m.Ping(number))
-    assert 0 < len(keeper._unsent) < 1500
+        supervisor._tell(m.Ping(number))
+    assert 0 < len(supervisor._unsent) < 1500
     seen = []
 
     def drained() -> bool:
         while select.select([line], [], [], 0)[0]:
             seen.append(told(line)[0].number)
-        keeper.turn()
-        return not keeper._unsent and not select.select([line], [], [], 0)[0]
+        supervisor.handle_events()
+        return not supervisor._unsent and not select.select([line], [], [], 0)[0]
 
     until(drained)
     assert seen == list(range(1500))
-    keeper.turn()
+    supervisor.handle_events()
 
 
 def test_who_may_come_is_said_once_and_its_key_stays(
     kept: tuple[GridSupervisor, socket.socket], tmp_path: Path
 ) -> None:
-    keeper, line = kept
-    keeper.admit(m.Admit("t", 8 * MB, b"a" * 32, encrypted=True))
-    keeper.admit(m.Admit("t", 8 * MB, b"b" * 32))
-    keeper.admit(m.Admit("t", 9 * MB, b"c" * 32))
+    supervisor, line = kept
+    supervisor.admit(m.Admit("t", 8 * MB, b"a" * 32, encrypted=True))
+    supervisor.admit(m.Admit("t", 8 * MB, b"b" * 32))
+    supervisor.admit(m.Admit("t", 9 * MB, b"c" * 32))
     first, second = told(line), told(line)
     assert [(said.quota, said.key, said.encrypted) for said, _ in (first, second)] == [
         (8 * MB, b"a" * 32, True), (9 * MB, b"a" * 32, True)
@@ -292,18 +292,18 @@ def test_who_may_come_is_said_once_and_its_key_stays(
     assert len(first[1]) == len(second[1]) == 3
     for descriptor in (*first[1], *second[1]):
         os.close(descriptor)
-    token = keeper.listen("j", "t", tmp_path / "j.sock")
-    assert keeper.listen("j", "t", tmp_path / "j.sock") == token and len(token) > 20
+    token = supervisor.listen("j", "t", tmp_path / "j.sock")
+    assert supervisor.listen("j", "t", tmp_path / "j.sock") == token and len(token) > 20
     said, (door,) = told(line)
     os.close(door)
     assert said == m.Listen("j", "t", token, None) and (tmp_path / "j.sock").exists()
-    keeper.forget("j")
-    keeper.forget("j")
-    keeper.discard("label", "t")
+    supervisor.forget("j")
+    supervisor.forget("j")
+    supervisor.discard("label", "t")
     assert [told(line)[0] for _ in range(2)] == [m.Forget("j"), m.Discard("label", "t")]
-    assert not (tmp_path / "j.sock").exists() and keeper.listen("j", "t", tmp_path / "j.sock") != token
-    keeper.forget("j")
-    for tenancy in keeper._tenants.values():
+    assert not (tmp_path / "j.sock").exists() and supervisor.listen("j", "t", tmp_path / "j.sock") != token
+    supervisor.forget("j")
+    for tenancy in supervisor._tenants.values():
         for descriptor in tenancy.descriptors:
             os.close(descriptor)
 

@@ -36,27 +36,29 @@ def beside() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.fixture
 def introduced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """For whom a keeper was asked for lines to other nodes."""
+    """For whom a supervisor was asked for lines to other nodes."""
     told: list[str] = []
-    really = GridSupervisor._introduce
+    really = GridSupervisor._connect_peers
 
-    def introduce(keeper: GridSupervisor, asking: str) -> None:
-        really(keeper, asking)
+    def introduce(supervisor: GridSupervisor, asking: str) -> None:
+        really(supervisor, asking)
         told.append(asking)
 
-    monkeypatch.setattr(GridSupervisor, "_introduce", introduce)
+    monkeypatch.setattr(GridSupervisor, "_connect_peers", introduce)
     return told
 
 
-def stopped(alone: StandaloneGrid) -> int:
+def stopped(standalone_grid: StandaloneGrid) -> int:
     """The grid process hangs from now on."""
-    pid = until(lambda: alone.keeper.pid)
+    pid = until(lambda: standalone_grid.supervisor.pid)
     os.kill(pid, signal.SIGSTOP)
     return int(pid)
 
 
-def asked_of(alone: StandaloneGrid, beside: ThreadPoolExecutor, block: BlockId) -> tuple[Grid, Future[object]]:
-    grid = alone.connect()
+def asked_of(
+    standalone_grid: StandaloneGrid, beside: ThreadPoolExecutor, block: BlockId
+) -> tuple[Grid, Future[object]]:
+    grid = standalone_grid.connect()
     return grid, beside.submit(lambda: grid.open(block).parts()[0].tobytes())
 
 
@@ -131,9 +133,9 @@ def test_no_fetch_waits_for_what_another_asks_the_other_nodes_for(tmp_path: Path
         return thread
 
     slow, quick = fetch("slow"), fetch("quick")
-    peers.arrived(Peer("", next(number for number in asked if number.startswith("quick"))), [])
+    peers.add_lines(Peer("", next(number for number in asked if number.startswith("quick"))), [])
     quick.join(PATIENCE_S)
     assert not quick.is_alive() and slow.is_alive()
-    peers.arrived(Peer("", next(number for number in asked if number.startswith("slow"))), [])
+    peers.add_lines(Peer("", next(number for number in asked if number.startswith("slow"))), [])
     slow.join(PATIENCE_S)
     assert not slow.is_alive()

@@ -25,12 +25,12 @@ from fairlead.grid.catalogue import (
     Change,
     Ended,
     Entry,
-    Gone,
     Pin,
+    Removed,
     Session,
     Unpin,
 )
-from fairlead.grid.credentials import born, lives
+from fairlead.grid.credentials import is_same_process, start_ticks
 from fairlead.grid.errors import Refusal, check_facts, check_room, check_session
 from fairlead.grid.eviction import Candidate, order, shared_bytes, worth
 from fairlead.grid.journal import Journal, JournalFull
@@ -49,19 +49,19 @@ def test_taken_ranges_never_overlap_and_all_comes_back(steps: list[tuple[bool, i
     held: list[tuple[int, int]] = []
     for take, number in steps:
         if take:
-            offset = extents.take(number)
+            offset = extents.allocate(number)
             if offset is None:
-                assert extents.largest < aligned(number)
+                assert extents.largest_bytes < aligned(number)
                 continue
             assert offset % 64 == 0 and offset >= 0 and offset + number <= end
             assert all(offset + aligned(number) <= other or other + aligned(size) <= offset for other, size in held)
             held.append((offset, number))
         elif held:
-            extents.give_back(*held.pop(number % len(held)))
-        assert extents.free == end - sum(aligned(size) for _, size in held)
+            extents.release(*held.pop(number % len(held)))
+        assert extents.free_bytes == end - sum(aligned(size) for _, size in held)
         assert extents.ranges() == FreeRanges(end, held).ranges(), "free neighbours are one"
     for offset, size in held:
-        extents.give_back(offset, size)
+        extents.release(offset, size)
     assert extents.ranges() == ([(0, end)] if end else [])
 
 
@@ -69,8 +69,8 @@ def test_an_arena_that_grows_to_where_it_ends_has_no_more_room() -> None:
     extents = FreeRanges(128)
     extents.grow(128)
     extents.grow(64)
-    assert (extents.free, extents.end, extents.ranges()) == (128, 128, [(0, 128)])
-    assert extents.take(192) is None
+    assert (extents.free_bytes, extents.end, extents.ranges()) == (128, 128, [(0, 128)])
+    assert extents.allocate(192) is None
 
 
 @given(st.lists(SIZES, min_size=1, max_size=20))
@@ -79,7 +79,7 @@ def test_an_arena_that_grows_is_one_with_what_was_free_at_its_end(sizes: list[in
     for size in sizes:
         end += aligned(size)
         extents.grow(end)
-    assert extents.ranges() == [(0, end)] and extents.take(end) == 0 and extents.take(1) is None
+    assert extents.ranges() == [(0, end)] and extents.allocate(end) == 0 and extents.allocate(1) is None
 
 
 CANDIDATES = st.builds(
@@ -119,7 +119,7 @@ def test_a_shared_block_is_divided_among_those_who_use_it() -> None:
 CHANGES = st.one_of(
     st.builds(Entry, st.sampled_from("abcdef"), st.integers(1, 10**6), st.sampled_from([RESERVED, RESIDENT, SPILLED]),
               st.integers(0, 100), session=st.sampled_from(["x", "y"])),
-    st.builds(Gone, st.sampled_from("abcdef")),
+    st.builds(Removed, st.sampled_from("abcdef")),
     st.builds(Session, st.sampled_from("xyz"), st.integers(1, 9), st.integers(1, 9), st.just("job")),
     st.builds(Ended, st.sampled_from("xyz")),
     st.builds(Pin, st.sampled_from("xyz"), st.sampled_from("abcdef")),
@@ -133,7 +133,7 @@ def test_a_catalogue_that_is_read_again_is_the_same(changes: list[Change]) -> No
     first = Catalogue(told.append)
     for change in changes:
         first.apply(change)
-    for again in (Catalogue(past=told), Catalogue(past=first.everything())):
+    for again in (Catalogue(past=told), Catalogue(past=first.as_changes())):
         assert (again.entries, again.sessions, again.pins) == (first.entries, first.sessions, first.pins)
         assert (again.used, again.spilled) == (first.used, first.spilled)
 
@@ -191,9 +191,9 @@ def test_the_word_that_commits_is_never_seen_half_written() -> None:
 def test_of_the_free_ranges_that_fit_the_smallest_is_taken_and_of_equal_ones_the_lowest() -> None:
     extents = FreeRanges(64 * 20, [(64 * 3, 64), (64 * 5, 64), (64 * 8, 64), (64 * 10, 64)])
     assert extents.ranges() == [(0, 192), (256, 64), (384, 128), (576, 64), (704, 576)]
-    assert [extents.take(64), extents.take(64), extents.take(64)] == [256, 576, 384]
-    assert [extents.take(65), extents.take(129), extents.take(0)] == [0, 704, 128]
-    assert extents.take(64 * 20) is None
+    assert [extents.allocate(64), extents.allocate(64), extents.allocate(64)] == [256, 576, 384]
+    assert [extents.allocate(65), extents.allocate(129), extents.allocate(0)] == [0, 704, 128]
+    assert extents.allocate(64 * 20) is None
     with pytest.raises(ValueError, match="overlaps"):
         FreeRanges(640, [(0, 65), (64, 64)])
     assert FreeRanges(640, [(64, 1), (0, 64)]).ranges() == [(128, 512)]
@@ -213,13 +213,13 @@ def test_a_journal_is_crowded_when_half_of_what_fits_is_said_and_rewritten_in_th
     os.ftruncate(memory, 4096 + 2 * 1000)
     journal = Journal(memory)
     for number in range(1, 11):
-        assert journal.crowded is (50 * (number - 1) > 500)
+        assert journal.is_half_full is (50 * (number - 1) > 500)
         journal.append(bytes(46))
     journal.append(b"x")
-    assert journal.crowded and journal.length == 505
+    assert journal.is_half_full and journal.length == 505
     for turn in range(3):
         journal.rewrite([b"one", str(turn).encode()])
-        assert not journal.crowded and Journal(memory).entries() == [b"one", str(turn).encode()]
+        assert not journal.is_half_full and Journal(memory).entries() == [b"one", str(turn).encode()]
     journal.append(bytes(1000 - journal.length - 4))
     with pytest.raises(JournalFull):
         journal.append(b"")
@@ -301,29 +301,35 @@ def test_what_a_worker_may_say_of_a_block_has_limits() -> None:
 
 def test_a_process_is_known_by_when_it_started() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    since = born(child.pid)
-    assert since > born(os.getpid()) > 0
-    assert lives(child.pid, since) and not lives(child.pid, since + 1) and not lives(child.pid, 0)
+    since = start_ticks(child.pid)
+    assert since > start_ticks(os.getpid()) > 0
+    assert (
+        is_same_process(child.pid, since)
+        and not is_same_process(child.pid, since + 1)
+        and not is_same_process(child.pid, 0)
+    )
     assert child.stdin is not None
     child.stdin.close()
-    until(lambda: not lives(child.pid, since), what="it is a zombie")
-    assert born(child.pid) == 0
+    until(lambda: not is_same_process(child.pid, since), what="it is a zombie")
+    assert start_ticks(child.pid) == 0
     child.wait()
-    assert born(child.pid) == 0 and not lives(child.pid, 0)
+    assert start_ticks(child.pid) == 0 and not is_same_process(child.pid, 0)
 
 
 def test_pages_are_touched_once_and_windows_lie_inside() -> None:
     memory = mapping.create("arena", 10 * (4 << 20) + 4096)
     arena = mapping.Mapping(memory, 10 * (4 << 20) + 4096, writable=True)
-    assert not arena.touched(0, 1)
-    arena.touch(5 << 20, 4 << 20)
+    assert not arena.is_prefaulted(0, 1)
+    arena.prefault(5 << 20, 4 << 20)
     assert (
-        arena.touched(4 << 20, 8 << 20) and not arena.touched(0, 8 << 20) and not arena.touched(4 << 20, (8 << 20) + 1)
+        arena.is_prefaulted(4 << 20, 8 << 20)
+        and not arena.is_prefaulted(0, 8 << 20)
+        and not arena.is_prefaulted(4 << 20, (8 << 20) + 1)
     )
     assert os.fstat(memory).st_blocks * 512 == 8 << 20
-    arena.touch(10 * (4 << 20), 4096)
-    assert arena.touched(10 * (4 << 20), 1 << 30), "as far as it goes"
-    arena.touch(arena.size - 1, 1 << 30)
+    arena.prefault(10 * (4 << 20), 4096)
+    assert arena.is_prefaulted(10 * (4 << 20), 1 << 30), "as far as it goes"
+    arena.prefault(arena.size - 1, 1 << 30)
     arena.view(7, 3)[:] = b"abc"
     assert bytes(mapping.Mapping(memory, 4096, writable=False).view(7, 3)) == b"abc"
     for offset, nbytes in ((-1, 1), (0, arena.size + 1), (arena.size, 1), (4, -1)):
@@ -332,9 +338,9 @@ def test_pages_are_touched_once_and_windows_lie_inside() -> None:
     assert len(arena.view(arena.size, 0)) == 0
     with pytest.raises(TypeError):
         mapping.Mapping(memory, 4096, writable=False).view(0, 1)[:] = b"x"
-    mapping.give_back(memory, 0, 4096)
+    mapping.punch_hole(memory, 0, 4096)
     assert bytes(arena.view(7, 3)) == bytes(3)
-    mapping.give_back(memory, 10, 10)
+    mapping.punch_hole(memory, 10, 10)
     os.close(memory)
 
 
@@ -377,8 +383,8 @@ def test_a_process_is_known_whatever_it_calls_itself() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdin is not None
         child.stdout.readline()
-        since = born(child.pid)
-        assert since > 0 and lives(child.pid, since)
+        since = start_ticks(child.pid)
+        assert since > 0 and is_same_process(child.pid, since)
         child.stdin.close()
 
 
@@ -387,10 +393,10 @@ def test_memory_behind_a_range_that_is_given_back_stays_as_it_is() -> None:
     memory = mapping.create("arena", 6 * page)
     try:
         os.pwrite(memory, b"x" * (6 * page), 0)
-        mapping.give_back(memory, page, 3 * page)
+        mapping.punch_hole(memory, page, 3 * page)
         held = os.pread(memory, 6 * page, 0)
         assert held == b"x" * page + bytes(2 * page) + b"x" * (3 * page)
-        mapping.give_back(memory, 4 * page, 4 * page)
+        mapping.punch_hole(memory, 4 * page, 4 * page)
         assert os.pread(memory, 6 * page, 0) == held, "there is nothing between"
     finally:
         os.close(memory)
@@ -399,7 +405,7 @@ def test_memory_behind_a_range_that_is_given_back_stays_as_it_is() -> None:
 def test_a_block_without_a_byte_keeps_its_place_when_the_room_is_counted_anew() -> None:
     catalogue = Catalogue(lambda change: None)
     catalogue.apply(Entry("a", 0, RESIDENT, offset=0))
-    assert catalogue.extents(256).take(1) == 64
+    assert catalogue.free_ranges(256).allocate(1) == 64
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="ends a thread by the number of a system call")
@@ -412,8 +418,8 @@ def test_a_process_lives_on_when_its_first_thread_has_ended() -> None:
     child = subprocess.Popen([sys.executable, "-c", code])
     try:
         until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", what="it ended")
-        assert born(child.pid) > 0 and lives(child.pid, born(child.pid))
+        assert start_ticks(child.pid) > 0 and is_same_process(child.pid, start_ticks(child.pid))
     finally:
         child.kill()
         child.wait()
-    assert born(child.pid) == 0
+    assert start_ticks(child.pid) == 0

@@ -52,7 +52,7 @@ def test_the_cheapest_on_disk_is_known_after_a_restart_too() -> None:
         entry = Entry(name, 1000, RESIDENT, number * 1024, cost_s=10.0 - number)
         first.apply(entry)
         first.apply(Entry(name, 1000, SPILLED, cost_s=entry.cost_s))
-    for catalogue in (first, Catalogue(past=told), Catalogue(past=first.everything())):
+    for catalogue in (first, Catalogue(past=told), Catalogue(past=first.as_changes())):
         cheapest = catalogue.cheapest_spilled()
         assert cheapest is not None and cheapest.id == "c"
 

@@ -57,16 +57,16 @@ class Script:
                 for said in unpacker.feed(data):
                     self.heard.append(said)
                     if isinstance(said, m.Hello):
-                        self._say(line, self.welcome, [self.arena] if isinstance(self.welcome, m.Welcome) else [])
+                        self._send(line, self.welcome, [self.arena] if isinstance(self.welcome, m.Welcome) else [])
                     elif not isinstance(said, m.Release | m.Goodbye):
                         answer = self.answer(said)
                         if answer is None:
                             line.shutdown(socket.SHUT_RDWR)
                         else:
-                            self._say(line, answer, [self.arena] if isinstance(said, m.Writer) else [])
+                            self._send(line, answer, [self.arena] if isinstance(said, m.Writer) else [])
         self.ended += 1
 
-    def _say(self, line: socket.socket, message: Any, descriptors: list[int]) -> None:
+    def _send(self, line: socket.socket, message: Any, descriptors: list[int]) -> None:
         data = message if isinstance(message, bytes) else framing.pack(message)
         socket.send_fds(line, [data], descriptors)
 
@@ -198,10 +198,10 @@ def test_an_answer_of_another_kind_and_a_problem_are_errors_and_the_line_goes_on
     with pytest.raises(FairleadError, match="too large") as refused:
         line.ask(m.Reserve(B, 7))
     assert refused.value.fix == "ask for less" and line._held == {}
-    script.answer = lambda said: m.Told(Usage(1))
-    with pytest.raises(Unavailable, match="answers Told"):
+    script.answer = lambda said: m.UsageAnswer(Usage(1))
+    with pytest.raises(Unavailable, match="answers UsageAnswer"):
         line.ask(m.Drop(B))
-    assert line.ask(m.AskUsage(), m.Told).usage == Usage(1) and len(script.hellos()) == 1
+    assert line.ask(m.AskUsage(), m.UsageAnswer).usage == Usage(1) and len(script.hellos()) == 1
     line.close()
 
 

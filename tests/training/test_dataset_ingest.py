@@ -20,7 +20,7 @@ from fairlead.data.dataset_refs import dataset
 from fairlead.data.recipes.recipe import FittedRecipe
 from fairlead.errors import FairleadError, InvalidSpec, Refused
 from fairlead.grid import BlockId, Grid
-from fairlead.grid.standalone import alone
+from fairlead.grid.standalone import standalone_grid
 from fairlead.training.data import open_samples
 from fairlead.training.dataset_ingest import load
 from fairlead.training.grid_dataset import hand_over
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    with alone(tmp_path_factory.mktemp("grid"), quota=64 << 20) as running:
+    with standalone_grid(tmp_path_factory.mktemp("grid"), quota=64 << 20) as running:
         yield running.admit(quota=64 << 20)
 
 
@@ -160,7 +160,7 @@ def test_a_load_that_does_not_fit_fails_with_the_figures_and_leaves_nothing(
     np.save(tmp_path / "x.npy", np.zeros((4_000, 1_000), np.float32))
     monkeypatch.setattr("fairlead.data.preparation.DIRECT_BYTES", 4 << 20)
     (tmp_path / "grid").mkdir()
-    with alone(tmp_path / "grid", quota=8 << 20) as running:
+    with standalone_grid(tmp_path / "grid", quota=8 << 20) as running:
         for name, value in running.admit("tight", quota=8 << 20, spill_bytes=0).items():
             monkeypatch.setenv(name, value)
         with pytest.raises(Refused, match=r"16,000,000 bytes.*quota on a node is 8,388,608") as refusal:
@@ -176,7 +176,7 @@ def test_a_data_set_larger_than_the_quota_is_not_trained_on_and_says_why(
     np.savez(tmp_path / "x.npz", x=np.zeros((4_000, 1_000), np.float32), y=np.zeros(4_000, np.int64))
     monkeypatch.setattr("fairlead.data.preparation.DIRECT_BYTES", 4 << 20)
     (tmp_path / "grid").mkdir()
-    with alone(tmp_path / "grid", quota=8 << 20) as running:
+    with standalone_grid(tmp_path / "grid", quota=8 << 20) as running:
         for name, value in running.admit("spills", quota=8 << 20, spill_bytes=64 << 20).items():
             monkeypatch.setenv(name, value)
         loaded(source=str(tmp_path / "x.npz"), name="large", recipe=[{"assemble": {}}], target="y", workers=1)

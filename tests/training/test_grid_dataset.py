@@ -18,7 +18,7 @@ from fairlead import spec_errors
 from fairlead.data.dataset_refs import DATA_PATTERN as named_pattern
 from fairlead.data.dataset_refs import dataset
 from fairlead.errors import InvalidSpec, Refused
-from fairlead.grid.standalone import StandaloneGrid, alone
+from fairlead.grid.standalone import StandaloneGrid, standalone_grid
 from fairlead.training.data import open_samples
 from fairlead.training.grid_dataset import Pieces, hand_over, open_named, recipe_of
 from fairlead.training.samples import Resident
@@ -31,7 +31,7 @@ CPU, ELSEWHERE = torch.device("cpu"), torch.device("meta")
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneGrid]:
-    with alone(tmp_path_factory.mktemp("grid"), quota=64 << 20) as running:
+    with standalone_grid(tmp_path_factory.mktemp("grid"), quota=64 << 20) as running:
         yield running
 
 

@@ -265,7 +265,7 @@ def test_the_grid_process_killed_on_the_way_costs_no_snapshot(tmp_path: Path, ma
     node = Node(tmp_path)
     node.write(1)
     for step in range(2, 6):
-        pid = alone.keeper.pid
+        pid = alone.supervisor.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         node.write(step)
@@ -354,7 +354,7 @@ def test_blocks_of_a_job_that_is_forgotten_are_dropped(tmp_path: Path, make_grid
     with alone.connect() as grid:
         other = grid.put([bytes(MB)], kind="data", meta={}, label="dataset/x")
         with alone._lock:
-            alone.keeper.discard(snapshot_label(JOB))
+            alone.supervisor.discard(snapshot_label(JOB))
         deadline = time.monotonic() + 30
         while blocks():
             assert time.monotonic() < deadline

@@ -57,7 +57,7 @@ class NodeGrid:
             uid=None if uid is None else uid // _USERS_EACH * _USERS_EACH + _USERS_EACH - 1,
             peer_path=self._home.run / f"{name}.grid", peer_key=peer_key,
         )  # fmt: skip
-        asyncio.get_running_loop().add_reader(keeper.fileno(), self._guarded, keeper.turn)
+        asyncio.get_running_loop().add_reader(keeper.fileno(), self._guarded, keeper.handle_events)
         self._check()
         return keeper
 
