@@ -25,6 +25,7 @@ Csv = Annotated[bool, typer.Option("--csv", help="Print all rows as comma-separa
 TenantRef = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 Tenant = Annotated[str | None, typer.Option("--tenant", "-t", help="For which tenant; default: the token's own.")]
 HomeDir = Annotated[Path | None, typer.Option("--home", help="The platform's home folder; default: FAIRLEAD_HOME.")]
+SINCE_HELP = "From this time on: 12h, 30d (ago), or 2026-11-01 (UTC)."
 
 
 def quiet_imports() -> None:

@@ -77,9 +77,9 @@ class Client(DataVerbs, PipelineVerbs):
         """
         from fairlead.sdk.requests import prepare
 
-        return self._hand_in(prepare(what, folder, fields), key)
+        return self._submit_request(prepare(what, folder, fields), key)
 
-    def _hand_in(self, request: Request, key: str | None = None) -> Job:
+    def _submit_request(self, request: Request, key: str | None = None) -> Job:
         bundle = request.pack()
         try:
             tenant = request.spec.tenant

@@ -21,7 +21,7 @@ class DataVerbs:
 
     _wire: Transport
 
-    def _hand_in(self, request: Request, key: str | None = None) -> Job:
+    def _submit_request(self, request: Request, key: str | None = None) -> Job:
         raise NotImplementedError
 
     def load_data(
@@ -38,7 +38,7 @@ class DataVerbs:
 
         params = {"target": target, "test": test or None, "workers": workers or None, "like": like, "how": how or None}
         read = [like] if like is not None else []
-        return self._hand_in(loading(
+        return self._submit_request(loading(
             source, name, recipe=recipe, tenant=tenant, data=read, folders=self._granted(tenant), memory=memory,
             **params,
         ))  # fmt: skip
@@ -53,7 +53,7 @@ class DataVerbs:
         place = source or params.get("local") or params["source"]
         memory = loaded.spec.get("resources", {}).get("memory")
         how = {"workers": params.get("workers"), "how": params.get("how"), "append": True, "memory": memory}
-        return self._hand_in(loading(
+        return self._submit_request(loading(
             place, name, tenant=tenant, data=[f"{name}@{known.version}"], folders=self._granted(tenant), **how
         ))  # fmt: skip
 

@@ -1,25 +1,35 @@
-"""One job in the hands of a client: follow it, wait for it, read what it left."""
+"""A submitted job: refreshes its state, waits for its end, reads its logs, metrics and result."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fairlead.errors import JobCancelled, JobFailed, StillRunning
 from fairlead.views.jobs import JobDetail, JobView, LogLine, ResultView, Why
 
-if TYPE_CHECKING:
-    from fairlead.sdk.client import Client
-
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
-class Job:
-    """A job as last seen; :meth:`refresh` looks again."""
+class JobRequests(Protocol):
+    """The requests about one job that a :class:`Job` needs; ``sdk.client.Client`` makes them."""
 
-    def __init__(self, client: Client, view: JobView) -> None:
+    def detail(self, ref: str) -> JobDetail: ...
+    def result(self, ref: str, *, download: str | Path | None = None, force: bool = False) -> ResultView: ...
+    def metrics(self, ref: str) -> list[dict[str, float]]: ...
+    def logs(
+        self, ref: str, *, follow: bool = False, worker: str | None = None, tail: int | None = None
+    ) -> Iterator[LogLine]: ...
+    def why(self, ref: str, *, forecast: bool = False) -> Why: ...
+    def cancel(self, ref: str) -> Job: ...
+
+
+class Job:
+    """A job with its state when it was last read; :meth:`refresh` reads it again."""
+
+    def __init__(self, client: JobRequests, view: JobView) -> None:
         self._client = client
         self.view = view
 

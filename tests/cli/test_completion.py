@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.cli.commands.up import LEVELS
-from fairlead.cli.completion import ASK, FILES, SCRIPTS, candidates
 from fairlead.cli.main import app
+from fairlead.cli.shell_completion import ASK, FILES, SCRIPTS, candidates
 
 from .conftest import PATIENCE_S, Platform, Terminal
 

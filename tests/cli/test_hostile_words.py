@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from fairlead.cli import output
-from fairlead.cli.completion import ASK, answer
 from fairlead.cli.errors import execute
 from fairlead.cli.main import app
+from fairlead.cli.shell_completion import ASK, answer
 from fairlead.cli.text_tables import Cell, Column, draw
 from fairlead.sdk import transport
 from fairlead.terminal import plain

@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from fairlead.cli import output
-from fairlead.cli.commands import jobs, report
-from fairlead.cli.commands.jobs import _explain, _figure
+from fairlead.cli.commands import metrics, report
+from fairlead.cli.commands.metrics import _figure
+from fairlead.cli.commands.why import _explain
 from fairlead.cli.options import plain_value, sla
 from fairlead.cli.text_tables import FIXED_SPACE, Cell, Column, draw
 from fairlead.cli.watch import exit_code, figures, watch
@@ -253,9 +254,9 @@ def test_metrics_shows_as_many_as_there_is_room_for(
 ) -> None:
     step = {"step": 1.0, "loss": 0.5} | {f"m{n}": 0.1 for n in range(300)}
     told = SimpleNamespace(metrics=lambda job: [step] * 3)
-    monkeypatch.setattr(jobs, "client", lambda: told)
+    monkeypatch.setattr(metrics, "client", lambda: told)
     monkeypatch.setattr(output, "screen", lambda: SimpleNamespace(columns=80))
-    jobs.metrics("x")
+    metrics.metrics("x")
     titles, *_, note = capsys.readouterr().out.splitlines()
     assert titles.split()[:3] == ["step", "loss", "m0"] and len(titles) <= 80
     assert note == "the first 13 of 302 metrics; --json has all"

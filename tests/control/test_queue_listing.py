@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.cli.commands.jobs import _jobs
+from fairlead.cli.commands.queue import _jobs
 from fairlead.cli.local_status import JobPage, JobRow
 from fairlead.control.records import ENDED, Job, JobPhase
 from fairlead.control.store import jobs

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from fairlead.sdk.pipelines import PipelineRun
     from fairlead.views.pipelines import PipelineDetail, StageView
 
-pipeline = typer.Typer(help="Run graphs of stages, and follow them.", rich_markup_mode=None)
+app = typer.Typer(help="Run graphs of stages, and follow them.", rich_markup_mode=None)
 
 PipelineRef = Annotated[str, typer.Argument(metavar="PIPELINE", help="Id, the beginning of one, or name.")]
 POLL_S = 0.3
 LONGEST_GAVE = 72  # of what a stage gave; the page and --json tell all
 
 
-@pipeline.command("run")
+@app.command("run")
 def run(
     what: Annotated[str, typer.Argument(metavar="FILE.py:PIPELINE|FILE.yaml", help="What to run.")],
     param: Annotated[list[str] | None, typer.Option("--param", "-p", help="A parameter of it: name=value.")] = None,
@@ -48,7 +48,7 @@ def run(
     output.line(f"  follow it: fairlead pipeline show {made.id}", style="dim")
 
 
-@pipeline.command("show")
+@app.command("show")
 def show_pipeline(ref: PipelineRef, as_json: Json = False) -> None:
     """The stages of a pipeline, each with its state."""
     view = client().pipeline_detail(ref)
@@ -58,7 +58,7 @@ def show_pipeline(ref: PipelineRef, as_json: Json = False) -> None:
         _draw(view)
 
 
-@pipeline.command("list")
+@app.command("list")
 def list_pipelines(
     tenant: Tenant = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="At most so many.")] = 20,
@@ -76,7 +76,7 @@ def list_pipelines(
     output.table(columns, rows, empty="no pipelines; run one: fairlead pipeline run file.py:pipeline")
 
 
-@pipeline.command("cancel")
+@app.command("cancel")
 def cancel(ref: PipelineRef, as_json: Json = False) -> None:
     """Start nothing more of a pipeline, and end the stages that run."""
     view = client().cancel_pipeline(ref).view

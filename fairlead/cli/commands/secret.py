@@ -14,12 +14,12 @@ from fairlead.cli.text_tables import Column
 from fairlead.errors import InvalidSpec
 from fairlead.terminal import plain
 
-secret = typer.Typer(help="Set, list and remove secrets.", rich_markup_mode=None)
+app = typer.Typer(help="Set, list and remove secrets.", rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name, and that of the variable in jobs: API_KEY.")]
 
 
-@secret.command("set")
+@app.command("set")
 def set_secret(
     name: Name,
     from_file: Annotated[
@@ -54,7 +54,7 @@ def _value(name: str, file: Path | None) -> str:
     return text[:-1] if text.count("\n") == 1 and text.endswith("\n") else text  # echo adds what nobody meant
 
 
-@secret.command("list")
+@app.command("list")
 def list_secrets(of: Tenant = None, as_json: Json = False) -> None:
     """Names of the secrets, and who changed each when."""
     found = client().secrets(tenant=of)
@@ -66,7 +66,7 @@ def list_secrets(of: Tenant = None, as_json: Json = False) -> None:
     output.table(columns, rows, empty="no secrets; set one: fairlead secret set NAME")
 
 
-@secret.command("remove")
+@app.command("remove")
 def remove_secret(name: Name, of: Tenant = None, as_json: Json = False) -> None:
     """Forget a secret. Jobs that run keep it until they end."""
     client().remove_secret(name, tenant=of)

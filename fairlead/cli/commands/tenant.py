@@ -126,7 +126,7 @@ def _describe(tenant: TenantView) -> None:
         "default SLA": promise or "none",
         "budget": _budget(tenant),
         "entitled to": f"{output.number(tenant.entitlement)} devices now, "
-                       f"{output.number(tenant.share)} if all wanted all",
+        f"{output.number(tenant.share)} if all wanted all",
         "holds": _holds(tenant),
         "used": f"{output.number(tenant.device_s / 3600)} device hours since {output.when(tenant.created_s)}",
         "network": f"{policy.get('network')} ({_REACH.get(str(policy.get('network')), '')})",

@@ -1,16 +1,13 @@
-"""The verbs up and down: start an embedded platform, in front or behind, and end it whole."""
+"""The verb up: starts a platform on this machine, in the foreground or in the background."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,19 +21,17 @@ from fairlead.cli.limit_options import KeepAudit, kept_s
 from fairlead.cli.listen_options import BehindHttps, Insecure, ListenOptions, SelfSigned, TlsCert, TlsKey
 from fairlead.cli.listen_options import told as of_certificate
 from fairlead.cli.log_options import LogFormat, LogLevel, LogOptions, Otlp
-from fairlead.cli.options import HomeDir, Json, client
+from fairlead.cli.options import HomeDir, Json
 from fairlead.errors import FairleadError, InvalidSpec, Refused, Unavailable
 from fairlead.home import Home, default_home
 from fairlead.units import is_duration, parse_duration
 
 if TYPE_CHECKING:
     from fairlead.control.serve import Ready
-    from fairlead.sdk.profile import Profile
 
 PORT = 8471
 STORE = "FAIRLEAD_STORE"
 ISOLATION, LEVELS = "FAIRLEAD_ISOLATION", ("auto", "sandbox", "user", "none")
-DOWN_WITHIN_S = 60.0
 FIRST_ANSWER_S = 30.0  # one that died is found at once; one that is slow has said that it is up
 LOG_LINES = 12
 DAY_S = 86400.0
@@ -159,7 +154,7 @@ def _refuse_second(folder: Path) -> None:
     from fairlead.sdk.profile import alive, read
 
     found = read(folder)
-    if found is not None and alive(found.pid) and _answers(folder):
+    if found is not None and alive(found.pid) and is_answering(folder):
         raise Refused(
             f"a platform already runs for {folder} at {found.url} (process {found.pid})",
             fix="use it, end it with fairlead down, or choose another --home",
@@ -174,7 +169,7 @@ def _make(folder: Path) -> None:
         raise Refused(said, field="--home", fix="name a folder that can be written") from None
 
 
-def _answers(folder: Path, within_s: float = 2.0) -> bool:
+def is_answering(folder: Path, within_s: float = 2.0) -> bool:
     from fairlead.sdk.client import Client
 
     try:
@@ -246,7 +241,7 @@ def _detached(folder: Path, arguments: list[str], store: str | None, as_json: bo
     if not news:
         raise _not_started(log, begins, child.wait())
     told = json.loads(news)
-    if not told["waiting"] and not _answers(folder, FIRST_ANSWER_S):
+    if not told["waiting"] and not is_answering(folder, FIRST_ANSWER_S):
         raise Unavailable("the platform started but does not answer", fix=f"see {log}")
     _say(told, as_json)
     return 0
@@ -264,67 +259,3 @@ def _not_started(log: Path, begins: int, code: int) -> FairleadError:
         kind = {InvalidSpec.exit_code: InvalidSpec, Refused.exit_code: Refused}.get(code, Unavailable)
         return kind(errors[-1], fix=fixes[-1] if fixes else f"see {log}")
     return Unavailable("the platform did not start: " + (" / ".join(said[-LOG_LINES:]) or "no word"), fix=f"see {log}")
-
-
-def down(home: HomeDir = None, as_json: Json = False) -> None:
-    """End the platform and everything that it started; jobs that have not ended go on with the next up."""
-    from fairlead.sdk import profile
-
-    folder = (home or default_home()).expanduser().absolute()
-    local = profile.read(folder)
-    elsewhere = home is None and os.environ.get("FAIRLEAD_URL", "").rstrip("/") not in ("", local.url if local else "")
-    if elsewhere:
-        client().down()
-        _done(as_json, os.environ["FAIRLEAD_URL"])
-        return
-    if local is None:
-        raise Unavailable(f"no platform was started under {folder}", fix="name its home with --home")
-    if profile.alive(local.pid):
-        _ask_to_end(folder, local)
-    from fairlead.agent.embedded.leftovers import sweep
-
-    sweep(folder)  # a control plane that was killed leaves its nodes behind
-    _done(as_json, str(folder))
-
-
-def _ask_to_end(folder: Path, local: Profile) -> None:
-    from fairlead.sdk.profile import alive
-
-    within_s = DOWN_WITHIN_S
-    try:
-        client(folder).down()
-    except Unavailable:
-        if _answers(folder):
-            raise
-        within_s = 3.0  # ending already, or another program that got the number: the sweep tells
-    until = time.monotonic() + within_s
-    while alive(local.pid):
-        if time.monotonic() > until:
-            if within_s < DOWN_WITHIN_S:
-                _end_unasked(folder, local.pid)
-                return
-            raise Unavailable(f"process {local.pid} does not end", fix=f"see {Home(folder).logs}")
-        time.sleep(0.05)
-
-
-def _end_unasked(folder: Path, pid: int | None) -> None:
-    """End a control plane that cannot be asked, since its store is away; or else it would start its nodes anew."""
-    try:
-        handle = os.pidfd_open(pid or 0)
-    except ProcessLookupError:  # it has just ended
-        return
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
-        home = words[words.index("--home") + 1] if "--home" in words else str(folder)
-        if "up" in words and any("fairlead" in word for word in words) and home == str(folder):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)  # as a crash, which loses nothing
-            select.select([handle], [], [], DOWN_WITHIN_S)
-    finally:
-        os.close(handle)
-
-
-def _done(as_json: bool, what: str) -> None:
-    if as_json:
-        show.print_json({"down": what})
-    else:
-        show.line(f"Fairlead is down ({what})")

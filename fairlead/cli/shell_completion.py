@@ -10,15 +10,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
-from fairlead.cli import output
 from fairlead.cli.fast_path import written
-from fairlead.cli.options import Json
-from fairlead.errors import InvalidSpec
 from fairlead.terminal import plain
 
 if TYPE_CHECKING:
@@ -76,20 +73,6 @@ WORDS = {
     "--by": ("tenant", "user", "label", "job", "node", "device"),
     "SHELL": tuple(SCRIPTS),
 }
-
-
-def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")], as_json: Json = False
-) -> None:
-    """Print the completion script of a shell. For bash: eval "$(fairlead completion bash)" in ~/.bashrc."""
-    if shell not in SCRIPTS:
-        raise InvalidSpec(f"{shell!r} is not a shell that is known here", field="SHELL", value=shell,
-                          fix=f"use one of {', '.join(SCRIPTS)}")  # fmt: skip
-    if as_json:
-        output.print_json({"shell": shell, "script": SCRIPTS[shell]})
-    else:
-        for line in SCRIPTS[shell].split("\n"):
-            output.line(line)
 
 
 def answer(app: typer.Typer, words: list[str]) -> int:

@@ -1,0 +1,58 @@
+"""The verb audit: who changed what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli import output
+from fairlead.cli.options import SINCE_HELP, Csv, Json, Tenant, client, moment
+from fairlead.cli.text_tables import Column
+
+if TYPE_CHECKING:
+    from fairlead.views.jobs import AuditView
+
+
+def audit(
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Only after the entry with this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many of the newest.")] = 100,
+    actor: Annotated[str | None, typer.Option("--actor", help="Only by the token with this id.")] = None,
+    action: Annotated[
+        str | None, typer.Option("--action", help="Only this, or what begins so: token.create, token., refused.")
+    ] = None,
+    since: Annotated[str | None, typer.Option("--since", help=SINCE_HELP)] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Before then.")] = None,
+    tenant: Tenant = None,
+    as_csv: Csv = False,
+    as_json: Json = False,
+) -> None:
+    """Who did what, the newest last. Tenant-admins see what is about their tenant."""
+    found = client().audit(
+        after=-limit if after is None else after, limit=limit, actor=actor, action=action, tenant=tenant,
+        since_s=None if since is None else moment("--since", since),
+        until_s=None if until is None else moment("--until", until),
+    )  # fmt: skip
+    if as_json:
+        output.print_json({"entries": found})
+    elif as_csv:
+        titles = ["id", "time", "actor", "actor_label", "action", "target", "tenant", "detail"]
+        rows = (
+            [e.id, output.moment_iso(e.time_s), e.actor, e.actor_label, e.action, e.target, e.tenant, _detail(e)]
+            for e in found
+        )
+        output.csv(titles, rows)
+    else:
+        columns = [
+            Column("ID", right=True), Column("WHEN"), Column("WHO"), Column("DID"), Column("TO"),
+            Column("TENANT", from_width=100), Column("HOW", from_width=120, grows=True),
+        ]  # fmt: skip
+        rows = (
+            [e.id, output.when(e.time_s), e.actor_label or e.actor, e.action, e.target, e.tenant or "–", _detail(e)]
+            for e in found
+        )
+        output.table(columns, rows, empty="nothing that fits")
+
+
+def _detail(entry: AuditView) -> str:
+    return " ".join(f"{name}={value}" for name, value in entry.detail.items())

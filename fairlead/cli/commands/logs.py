@@ -1,0 +1,37 @@
+"""The verb logs: the output of a job's workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlead.cli import output
+from fairlead.cli.options import JobRef, Json, client
+
+if TYPE_CHECKING:
+    pass
+
+
+def logs(
+    job: JobRef,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    worker: Annotated[str | None, typer.Option("--worker", help="Only this worker's.")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", min=1, help="Only the last so many lines.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What the workers of a job wrote. With --json one object per line."""
+    silent = True
+    try:
+        for written in client().logs(job, follow=follow, worker=worker, tail=tail):
+            silent = False
+            if as_json:
+                output.print_json(written)
+            else:
+                output.line(
+                    output.clean(written.text) if worker else f"{written.worker} | {output.clean(written.text)}"
+                )
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None  # who follows a log ends it that way
+    if silent:
+        output.note(f"{worker or job} has written nothing")
