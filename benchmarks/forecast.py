@@ -18,7 +18,7 @@ from statistics import median
 from benchmarks.platform import PROGRAMS, Platform, platform, wait_until
 from benchmarks.reporter import Bench, main
 from fairlead.scheduling.forecast import forecast
-from fairlead.scheduling.job_speed import efficient_speed, expected_left
+from fairlead.scheduling.job_speed import efficient_speed, expected_work_left
 from fairlead.scheduling.market import Market
 from fairlead.scheduling.state import ClusterState, Round
 from fairlead.simulation.clusters import cluster
@@ -75,7 +75,7 @@ def naive(state: ClusterState) -> dict[str, float]:
     devices = sum(node.devices for node in state.nodes if node.schedulable)
     free = devices - sum(min(len(job.seats), job.min_workers) for job in state.jobs)
     jobs = sorted(state.jobs, key=lambda job: (not job.seats, job.submitted_s, job.id))
-    left = dict(zip((job.id for job in jobs), expected_left(state, jobs), strict=True))
+    left = dict(zip((job.id for job in jobs), expected_work_left(state, jobs), strict=True))
     ahead_s, found = 0.0, {}
     for job in jobs:
         fits = not job.seats and job.min_workers <= free

@@ -12,8 +12,8 @@ from fairlead.control.accounting.budgets import Spending
 from fairlead.control.reconcile.gang_state_machine import WorkerFact
 from fairlead.control.records import ENDED, Generation, Job, JobPhase, LoggedEvent, Tenant, Token
 from fairlead.control.tenant_tree import TenantShare
-from fairlead.scheduling.mentioned_jobs import told, told_facts
-from fairlead.scheduling.phrases import clock
+from fairlead.scheduling.mentioned_jobs import redact_facts, redact_text
+from fairlead.scheduling.phrases import utc_time
 from fairlead.scheduling.state import Hold, Reason
 from fairlead.specs import Policy
 from fairlead.views.jobs import (
@@ -51,7 +51,7 @@ def sla_met(job: Job, now_s: float) -> bool | None:
 
 def reason_view(reason: Reason, tenant: str | None) -> ReasonView:
     """A reason as this tenant may read it, whose job it is about; None: as it is."""
-    return ReasonView(code=reason.code, text=told(reason.text, tenant), facts=told_facts(reason.facts, tenant))
+    return ReasonView(code=reason.code, text=redact_text(reason.text, tenant), facts=redact_facts(reason.facts, tenant))
 
 
 def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: str | None) -> ReasonView | None:
@@ -67,7 +67,7 @@ def reason_of(job: Job, newest: Generation | None, hold: Hold | None, tenant: st
     if job.phase in ENDED:
         return ReasonView(code=str(job.phase), text=job.message or f"it {_PAST[job.phase]}")
     if newest is not None:
-        return ReasonView(code=newest.reason_code, text=told(newest.reason, tenant))
+        return ReasonView(code=newest.reason_code, text=redact_text(newest.reason, tenant))
     return None
 
 
@@ -78,7 +78,7 @@ def backs_off(job: Job) -> bool:
 
 def _back_off_view(job: Job) -> ReasonView:
     until_s = job.back_off_until_s or 0.0
-    text = f"backs off until {clock(until_s)}, when it starts over: {job.back_off_why}"
+    text = f"backs off until {utc_time(until_s)}, when it starts over: {job.back_off_why}"
     return ReasonView(code="back-off", text=text, facts={"until_s": until_s})
 
 
@@ -147,7 +147,7 @@ def generation_view(generation: Generation, measured: Mapping[str, float], tenan
         number=generation.number,
         phase=str(generation.phase),
         members=[MemberView(worker=m.worker, rank=m.rank, node=m.node) for m in generation.members],
-        reason=ReasonView(code=generation.reason_code, text=told(generation.reason, tenant)),
+        reason=ReasonView(code=generation.reason_code, text=redact_text(generation.reason, tenant)),
         created_s=generation.created_s,
         running_s=generation.running_s,
         ended_s=generation.ended_s,
@@ -268,6 +268,6 @@ def token_view(token: Token) -> TokenView:
 def event_view(event: LoggedEvent, tenant: str | None) -> EventView:
     """An event as this tenant may read it; None: as it is."""
     return EventView(
-        id=event.id, time_s=event.time_s, kind=event.kind, text=told(event.text, tenant), tenant=event.tenant,
-        job=event.job, node=event.node, facts=told_facts(event.facts, tenant),
+        id=event.id, time_s=event.time_s, kind=event.kind, text=redact_text(event.text, tenant), tenant=event.tenant,
+        job=event.job, node=event.node, facts=redact_facts(event.facts, tenant),
     )  # fmt: skip

@@ -44,7 +44,7 @@ from fairlead.control.store.engine import Store
 from fairlead.control.store.retry import outlast
 from fairlead.errors import FairleadError, LostLeadership, Unavailable
 from fairlead.home import Home
-from fairlead.scheduling.state import AS_DIALLED, Sharing
+from fairlead.scheduling.state import DEFAULT_SHARING, Sharing
 
 log = structlog.get_logger()
 
@@ -76,7 +76,7 @@ class Settings:
     telling: Telling = Telling()
     sleep_after_s: float | None = None  # nodes idle for so long end until needed; inf: never; None: as last time
     keep_audit_s: float | None = None  # the audit log and the platform's own events; inf: ever; None: as last time
-    sharing: Sharing = AS_DIALLED  # what of it is None: as last time, or as the policy has it
+    sharing: Sharing = DEFAULT_SHARING  # what of it is None: as last time, or as the policy has it
     certificate: Path | None = None  # that the door answers with, for clients of this machine; None: plain HTTP
 
 
@@ -340,7 +340,7 @@ def write_profile(
     store: str | None,
     certificate: Path | None = None,
     sleep_after_s: float | None = None,
-    sharing: Sharing = AS_DIALLED,
+    sharing: Sharing = DEFAULT_SHARING,
     keep_audit_s: float | None = None,
 ) -> None:
     """For clients on this machine, and for the next start."""
@@ -351,7 +351,7 @@ def write_profile(
         profile["sleep_after_s"] = sleep_after_s
     if keep_audit_s is not None:
         profile["keep_audit_s"] = keep_audit_s if keep_audit_s != math.inf else None
-    if sharing != AS_DIALLED:
+    if sharing != DEFAULT_SHARING:
         profile["sharing"] = asdict(sharing)
     part = home.profile.with_suffix(".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

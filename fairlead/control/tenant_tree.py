@@ -12,7 +12,7 @@ from fairlead.control.records import Tenant
 from fairlead.errors import NotFound, Refused
 from fairlead.scheduling.explain import CanNeverRun
 from fairlead.scheduling.phrases import devices
-from fairlead.scheduling.queues import Demand, Tree, divided
+from fairlead.scheduling.queues import Demand, Tree, divide_capacity
 from fairlead.scheduling.state import JobState
 from fairlead.units import shown_counts
 
@@ -130,4 +130,4 @@ def standings(
 def shares(tree: Tree, number: int) -> dict[str, float]:
     """Everybody's part if all wanted all there is, with that of those below; own work beside teams is left out."""
     leaves = (name for name in tree.tenants if name not in tree.below)
-    return divided(tree, Demand({name: float(number) for name in leaves}), float(number))
+    return divide_capacity(tree, Demand({name: float(number) for name in leaves}), float(number))

@@ -1,7 +1,7 @@
 """Who gets which devices: a pure function from the state of the cluster to a round of decisions with reasons."""
 
 from fairlead.scheduling.decide import decide
-from fairlead.scheduling.explain import CanNeverRun, dry_run, explain, impossible
+from fairlead.scheduling.explain import CanNeverRun, can_never_run, dry_run, explain
 from fairlead.scheduling.reasons import Explanation
 
-__all__ = ["CanNeverRun", "Explanation", "decide", "dry_run", "explain", "impossible"]
+__all__ = ["CanNeverRun", "Explanation", "can_never_run", "decide", "dry_run", "explain"]

@@ -9,15 +9,15 @@ from math import inf, isfinite
 import numpy as np
 
 from fairlead.scheduling.forecast import NEVER_ENOUGH, Forecast, Policy, forecast
-from fairlead.scheduling.job_speed import efficient_speed, expected_left, length_known, start_cost_s, with_curve
+from fairlead.scheduling.job_speed import efficient_speed, expected_work_left, length_known, start_loss_s, with_curve
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.deadline_agenda import Row
 from fairlead.scheduling.market.deadlines import MOST_JOBS, GangSizes, Plan, edges, ladders_of, promised
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.offers import Floats, Pool, offers
 from fairlead.scheduling.market.policy import ROUND_S, Market
-from fairlead.scheduling.phrases import devices, reason, second
-from fairlead.scheduling.queues import ANY, Tree, working
+from fairlead.scheduling.phrases import devices, reason, utc_second
+from fairlead.scheduling.queues import ANY, Tree, people_with_jobs
 from fairlead.scheduling.state import ClusterState, JobState, Reason, Round
 
 DIALS = MarketConfig()
@@ -131,7 +131,7 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     """The earliest deadline beside those that are kept already, and the smallest gang that keeps the job's own."""
     pool, bound = Pool.of(state.nodes), _promised(state, job)
     jobs = [with_curve(one, pool.types, int(pool.devices)) for one in (*bound, job)]
-    table, left = confined(jobs, offers(jobs, pool), pool), expected_left(state, [*bound, job])
+    table, left = confined(jobs, offers(jobs, pool), pool), expected_work_left(state, [*bound, job])
     room = DeadlineCapacity(state, pool, edges(state.now_s, state.round_s or ROUND_S, _moments(state, bound)))
     for at, one in enumerate(bound):
         ladders = ladders_of(table, at)
@@ -139,7 +139,7 @@ def _by_plan(state: ClusterState, job: JobState) -> tuple[float | None, int | No
     ladders = ladders_of(table, len(bound))
     if not ladders:
         return None, None
-    plan, wanted = room.plan(job), promised(left[-1], ladders, start_cost_s(state, job), DIALS)
+    plan, wanted = room.plan(job), promised(left[-1], ladders, start_loss_s(state, job), DIALS)
     return plan.soonest(ladders, wanted), _smallest(plan, ladders, wanted, job.finish_by_s)
 
 
@@ -154,7 +154,7 @@ class DeadlineCapacity:
 
     def __init__(self, state: ClusterState, pool: Pool, edges_s: Floats) -> None:
         self._edges_s, self._pool = edges_s, pool
-        self._tree = Tree.of(state.tenants, working(state.jobs))
+        self._tree = Tree.of(state.tenants, people_with_jobs(state.jobs))
         self._types = [self._row(devices) for devices in pool.capacity.tolist()]
         self._limits: dict[tuple[str, str], Row] = {}  # by queue and type, or any
 
@@ -180,7 +180,7 @@ class DeadlineCapacity:
 def _promised(state: ClusterState, job: JobState) -> list[JobState]:
     """The others with deadlines, the smallest first, as the policy plans for them."""
     bound = [one for one in state.jobs if one.finish_by_s is not None and one.id != job.id]
-    area = dict(zip((one.id for one in bound), expected_left(state, bound), strict=True))
+    area = dict(zip((one.id for one in bound), expected_work_left(state, bound), strict=True))
     bound.sort(key=lambda one: (area[one.id] / max(efficient_speed(one), 1e-300), one.id))
     return bound[:MOST_JOBS]
 
@@ -203,11 +203,11 @@ def _why(
     facts = {"kept": kept, "expected_start_s": start_s, "expected_finish_s": finish_s,
              "earliest_deadline_s": earliest_s, "gang": gang}  # fmt: skip
     if job.start_by_s is not None and kept is None:
-        return reason("not-known", f"it is not known yet whether it starts by {second(job.start_by_s)}", **facts)
+        return reason("not-known", f"it is not known yet whether it starts by {utc_second(job.start_by_s)}", **facts)
     if job.start_by_s is not None:
-        begins = "is not expected to start as things are" if start_s is None else f"starts about {second(start_s)}"
+        begins = "is not expected to start as things are" if start_s is None else f"starts about {utc_second(start_s)}"
         word, code = ("in time for", "in-time") if kept else ("too late for", "late-start")
-        return reason(code, f"{begins}, {word} its class ({second(job.start_by_s)})", **facts)
+        return reason(code, f"{begins}, {word} its class ({utc_second(job.start_by_s)})", **facts)
     if job.finish_by_s is None:
         return reason("no-promise", "nothing is promised for it", **facts)
     if earliest_s is None:
@@ -216,6 +216,8 @@ def _why(
     if kept:
         at_least = "" if gang is None else f" with {devices(gang)} or more"
         barely = ", but only just" if finish_s is not None and finish_s > job.finish_by_s else ""
-        return reason("in-time", f"can be done by its deadline, {second(job.finish_by_s)},{at_least}{barely}", **facts)
-    return reason("late-finish", f"its deadline, {second(job.finish_by_s)}, cannot be kept: "
-                  f"{second(earliest_s)} is the earliest that could be", **facts)  # fmt: skip
+        return reason(
+            "in-time", f"can be done by its deadline, {utc_second(job.finish_by_s)},{at_least}{barely}", **facts
+        )
+    return reason("late-finish", f"its deadline, {utc_second(job.finish_by_s)}, cannot be kept: "
+                  f"{utc_second(earliest_s)} is the earliest that could be", **facts)  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlead.cluster import Node
-from fairlead.scheduling.classes import Purpose, Share, Signature, purpose, signature
+from fairlead.scheduling.classes import DeviceShare, Purpose, Signature, purpose, signature
 from fairlead.scheduling.job_columns import demands, read
 from fairlead.scheduling.state import JobState
 
@@ -72,7 +72,7 @@ def says(jobs: Sequence[JobState], nodes: Sequence[Node], dials: ScoreDials) -> 
         found = found * [one / loudest[job.tenant] for job, one in zip(jobs, said, strict=True)]
     asks = any(read(jobs, "demand")) or "used_memory" in told or "used_cpu" in told
     if dials.gamma != 0 or asks:
-        share = Share.of(node for node in nodes if node.schedulable)
+        share = DeviceShare.of(node for node in nodes if node.schedulable)
         usual = 1.0 + resource_score(Signature(), dials)
         alike = dials.gamma == 0 and "used_memory" not in told and "used_cpu" not in told
         _, of, first = demands(jobs)

@@ -45,14 +45,14 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """What one device comes with in this cluster: memory in bytes, cores."""
 
     memory: float
     cpu: float
 
     @classmethod
-    def of(cls, nodes: Iterable[Node]) -> Share:
+    def of(cls, nodes: Iterable[Node]) -> DeviceShare:
         whole = total(node.capacity for node in nodes)
         devices = max(whole.get(DEVICE, 0.0), 1.0)
         return cls(whole.get("memory", 0.0) / devices, whole.get("cpu", 0.0) / devices)
@@ -63,14 +63,14 @@ def purpose(job: JobState) -> Purpose:
     return _PURPOSES.get(str(job.facts.get("class")), Purpose.TRAINING)
 
 
-def signature(job: JobState, share: Share, *, network: bool = True) -> Signature:
+def signature(job: JobState, share: DeviceShare, *, network: bool = True) -> Signature:
     """What it asked for, or else its share; more where it was seen to take more. Network from its curve, if wanted."""
     memory = _part(job.facts, job.demand, "memory", share.memory)
     compute = _part(job.facts, job.demand, "cpu", share.cpu)
     return Signature(memory, compute, _lost(job) if network else 0.0)
 
 
-def observed(job: JobState, share: Share) -> Signature:
+def observed_signature(job: JobState, share: DeviceShare) -> Signature:
     """What it was seen to take, also where that is less than it asked for; what nobody saw is as in its signature."""
     told = signature(job, share)
     memory, cpu = job.facts.get("used_memory"), job.facts.get("used_cpu")
@@ -81,7 +81,7 @@ def observed(job: JobState, share: Share) -> Signature:
     )
 
 
-def bound(found: Signature) -> Bottleneck:
+def bottleneck(found: Signature) -> Bottleneck:
     """The network where much speed is lost to it; memory where it takes more than its share of that before all else."""
     if found.network >= NETWORK_BOUND:
         return Bottleneck.NETWORK

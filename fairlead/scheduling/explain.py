@@ -37,7 +37,7 @@ def dry_run(state: ClusterState, job: JobState) -> Decision:
     return next(decision for decision in decide(with_it).decisions if decision.job == job.id)
 
 
-def impossible(job: JobState, nodes: Sequence[Node], quota: int | None = None) -> CanNeverRun | None:
+def can_never_run(job: JobState, nodes: Sequence[Node], quota: int | None = None) -> CanNeverRun | None:
     """Why not even an empty cluster could run this job; None if it could. Lost nodes count: they may return."""
     typed = [node for node in nodes if job.device_type in (None, node.device_type)]
     if job.device_type is not None and not typed:

@@ -27,17 +27,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Feasible:
+class FeasibleChanges:
     """By job: seats from now on, empty for a gang that stops; and the seats that it is to have and cannot have yet."""
 
     changes: Mapping[str, Seats] = field(default_factory=dict)
     awaits: Mapping[str, Seats] = field(default_factory=dict)
 
 
-def feasible(
+def feasible_changes(
     jobs: Mapping[str, JobState], wanted: Mapping[str, Seats], asked: Sequence[str], free: Mapping[str, Resources],
     limits: Limits | None = None,
-) -> Feasible:  # fmt: skip
+) -> FeasibleChanges:  # fmt: skip
     """What those who were ``asked``, the least worth last, do now, when so much of each node is ``free``.
 
     A gang that waits starts whole, or with as many as may run if it can grow later. A gang that runs changes at once if
@@ -53,7 +53,7 @@ def feasible(
     for name in reversed(asked):
         round_.stop(name)
     awaits = {name: seats for name, seats in round_.missing.items() if seats}
-    return Feasible(dict(sorted(round_.changes.items())), awaits)
+    return FeasibleChanges(dict(sorted(round_.changes.items())), awaits)
 
 
 class _Round:

@@ -10,10 +10,10 @@ from fairlead.cluster import Node
 from fairlead.scheduling.job_speed import (
     FIRST_START_S,
     efficient_speed,
-    expected_left,
+    expected_work_left,
     first_start_s,
-    speed_on,
-    start_cost_s,
+    speed_on_seats,
+    start_loss_s,
 )
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Preempt, Resize, Round, Start
 
@@ -98,8 +98,8 @@ class ForecastRun:
         nodes = {node.name: node for node in state.nodes}
         jobs = {}
         comes_up_s = first_start_s(state)
-        for job, left in zip(state.jobs, expected_left(state, state.jobs), strict=True):
-            jobs[job.id] = ForecastJob(job, left, speed=speed_on(job, job.seats, nodes))
+        for job, left in zip(state.jobs, expected_work_left(state, state.jobs), strict=True):
+            jobs[job.id] = ForecastJob(job, left, speed=speed_on_seats(job, job.seats, nodes))
             if job.settling and job.starts_over:  # it is not at work yet
                 jobs[job.id].owed_s = max(0.0, comes_up_s - (state.now_s - job.since_s))
         waits = frozenset(job.id for job in state.jobs if not job.seats)
@@ -131,10 +131,13 @@ class ForecastRun:
         self.leaving |= len(seats) < len(job.seats)
         if job.id in self.awaited and job.id not in self.start_s:
             at_once = self.state.at_once or self.now_s == self.state.now_s  # who starts now is told "now"
-            comes_up_s = 0.0 if at_once else start_cost_s(self.state, job, self.comes_up_s)
+            comes_up_s = 0.0 if at_once else start_loss_s(self.state, job, self.comes_up_s)
             self.start_s[job.id], self.seats[job.id] = self.now_s + comes_up_s, seats
         played.job = replace(job, seats=seats, since_s=self.now_s, broken=False)
-        played.speed, played.owed_s = speed_on(job, seats, self.nodes), start_cost_s(self.state, job, self.comes_up_s)
+        played.speed, played.owed_s = (
+            speed_on_seats(job, seats, self.nodes),
+            start_loss_s(self.state, job, self.comes_up_s),
+        )
 
     def advance(self, seconds: float) -> None:
         """Everybody who sits gets on; who is done leaves."""

@@ -30,13 +30,13 @@ OVERDUE = 0.1
 """Of the time that its author said it takes, what a job needs at least that has used it up."""
 
 
-def speed_on(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> float:
+def speed_on_seats(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> float:
     """Units of work per second on these seats; of a size that its curve does not know, as on the next smaller one."""
     there = [nodes[name] for name in dict.fromkeys(seats) if name in nodes]
     if not there:
         return 0.0
     if job.curve is None:
-        return speed_at(job, len(seats))
+        return speed_without_curve(job, len(seats))
     level = NEAR if len(there) == 1 else level_between(there)
     for size in reversed([size for size in job.curve.sizes if size <= len(seats)]):
         speed = job.curve.speed(there[0].device_type, size, level)
@@ -45,7 +45,7 @@ def speed_on(job: JobState, seats: Sequence[str], nodes: Mapping[str, Node]) -> 
     return 0.0
 
 
-def speed_at(job: JobState, size: int) -> float:
+def speed_without_curve(job: JobState, size: int) -> float:
     """Without a curve: as measured at the nearest size, scaled as gangs usually do."""
     measured = {workers: speed for workers, speed in job.speeds.items() if speed > 0 and workers > 0}
     if not counts_samples(job):
@@ -60,7 +60,7 @@ def with_curve(job: JobState, types: Sequence[str], devices: int) -> JobState:
         return job
     least = max(1, min(job.min_workers, devices))
     most = max(least, min(job.max_workers, devices))
-    speeds = tuple(speed_at(job, size) for size in range(least, most + 1))
+    speeds = tuple(speed_without_curve(job, size) for size in range(least, most + 1))
     return replace(job, curve=_curve(speeds, least, tuple(types)))
 
 
@@ -78,7 +78,7 @@ def counts_samples(job: JobState) -> bool:
 def efficient_speed(job: JobState) -> float:
     """On the gang that gets most out of each device; of several the smallest."""
     if job.curve is None:
-        return speed_at(job, job.min_workers)
+        return speed_without_curve(job, job.min_workers)
     best, found = 0.0, 0.0
     for size in job.curve.sizes:
         if job.min_workers <= size <= job.max_workers:
@@ -88,7 +88,7 @@ def efficient_speed(job: JobState) -> float:
     return found
 
 
-def expected_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
+def expected_work_left(state: ClusterState, jobs: Sequence[JobState]) -> list[float]:
     """Units of work each job still has to do: as declared, or as the policy expects it."""
     counted = [_counted(job, state.now_s) for job in jobs]
     history = History.of(state.memory)  # what jobs first said; who was not seen before says it now
@@ -129,7 +129,7 @@ def _counted(job: JobState, now_s: float) -> JobState:
     return replace(job, work_left=None, work_done=at_work_s * len(job.seats) ** SCALING)
 
 
-def start_cost_s(state: ClusterState, job: JobState, first_s: float = FIRST_START_S) -> float:
+def start_loss_s(state: ClusterState, job: JobState, first_s: float = FIRST_START_S) -> float:
     """Seconds that a new gang of this job loses. Live, a first start costs less than starting over does."""
     fresh = not job.seats and not job.ran_s and job.work_done == 0
     return min(job.restart_cost_s, first_s) if fresh and not state.at_once else job.restart_cost_s

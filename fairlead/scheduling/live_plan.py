@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.scheduling.feasible_changes import Feasible, feasible
+from fairlead.scheduling.feasible_changes import FeasibleChanges, feasible_changes
 from fairlead.scheduling.market.config import MarketConfig
-from fairlead.scheduling.market.policy import DEFAULTS
-from fairlead.scheduling.market_targets import MarketTargets, wanted
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
+from fairlead.scheduling.market_targets import MarketTargets, market_targets
 from fairlead.scheduling.mentioned_jobs import MentionedJob
 from fairlead.scheduling.queue_order import queue_order
-from fairlead.scheduling.repair import Repairs, repairs
+from fairlead.scheduling.repair import Repairs, plan_repairs
 from fairlead.scheduling.seating_plan import SeatingPlan
 from fairlead.scheduling.settled_state import Seats, SettledState, free_amounts, settled_state
 from fairlead.scheduling.situation import Situation
@@ -26,8 +26,8 @@ class LivePlan:
     situation: Situation
     repaired: Repairs
     settled: SettledState
-    wanted: MarketTargets
-    done: Feasible
+    targets: MarketTargets
+    done: FeasibleChanges
     line: tuple[JobState, ...]  # all that waited as the round began, in order
     board: SeatingPlan
     leavers: Mapping[str, Sequence[str]]  # by node, the jobs that give up seats there
@@ -54,27 +54,27 @@ class LivePlan:
         """The jobs that are to have the seats which this one gives up, those that come first first."""
         gone = set(self.leaves(name))
         found = [job for job, seats in self.done.awaits.items() if job != name and not gone.isdisjoint(seats)]
-        found.sort(key=lambda job: (job not in self.wanted.due, -self.wanted.bid.get(job, 0.0), job))
+        found.sort(key=lambda job: (job not in self.targets.due, -self.targets.bid.get(job, 0.0), job))
         return [self.situation.jobs[job] for job in found]
 
 
-def live_plan(state: ClusterState, dials: MarketConfig = DEFAULTS) -> LivePlan:
+def live_plan(state: ClusterState, dials: MarketConfig = DEFAULT_CONFIG) -> LivePlan:
     """The whole round, stage by stage."""
     situation = Situation.of(state, dials)
-    repaired = repairs(situation)
+    repaired = plan_repairs(situation)
     settled = settled_state(situation, repaired)
-    plan = wanted(situation, settled)
+    targets = market_targets(situation, settled)
     free = free_amounts(situation, _held(situation, repaired))
-    asked = sorted(settled.asked, key=lambda name: (name not in plan.due, -plan.bid.get(name, 0.0), name))
+    asked = sorted(settled.asked, key=lambda name: (name not in targets.due, -targets.bid.get(name, 0.0), name))
     begun = _after(situation, repaired, {})
-    done = feasible(situation.jobs, plan.seats, asked, free, situation.limits(begun))
+    done = feasible_changes(situation.jobs, targets.seats, asked, free, situation.limits(begun))
     done = replace(done, awaits={**done.awaits, **_still_awaited(situation, settled)})
-    line = tuple(queue_order(situation, plan))
+    line = tuple(queue_order(situation, targets))
     after = _after(situation, repaired, done.changes)
-    return LivePlan(situation, repaired, settled, plan, done, line, after, _leavers(situation, done))
+    return LivePlan(situation, repaired, settled, targets, done, line, after, _leavers(situation, done))
 
 
-def _leavers(situation: Situation, done: Feasible) -> dict[str, list[str]]:
+def _leavers(situation: Situation, done: FeasibleChanges) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     leaves = ((name, _left(job, done.changes.get(name))) for name, job in situation.jobs.items())
     for name, seats in leaves:

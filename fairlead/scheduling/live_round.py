@@ -8,11 +8,11 @@ from typing import Any
 from fairlead.scheduling.job_columns import JobColumns
 from fairlead.scheduling.live_plan import LivePlan, live_plan
 from fairlead.scheduling.market.config import MarketConfig
-from fairlead.scheduling.market.energy import resting
-from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.energy import sleep_decisions
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
 from fairlead.scheduling.market_targets import MENDED_S, TURN_S
 from fairlead.scheduling.mentioned_jobs import MentionedJob
-from fairlead.scheduling.phrases import devices, each, on, reason, workers
+from fairlead.scheduling.phrases import devices, node_list, reason, with_resources, workers
 from fairlead.scheduling.promise_budgets import remembered
 from fairlead.scheduling.reasons import Reasons
 from fairlead.scheduling.scaling import better_smaller, speed_on, useful
@@ -29,19 +29,19 @@ from fairlead.scheduling.state import (
     Round,
     Start,
 )
-from fairlead.scheduling.waiting_reasons import holds
+from fairlead.scheduling.waiting_reasons import hold_decisions
 
 
-def live_round(state: ClusterState, dials: MarketConfig = DEFAULTS) -> Round:
+def live_round(state: ClusterState, dials: MarketConfig = DEFAULT_CONFIG) -> Round:
     """Who starts, grows, shrinks, moves, stops or waits now, and why.
 
     Devices that a decision frees are not given away in the same round: they are free only when their workers are gone.
     So every round can be carried out at once, in any order.
     """
-    return written(live_plan(state, dials))
+    return round_with_reasons(live_plan(state, dials))
 
 
-def written(plan: LivePlan) -> Round:
+def round_with_reasons(plan: LivePlan) -> Round:
     """What was decided, with a reason for each change and for each job that waits."""
     jobs, changes = plan.situation.jobs, plan.done.changes
     running = {name: seats for name, seats in changes.items() if jobs[name].seats}
@@ -49,10 +49,10 @@ def written(plan: LivePlan) -> Round:
     made += [_changed(plan, jobs[name], seats) for name, seats in running.items()]
     made.sort(key=lambda decision: (not isinstance(decision, Preempt), decision.job))
     starts = [_started(plan, job, changes[job.id]) for job in plan.line if job.id in changes]
-    decisions = (*made, *starts, *holds(plan))
+    decisions = (*made, *starts, *hold_decisions(plan))
     kept = _reservations(plan, decisions)
-    final = {**plan.settled.seats, **{name: plan.wanted.seats.get(name, ()) for name in plan.settled.asked}, **changes}
-    nodes, idle = resting(plan.situation.state, final, kept)
+    final = {**plan.settled.seats, **{name: plan.targets.seats.get(name, ()) for name in plan.settled.asked}, **changes}
+    nodes, idle = sleep_decisions(plan.situation.state, final, kept)
     entitlements, reasons = plan.situation.parts.by_tenant(), Reasons(plan, decisions)
     return Round(decisions, entitlements, _memory(plan) | idle, tuple(nodes), kept, reasons)
 
@@ -60,9 +60,9 @@ def written(plan: LivePlan) -> Round:
 def _reservations(plan: LivePlan, decisions: tuple[Decision, ...]) -> tuple[Reservation, ...]:
     """Seats that are kept for jobs that wait, until when they are expected to have them."""
     expected = {one.job: one.expected_start_s for one in decisions if isinstance(one, Hold)}
-    given = {name: plan.wanted.seats.get(name, ()) for name in sorted(plan.done.awaits) if name in expected}
+    given = {name: plan.targets.seats.get(name, ()) for name in sorted(plan.done.awaits) if name in expected}
     own = tuple(Reservation(name, expected[name] or plan.situation.now_s, seats) for name, seats in given.items())
-    return (*own, *(one for one in plan.wanted.reservations if one.job in expected and one.job not in given))
+    return (*own, *(one for one in plan.targets.reservations if one.job in expected and one.job not in given))
 
 
 def _memory(plan: LivePlan) -> dict[str, Any]:
@@ -72,10 +72,10 @@ def _memory(plan: LivePlan) -> dict[str, Any]:
     worth = {name: size * _useful(plan, jobs[name]) for name, size in has.items()}
     sitting = JobColumns.lazily(jobs[name] for name in has)
     used, done = (parts.used(sitting, amounts) for amounts in (has, worth))
-    given = wanted_memory(plan.situation, plan.settled, plan.wanted.seats)
+    given = wanted_memory(plan.situation, plan.settled, plan.targets.seats)
     turned = {tenant: one for tenant, one in plan.situation.state.memory.get("turned", {}).items()
               if 0.0 <= plan.situation.now_s - one[0] < TURN_S}  # fmt: skip
-    turned |= {jobs[name].tenant: [plan.situation.now_s, name] for name in plan.wanted.turns.values()
+    turned |= {jobs[name].tenant: [plan.situation.now_s, name] for name in plan.targets.turns.values()
                if name in plan.done.changes and not jobs[name].seats}  # fmt: skip
     mended = {name: when_s for name, when_s in plan.situation.state.memory.get("mended", {}).items()
               if 0.0 <= plan.situation.now_s - when_s < MENDED_S}  # fmt: skip
@@ -92,7 +92,7 @@ def _memory(plan: LivePlan) -> dict[str, Any]:
         ("affordable", sorted(plan.situation.affordable)),
     )
     kept = {name: one for name, one in found if one}
-    return {**plan.wanted.memory, **parts.memory(used, done), **given, **kept}
+    return {**plan.targets.memory, **parts.memory(used, done), **given, **kept}
 
 
 def _useful(plan: LivePlan, job: JobState) -> float:
@@ -108,7 +108,7 @@ def _started(plan: LivePlan, job: JobState, seats: Seats) -> Start:
     within = plan.board.used.get(job.tenant, 0) <= plan.situation.entitled(job.tenant) + 1e-9
     if job.interrupted_s is not None:
         code, because = "interrupted", "it goes on before others start, as it was interrupted"
-    elif plan.wanted.turns.get(job.tenant) == job.id:
+    elif plan.targets.turns.get(job.tenant) == job.id:
         code, because = "waited-long", "it waited longest"
     elif job.id in plan.settled.committed:
         code, because = "room-made", "room was made for it"
@@ -116,7 +116,7 @@ def _started(plan: LivePlan, job: JobState, seats: Seats) -> Start:
         code, because = "entitled", _share(plan, job)
     else:
         code, because = "borrowed", _share(plan, job)
-    return Start(job.id, seats, reason(code, f"starts with {workers(len(seats))} on {on(seats)}: {because}",
+    return Start(job.id, seats, reason(code, f"starts with {workers(len(seats))} on {node_list(seats)}: {because}",
                                        size=len(seats)))  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _mended(job: JobState, seats: Seats) -> Resize | Preempt:
         text = f"lost a worker; no room for {job.min_workers - survivors} more: back to the queue with its snapshot"
         return Preempt(job.id, reason("worker-lost", text, survivors=survivors))
     newcomers = tuple(sorted((Counter(seats) - Counter(job.seats)).elements()))
-    text = f"lost a worker; {workers(len(newcomers))} replaced on {on(newcomers)}"
+    text = f"lost a worker; {workers(len(newcomers))} replaced on {node_list(newcomers)}"
     return Resize(job.id, seats, reason("worker-lost", text, survivors=survivors, newcomers=len(newcomers)))
 
 
@@ -175,7 +175,7 @@ def _gives(plan: LivePlan, job: JobState, given: int, receivers: list[JobState])
     to = receivers[0]
     waiting = "waiting " if not to.seats else ""
     text = f"gives {devices(given)} to {waiting}{MentionedJob(to.id, to.tenant)}"
-    if to.id in plan.wanted.due and to.id not in plan.wanted.turns.values():
+    if to.id in plan.targets.due and to.id not in plan.targets.turns.values():
         return f"{text}, whose promise would be broken otherwise"
     if to.tenant != job.tenant:
         kinds = [plan.board.nodes[seat].device_type for seat in plan.leaves(job.id) if seat in plan.board.nodes]
@@ -187,10 +187,10 @@ def _gives(plan: LivePlan, job: JobState, given: int, receivers: list[JobState])
         return text
     if to.priority > job.priority:
         return f"{text}, whose priority is {to.priority} (its own: {job.priority})"
-    if plan.wanted.turns.get(to.tenant) == to.id:
+    if plan.targets.turns.get(to.tenant) == to.id:
         waited_s = plan.situation.now_s - max(to.since_s, to.submitted_s)
         return f"{text}, whose turn it is: it has waited longest ({waited_s / 60:.0f} minutes)"
-    return f"{text}, whose turn it is: it would take {plan.wanted.stretch.get(to.id, 1.0):.1f} times as long as alone"
+    return f"{text}, whose turn it is: it would take {plan.targets.stretch.get(to.id, 1.0):.1f} times as long as alone"
 
 
 def _grows(plan: LivePlan, job: JobState, seats: Seats) -> Reason:
@@ -205,16 +205,19 @@ def _moves(plan: LivePlan, job: JobState, seats: Seats, receivers: list[JobState
     if before != after:
         slow, fast = speed_on(job, before or "", size), speed_on(job, after or "", size)
         gain = fast / slow if slow > 0 else 1.0
-        text = f"moves to {devices(size, after)} on {on(seats)}: {gain:.1f} times as fast as on {devices(size, before)}"
+        was_on = devices(size, before)
+        text = f"moves to {devices(size, after)} on {node_list(seats)}: {gain:.1f} times as fast as on {was_on}"
         return reason("faster-devices", text, size=size, was=size, gain=gain)
     left, taken = (tuple((Counter(one) - Counter(other)).elements()) for one, other in
                    ((job.seats, seats), (seats, job.seats)))  # fmt: skip
     if not receivers:
-        return reason("moves", f"moves from {on(left)} to {on(taken)}, so that gangs sit closer together", size=size)
+        return reason(
+            "moves", f"moves from {node_list(left)} to {node_list(taken)}, so that gangs sit closer together", size=size
+        )
     to, cost_s = receivers[0], size * job.restart_cost_s
-    wants = f"{devices(to.min_workers, to.device_type)}{each(board.shape(to).need)}"
+    wants = f"{devices(to.min_workers, to.device_type)}{with_resources(board.shape(to).need)}"
     text = (
-        f"moves from {on(left)} to {on(taken)}: "
+        f"moves from {node_list(left)} to {node_list(taken)}: "
         f"waiting {MentionedJob(to.id, to.tenant)} needs {wants} and fits nowhere else; "
         f"a new generation costs {workers(size)} about {job.restart_cost_s:.1f} s"
     )

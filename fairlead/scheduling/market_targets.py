@@ -51,7 +51,7 @@ class MarketTargets:
     memory: Mapping[str, Any] = field(default_factory=dict)
 
 
-def wanted(situation: Situation, settled: SettledState) -> MarketTargets:
+def market_targets(situation: Situation, settled: SettledState) -> MarketTargets:
     """The market's answer for all jobs that are not fixed."""
     jobs = JobColumns.of(sorted(settled.asked.values(), key=partial(_rank, situation.now_s)))
     history = _history(situation.state, situation.seen, situation.jobs)

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-ANOTHERS = "a job of another tenant"
+ANOTHER_TENANTS_JOB = "a job of another tenant"
 
 _ONE = r"job [-\w]+ of tenant [-\w]+"
 _NAMED = re.compile(rf"\b(?:waiting )?{_ONE}(?:, {_ONE})*")
@@ -29,14 +29,14 @@ class MentionedJob(Struct, frozen=True, gc=False):
         return f"job {self.job} of tenant {self.tenant}"
 
 
-def told(text: str, tenant: str | None) -> str:
+def redact_text(text: str, tenant: str | None) -> str:
     """The sentence as this tenant may read it; None: as it is."""
     if tenant is None or " of tenant " not in text:
         return text
     return _NAMED.sub(lambda found: _own(found[0], tenant), text)
 
 
-def told_facts(facts: Mapping[str, Any], tenant: str | None) -> dict[str, Any]:
+def redact_facts(facts: Mapping[str, Any], tenant: str | None) -> dict[str, Any]:
     """The same for what a reason rests on, as plain values."""
     return {name: _plain(value, tenant) for name, value in facts.items()}
 
@@ -50,7 +50,7 @@ def _own(names: str, tenant: str) -> str:
         return names
     if others > 1:
         return ", ".join([*own, f"{others} jobs of other tenants"])
-    waits = "a waiting job of another tenant" if every[0].startswith("waiting ") and not own else ANOTHERS
+    waits = "a waiting job of another tenant" if every[0].startswith("waiting ") and not own else ANOTHER_TENANTS_JOB
     return ", ".join([*own, waits])
 
 
@@ -58,9 +58,9 @@ def _plain(value: Any, tenant: str | None) -> Any:
     if value is None or isinstance(value, int | float):  # most are, and a page has hundreds
         return value
     if isinstance(value, MentionedJob):
-        return value.job if tenant in (None, value.tenant) else ANOTHERS
+        return value.job if tenant in (None, value.tenant) else ANOTHER_TENANTS_JOB
     if isinstance(value, str):
-        return told(value, tenant)
+        return redact_text(value, tenant)
     if isinstance(value, Mapping):
-        return told_facts(value, tenant)
+        return redact_facts(value, tenant)
     return [_plain(one, tenant) for one in value] if isinstance(value, list | tuple) else value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fairlead.scheduling.market.colocation import Table, combined
-from fairlead.scheduling.market.seat_requests import workload
+from fairlead.scheduling.market.colocation import Table, combined_loss
+from fairlead.scheduling.market.seat_requests import workload_class
 from fairlead.scheduling.state import JobState
 
 STEP = 0.1
@@ -25,7 +25,7 @@ class NeighbourTable:
 
     def kind(self, job: JobState) -> str:
         """The class by which a job is known to its neighbours; empty where nothing is known of any."""
-        return workload(job.facts) if self._table else ""
+        return workload_class(job.facts) if self._table else ""
 
     def moves(self, job: JobState, before: tuple[str, ...], after: tuple[str, ...]) -> None:
         """A gang sits elsewhere now."""
@@ -40,6 +40,6 @@ class NeighbourTable:
         if not self._table:
             return 0
         others = sorted(set(self._on.get(node, {}).values()))
-        loses = combined(self._table.get((kind, other), 0.0) for other in others)
+        loses = combined_loss(self._table.get((kind, other), 0.0) for other in others)
         costs = sum(max(0.0, self._table.get((other, kind), 0.0)) for other in others)
         return int((loses + costs) / STEP + 1e-9)

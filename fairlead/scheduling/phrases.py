@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fairlead.cluster import DEVICE
-from fairlead.scheduling.state import Reason, Spent
+from fairlead.scheduling.state import Reason, SpentBudget
 from fairlead.units import shown_size
 
 LAST_S, BEYOND = 253_402_300_800.0, "a time beyond all calendars"
@@ -24,7 +24,7 @@ def workers(count: int) -> str:
     return f"{count} worker{'' if count == 1 else 's'}"
 
 
-def on(seats: tuple[str, ...]) -> str:
+def node_list(seats: tuple[str, ...]) -> str:
     """``node-1 and node-2``: the nodes of a gang, each once."""
     names = list(dict.fromkeys(seats))
     if len(names) > 4:
@@ -32,7 +32,7 @@ def on(seats: tuple[str, ...]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def each(need: Iterable[tuple[str, float]]) -> str:
+def with_resources(need: Iterable[tuple[str, float]]) -> str:
     """`` with 1 cpu and 2 GB memory``: what a worker needs besides its device; empty if nothing."""
     parts = [_amount(name, value) for name, value in need if name != DEVICE]
     return f" with {' and '.join(parts)}" if parts else ""
@@ -47,22 +47,22 @@ def amount_shown(name: str, amount: float) -> str:
     return shown_size(int(amount)).replace(" ", "") if name == "memory" else f"{amount:.3g} {name}"
 
 
-def moment(epoch_s: float) -> str:
+def utc_minute(epoch_s: float) -> str:
     """``2026-12-01 00:00 UTC``: a time that is the same for everybody."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
-def second(epoch_s: float) -> str:
+def utc_second(epoch_s: float) -> str:
     """``2026-12-01 00:00:05 UTC``: the same for what is close."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%Y-%m-%d %H:%M:%S} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
-def clock(epoch_s: float) -> str:
+def utc_time(epoch_s: float) -> str:
     """``18:04:10 UTC``: the same for what is a matter of minutes."""
     return f"{datetime.fromtimestamp(epoch_s, UTC):%H:%M:%S} UTC" if 0 <= epoch_s < LAST_S else BEYOND
 
 
-def span(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """``3.5 minutes``, ``12 hours``: how long something takes, in a unit that people read."""
     for length, unit in ((365.25 * 86_400.0, "years"), (86_400.0, "days"), (3600.0, "hours")):
         if seconds >= 1e6 * 365.25 * 86_400.0:
@@ -72,14 +72,14 @@ def span(seconds: float) -> str:
     return f"{max(seconds, 0.0) / 60:.3g} minutes" if seconds >= 0.6 else "a moment"
 
 
-def budget(spent: Spent) -> str:
+def budget_text(spent: SpentBudget) -> str:
     return f"budget of {spent.device_hours:g} device hours a {spent.per}"
 
 
-def used_up(tenant: str, spent: Spent) -> str:
+def budget_used_up(tenant: str, spent: SpentBudget) -> str:
     """Who has used up what: the tenant itself, or one above it together with all below that."""
     who = f"tenant {spent.of}, above {tenant}," if spent.of else f"tenant {tenant}"
-    return f"{who} has used up its {budget(spent)}"
+    return f"{who} has used up its {budget_text(spent)}"
 
 
 def reason(code: str, text: str, **facts: Any) -> Reason:

@@ -23,7 +23,7 @@ Wants = Mapping[str, float]
 """Devices by type, and under ``ANY`` those of whatever type."""
 
 
-def path_up(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
+def path_to_top(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:
     """The tenant or queue and those above it, up to the top."""
     path = [name]
     while (parent := parents.get(path[-1])) is not None and parent not in path:
@@ -44,12 +44,12 @@ class Tree:
     teams: Mapping[str, tuple[str, ...]]  # by tenant: itself and the tenants below it
 
     @classmethod
-    def of(cls, tenants: Iterable[TenantState], working: Mapping[str, Collection[str]] | None = None) -> Tree:
+    def of(cls, tenants: Iterable[TenantState], persons: Mapping[str, Collection[str]] | None = None) -> Tree:
         """The tenants, the own work of those with teams below, and people where several of a tenant have jobs.
 
-        ``working`` are the people who have jobs, by tenant (see :func:`working`).
+        ``persons`` are the people who have jobs, by tenant (see :func:`people_with_jobs`).
         """
-        known, persons = {tenant.name: tenant for tenant in tenants}, working or {}
+        known, persons = {tenant.name: tenant for tenant in tenants}, persons or {}
         for tenant in persons:
             known.setdefault(tenant, TenantState(tenant))
         above, named = _parents(known), frozenset(known)
@@ -63,7 +63,7 @@ class Tree:
         below: dict[str | None, list[str]] = {}
         for name in sorted(known):
             below.setdefault(above[name], []).append(name)
-        paths = {name: path_up(name, above) for name in sorted(known)}
+        paths = {name: path_to_top(name, above) for name in sorted(known)}
         teams: dict[str, list[str]] = {}
         for name in sorted(named):
             for queue in paths[name]:
@@ -139,7 +139,7 @@ def _add(known: dict[str, TenantState], above: dict[str, str | None], name: str,
     above[name] = parent
 
 
-def working(jobs: Sequence[JobState]) -> dict[str, set[str]]:
+def people_with_jobs(jobs: Sequence[JobState]) -> dict[str, set[str]]:
     """The people who have jobs, by tenant."""
     found: dict[str, set[str]] = {}
     for tenant, person in set(zip(read(jobs, "tenant"), read(jobs, "person"), strict=True)):
@@ -156,7 +156,7 @@ class Demand:
     types: Mapping[str, float] = field(default_factory=dict)  # devices there are by type; empty: not known
 
 
-def divided(tree: Tree, demand: Demand, capacity: float) -> dict[str, float]:
+def divide_capacity(tree: Tree, demand: Demand, capacity: float) -> dict[str, float]:
     """Devices that each queue may claim together with everybody below it: weighted max-min on each level."""
     weights = {name: queue.weight for name, queue in tree.queues.items()}
     lids, floors = _bounds(tree, demand)

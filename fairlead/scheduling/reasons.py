@@ -9,8 +9,8 @@ from typing import Any
 
 from fairlead.cluster import DEVICE
 from fairlead.scheduling.live_plan import LivePlan
-from fairlead.scheduling.phrases import amount_shown, devices, moment, on, workers
-from fairlead.scheduling.running_reasons import why_it_stays
+from fairlead.scheduling.phrases import amount_shown, devices, node_list, utc_minute, workers
+from fairlead.scheduling.running_reasons import why_not_growing
 from fairlead.scheduling.seating_plan import Shape
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
 from fairlead.scheduling.turn_times import TurnTimes, in_words
@@ -88,7 +88,7 @@ class Reasons(Mapping[str, Explanation]):
 
 
 def _runs_on(plan: LivePlan, job: JobState) -> Explanation:
-    runs, why = f"runs with {workers(len(job.seats))} on {on(job.seats)}", why_it_stays(plan, job)
+    runs, why = f"runs with {workers(len(job.seats))} on {node_list(job.seats)}", why_not_growing(plan, job)
     if why is None:
         return Explanation(job.id, runs, None)
     hints = (f"raise the quota of tenant {job.tenant} (now {why.facts['quota']})",) if why.code == "quota" else ()
@@ -107,13 +107,13 @@ def _would_help(hold: Hold, job: JobState, plan: LivePlan, firsts: Mapping[str, 
     any_type = () if job.device_type is None else (f"drop resources.device (now {job.device_type})",)
     if hold.reason.code == "no-such-room":
         away = sorted(node.name for node in plan.situation.state.nodes if not node.schedulable)
-        back = (f"bring back {on(tuple(away))}",) if away else ()
+        back = (f"bring back {node_list(tuple(away))}",) if away else ()
         return (*back, *fewer, *any_type, *_asking_less(job, plan.board.most), "add nodes")
     if hold.reason.code == "quota":
         limit = "the limit that stands in its way" if facts["quota"] is None else f"its quota (now {facts['quota']})"
         return (f"wait for a job of tenant {job.tenant} to end", f"raise {limit}", *fewer)
     if hold.reason.code == "budget":
-        return (f"raise the budget of tenant {facts['of']}", f"wait until {moment(facts['again_s'])}")
+        return (f"raise the budget of tenant {facts['of']}", f"wait until {utc_minute(facts['again_s'])}")
     if hold.reason.code == "making-room":
         return ()
     sooner = ("a higher priority (only within its tenant)",) if firsts[job.tenant] != job.id else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fairlead.cluster import NodeState
-from fairlead.scheduling.phrases import devices, on, reason, workers
+from fairlead.scheduling.phrases import devices, node_list, reason, workers
 from fairlead.scheduling.placement import place
 from fairlead.scheduling.scaling import speed_on
 from fairlead.scheduling.seating_plan import SeatingPlan, like_speed
@@ -35,7 +35,7 @@ class _Workshop:
         self.done[decision.job] = decision
 
 
-def repairs(situation: Situation) -> Repairs:
+def plan_repairs(situation: Situation) -> Repairs:
     """What has to be done about every gang that cannot stay as it is: those that lost somebody first."""
     shop = _Workshop(situation, situation.board.copy())
     running = [job for job in situation.jobs.values() if (job.seats or job.broken) and not job.settling]
@@ -71,7 +71,7 @@ def _mend_broken(shop: _Workshop, job: JobState) -> None:
         return
     missing = job.min_workers - len(survivors)
     if missing <= 0:
-        text = f"lost a worker; goes on with {workers(len(survivors))} on {on(survivors)}"
+        text = f"lost a worker; goes on with {workers(len(survivors))} on {node_list(survivors)}"
         shop.decide(Resize(job.id, survivors, reason("worker-lost", text, survivors=len(survivors))))
         return
     newcomers = _newcomers(shop, job, missing, survivors)
@@ -85,7 +85,7 @@ def _mend_broken(shop: _Workshop, job: JobState) -> None:
         shop.decide(Preempt(job.id, reason("worker-lost", text, survivors=len(survivors), missing=missing)))
         return
     shop.board.sit(job, newcomers)
-    text = f"lost a worker; {workers(missing)} replaced on {on(newcomers)}"
+    text = f"lost a worker; {workers(missing)} replaced on {node_list(newcomers)}"
     facts = {"survivors": len(survivors), "newcomers": missing}
     shop.decide(Resize(job.id, shop.board.seats[job.id], reason("worker-lost", text, **facts)))
 
@@ -132,7 +132,8 @@ def _leave_draining(shop: _Workshop, job: JobState) -> None:
     if not leaving:
         return
     if _outdated(shop, seats):
-        text = f"moves off {on(leaving)}, which is being drained and runs another version of Fairlead, by its snapshot"
+        drained = f"{node_list(leaving)}, which is being drained and runs another version of Fairlead"
+        text = f"moves off {drained}: back to the queue with its snapshot"
         shop.decide(Preempt(job.id, reason("node-draining", text, leaves=sorted(set(leaving)))))
         return
     staying = tuple(name for name in seats if name not in leaving)
@@ -145,11 +146,11 @@ def _leave_draining(shop: _Workshop, job: JobState) -> None:
         board.sit(job, newcomers)
         moved = board.seats[job.id]
         shrunk = f", shrinks to {workers(size)}" if size < len(seats) else ""
-        text = f"moves off {on(leaving)}, which is being drained, to {on(moved)}{shrunk}"
+        text = f"moves off {node_list(leaving)}, which is being drained, to {node_list(moved)}{shrunk}"
         shop.decide(Resize(job.id, moved, reason("node-draining", text, leaves=sorted(set(leaving)), size=size)))
         return
     board.sit(job, leaving)  # until they are gone
-    text = f"{on(leaving)} is being drained and no other node has {devices(len(leaving), job.device_type)} free"
+    text = f"{node_list(leaving)} is being drained and no other node has {devices(len(leaving), job.device_type)} free"
     shop.decide(Preempt(job.id, reason("node-draining", text, leaves=sorted(set(leaving)))))
 
 
@@ -193,7 +194,7 @@ def _replace_straggler(shop: _Workshop, job: JobState) -> None:
     board.leave(job, (leaving,))
     board.sit(job, (chosen,))
     text = (
-        f"replaces its worker on {on((leaving,))}, which stayed less than half as fast as the others, "
-        f"by one on {on((chosen,))}"
+        f"replaces its worker on {node_list((leaving,))}, which stayed less than half as fast as the others, "
+        f"by one on {node_list((chosen,))}"
     )
     shop.decide(Resize(job.id, board.seats[job.id], reason(STRAGGLER, text, leaves=leaving, takes=chosen)))

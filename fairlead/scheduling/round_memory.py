@@ -13,7 +13,7 @@ MOST_CLASSES = 200
 """Classes of finished jobs that are kept; the ones heard of first are forgotten first."""
 
 
-def plain(memory: Mapping[str, Any]) -> dict[str, Any]:
+def memory_to_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
     """The memory of a round in numbers, strings, lists and maps by string."""
     kept = dict(memory)
     if "accounts" in kept:
@@ -26,7 +26,7 @@ def plain(memory: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def recalled(stored: Mapping[str, Any]) -> dict[str, Any]:
+def memory_from_plain(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The memory as the policy reads it, from what was stored."""
     memory = dict(stored)
     if "accounts" in memory:
@@ -39,7 +39,7 @@ def recalled(stored: Mapping[str, Any]) -> dict[str, Any]:
     return memory
 
 
-def promises(memory: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def durable_memory(memory: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """The part of it that must not be lost when the process ends: which seats were given to whom, whose turn it was,
     and whether everybody was told that fairness is being corrected."""
     given = {name: seats for name, (seats, _since_s) in memory.get("wanted", {}).items()}

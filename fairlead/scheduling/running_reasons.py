@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from fairlead.scheduling.live_plan import LivePlan
 from fairlead.scheduling.market_targets import FLOOR_S
-from fairlead.scheduling.phrases import devices, each, moment, rate, reason, used_up, workers
+from fairlead.scheduling.phrases import budget_used_up, devices, rate, reason, utc_minute, with_resources, workers
 from fairlead.scheduling.scaling import PAYBACK, ceiling, first_slower, saved_s, worth_restarting
 from fairlead.scheduling.state import JobState, Reason
 
 
-def why_it_stays(plan: LivePlan, job: JobState) -> Reason | None:
+def why_not_growing(plan: LivePlan, job: JobState) -> Reason | None:
     """What keeps this running gang, about which nothing was decided, from growing; None if it has all it asked for."""
     size = len(job.seats)
     if size >= job.max_workers:
@@ -29,7 +29,7 @@ def _of_its_own(plan: LivePlan, job: JobState, size: int) -> Reason | None:
         return _slower(job, size)
     tenant = plan.situation.tenants[job.tenant]
     if tenant.spent is not None:
-        text = f"{used_up(tenant.name, tenant.spent)} until {moment(tenant.spent.again_s)}"
+        text = f"{budget_used_up(tenant.name, tenant.spent)} until {utc_minute(tenant.spent.again_s)}"
         return reason("budget", text, size=size, again_s=tenant.spent.again_s, of=tenant.spent.of or tenant.name)
     if tenant.quota is not None and plan.quota_room(job.tenant) <= 0:
         used = plan.board.used.get(tenant.name, 0)
@@ -61,7 +61,7 @@ def _slower(job: JobState, size: int) -> Reason:
 def _of_the_cluster(plan: LivePlan, job: JobState, size: int) -> Reason:
     board = plan.board
     shape = board.shape(job)
-    wants = f"{devices(1, job.device_type)}{each(shape.need)}"
+    wants = f"{devices(1, job.device_type)}{with_resources(shape.need)}"
     shape = shape.on(board.kind(board.seats[job.id]) or "")
     free, idle = board.places(shape).total, board.free_devices()
     if board.most(shape) <= size:

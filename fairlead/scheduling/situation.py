@@ -17,10 +17,10 @@ from fairlead.scheduling.job_columns import JobColumns
 from fairlead.scheduling.job_views import job_view
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.offers import Pool
-from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
 from fairlead.scheduling.market.tenants import Shares, shares
 from fairlead.scheduling.promise_budgets import affordable, saved
-from fairlead.scheduling.queues import path_up
+from fairlead.scheduling.queues import path_to_top
 from fairlead.scheduling.seating_plan import SeatingPlan, without
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 
@@ -42,7 +42,7 @@ class Situation:
     affordable: frozenset[str]  # the jobs whose promises their tenants' own shares can keep
 
     @classmethod
-    def of(cls, state: ClusterState, dials: MarketConfig = DEFAULTS) -> Situation:
+    def of(cls, state: ClusterState, dials: MarketConfig = DEFAULT_CONFIG) -> Situation:
         """Sorting here makes the result independent of the order of the input."""
         dials = dials.under(state.sharing)
         jobs = {job.id: job for job in sorted(state.jobs, key=attrgetter("id"))}
@@ -182,7 +182,7 @@ def _within_budget(named: Mapping[str, TenantState], name: str, jobs: Iterable[J
     if tenant.spent is None:
         return tenant
     parents = {each.name: each.parent for each in named.values()}
-    gangs = [job for job in jobs if (job.seats or job.broken) and name in path_up(job.tenant, parents)]
+    gangs = [job for job in jobs if (job.seats or job.broken) and name in path_to_top(job.tenant, parents)]
     kept = sum(max(len(job.seats), job.min_workers if job.broken else 0) for job in gangs)
     return replace(tenant, quota=kept if tenant.quota is None else min(kept, tenant.quota))
 

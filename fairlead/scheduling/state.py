@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class SpentBudget:
     """A budget that is used up: nothing of its tenant starts or grows until the next period begins."""
 
     device_hours: float
@@ -29,7 +29,7 @@ class Spent:
     of: str = ""  # the tenant above whose budget it is; empty: its own
 
 
-LEAST_WEIGHT = 1e-9
+MIN_WEIGHT = 1e-9
 """Of a tenant or a job that is to have next to nothing: what nobody else wants."""
 
 
@@ -41,14 +41,14 @@ class TenantState:
     weight: float = 1.0
     quota: int | None = None  # devices at the same time
     attained_device_s: float = 0.0  # from the usage ledger, decayed
-    spent: Spent | None = None  # None: it has no budget, or something is left of it
+    spent: SpentBudget | None = None  # None: it has no budget, or something is left of it
     parent: str | None = None  # the tenant whose share it divides with its siblings; None: a part of the whole
     guarantee: Mapping[str, float] = field(default_factory=dict)  # devices by type that it gets whenever it wants them
     most: Mapping[str, float] = field(default_factory=dict)  # devices by type that it never exceeds
 
     def __post_init__(self) -> None:
-        if not self.weight >= LEAST_WEIGHT:  # everything is divided by it
-            object.__setattr__(self, "weight", LEAST_WEIGHT)
+        if not self.weight >= MIN_WEIGHT:  # everything is divided by it
+            object.__setattr__(self, "weight", MIN_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +90,8 @@ class JobState:
     interrupted_s: float | None = None  # waiting since its gang was lost through no fault of its own, at this time
 
     def __post_init__(self) -> None:
-        if not self.weight >= LEAST_WEIGHT:  # bids are multiplied by it, and debts divided
-            object.__setattr__(self, "weight", LEAST_WEIGHT)
+        if not self.weight >= MIN_WEIGHT:  # bids are multiplied by it, and debts divided
+            object.__setattr__(self, "weight", MIN_WEIGHT)
 
     @property
     def need(self) -> dict[str, float]:
@@ -107,7 +107,7 @@ class Sharing:
     forget_s: float | None = None  # after so long, what a tenant used and is owed counts half
 
 
-AS_DIALLED = Sharing()
+DEFAULT_SHARING = Sharing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class ClusterState:
     at_once: bool = False  # devices that a decision frees may be given away in the same round
     sleep_after_s: float | None = None  # nodes that were idle for so long may be sent to sleep; None: never
     colocation: Mapping[tuple[str, str], float] | None = None  # what a class loses beside another; None: not known
-    sharing: Sharing = AS_DIALLED
+    sharing: Sharing = DEFAULT_SHARING
 
 
 class Reason(Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from fairlead.scheduling.live_plan import LivePlan
 from fairlead.scheduling.market.rotation import COMMAND_TURNS
 from fairlead.scheduling.market_targets import TURN_LASTS_S, TURN_S
 from fairlead.scheduling.mentioned_jobs import MentionedJob
-from fairlead.scheduling.phrases import clock, devices
+from fairlead.scheduling.phrases import devices, utc_time
 from fairlead.scheduling.state import JobState
 
 LEAST = 1e-6  # devices
@@ -54,13 +54,15 @@ class TurnTimes:
         now_s, jobs = self._situation.now_s, self._situation.jobs
         when_s, last = self._situation.state.memory.get("turned", {}).get(job.tenant, (-TURN_S, ""))
         if last in jobs and jobs[last].seats and 0.0 <= now_s - when_s < TURN_LASTS_S:
-            until = clock(when_s + TURN_LASTS_S)
+            until = utc_time(when_s + TURN_LASTS_S)
             return f"{MentionedJob(last, job.tenant)} has its turn until {until}, as it had waited longest"
         first_s, first = self._longest[job.tenant]
         if first != job.id:
             return ""
         due_s = max(first_s, when_s) + TURN_S
-        return f"it comes first of its tenant {'now' if due_s <= now_s else f'at {clock(due_s)}'}, as it waits longest"
+        return (
+            f"it comes first of its tenant {'now' if due_s <= now_s else f'at {utc_time(due_s)}'}, as it waits longest"
+        )
 
     @cached_property
     def _has(self) -> dict[str, float]:
@@ -93,7 +95,7 @@ class TurnTimes:
             if not job.starts_over:
                 left_s = ((size - over) * parts.turn_s - debt) / over
             elif "takes_s" in job.facts:
-                left_s = self._plan.wanted.remaining_s.get(job.id, 0.0)
+                left_s = self._plan.targets.remaining_s.get(job.id, 0.0)
             else:
                 left_s = (size * parts.turn_s * (COMMAND_TURNS if size > due else 1.0) - debt) / over
             kind = self._plan.board.kind(seats) or ""
@@ -106,9 +108,9 @@ def in_words(turn: Turn, job: JobState, now_s: float) -> tuple[str, dict[str, An
     said = []
     if turn.ends_s is not None:
         extra = f"holds {devices(max(1, round(turn.over)))} more than its share"
-        ends = f"until about {clock(turn.ends_s)}" if turn.ends_s > now_s + 1.0 else "which ends now"
+        ends = f"until about {utc_time(turn.ends_s)}" if turn.ends_s > now_s + 1.0 else "which ends now"
         said.append(f"another tenant {extra}, by a turn {ends}")
     if turn.begins_s is not None:
-        begins = f"begins about {clock(turn.begins_s)}" if turn.begins_s > now_s + 1.0 else "has begun"
+        begins = f"begins about {utc_time(turn.begins_s)}" if turn.begins_s > now_s + 1.0 else "has begun"
         said.append(f"the turn of tenant {job.tenant} {begins}")
     return "; ".join(said), {"turn_begins_s": turn.begins_s, "turn_ends_s": turn.ends_s}

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairlead.scheduling.live_plan import LivePlan
 from fairlead.scheduling.market.guarantees import short
-from fairlead.scheduling.phrases import devices, each, moment, used_up
+from fairlead.scheduling.phrases import budget_used_up, devices, utc_minute, with_resources
 from fairlead.scheduling.scaling import remaining_s
 from fairlead.scheduling.seating_plan import Shape
 from fairlead.scheduling.state import Hold, JobState, Reason
@@ -19,7 +19,7 @@ AHEAD = 5
 """Names given of those that come first; the count is in the facts. All of them for each would be quadratic."""
 
 
-def holds(plan: LivePlan) -> list[Hold]:
+def hold_decisions(plan: LivePlan) -> list[Hold]:
     """One for every job that still waits, in order."""
     queue = plan.queue
     ids = [job.id for job in queue]
@@ -62,7 +62,7 @@ class _Blocked:
 
     def reasons(self, queue: Sequence[JobState]) -> Iterator[Reason]:
         """Of each of these jobs, which come one after the other."""
-        told = self.plan.wanted
+        told = self.plan.targets
         bids, price, stretches, lefts_s = told.bid, told.price, told.stretch, told.remaining_s
         for ahead, job in enumerate(queue):
             said, name = self._said(job), job.id
@@ -106,7 +106,7 @@ class _Blocked:
             text = f"{wants}; the nodes in service have room for {most} at the most, even when empty"
             return _Said("no-such-room", text, facts, queues=False)
         if tenant.spent is not None:
-            text = f"{used_up(tenant.name, tenant.spent)}; the next begins {moment(tenant.spent.again_s)}"
+            text = f"{budget_used_up(tenant.name, tenant.spent)}; the next begins {utc_minute(tenant.spent.again_s)}"
             of = tenant.spent.of or tenant.name
             return _Said("budget", text, {"again_s": tenant.spent.again_s, "of": of, **facts}, queues=False)
         if tenant.quota is not None and used + need > tenant.quota:
@@ -156,7 +156,7 @@ class _Blocked:
     def _with_each(self, shape: Shape) -> str:
         """What a worker needs besides its device, in words."""
         if id(shape) not in self._each:
-            self._each[id(shape)] = f"{each(shape.need)} each" if len(shape.need) > 1 else ""
+            self._each[id(shape)] = f"{with_resources(shape.need)} each" if len(shape.need) > 1 else ""
         return self._each[id(shape)]
 
     def _claim(self, tenant: str) -> tuple[float, str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fairlead.cluster import Node, level_between
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
-from fairlead.scheduling.market.seat_requests import workload
+from fairlead.scheduling.market.seat_requests import workload_class
 from fairlead.scheduling.state import JobState
 from fairlead.simulation.job_course import begin
 from fairlead.simulation.trace import RunOutcome, TraceJob
@@ -50,7 +50,7 @@ class ActiveJob:
 
     @property
     def workload(self) -> str:
-        return workload(self.job.facts)
+        return workload_class(self.job.facts)
 
     def sit(
         self, seats: tuple[str, ...], nodes: Mapping[str, Node], now_s: float, *, free: bool = False, wake_s: float = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.cluster import Node
-from fairlead.scheduling.market.energy import drawn_kwh
+from fairlead.scheduling.market.energy import energy_kwh
 
 WAKE_S = 120.0
 
@@ -46,4 +46,4 @@ class Meter:
         asleep_s = {node.name: float(self._asleep_s[node.name]) for node in self._nodes}
         for name, since_s in self._since_s.items():
             asleep_s[name] += max(0.0, ended_s - since_s)
-        return drawn_kwh(self._nodes, self._busy_s, asleep_s, self._wakes, ended_s - began_s)
+        return energy_kwh(self._nodes, self._busy_s, asleep_s, self._wakes, ended_s - began_s)

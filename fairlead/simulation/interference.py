@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fairlead.errors import InvalidSpec
-from fairlead.scheduling.market.colocation import Observation, Table, learned, slowdown
+from fairlead.scheduling.market.colocation import Observation, Table, learn_losses, slowdown
 from fairlead.simulation.active_job import ActiveJob
 
 
@@ -30,7 +30,7 @@ class TrueInterference:
                 slowdown(self._truth, gang.workload, (other.workload for other in on[name] if other is not gang))
                 for name in set(gang.seats)
             )
-        self.learned = learned(self.learned, self._seen(gangs, on))
+        self.learned = learn_losses(self.learned, self._seen(gangs, on))
 
     def _seen(self, gangs: Iterable[ActiveJob], on: Mapping[str, list[ActiveJob]]) -> list[Observation]:
         found = []

@@ -12,8 +12,8 @@ import msgspec
 from fairlead.cluster import DEVICE, Node, scaled, total
 from fairlead.errors import NotFound
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve
-from fairlead.scheduling.job_speed import FIRST_START_S, counts_samples, speed_at, with_curve
-from fairlead.scheduling.round_memory import recalled
+from fairlead.scheduling.job_speed import FIRST_START_S, counts_samples, speed_without_curve, with_curve
+from fairlead.scheduling.round_memory import memory_from_plain
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.job_course import Steady
@@ -69,7 +69,7 @@ class LiveJob:
 def read_state(told: Mapping[str, Any]) -> ClusterState:
     """The state as the platform tells it."""
     state = msgspec.convert(told, ClusterState, strict=False)
-    return replace(state, memory=recalled(state.memory))
+    return replace(state, memory=memory_from_plain(state.memory))
 
 
 def changed(state: ClusterState, changes: Changes) -> ClusterState:
@@ -136,7 +136,7 @@ def _done(job: JobState, now_s: float) -> float:
     if job.curve is not None or counts_samples(job):
         return job.work_done
     at_work = job.starts_over and job.seats and not job.settling
-    return max(0.0, now_s - job.since_s) * speed_at(job, len(job.seats)) if at_work else 0.0
+    return max(0.0, now_s - job.since_s) * speed_without_curve(job, len(job.seats)) if at_work else 0.0
 
 
 def _job(job: JobState, left: float, types: Sequence[str], devices: int, now_s: float) -> TraceJob:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fairlead.cluster import Node
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.scheduling.market.capacity_arrays import could_ever_run
-from fairlead.scheduling.queues import path_up
+from fairlead.scheduling.queues import path_to_top
 from fairlead.scheduling.state import JobState, TenantState
 from fairlead.simulation.clusters import FIX
 from fairlead.simulation.engine import Progress, Settings, simulate
@@ -89,7 +89,7 @@ def _check_limits(trace: Trace, nodes: Sequence[Node], tenants: Sequence[TenantS
     parents = {tenant.name: tenant.parent for tenant in tenants}
     there = sorted({node.device_type for node in nodes})
     for job in trace.jobs if any(tenant.quota is not None or tenant.most for tenant in tenants) else ():
-        above = [known[name] for name in path_up(job.tenant, parents) if name in known]
+        above = [known[name] for name in path_to_top(job.tenant, parents) if name in known]
         kinds = [kind for kind in there if kind in job.model.curve(0.0).speeds]
         for tenant in above:
             mosts = [tenant.most.get(kind, math.inf) for kind in kinds]

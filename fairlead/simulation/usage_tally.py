@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.cluster import Node
-from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
 from fairlead.scheduling.shares import entitlements
 from fairlead.scheduling.state import TenantState
 from fairlead.simulation.active_job import ActiveJob
@@ -15,7 +15,7 @@ from fairlead.simulation.outcome import Window
 
 DAY_S = 86_400.0
 TINY = 1e-9
-HALF_LIFE_S = DEFAULTS.forget_s
+HALF_LIFE_S = DEFAULT_CONFIG.forget_s
 """After this long, what a tenant was served counts half, as live: yesterday's hog waits today, and is forgiven then."""
 
 

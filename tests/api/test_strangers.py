@@ -13,7 +13,7 @@ from fastapi import routing
 
 from fairlead.api.app import create_app
 from fairlead.control import service
-from fairlead.scheduling.mentioned_jobs import ANOTHERS
+from fairlead.scheduling.mentioned_jobs import ANOTHER_TENANTS_JOB
 from tests.api.conftest import Team, serving, team
 from tests.waiting import until
 
@@ -129,4 +129,4 @@ def test_an_admin_reads_who_made_room_for_whom(crowd: Crowd) -> None:
 
 def test_who_waits_reads_how_room_is_made_but_not_by_whom(crowd: Crowd) -> None:
     making = [text for text in crowd.heard["azure-q3"] if "room is being made by" in text]
-    assert all(f"room is being made by {ANOTHERS}" in text for text in making)
+    assert all(f"room is being made by {ANOTHER_TENANTS_JOB}" in text for text in making)

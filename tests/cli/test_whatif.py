@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.errors import NotFound
-from fairlead.scheduling.job_speed import expected_left
+from fairlead.scheduling.job_speed import expected_work_left
 from fairlead.scheduling.state import ClusterState, JobState, TenantState
 from fairlead.simulation.live_trace import Changes, changed, trace_of
 from fairlead.simulation.runs import run
@@ -94,7 +94,7 @@ def test_who_runs_goes_on_and_who_sat_on_a_removed_node_waits() -> None:
     nodes = [Node(name, {DEVICE: 1.0}) for name in "ab"]
     jobs = [JobState(name, "t", 0.0, seats=(name,), since_s=100.0, facts={"takes_s": 50.0}) for name in "ab"]
     state = ClusterState(100.0, nodes, [TenantState("t")], jobs)
-    left = dict(zip("ab", expected_left(state, jobs), strict=True))
+    left = dict(zip("ab", expected_work_left(state, jobs), strict=True))
     as_it_is = {job.id: job.finished_s for job in run(trace_of(state, left), "fifo").jobs}
     assert as_it_is == pytest.approx({"a": 150.0, "b": 150.0}), "nobody pays for a restart that does not happen"
     fewer = trace_of(changed(state, Changes(remove=("a",))), left)

@@ -12,7 +12,7 @@ from fairlead.control.store import events
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.fairness_over_time import judged
 from fairlead.scheduling.market.tenants import Account, _aged
-from fairlead.scheduling.round_memory import plain, promises, recalled
+from fairlead.scheduling.round_memory import durable_memory, memory_from_plain, memory_to_plain
 
 from .stores import Opened
 
@@ -34,7 +34,9 @@ def test_beginning_and_end_of_a_correction_are_told_once(db: Opened) -> None:
     told = [(event.kind, event.tenant) for event in db.read(events.after, 0, 100)]
     both = ["fairness-correcting"] * 3 + ["fairness-restored"] * 3
     assert told == list(zip(both, [None, "hog", "meek"] * 2, strict=True))
-    assert promises(memory(LOW)) != promises(memory(HIGH)), "so that it is stored, and not told again after a crash"
+    assert durable_memory(memory(LOW)) != durable_memory(memory(HIGH)), (
+        "so that it is stored, and not told again after a crash"
+    )
 
 
 def test_only_who_runs_the_platform_reads_names(db: Opened) -> None:
@@ -88,5 +90,5 @@ def test_what_was_due_lately_passes_from_the_index_that_is_shown() -> None:
     assert judged(later, dials)["now"] > 0.99
     gone = {name: replace(one[name], entitled=0.0, useful=0.0) for name in names}
     assert _aged({"accounts": gone, "at_s": 60.0}, names, 90_000.0, dials)["b"].now_ratio is None
-    assert recalled(plain({"accounts": one}))["accounts"] == one
-    assert recalled({"accounts": {"a": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}})["accounts"]["a"].now_due_s == 0.0
+    assert memory_from_plain(memory_to_plain({"accounts": one}))["accounts"] == one
+    assert memory_from_plain({"accounts": {"a": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}})["accounts"]["a"].now_due_s == 0.0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fairlead.cluster import DEVICE, Node, NodeState
 from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.market.config import MarketConfig
-from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Preempt, Resize, Round, Start, TenantState
 
 
@@ -95,7 +95,7 @@ def changes(round_: Round) -> list[Decision]:
 class SlowBackend:
     """Carries decisions out over several rounds: a job that changes settles first and holds old and new seats."""
 
-    def __init__(self, now: ClusterState, takes: int, dials: MarketConfig = DEFAULTS) -> None:
+    def __init__(self, now: ClusterState, takes: int, dials: MarketConfig = DEFAULT_CONFIG) -> None:
         self.now, self.takes, self.dials = now, takes, dials
         self.pending: dict[str, tuple[int, tuple[str, ...]]] = {}
         self.victims: Counter[str] = Counter()

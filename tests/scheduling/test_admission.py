@@ -13,7 +13,7 @@ from fairlead.scheduling.admission import admission
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.market import MarketConfig
-from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState
 
 CURVE = SpeedCurve((1, 2, 4), {"fast": ((1.0, 2.0, 4.0), (1.0, 2.0, 4.0))})
 MARGIN = MarketConfig().deadline_margin
@@ -141,7 +141,7 @@ def test_nothing_is_promised_on_devices_that_the_job_cannot_have(
 
 
 def test_nothing_is_promised_before_a_spent_budget_begins_anew() -> None:
-    spent = cluster(tenants=[TenantState("t", spent=Spent(1.0, "day", 51_000.0))])
+    spent = cluster(tenants=[TenantState("t", spent=SpentBudget(1.0, "day", 51_000.0))])
     answer = admission(spent, HURRIED)
     assert answer.kept is False
     assert answer.earliest_deadline_s == pytest.approx(51_000.0 + 1_500.0 / 4 * MARGIN, abs=120.0)

@@ -13,12 +13,12 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.bid_score import MOST_BEHIND, MOST_STEPS, resource_score, say, says
 from fairlead.scheduling.classes import (
     Bottleneck,
+    DeviceShare,
     Purpose,
-    Share,
     Signature,
-    bound,
+    bottleneck,
     lost_to_exchange,
-    observed,
+    observed_signature,
     purpose,
     signature,
 )
@@ -45,25 +45,25 @@ def test_a_job_is_training_unless_it_says_otherwise() -> None:
 
 
 def test_what_a_job_is_bound_by_follows_from_its_curve_and_its_demand() -> None:
-    share = Share.of(NODES)
+    share = DeviceShare.of(NODES)
     assert (share.memory, share.cpu) == (4e9, 2.0)
-    assert bound(signature(job("a"), share)) is Bottleneck.COMPUTE
-    assert bound(signature(job("a", demand={"memory": 8e9}), share)) is Bottleneck.MEMORY
-    assert bound(signature(job("a", demand={"memory": 8e9, "cpu": 6.0}), share)) is Bottleneck.COMPUTE
-    assert bound(signature(job("a", facts={"used_memory": 6e9}), share)) is Bottleneck.MEMORY
-    assert bound(signature(job("a", curve=GOOD), share)) is Bottleneck.COMPUTE
-    assert bound(signature(job("a", curve=POOR), share)) is Bottleneck.NETWORK
+    assert bottleneck(signature(job("a"), share)) is Bottleneck.COMPUTE
+    assert bottleneck(signature(job("a", demand={"memory": 8e9}), share)) is Bottleneck.MEMORY
+    assert bottleneck(signature(job("a", demand={"memory": 8e9, "cpu": 6.0}), share)) is Bottleneck.COMPUTE
+    assert bottleneck(signature(job("a", facts={"used_memory": 6e9}), share)) is Bottleneck.MEMORY
+    assert bottleneck(signature(job("a", curve=GOOD), share)) is Bottleneck.COMPUTE
+    assert bottleneck(signature(job("a", curve=POOR), share)) is Bottleneck.NETWORK
     live = job("a", curve=None, speeds={1: 100.0, 4: 180.0})
     assert signature(live, share).network == pytest.approx(1 - 45 / 100)
-    assert bound(signature(live, share)) is Bottleneck.NETWORK
+    assert bottleneck(signature(live, share)) is Bottleneck.NETWORK
     assert lost_to_exchange(POOR) == pytest.approx(1 - 1.2 / 3.5)
 
 
 def test_what_was_seen_counts_against_a_job_only_where_it_is_more_than_it_may_take() -> None:
-    share, seen = Share.of(NODES), {"used_memory": 1e9, "used_cpu": 0.5}
+    share, seen = DeviceShare.of(NODES), {"used_memory": 1e9, "used_cpu": 0.5}
     idle = job("a", facts=seen)
     assert signature(idle, share) == Signature()
-    assert observed(idle, share) == Signature(0.25, 0.25)
+    assert observed_signature(idle, share) == Signature(0.25, 0.25)
     assert says([idle, job("b", facts={"used_memory": 8e9})], NODES, MarketConfig())[1] < 1.0
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from fairlead.cluster import NodeState
 from fairlead.scheduling import decide
 from fairlead.scheduling.explain import explain
-from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, Spent, Start, TenantState
+from fairlead.scheduling.state import ClusterState, Hold, Preempt, Resize, SpentBudget, Start, TenantState
 
 from .clusters import job, nodes, state
 
 DECEMBER_S = 1_796_083_200.0  # 2026-12-01 00:00 UTC
-SPENT = Spent(500.0, "month", DECEMBER_S)
+SPENT = SpentBudget(500.0, "month", DECEMBER_S)
 POOR = [TenantState("a", spent=SPENT), TenantState("b")]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from fairlead.cluster import DEVICE, Node, NodeState
-from fairlead.scheduling import decide, dry_run, explain, impossible
+from fairlead.scheduling import can_never_run, decide, dry_run, explain
 from fairlead.scheduling.live_round import live_round
 from fairlead.scheduling.state import ClusterState, Hold, JobState, Start, TenantState
 
@@ -32,7 +32,7 @@ POOL = [Node("c", {DEVICE: 2, "cpu": 2.0, "memory": 4e9}), Node("g", {DEVICE: 2,
 def test_what_the_cluster_can_never_give_is_named_with_field_value_and_fix(
     asked: JobState, quota: int | None, field: str, text: str, fix: str
 ) -> None:
-    verdict = impossible(asked, POOL, quota)
+    verdict = can_never_run(asked, POOL, quota)
     assert verdict is not None
     values = {"workers.min": asked.min_workers, "resources.device": asked.device_type}
     assert verdict.field == field
@@ -42,12 +42,12 @@ def test_what_the_cluster_can_never_give_is_named_with_field_value_and_fix(
 
 def test_lost_nodes_count_as_they_may_return() -> None:
     lost = [Node(n.name, n.capacity, state=NodeState.LOST) for n in nodes(4)]
-    assert impossible(job("j", workers=(4, 4)), lost) is None
-    assert impossible(job("j", workers=(5, 5)), lost) is not None
+    assert can_never_run(job("j", workers=(4, 4)), lost) is None
+    assert can_never_run(job("j", workers=(5, 5)), lost) is not None
 
 
 def test_a_range_that_fits_at_its_minimum_is_possible() -> None:
-    assert impossible(job("j", workers=(1, 100)), POOL) is None
+    assert can_never_run(job("j", workers=(1, 100)), POOL) is None
 
 
 @few
@@ -57,7 +57,7 @@ def test_what_is_called_impossible_never_starts_and_the_rest_could_on_an_empty_c
         if not one.seats:
             alone = ClusterState(before.now_s, before.nodes, [TenantState(one.tenant)], [one])
             starts = isinstance(by_job(decide(alone))[one.id], Start)
-            assert starts == (impossible(one, before.nodes) is None)
+            assert starts == (can_never_run(one, before.nodes) is None)
 
 
 def test_why_a_job_waits_is_answered_with_what_would_help() -> None:

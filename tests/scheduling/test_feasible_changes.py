@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE
-from fairlead.scheduling.feasible_changes import Feasible, Limits, feasible
+from fairlead.scheduling.feasible_changes import FeasibleChanges, Limits, feasible_changes
 from fairlead.scheduling.state import JobState
 
 from .clusters import job, several
@@ -17,10 +17,10 @@ Wants = dict[str, tuple[str, ...]]
 NODES = tuple("abcdef")
 
 
-def done(jobs: list[JobState], wanted: Wants, limits: Limits | None = None) -> Feasible:
+def done(jobs: list[JobState], wanted: Wants, limits: Limits | None = None) -> FeasibleChanges:
     held = Counter(seat for one in jobs for seat in one.seats)
     free = {name: {DEVICE: float(1 - held[name])} for name in NODES}
-    return feasible({one.id: one for one in jobs}, wanted, [one.id for one in jobs], free, limits)
+    return feasible_changes({one.id: one for one in jobs}, wanted, [one.id for one in jobs], free, limits)
 
 
 def test_a_rigid_gang_waits_for_all_its_seats_and_an_elastic_one_begins_with_what_is_free() -> None:
@@ -32,13 +32,13 @@ def test_a_rigid_gang_waits_for_all_its_seats_and_an_elastic_one_begins_with_wha
 
 
 def test_nobody_stops_for_seats_that_nobody_is_to_have() -> None:
-    assert done([job("idle", seats=("a",))], {}) == Feasible()
+    assert done([job("idle", seats=("a",))], {}) == FeasibleChanges()
 
 
 def test_no_more_gangs_stop_than_seats_are_awaited_the_least_worth_first() -> None:
     free = {"a": {DEVICE: 0.0}}
     jobs = {one.id: one for one in (job("new"), job("dear", seats=("a",)), job("cheap", seats=("a",)))}
-    assert feasible(jobs, {"new": ("a",)}, ["new", "dear", "cheap"], free).changes == {"cheap": ()}
+    assert feasible_changes(jobs, {"new": ("a",)}, ["new", "dear", "cheap"], free).changes == {"cheap": ()}
 
 
 def test_a_gang_that_moves_holds_its_seats_until_the_new_ones_are_free() -> None:
@@ -61,7 +61,7 @@ def test_of_two_gangs_that_wait_for_each_others_seats_the_one_worth_less_stops()
 def test_a_gang_that_waits_for_another_device_of_its_own_node_is_in_nobodys_way() -> None:
     grows, fixed = job("grows", workers=(1, 2), seats=("a",), elastic=False), job("fixed", seats=("a",))
     jobs = {one.id: one for one in (grows, fixed)}
-    assert feasible(jobs, {"grows": ("a", "a")}, ["grows"], {"a": {DEVICE: 0.0}}).changes == {}
+    assert feasible_changes(jobs, {"grows": ("a", "a")}, ["grows"], {"a": {DEVICE: 0.0}}).changes == {}
 
 
 def test_a_command_neither_moves_nor_stops_to_let_others_move() -> None:

@@ -66,7 +66,7 @@ def test_a_deadline_presses_while_a_gang_keeps_it_with_little_to_spare(
 @given(clusters(healthy=True))
 def test_a_gang_that_grows_stops_only_siblings_that_have_run_for_their_time(before: ClusterState) -> None:
     now = replace(before, jobs=[replace(one, start_by_s=None, priority=0) for one in before.jobs])
-    meant, jobs = live_plan(now).wanted.seats, {one.id: one for one in now.jobs}
+    meant, jobs = live_plan(now).targets.seats, {one.id: one for one in now.jobs}
     for change in changes(decide(now)):
         taker = jobs.get(change.reason.facts.get("to", ""))
         if isinstance(change, Preempt) and taker is not None and taker.seats:

@@ -12,10 +12,10 @@ from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import FEWEST_STEPS, FOR_ONE, MOST_STEPS, MOST_WAITING, forecast
-from fairlead.scheduling.job_speed import expected_left, length_known, speed_on
+from fairlead.scheduling.job_speed import expected_work_left, length_known, speed_on_seats
 from fairlead.scheduling.market import Market
 from fairlead.scheduling.market.estimates import JobEstimate, class_of
-from fairlead.scheduling.state import ClusterState, JobState, Round, Spent, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, Round, SpentBudget, TenantState
 from tests.scheduling import clusters
 
 ONE = SpeedCurve((1,), {"fast": ((1.0,), (1.0,))})
@@ -67,7 +67,7 @@ def test_who_can_never_start_as_things_are_is_told_nothing() -> None:
 
 
 def test_a_tenant_without_budget_starts_in_its_next_period() -> None:
-    spent = TenantState("t", spent=Spent(1.0, "day", 3_600.0))
+    spent = TenantState("t", spent=SpentBudget(1.0, "day", 3_600.0))
     found = forecast(cluster(1, job("waits"), tenants=[spent]), Market())
     assert found.start_s["waits"] == pytest.approx(3_600.0, rel=0.3)
     assert found.start_s["waits"] >= 3_600.0
@@ -105,10 +105,10 @@ def test_in_a_long_queue_one_job_is_played_until_it_starts() -> None:
 
 def test_unknown_lengths_are_played_as_the_policy_expects_them() -> None:
     state = cluster(1, job("a", None), job("b", None))
-    assert expected_left(state, state.jobs) == pytest.approx([300.0, 300.0])
+    assert expected_work_left(state, state.jobs) == pytest.approx([300.0, 300.0])
     assert not length_known(state, state.jobs[0])
     told = job("c", None, facts={"takes_s": 50.0})
-    assert expected_left(state, [told]) == pytest.approx([50.0])
+    assert expected_work_left(state, [told]) == pytest.approx([50.0])
     assert length_known(state, told)
     assert forecast(state, Market()).start_s["b"] > 0.0
 
@@ -118,9 +118,9 @@ def test_jobs_like_it_that_have_finished_tell_how_long_it_takes() -> None:
     finished = {class_of(fresh): tuple(JobEstimate("x", done, done, 0.0) for done in (40.0, 60.0))}
     state = cluster(1, fresh, memory={"finished": finished})
     assert length_known(state, fresh)
-    assert expected_left(state, [fresh]) == [50.0]
-    assert expected_left(state, [replace(fresh, work_done=45.0)]) == [15.0]
-    assert expected_left(state, [replace(fresh, work_done=70.0)])[0] > 100.0, "longer than any: as usual"
+    assert expected_work_left(state, [fresh]) == [50.0]
+    assert expected_work_left(state, [replace(fresh, work_done=45.0)]) == [15.0]
+    assert expected_work_left(state, [replace(fresh, work_done=70.0)])[0] > 100.0, "longer than any: as usual"
 
 
 def command(name: str, takes_s: float = 100.0, **fields: object) -> JobState:
@@ -135,7 +135,7 @@ def test_what_its_author_said_counts_before_precedents_and_who_is_past_it_is_abo
 ) -> None:
     one = command("c", seats=("n",), since_s=-ran_s)
     finished = {class_of(one): (JobEstimate(class_of(one), 5_000.0, 5_000.0, 0.0),) * 9}
-    assert expected_left(cluster(1, one, memory={"finished": finished}), [one]) == [pytest.approx(left_s)]
+    assert expected_work_left(cluster(1, one, memory={"finished": finished}), [one]) == [pytest.approx(left_s)]
 
 
 def test_live_whoever_waits_is_told_when_its_gang_will_have_come_up() -> None:
@@ -164,12 +164,12 @@ def test_a_gang_of_a_size_that_its_curve_does_not_know_is_no_error() -> None:
 
 def test_speeds_come_from_the_curve_and_from_where_the_gang_sits() -> None:
     nodes = {name: Node(name, {DEVICE: 1.0}, "fast") for name in "ab"}
-    assert speed_on(job("a", curve=TWO), ("a", "a"), nodes) == 1.8
-    assert speed_on(job("a", curve=TWO), ("a", "b"), nodes) == 1.2
-    assert speed_on(job("a", curve=TWO), ("gone",), nodes) == 0.0
+    assert speed_on_seats(job("a", curve=TWO), ("a", "a"), nodes) == 1.8
+    assert speed_on_seats(job("a", curve=TWO), ("a", "b"), nodes) == 1.2
+    assert speed_on_seats(job("a", curve=TWO), ("gone",), nodes) == 0.0
     live = job("a", None, curve=None, speeds={2: 80.0}, remaining_samples=800.0)
-    assert speed_on(live, ("a", "b"), nodes) == 80.0
-    assert expected_left(cluster(1, live), [live]) == [800.0]
+    assert speed_on_seats(live, ("a", "b"), nodes) == 80.0
+    assert expected_work_left(cluster(1, live), [live]) == [800.0]
 
 
 def test_the_live_policy_is_played_as_well_with_speeds_as_measured() -> None:

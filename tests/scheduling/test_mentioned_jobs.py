@@ -11,7 +11,7 @@ from hypothesis import given
 
 from fairlead.scheduling import decide
 from fairlead.scheduling.live_round import live_round
-from fairlead.scheduling.mentioned_jobs import ANOTHERS, MentionedJob, told, told_facts
+from fairlead.scheduling.mentioned_jobs import ANOTHER_TENANTS_JOB, MentionedJob, redact_facts, redact_text
 from fairlead.scheduling.state import ClusterState, Reason
 
 from .clusters import by_job, clusters, job, several, state
@@ -22,34 +22,37 @@ ROOM = "room is being made by job a-1 of tenant vision, job b-1 of tenant nlp, j
 
 @pytest.mark.parametrize("tenant", [None, "nlp"])
 def test_who_may_see_a_job_reads_its_name(tenant: str | None) -> None:
-    assert told(SHRINKS, tenant) == SHRINKS
-    assert told_facts({"to": MentionedJob("small-1", "nlp"), "devices": 1}, tenant) == {"to": "small-1", "devices": 1}
+    assert redact_text(SHRINKS, tenant) == SHRINKS
+    assert redact_facts({"to": MentionedJob("small-1", "nlp"), "devices": 1}, tenant) == {"to": "small-1", "devices": 1}
 
 
 def test_who_may_not_see_a_job_reads_that_it_is_another_s() -> None:
-    assert told(SHRINKS, "vision") == (
+    assert redact_text(SHRINKS, "vision") == (
         "gives 1 device to a waiting job of another tenant, which has fewer than the 1 device it is entitled to"
     )
-    assert told("moves: job x-1 of tenant nlp, 1.5 times as fast", "vision") == f"moves: {ANOTHERS}, 1.5 times as fast"
-    assert told_facts({"victims": [MentionedJob("a-1", "vision"), MentionedJob("b-1", "nlp")]}, "vision") == {
-        "victims": ["a-1", ANOTHERS]
+    assert (
+        redact_text("moves: job x-1 of tenant nlp, 1.5 times as fast", "vision")
+        == f"moves: {ANOTHER_TENANTS_JOB}, 1.5 times as fast"
+    )
+    assert redact_facts({"victims": [MentionedJob("a-1", "vision"), MentionedJob("b-1", "nlp")]}, "vision") == {
+        "victims": ["a-1", ANOTHER_TENANTS_JOB]
     }
 
 
 def test_of_several_one_reads_one_s_own_and_how_many_others_there_are() -> None:
-    assert told(ROOM, "nlp") == "room is being made by job b-1 of tenant nlp, 2 jobs of other tenants and others"
-    assert told(ROOM, "text") == "room is being made by 3 jobs of other tenants and others"
-    assert told(ROOM, None) == ROOM
+    assert redact_text(ROOM, "nlp") == "room is being made by job b-1 of tenant nlp, 2 jobs of other tenants and others"
+    assert redact_text(ROOM, "text") == "room is being made by 3 jobs of other tenants and others"
+    assert redact_text(ROOM, None) == ROOM
 
 
 def test_a_tenant_whose_name_is_the_end_or_the_beginning_of_another_s_is_another() -> None:
     for stranger in ("lp", "nl", "nlp-2", "x-nlp"):
-        assert "small-1" not in told(SHRINKS, stranger) and "nlp" not in told(SHRINKS, stranger)
+        assert "small-1" not in redact_text(SHRINKS, stranger) and "nlp" not in redact_text(SHRINKS, stranger)
 
 
 def test_what_is_no_job_stays_as_it_is() -> None:
     for text in ("wait for a job of tenant nlp to end", "tenant nlp uses 2 of its quota of 2"):
-        assert told(text, "nlp") == text
+        assert redact_text(text, "nlp") == text
 
 
 def test_who_gives_and_who_gets_read_of_each_other_only_that_they_are_there() -> None:
@@ -58,9 +61,14 @@ def test_who_gives_and_who_gets_read_of_each_other_only_that_they_are_there() ->
     gives, gets = decided["wide-1"].reason, decided["new-1"].reason
     assert (gives.code, gets.code) == ("make-room", "making-room")
     assert "waiting job new-1 of tenant beta" in gives.text and "job wide-1 of tenant alpha" in gets.text
-    assert "a waiting job of another tenant" in told(gives.text, "alpha") and ANOTHERS in told(gets.text, "beta")
-    assert told_facts(gives.facts, "alpha")["to"] == ANOTHERS and told_facts(gives.facts, None)["to"] == "new-1"
-    assert told_facts(gets.facts, "beta")["victims"] == [ANOTHERS]
+    assert "a waiting job of another tenant" in redact_text(gives.text, "alpha") and ANOTHER_TENANTS_JOB in redact_text(
+        gets.text, "beta"
+    )
+    assert (
+        redact_facts(gives.facts, "alpha")["to"] == ANOTHER_TENANTS_JOB
+        and redact_facts(gives.facts, None)["to"] == "new-1"
+    )
+    assert redact_facts(gets.facts, "beta")["victims"] == [ANOTHER_TENANTS_JOB]
 
 
 def _renamed(before: ClusterState) -> ClusterState:
@@ -71,7 +79,7 @@ def _renamed(before: ClusterState) -> ClusterState:
 
 
 def _words(reason: Reason, tenant: str) -> set[str]:
-    shown = told(reason.text, tenant), told_facts(reason.facts, tenant)
+    shown = redact_text(reason.text, tenant), redact_facts(reason.facts, tenant)
     return set(re.findall(r"[-\w]+", msgspec.json.encode(shown).decode()))
 
 

@@ -16,7 +16,7 @@ from fairlead.scheduling.admission import admission
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.forecast import forecast
 from fairlead.scheduling.live_round import live_round
-from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState
 
 from .clusters import apply, few
 
@@ -62,7 +62,7 @@ def odd_tenants(draw: st.DrawFn) -> list[TenantState]:
             name,
             draw(st.sampled_from([1.0, 0.0, 1e-9, 1e9])),
             draw(st.sampled_from([None, 0, 2])),
-            spent=draw(st.sampled_from([None, None, Spent(1.0, "day", 900.0), Spent(1.0, "day", 9_000.0)])),
+            spent=draw(st.sampled_from([None, None, SpentBudget(1.0, "day", 900.0), SpentBudget(1.0, "day", 9_000.0)])),
             parent=draw(st.sampled_from([None, "a", "b", name, "gone"])),
             guarantee=draw(st.sampled_from([{}, {"gpu": 2.0}, {"tpu": 4.0, "cpu": 0.0}])),
             most=draw(st.sampled_from([{}, {"gpu": 0.0}, {"tpu": 1.0}])),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.scheduling.market import Market
-from fairlead.scheduling.queues import Demand, Tree, charge, divided, working
+from fairlead.scheduling.queues import Demand, Tree, charge, divide_capacity, people_with_jobs
 from fairlead.scheduling.shares import entitlements
 from fairlead.scheduling.state import ClusterState, JobState, Resize, Round, Start, TenantState
 
@@ -36,7 +36,7 @@ def forests(draw: st.DrawFn) -> tuple[list[TenantState], dict[str, float]]:
 def whole(forest: tuple[list[TenantState], dict[str, float]], capacity: float) -> tuple[Tree, dict[str, float]]:
     tenants, demand = forest
     tree = Tree.of(tenants, {name: ("",) for name, amount in demand.items() if amount > 0})
-    return tree, divided(tree, Demand({tree.own(name): amount for name, amount in demand.items()}), capacity)
+    return tree, divide_capacity(tree, Demand({tree.own(name): amount for name, amount in demand.items()}), capacity)
 
 
 def lids(tree: Tree, demand: dict[str, float]) -> dict[str, float]:
@@ -161,15 +161,15 @@ def test_a_limit_by_type_bounds_what_can_be_used_of_it() -> None:
     teams = [TenantState("a", most={"v100": 2.0}), TenantState("b")]
     tree = Tree.of(teams)
     demand = Demand({"a": 9.0, "b": 9.0}, {"a": {"v100": 8.0, "": 1.0}, "b": {"": 9.0}}, {"v100": 8.0, "k80": 2.0})
-    assert divided(tree, demand, 10.0) == {"a": 3.0, "b": 7.0}
+    assert divide_capacity(tree, demand, 10.0) == {"a": 3.0, "b": 7.0}
 
 
 def test_people_of_a_tenant_stand_below_it_where_several_have_jobs() -> None:
     jobs = [JobState("1", "a", 0.0, person="eve"), JobState("2", "a", 0.0, person="ada"), JobState("3", "b", 0.0)]
-    tree = Tree.of([TenantState("a"), TenantState("b")], working(jobs))
+    tree = Tree.of([TenantState("a"), TenantState("b")], people_with_jobs(jobs))
     assert list(tree.queues) == ["a", "a/ada", "a/eve", "b"] and tree.leaf("a", "eve") == "a/eve"
     assert tree.leaf("a", "new") == "a" and tree.leaf("b", "new") == "b"  # who was not counted
-    assert tree.tenants == {"a", "b"} and Tree.of([TenantState("a")], working(jobs[:1])).flat
+    assert tree.tenants == {"a", "b"} and Tree.of([TenantState("a")], people_with_jobs(jobs[:1])).flat
 
 
 def test_who_takes_more_memory_than_goes_with_a_device_is_charged_for_it() -> None:

@@ -11,9 +11,9 @@ from fairlead.scheduling import decide
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.market.blocked_jobs import barred
 from fairlead.scheduling.market.offers import Pool, offers
-from fairlead.scheduling.phrases import span
+from fairlead.scheduling.phrases import duration_text
 from fairlead.scheduling.queues import Tree
-from fairlead.scheduling.state import Hold, JobState, Preempt, Reservation, Resize, Spent, Start, TenantState
+from fairlead.scheduling.state import Hold, JobState, Preempt, Reservation, Resize, SpentBudget, Start, TenantState
 from tests.scheduling.clusters import by_job, job, state
 
 CURVE = SpeedCurve((1, 2), {"g": ((1.0, 1.8), (1.0, 1.8))})
@@ -52,7 +52,7 @@ def test_who_waits_for_its_own_tenants_gangs_is_not_told_that_it_never_starts() 
 
 
 def test_who_is_held_back_by_a_budget_that_is_used_up_is_told_so() -> None:
-    poor = TenantState("a", spent=Spent(1.0, "day", 86_400.0))
+    poor = TenantState("a", spent=SpentBudget(1.0, "day", 86_400.0))
     assert at_once([pair("j")], poor)["j"].reason.code == "budget-spent"
 
 
@@ -76,7 +76,7 @@ def test_a_job_of_no_workers_at_all_harms_nobody() -> None:
 
 
 def test_spans_are_told_without_exponents() -> None:
-    said = [span(seconds) for seconds in (0.0, 90.0, 7199.0, 86_400.0, 864_000.0, 5e12, 5e20, math.inf)]
+    said = [duration_text(seconds) for seconds in (0.0, 90.0, 7199.0, 86_400.0, 864_000.0, 5e12, 5e20, math.inf)]
     assert said == ["a moment", "1.5 minutes", "120 minutes", "24 hours", "10 days", "158,440 years",
                     "more than a million years", "more than a million years"]  # fmt: skip
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from fairlead.cluster import NodeState
 from fairlead.scheduling import decide
 from fairlead.scheduling.market.estimates import MOST_CLASSES, History, JobEstimate
-from fairlead.scheduling.round_memory import plain, recalled
+from fairlead.scheduling.round_memory import memory_from_plain, memory_to_plain
 from fairlead.scheduling.state import ClusterState
 
 from .clusters import apply, clusters, few, job, nodes, state
@@ -21,7 +21,7 @@ from .clusters import apply, clusters, few, job, nodes, state
 def test_a_memory_that_was_stored_is_the_memory_it_was(now: ClusterState) -> None:
     for _ in range(3):
         round_ = decide(now)
-        assert recalled(json.loads(json.dumps(plain(round_.memory)))) == round_.memory
+        assert memory_from_plain(json.loads(json.dumps(memory_to_plain(round_.memory)))) == round_.memory
         now = apply(now, round_, wait_s=60.0)
 
 

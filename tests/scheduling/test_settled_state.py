@@ -10,7 +10,7 @@ import pytest
 from fairlead.cluster import NodeState
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.market.tenants import Account
-from fairlead.scheduling.repair import repairs
+from fairlead.scheduling.repair import plan_repairs
 from fairlead.scheduling.settled_state import COMMITTED_S, SettledState, settled_state
 from fairlead.scheduling.situation import Situation
 from fairlead.scheduling.state import ClusterState, JobState, Preempt, Resize, Start
@@ -20,7 +20,7 @@ from .clusters import by_job, job, nodes, state
 
 def settled(now: ClusterState) -> SettledState:
     situation = Situation.of(now)
-    return settled_state(situation, repairs(situation))
+    return settled_state(situation, plan_repairs(situation))
 
 
 def given(seats: tuple[str, ...], since_s: float = 95.0) -> dict[str, Any]:

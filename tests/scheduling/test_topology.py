@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fairlead.cluster import DEVICE, Node, level_between, nearby_devices
 from fairlead.scheduling.curves import FAR, NEAR, SpeedCurve, widened
-from fairlead.scheduling.explain import impossible
+from fairlead.scheduling.explain import can_never_run
 from fairlead.scheduling.market import Market
 from fairlead.scheduling.market.capacity_arrays import could_ever_run
-from fairlead.scheduling.market.colocation import Observation, learned, slowdown
+from fairlead.scheduling.market.colocation import Observation, learn_losses, slowdown
 from fairlead.scheduling.market.limits import confined
 from fairlead.scheduling.market.offers import Pool, offers
 from fairlead.scheduling.market.seat_requests import paces
@@ -102,11 +102,11 @@ def test_a_menu_tells_the_speed_in_the_narrowest_domain_that_holds_the_gang() ->
 
 def test_a_job_that_may_run_nowhere_here_is_refused_at_once() -> None:
     nodes = cluster()
-    assert impossible(job("j", 4, only=frozenset({"z0"})), nodes) is None
-    nowhere = impossible(job("j", 1, only=frozenset({"mars"})), nodes)
+    assert can_never_run(job("j", 4, only=frozenset({"z0"})), nodes) is None
+    nowhere = can_never_run(job("j", 1, only=frozenset({"mars"})), nodes)
     assert nowhere is not None
     assert (nowhere.field, nowhere.text) == ("placement.only", "no node is in mars")
-    assert impossible(job("j", 9, only=frozenset({"z0r0"})), nodes) is not None
+    assert can_never_run(job("j", 9, only=frozenset({"z0r0"})), nodes) is not None
 
 
 def test_the_market_seats_a_close_gang_in_one_rack() -> None:
@@ -238,22 +238,22 @@ def test_idle_nodes_sleep_after_a_while_and_wake_when_needed() -> None:
 
 
 def test_what_neighbours_cost_is_learned_from_speeds_beside_them_and_alone() -> None:
-    table = learned({}, [Observation("a", ("b",), 70.0, 100.0)])
+    table = learn_losses({}, [Observation("a", ("b",), 70.0, 100.0)])
     assert table == {("a", "b"): pytest.approx(0.3)}
     for _ in range(60):
-        table = learned(table, [Observation("a", ("b",), 90.0, 100.0), Observation("a", ("c",), 100.0, 100.0)])
+        table = learn_losses(table, [Observation("a", ("b",), 90.0, 100.0), Observation("a", ("c",), 100.0, 100.0)])
     assert table["a", "b"] == pytest.approx(0.1, abs=1e-3)
     assert slowdown(table, "a", ("b", "c")) == pytest.approx(0.1, abs=1e-3)
-    assert learned(table, [Observation("a", (), 10.0, 100.0)]) == table
+    assert learn_losses(table, [Observation("a", (), 10.0, 100.0)]) == table
 
 
 @few
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["a", "b", "ab"]), st.floats(0.0, 120.0)), max_size=8))
 def test_what_is_learned_is_a_part_of_the_speed_in_any_order(seen: list[tuple[str, str, float]]) -> None:
     told = [Observation(kind, tuple(beside), speed, 100.0) for kind, beside, speed in seen]
-    table = learned({}, told)
+    table = learn_losses({}, told)
     assert all(0.0 <= lost <= 0.95 for lost in table.values())
-    assert table == learned({}, reversed(told))
+    assert table == learn_losses({}, reversed(told))
 
 
 def test_devices_of_one_node_are_taken_from_as_few_numa_domains_as_possible() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fairlead.cluster import DEVICE, Node
 from fairlead.errors import InvalidSpec, Refused
 from fairlead.scheduling.curves import SpeedCurve
-from fairlead.scheduling.market.energy import IDLE, drawn_kwh, power, worth_sleeping_s
+from fairlead.scheduling.market.energy import IDLE, energy_kwh, power, worth_sleeping_s
 from fairlead.simulation.clusters import cluster
 from fairlead.simulation.energy import Energy
 from fairlead.simulation.engine import Settings, SimulationError
@@ -73,7 +73,7 @@ def test_power_is_as_the_node_says_or_as_its_type_draws() -> None:
     own = Node("a", {DEVICE: 1.0}, "v100", watts=(20.0, 200.0))
     assert (power(own).idle_w, power(own).busy_w) == (20.0, 200.0)
     assert power(nodes(1)[0]).busy_w == 300.0
-    assert drawn_kwh([own], {"a": HOUR_S}, {}, {}, 2 * HOUR_S) == pytest.approx(0.22)
+    assert energy_kwh([own], {"a": HOUR_S}, {}, {}, 2 * HOUR_S) == pytest.approx(0.22)
     assert worth_sleeping_s(own) == 0.0
 
 

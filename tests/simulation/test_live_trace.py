@@ -9,9 +9,9 @@ import pytest
 
 from fairlead.cluster import DEVICE, Node
 from fairlead.control.service.whatif import _told
-from fairlead.scheduling.job_speed import expected_left
+from fairlead.scheduling.job_speed import expected_work_left
 from fairlead.scheduling.market.tenants import Account
-from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState
 from fairlead.simulation.engine import Settings, Simulation
 from fairlead.simulation.live_trace import read_state, trace_of
 from fairlead.simulation.outcome import Outcome
@@ -33,7 +33,7 @@ def cluster(*jobs: JobState, devices: int = 1, **fields: object) -> ClusterState
 
 
 def played(state: ClusterState, policy: str = "fairlead") -> Outcome:
-    left = dict(zip((job.id for job in state.jobs), expected_left(state, state.jobs), strict=True))
+    left = dict(zip((job.id for job in state.jobs), expected_work_left(state, state.jobs), strict=True))
     return run(trace_of(state, left), policy)
 
 
@@ -51,7 +51,7 @@ def test_a_command_that_is_nearly_done_is_not_stopped_for_shorter_ones_in_the_pl
 
 def test_a_command_that_is_stopped_begins_anew() -> None:
     old = command("old", 600.0, seats=("n",), since_s=NOW_S - 500.0)
-    trace = trace_of(cluster(old), dict(zip(["old"], expected_left(cluster(old), [old]), strict=True)))
+    trace = trace_of(cluster(old), dict(zip(["old"], expected_work_left(cluster(old), [old]), strict=True)))
     going = Simulation(trace, trace.nodes, entry("fifo").make(trace, 0), Settings())
     going._go_on()
     job = going.active["old"]
@@ -61,7 +61,7 @@ def test_a_command_that_is_stopped_begins_anew() -> None:
 
 
 def test_nothing_starts_before_a_spent_budget_begins_anew() -> None:
-    spent = [TenantState("t", spent=Spent(1.0, "month", NOW_S + 2e6)), TenantState("u")]
+    spent = [TenantState("t", spent=SpentBudget(1.0, "month", NOW_S + 2e6)), TenantState("u")]
     state = cluster(command("j", 100.0), command("other", 100.0, tenant="u"), devices=2, tenants=spent)
     done = finished(played(state))
     assert done["other"] == pytest.approx(100.0, abs=61.0)

@@ -18,9 +18,9 @@ from fairlead.control.store import tenants as tenants_stored
 from fairlead.control.store.row_mapping import insert_into
 from fairlead.control.store.schema import budget_notes
 from fairlead.errors import OverBudget
-from fairlead.scheduling.phrases import budget, moment, used_up
-from fairlead.scheduling.queues import path_up
-from fairlead.scheduling.state import Spent
+from fairlead.scheduling.phrases import budget_text, budget_used_up, utc_minute
+from fairlead.scheduling.queues import path_to_top
+from fairlead.scheduling.state import SpentBudget
 from fairlead.specs import Budget
 
 HOUR_S = 3600.0
@@ -40,13 +40,13 @@ class Spending:
     until_s: float  # when the next period begins
 
     @property
-    def spent(self) -> Spent | None:
+    def spent(self) -> SpentBudget | None:
         """For the scheduler: None while something is left."""
-        return Spent(self.device_hours, self.per, self.until_s) if self.used_hours >= self.device_hours else None
+        return SpentBudget(self.device_hours, self.per, self.until_s) if self.used_hours >= self.device_hours else None
 
     @property
     def words(self) -> str:
-        return budget(Spent(self.device_hours, self.per, self.until_s))
+        return budget_text(SpentBudget(self.device_hours, self.per, self.until_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +104,16 @@ def _with_those_below(own_s: Mapping[str, float], tenants: Iterable[Tenant]) -> 
     parents = {tenant.name: tenant.parent for tenant in tenants}
     sums: dict[str, float] = defaultdict(float)
     for name, seconds in own_s.items():
-        for tenant in path_up(name, parents):
+        for tenant in path_to_top(name, parents):
             sums[tenant] += seconds
     return sums
 
 
-def used_up_by(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict[str, Spent]:
+def used_up_by(tenants: Iterable[Tenant], found: Mapping[str, Spending]) -> dict[str, SpentBudget]:
     """Who may start nothing: what is used up of its own budget or of one above it, the one that lasts longest."""
     spent = {name: spending.spent for name, spending in found.items() if spending.spent is not None}
     parents = {tenant.name: tenant.parent for tenant in tenants} if spent else {}
-    bars = {name: [(one, spent[one]) for one in path_up(name, parents) if one in spent] for name in parents}
+    bars = {name: [(one, spent[one]) for one in path_to_top(name, parents) if one in spent] for name in parents}
     longest = {name: max(of, key=lambda each: each[1].again_s) for name, of in bars.items() if of}
     return {name: replace(one, of="" if whose == name else whose) for name, (whose, one) in longest.items()}
 
@@ -128,8 +128,8 @@ def afford(connection: Connection, tenant: Tenant, now_s: float) -> None:
     spent = used_up_by(known, spendings(connection, known, now_s)).get(tenant.name)
     if spent is not None:
         raise OverBudget(
-            used_up(tenant.name, spent), field="budget", value=f"{spent.device_hours:g}h/{spent.per}",
-            fix=f"submit it again from {moment(spent.again_s)} on, or ask an admin for a larger budget",
+            budget_used_up(tenant.name, spent), field="budget", value=f"{spent.device_hours:g}h/{spent.per}",
+            fix=f"submit it again from {utc_minute(spent.again_s)} on, or ask an admin for a larger budget",
         )  # fmt: skip
 
 
@@ -144,7 +144,9 @@ def barred(connection: Connection, tenants: Sequence[Tenant], since_s: float, no
     spans = [BudgetStop(str(event.tenant), event.time_s, float(event.facts["until_s"])) for event in told]
     kept = [span for span in spans if span.to_s > since_s and span.tenant in (spent if span.to_s > now_s else limited)]
     parents = {tenant.name: tenant.parent for tenant in tenants}
-    return [replace(span, tenant=name) for span in kept for name in parents if span.tenant in path_up(name, parents)]
+    return [
+        replace(span, tenant=name) for span in kept for name in parents if span.tenant in path_to_top(name, parents)
+    ]
 
 
 def tell(connection: Connection, found: Iterable[Spending], now_s: float) -> None:
@@ -160,6 +162,6 @@ def tell(connection: Connection, found: Iterable[Spending], now_s: float) -> Non
         first = insert_into(connection.dialect.name, budget_notes).values(note | {"kind": kind})
         told = connection.execute(first.on_conflict_do_nothing().returning(budget_notes.c.kind)).first()
         if told is not None:
-            text = f"tenant {spending.tenant} {part} {spending.words}; the next begins {moment(spending.until_s)}"
+            text = f"tenant {spending.tenant} {part} {spending.words}; the next begins {utc_minute(spending.until_s)}"
             events.append(connection, time_s=now_s, kind=kind, text=text, tenant=spending.tenant,
                           facts=note | {"used_hours": spending.used_hours, "until_s": spending.until_s})  # fmt: skip

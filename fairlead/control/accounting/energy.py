@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.cluster import Node
 from fairlead.control.accounting.report import Held
 from fairlead.control.store.node_sleep import NodeSleep
-from fairlead.scheduling.market.energy import drawn_kwh, power, usual_power
+from fairlead.scheduling.market.energy import energy_kwh, power, usual_power
 
 JOULES = 3.6e6
 """Of a kilowatt hour."""
@@ -35,10 +35,10 @@ def energy(
             took_s.setdefault(rest.node, []).append(rest.woken_in_s)
     woken = [replace(node, wake_s=fmean(took_s.get(node.name, [node.wake_s]))) for node in nodes]
     span_s = max(0.0, until_s - since_s)
-    drawn = drawn_kwh(woken, busy_s, asleep_s, wakes, span_s)
+    drawn = energy_kwh(woken, busy_s, asleep_s, wakes, span_s)
     return {
         "kwh": drawn,
-        "saved_kwh": drawn_kwh(woken, busy_s, {}, {}, span_s) - drawn,
+        "saved_kwh": energy_kwh(woken, busy_s, {}, {}, span_s) - drawn,
         "asleep_s": float(sum(asleep_s.values())),
         "wakes": sum(wakes.values()),
         "tenants": _by_tenant(nodes, ledger, since_s, until_s),

@@ -15,8 +15,8 @@ from fairlead.scheduling.admission import Answer, admission
 from fairlead.scheduling.curves import SpeedCurve
 from fairlead.scheduling.decide import decide
 from fairlead.scheduling.forecast import forecast
-from fairlead.scheduling.mentioned_jobs import told, told_facts
-from fairlead.scheduling.round_memory import plain, recalled
+from fairlead.scheduling.mentioned_jobs import redact_facts, redact_text
+from fairlead.scheduling.round_memory import memory_from_plain, memory_to_plain
 from fairlead.scheduling.state import ClusterState, JobState, Reason
 
 ENOUGH_S = 5.0
@@ -25,7 +25,7 @@ ENOUGH_S = 5.0
 
 def packed(state: ClusterState) -> msgspec.Raw:
     """The state as it is sent."""
-    return msgspec.Raw(msgspec.msgpack.encode(replace(state, memory=plain(state.memory))))
+    return msgspec.Raw(msgspec.msgpack.encode(replace(state, memory=memory_to_plain(state.memory))))
 
 
 def unpacked(raw: msgspec.Raw) -> ClusterState:
@@ -39,7 +39,7 @@ def unpacked(raw: msgspec.Raw) -> ClusterState:
         key = (job.curve.sizes, tuple(job.curve.speeds.items()))
         return replace(job, curve=curves.setdefault(key, job.curve))
 
-    return replace(state, memory=recalled(state.memory), jobs=tuple(map(shared, state.jobs)))
+    return replace(state, memory=memory_from_plain(state.memory), jobs=tuple(map(shared, state.jobs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class AdmissionQuestion(msgspec.Struct, frozen=True, tag="admission"):
         return replace(found, why=self._read(found.why), decided=found.decided and self._read(found.decided))
 
     def _read(self, reason: Reason) -> Reason:
-        return Reason(reason.code, told(reason.text, self.tenant), told_facts(reason.facts, self.tenant))
+        return Reason(reason.code, redact_text(reason.text, self.tenant), redact_facts(reason.facts, self.tenant))
 
 
 Question = StartsQuestion | AdmissionQuestion

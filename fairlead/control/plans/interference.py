@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fairlead import wire
 from fairlead.control.records import Generation, Job
-from fairlead.scheduling.market.colocation import Observation, learned
-from fairlead.scheduling.market.seat_requests import workload
+from fairlead.scheduling.market.colocation import Observation, learn_losses
+from fairlead.scheduling.market.seat_requests import workload_class
 from fairlead.scheduling.state import JobState
 
 WINDOW_S = 6.0
@@ -84,7 +84,7 @@ class InterferenceWatch:
         others = self._others = _neighbours(self._gangs) if self._others is None else self._others
         watched = (self._watched(now_s, gang, others[gang.job]) for gang in self._gangs)
         seen = [found for found in watched if found is not None]
-        self.table = learned(self.table, seen)
+        self.table = learn_losses(self.table, seen)
         pairs = sorted({(one.kind, other) for one in seen for other in one.beside})
         return {pair: self.table[pair] for pair in pairs}
 
@@ -134,5 +134,7 @@ def sittings(
         steady = stored.training and len(generations) == 1 and not job.settling and not job.broken
         pace = min(paces.get(name, 1.0) for name in nodes)
         since_s = newest.running_s if steady else None
-        found.append(GangPlacement(job.id, workload(job.facts), newest.number, nodes, len(job.seats), pace, since_s))
+        found.append(
+            GangPlacement(job.id, workload_class(job.facts), newest.number, nodes, len(job.seats), pace, since_s)
+        )
     return found

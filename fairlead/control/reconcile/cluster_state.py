@@ -13,7 +13,7 @@ from fairlead.control.reconcile.rendezvous import Rendezvous
 from fairlead.control.reconcile.stragglers import slow_seats
 from fairlead.control.records import ENDED, Generation, GenerationPhase, Job, JobPhase, Tenant
 from fairlead.recovery.deaths import OTHERS, Cause
-from fairlead.scheduling.state import ClusterState, JobState, Spent, TenantState
+from fairlead.scheduling.state import ClusterState, JobState, SpentBudget, TenantState
 
 RESTART_S, COMMAND_RESTART_S = 1.0, 30.0
 """What a new generation of a training, or of a command, is taken to cost before any was seen to come up."""
@@ -40,7 +40,7 @@ def cluster_state(
     facts: Facts,
     cooling: frozenset[str],
     memory: Mapping[str, object],
-    spent: Mapping[str, Spent] | None = None,
+    spent: Mapping[str, SpentBudget] | None = None,
     used: Mapping[str, Mapping[str, float]] | None = None,
     curves: Callable[[Job], CalibratedCurve | None] = lambda job: None,
     aside: Collection[str] = (),
@@ -79,7 +79,7 @@ def cluster_state(
     )
 
 
-def tenant_state(tenant: Tenant, attained_device_s: float = 0.0, spent: Spent | None = None) -> TenantState:
+def tenant_state(tenant: Tenant, attained_device_s: float = 0.0, spent: SpentBudget | None = None) -> TenantState:
     """One tenant as the scheduler sees it."""
     return TenantState(
         tenant.name, tenant.weight, tenant.quota, attained_device_s, spent,

@@ -41,7 +41,7 @@ from fairlead.control.store.engine import Store
 from fairlead.control.store.retry import outlast
 from fairlead.recovery.policy import LONGEST_S
 from fairlead.scheduling.decide import decide
-from fairlead.scheduling.state import AS_DIALLED, Round, Sharing
+from fairlead.scheduling.state import DEFAULT_SHARING, Round, Sharing
 
 log = structlog.get_logger()
 
@@ -59,7 +59,7 @@ class Controller:
     def __init__(
         self, store: Store, backend: Backend, order_for: Callable[[Connection, Job], wire.WorkerSpec],
         clock: Callable[[], float] = time.time, secrets_for: SecretsFor = no_secrets,
-        gauge: Calibrator | None = None, sleep_after_s: float | None = None, sharing: Sharing = AS_DIALLED,
+        gauge: Calibrator | None = None, sleep_after_s: float | None = None, sharing: Sharing = DEFAULT_SHARING,
         planner: Planner | None = None,
     ) -> None:  # fmt: skip
         self.store = store

@@ -34,11 +34,11 @@ from fairlead.control.store import (
     policy_memory as memory,
 )
 from fairlead.control.store.engine import Store
-from fairlead.scheduling.market.policy import DEFAULTS
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
 from fairlead.scheduling.reasons import Explanation
-from fairlead.scheduling.round_memory import plain, promises, recalled
+from fairlead.scheduling.round_memory import durable_memory, memory_from_plain, memory_to_plain
 from fairlead.scheduling.state import (
-    AS_DIALLED,
+    DEFAULT_SHARING,
     ClusterState,
     Decision,
     Hold,
@@ -103,13 +103,13 @@ class LastRound:
     def forgets_less(self, decided: Round, now_s: float) -> bool:
         """Whether the memory of this round has to be stored: much in it changes all the time and may be a bit old."""
         old = now_s - self.stored_s >= REMEMBER_S
-        return old or self.memory is None or promises(self.memory) != promises(decided.memory)
+        return old or self.memory is None or durable_memory(self.memory) != durable_memory(decided.memory)
 
 
 def _recalled(connection: Connection) -> dict[str, Any]:
     """What the policy remembered when it was stored; nothing, if no sense can be made of it."""
     try:
-        return recalled(memory.load(connection))
+        return memory_from_plain(memory.load(connection))
     except Exception as error:
         if stays_what_it_is(error):
             raise
@@ -120,7 +120,7 @@ def _recalled(connection: Connection) -> dict[str, Any]:
 async def read_state(
     store: Store, now_s: float, nodes: Mapping[str, Node], known: GangRegistry, undecided: frozenset[str],
     remembers: Mapping[str, Any] | None = None, curves: Callable[[Job], CalibratedCurve | None] = lambda job: None,
-    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = AS_DIALLED,
+    think: Callable[[Sequence[Job]], Awaitable[None]] | None = None, sharing: Sharing = DEFAULT_SHARING,
     aside: Collection[str] = (),
 ) -> RoundInput:  # fmt: skip
     """All that this round depends on, read at one moment; ``remembers``: the last round's memory, if it is known.
@@ -141,7 +141,7 @@ async def read_state(
             active,
             generations.current(connection, busy),
             teams,
-            ledger.attained(connection, now_s, DEFAULTS.under(sharing).forget_s),
+            ledger.attained(connection, now_s, DEFAULT_CONFIG.under(sharing).forget_s),
             _recalled(connection) if remembers is None else dict(remembers),
             spendings(connection, teams, now_s),
         )
@@ -243,7 +243,7 @@ def apply_round(
     tell(connection, state.spendings.values(), state.cluster.now_s)
     tell_fairness(connection, state.cluster.memory, decided.memory, state.cluster.now_s)
     if remember:
-        memory.save(connection, plain(decided.memory))
+        memory.save(connection, memory_to_plain(decided.memory))
     return changed
 
 

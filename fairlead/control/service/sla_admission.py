@@ -9,9 +9,9 @@ from fairlead.control.job_views import foreseen, reason_view
 from fairlead.errors import Refused
 from fairlead.scheduling.admission import Answer
 from fairlead.scheduling.bid_score import resource_score
-from fairlead.scheduling.classes import Share, bound, observed, purpose, signature
-from fairlead.scheduling.market.policy import DEFAULTS
-from fairlead.scheduling.phrases import second
+from fairlead.scheduling.classes import DeviceShare, bottleneck, observed_signature, purpose, signature
+from fairlead.scheduling.market.policy import DEFAULT_CONFIG
+from fairlead.scheduling.phrases import utc_second
 from fairlead.scheduling.state import ClusterState
 from fairlead.specs import STORED, Sla
 from fairlead.views.jobs import PromiseView
@@ -28,15 +28,15 @@ def profile(state: ClusterState, job_id: str) -> dict[str, Any]:
     job = next((job for job in state.jobs if job.id == job_id), None)
     if job is None:
         return {}
-    share = Share.of(node for node in state.nodes if node.schedulable)
-    seen = observed(job, share)
+    share = DeviceShare.of(node for node in state.nodes if node.schedulable)
+    seen = observed_signature(job, share)
     return {
         "purpose": str(purpose(job)),
-        "bound": str(bound(seen)),
+        "bound": str(bottleneck(seen)),
         "memory": seen.memory,
         "compute": seen.compute,
         "network": seen.network,
-        "score": resource_score(signature(job, share), DEFAULTS),
+        "score": resource_score(signature(job, share), DEFAULT_CONFIG),
     }
 
 
@@ -69,5 +69,5 @@ def sla_of(spec: Sla | None, tenant: Mapping[str, Any]) -> Sla:
 def refusal(answer: Answer) -> Refused:
     """To a strict job whose promise cannot be kept."""
     earliest = answer.earliest_deadline_s
-    instead = "" if earliest is None else f"ask for {second(earliest)} or later, "
+    instead = "" if earliest is None else f"ask for {utc_second(earliest)} or later, "
     return Refused(answer.why.text, field="sla", fix=f"{instead}or leave out sla.strict")

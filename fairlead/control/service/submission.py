@@ -33,7 +33,7 @@ from fairlead.errors import InvalidSpec, NotFound, OverBudget, Refused, Unavaila
 from fairlead.planning.plan_choice import CUTS, objection
 from fairlead.planning.profiles import model_from
 from fairlead.scheduling.admission import Answer
-from fairlead.scheduling.explain import impossible
+from fairlead.scheduling.explain import can_never_run
 from fairlead.scheduling.state import ClusterState, Reason
 from fairlead.specs import JobSpec, Policy
 from fairlead.views.jobs import DryRun, JobView
@@ -134,7 +134,7 @@ class SubmissionVerbs(Verbs):
         """Refuse at once what can never run here."""
         nodes = list(self._core.controller.nodes.values())
         seen = job_state(job, (), {}, cooling=False)
-        problem = impossible(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
+        problem = can_never_run(seen, nodes, tenant.quota) or beyond(seen, tenants.path(connection, tenant), nodes)
         if problem is not None:
             raise Refused(problem.text, field=problem.field, value=problem.value, fix=problem.fix)
         known = known_models.get(connection, job.tenant, model_key(job)) if spec.plan in CUTS else None
@@ -170,7 +170,7 @@ class SubmissionVerbs(Verbs):
         job = job_state(new_job(spec, tenant, who, now_s), (), {}, cooling=False)
         nodes = list(controller.nodes.values())
         above = await self._read(lambda connection: tenants.path(connection, tenant))
-        problem = impossible(job, nodes, tenant.quota) or beyond(job, above, nodes)
+        problem = can_never_run(job, nodes, tenant.quota) or beyond(job, above, nodes)
         if problem is not None:
             never = Reason("impossible", f"{problem.field}: {problem.text}; {problem.fix}")
             return DryRun(admitted=False, reason=reason_view(never, scope(who)))

@@ -11,8 +11,8 @@ import msgspec
 from fairlead.control.identity.access import require
 from fairlead.control.records import Role, Token
 from fairlead.control.service.core import Verbs
-from fairlead.scheduling.job_speed import expected_left, length_known
-from fairlead.scheduling.round_memory import plain
+from fairlead.scheduling.job_speed import expected_work_left, length_known
+from fairlead.scheduling.round_memory import memory_to_plain
 from fairlead.scheduling.state import ClusterState
 from fairlead.views.jobs import StateView
 
@@ -31,8 +31,8 @@ class WhatIfVerbs(Verbs):
 
 
 def _told(state: ClusterState) -> StateView:
-    left = expected_left(state, state.jobs)
-    owed = plain({name: state.memory[name] for name in OWED if name in state.memory})
+    left = expected_work_left(state, state.jobs)
+    owed = memory_to_plain({name: state.memory[name] for name in OWED if name in state.memory})
     told: dict[str, Any] = msgspec.to_builtins(replace(state, memory=owed, colocation=None), str_keys=True)
     return StateView(
         state=told,

@@ -17,7 +17,7 @@ from fairlead.control.service.core import Verbs
 from fairlead.control.service.sla_admission import expectations, profile
 from fairlead.control.service.start_forecasts import expecting
 from fairlead.control.store import events, generations, jobs
-from fairlead.scheduling.mentioned_jobs import ANOTHERS
+from fairlead.scheduling.mentioned_jobs import ANOTHER_TENANTS_JOB
 from fairlead.scheduling.reasons import Explanation
 from fairlead.scheduling.state import Hold, Start
 from fairlead.views.jobs import EventView, ReasonView, Why
@@ -60,7 +60,7 @@ class ReasonVerbs(Verbs):
         shown = job_view(job, found.labels, live, hold, now_s, own)
         why = Why(
             job=shown, reason=reason, unblocks=[] if said is None else list(said.would_help),
-            ahead=[name if own in (None, owner) else ANOTHERS for name, owner in found.owners.items()],
+            ahead=[name if own in (None, owner) else ANOTHER_TENANTS_JOB for name, owner in found.owners.items()],
             expected_start_s=shown.expected_start_s if job.phase is JobPhase.QUEUED else None,
             generations=generation_views(found.every, own), profile=self._profile(job, outlook),
         )  # fmt: skip

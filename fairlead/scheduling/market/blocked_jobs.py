@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fairlead.scheduling.market.offers import Offers, Pool
 from fairlead.scheduling.market.seats import Seats
-from fairlead.scheduling.phrases import devices, moment, reason, used_up
+from fairlead.scheduling.phrases import budget_used_up, devices, reason, utc_minute
 from fairlead.scheduling.queues import Tree
 from fairlead.scheduling.state import JobState, Reason, Reservation, TenantState
 
@@ -71,7 +71,7 @@ def _limit(tenant: str, kind: str, size: int, tree: Tree, used: Mapping[tuple[st
         queue = tree.queues[name]
         who = f"tenant {name}" if name == tenant else f"tenant {name}, above {tenant},"
         if (spent := queue.spent) is not None:
-            text = f"{used_up(tenant, spent)}; the next begins {moment(spent.again_s)}"
+            text = f"{budget_used_up(tenant, spent)}; the next begins {utc_minute(spent.again_s)}"
             return reason("budget-spent", text, needs=size, again_s=spent.again_s)
         if queue.quota is not None and (has := used.get((name, None), 0)) + size > queue.quota:
             text = f"needs {devices(size)}; {who} uses {has} of its quota of {queue.quota}"

@@ -29,7 +29,7 @@ class Observation(NamedTuple):
     alone: float
 
 
-def learned(table: Table, seen: Iterable[Observation]) -> dict[tuple[str, str], float]:
+def learn_losses(table: Table, seen: Iterable[Observation]) -> dict[tuple[str, str], float]:
     """The table after these observations, whatever their order.
 
     What a gang lost is put down to its neighbours in proportion to what each is known to cost, evenly at first: so a
@@ -41,7 +41,7 @@ def learned(table: Table, seen: Iterable[Observation]) -> dict[tuple[str, str], 
         if not others or one.alone <= 0:
             continue
         lost = min(MOST, max(0.0, 1.0 - one.speed / one.alone))
-        expected = combined(found.get((one.kind, other), 0.0) for other in others)
+        expected = combined_loss(found.get((one.kind, other), 0.0) for other in others)
         for other in others:
             known = found.get((one.kind, other))
             blamed = lost if expected <= 0 else min(MOST, (known or 0.0) * lost / expected)
@@ -51,7 +51,7 @@ def learned(table: Table, seen: Iterable[Observation]) -> dict[tuple[str, str], 
     return found
 
 
-def combined(losses: Iterable[float]) -> float:
+def combined_loss(losses: Iterable[float]) -> float:
     """What several neighbours cost together: each slows what the others leave."""
     left = 1.0
     for loss in losses:
@@ -61,7 +61,7 @@ def combined(losses: Iterable[float]) -> float:
 
 def slowdown(table: Table, kind: str, beside: Iterable[str]) -> float:
     """The part of its speed that a gang of this class loses beside these."""
-    return combined(table.get((kind, other), 0.0) for other in sorted(beside))
+    return combined_loss(table.get((kind, other), 0.0) for other in sorted(beside))
 
 
 @dataclass(slots=True)

@@ -68,7 +68,7 @@ def worth_sleeping_s(node: Node) -> float:
     return node.wake_s * drawn.busy_w / max(drawn.idle_w - drawn.asleep_w, 1e-9)
 
 
-def resting(
+def sleep_decisions(
     state: ClusterState, seats: Mapping[str, tuple[str, ...]], reservations: Sequence[Reservation] = ()
 ) -> tuple[list[Sleep | Wake], dict[str, Any]]:
     """Who may sleep and who has to wake, and since when nodes are idle, to be seen again next round.
@@ -98,7 +98,7 @@ def resting(
     return made, {"idle_since": since}
 
 
-def drawn_kwh(
+def energy_kwh(
     nodes: Sequence[Node], busy_s: Mapping[str, float], asleep_s: Mapping[str, float], wakes: Mapping[str, int],
     span_s: float,
 ) -> float:  # fmt: skip

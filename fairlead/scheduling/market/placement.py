@@ -18,11 +18,11 @@ from fairlead.scheduling.market.gang_choice import ChosenGangs, GangRounding, Pr
 from fairlead.scheduling.market.limits import special
 from fairlead.scheduling.market.occupancy import KeptRoom, SeatRequest, Seats
 from fairlead.scheduling.market.offers import Ints, Offers, Pool
-from fairlead.scheduling.market.seat_requests import wish_of
+from fairlead.scheduling.market.seat_requests import seat_request
 from fairlead.scheduling.market.seating import admitted, arranged
 from fairlead.scheduling.market.seats import seated
 from fairlead.scheduling.market.tree_rounding import TreeRounding
-from fairlead.scheduling.phrases import reason, span, workers
+from fairlead.scheduling.phrases import duration_text, reason, workers
 from fairlead.scheduling.scaling import PAYBACK, pressed, remaining_s
 from fairlead.scheduling.state import ClusterState, Decision, Hold, JobState, Reservation
 
@@ -172,7 +172,7 @@ def _wishes(
     for row, size in wanted:
         if (row, kind, size) not in known:
             left, declared, worth = book.left[row], book.declared[row], problem.utility[row, column[row]]
-            known[row, kind, size] = wish_of(
+            known[row, kind, size] = seat_request(
                 jobs[row], device_type, size, levels, float(left), bool(declared), float(worth), state.now_s
             )
     return [known[row, kind, size] for row, size in wanted]
@@ -235,6 +235,6 @@ def _no_room(hold: Hold, size: int, kept: KeptRoom | None, now_s: float) -> Hold
     text = f"waits for room: {workers(size)} would be its turn, but what is free is not where they fit together"
     if kept is None:
         return structs.replace(hold, reason=reason("no-room", text, size=size))
-    text += f"; room is kept for it on {', '.join(kept.nodes)} in about {span(kept.in_s)}"
+    text += f"; room is kept for it on {', '.join(kept.nodes)} in about {duration_text(kept.in_s)}"
     why = reason("room-kept", text, size=size, in_s=kept.in_s, nodes=list(kept.nodes))
     return structs.replace(hold, reason=why, expected_start_s=now_s + kept.in_s)

@@ -14,7 +14,7 @@ from fairlead.scheduling.market.blocked_jobs import barred
 from fairlead.scheduling.market.config import MarketConfig
 from fairlead.scheduling.market.deadlines import DeadlineDuties, duties, pressed
 from fairlead.scheduling.market.device_worth import BidColumns, OfferWorth, discounted, worth
-from fairlead.scheduling.market.energy import resting
+from fairlead.scheduling.market.energy import sleep_decisions
 from fairlead.scheduling.market.estimates import History, all_done, work_left
 from fairlead.scheduling.market.gang_choice import ChosenGangs, GangRounding, Problem, choose
 from fairlead.scheduling.market.guarantees import uncovered
@@ -30,7 +30,7 @@ from fairlead.scheduling.market.tree_rounding import TreeRounding
 from fairlead.scheduling.market.turns import in_whole_gangs
 from fairlead.scheduling.state import ClusterState, JobState, Round
 
-DEFAULTS = MarketConfig()
+DEFAULT_CONFIG = MarketConfig()
 
 FEW = 500
 """With several tenants and no more jobs than this, every size of a gang counts: shares are a few devices each."""
@@ -56,7 +56,7 @@ class Outcome:
 class Market:
     """The policy where devices that a decision frees can be given away at once: callable, without state of its own."""
 
-    dials: MarketConfig = DEFAULTS
+    dials: MarketConfig = DEFAULT_CONFIG
     waits: bool = True  # whether all who wait are told why; in a simulation nobody reads it
 
     def __call__(self, state: ClusterState) -> Round:
@@ -68,7 +68,7 @@ class Market:
         chosen, found = dealt(state, jobs, sold.choices, pool, sold.problem, sold.chosen, sold.book, dials)
         accounts = tenant_service.kept(jobs, sold.book, sold.choices, chosen, found.seats, parts, state.round_s)
         kept = reservations(found, state.now_s)
-        nodes, idle = resting(state, found.seats, kept)
+        nodes, idle = sleep_decisions(state, found.seats, kept)
         memory = history.memory() | accounts | {"wake_s": sold.duty.wake_s} | idle
         short = uncovered(sold.problem, chosen.column, parts.names, pool.types) if self.waits else None
         bars = barred(jobs, found.seats, sold.choices, pool, parts.tree, kept) if self.waits else None

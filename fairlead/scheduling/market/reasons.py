@@ -10,7 +10,7 @@ from fairlead.scheduling.job_columns import read
 from fairlead.scheduling.market.device_worth import STRETCHED, TAIL, OfferWorth
 from fairlead.scheduling.market.gang_choice import ChosenGangs
 from fairlead.scheduling.market.seats import Seats
-from fairlead.scheduling.phrases import devices, on, span, workers
+from fairlead.scheduling.phrases import devices, duration_text, node_list, workers
 from fairlead.scheduling.state import Decision, Hold, JobState, Preempt, Reason, Resize, Start
 
 
@@ -35,7 +35,7 @@ class BidFigures:
             return f"it would take {self.stretch[at]:.1f} times as long as alone"
         if self.why[at] == TAIL:
             return "it is among those that decide when all work is done"
-        return f"about {span(self.remaining_s[at])} of work are left"
+        return f"about {duration_text(self.remaining_s[at])} of work are left"
 
 
 def said(
@@ -79,7 +79,7 @@ def said(
 
 
 def _starts(seats: Seats, figures: BidFigures, at: int) -> Reason:
-    text = f"starts with {workers(len(seats))} on {on(seats)}: {figures.because(at)}"
+    text = f"starts with {workers(len(seats))} on {node_list(seats)}: {figures.because(at)}"
     return Reason("starts", text, figures.facts(at, size=len(seats)))
 
 
@@ -87,7 +87,7 @@ def _moves(job: JobState, seats: Seats, figures: BidFigures, at: int) -> Reason:
     was, now = len(job.seats), len(seats)
     code = "grows" if now > was else "shrinks" if now < was else "moves"
     what = f"moves its {workers(now)} to" if now == was else f"{code} from {was} to {workers(now)} on"
-    text = f"{what} {on(seats)}: {figures.because(at)}"
+    text = f"{what} {node_list(seats)}: {figures.because(at)}"
     return Reason(code, text, figures.facts(at, size=now, was=was))
 
 

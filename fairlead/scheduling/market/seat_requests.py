@@ -15,7 +15,7 @@ WIDER = 0.97
 """Where nobody measured it, a wider domain is taken to leave a gang that exchanges a lot so much of its speed."""
 
 
-def wish_of(
+def seat_request(
     job: JobState, device_type: str, size: int, levels: int, left: float, declared: bool, worth: float = 0.0,
     now_s: float = 0.0,
 ) -> SeatRequest:  # fmt: skip
@@ -33,12 +33,12 @@ def wish_of(
         size * (job.restart_cost_s + (max(0.0, now_s - job.since_s) if job.starts_over and job.seats else 0.0)),
         ends_s if declared else inf,
         ends_s,
-        workload(job.facts),
+        workload_class(job.facts),
         worth,
     )
 
 
-def workload(facts: Mapping[str, Any]) -> str:
+def workload_class(facts: Mapping[str, Any]) -> str:
     """The class by which a job is known to its neighbours, from what is known about it."""
     return str(facts.get("class") or facts.get("application") or facts.get("kind") or "")
 

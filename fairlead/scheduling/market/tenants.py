@@ -16,7 +16,7 @@ from fairlead.scheduling.market.deadline_agenda import QueueTiers
 from fairlead.scheduling.market.fairness_over_time import in_tiers, judged
 from fairlead.scheduling.market.offers import Floats, Ints, Pool
 from fairlead.scheduling.market.queue_rules import Rules, charges, rules, wanted
-from fairlead.scheduling.queues import Tree, divided, in_service, working
+from fairlead.scheduling.queues import Tree, divide_capacity, in_service, people_with_jobs
 from fairlead.scheduling.state import JobState, TenantState
 
 RECENT_S = 900.0
@@ -130,12 +130,12 @@ def shares(
 
     ``sitting`` are the gangs there are now, where what the last round gave is not what everybody has by now.
     """
-    tree = Tree.of(tenants, working(jobs))
+    tree = Tree.of(tenants, people_with_jobs(jobs))
     names = tuple(tree.queues)
     whole = in_service(pool.nodes) if any(read(jobs, "demand")) else {}
     leaves = tree.leaves(jobs)
     demand = wanted(jobs, leaves, _types(pool), charges(jobs, whole))
-    entitled = divided(tree, demand, pool.devices)
+    entitled = divide_capacity(tree, demand, pool.devices)
     turn_s = paced(jobs, dials)
     accounts = _aged(memory, names, now_s, dials)
     depth = {name: gang * turn_s for name, gang in _gangs(tree, jobs, leaves).items()}
