@@ -77,9 +77,7 @@ class Ends:
         if quiet_s < QUIET_S or leader is None or leader.controller is None:
             self._vain_since_s.clear()
             return
-        rows = world.eye.execute(
-            "SELECT id, min_workers, back_off_until_s FROM jobs WHERE phase = 'queued'"
-        ).fetchall()
+        rows = world.eye.execute("SELECT id, min_workers, back_off_until_s FROM jobs WHERE phase = 'queued'").fetchall()
         now_s, free = world.loop.now_s, self._free()
         waiting = {row[0] for row in rows}
         self._vain_since_s = {job: since_s for job, since_s in self._vain_since_s.items() if job in waiting}
@@ -107,5 +105,5 @@ class Ends:
         """Devices on which no process is, and that are kept for no gang on its way."""
         taken = {(one.manager.name, one.device) for one in self._world.workers() if not one.gone.is_set()}
         live = self._world.eye.execute("SELECT members FROM generations WHERE phase != 'ended'").fetchall()
-        taken |= {(each["node"], each["device"]) for members, in live for each in json.loads(members)}
+        taken |= {(each["node"], each["device"]) for (members,) in live for each in json.loads(members)}
         return sum(machine.shape.devices for machine in self._world.machines.values()) - len(taken)
